@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compoclip.captions.lists import ANIMALS, CLOTHES, NUMBERS, PEOPLE, word_set
+from compoclip.captions.lists import NUMBERS, WORDS, word_set
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphObject, GraphRelation, SceneGraph
 
@@ -100,12 +100,12 @@ def _triples(
         agent = words[1] == "by" and words[0] not in _PLACED
         if agent or (words[0] in _COVERING and words[1] in ("by", "with", "in")):
             return ((target, words[0], subject),)
-    if (here in PEOPLE or here in ANIMALS) and there in CLOTHES:
+    if (here in WORDS["people"] or here in WORDS["animals"]) and there in WORDS["clothes"]:
         if relation.name in ("in", "with"):
             return ((subject, "wear", target),)
         if relation.kind == "verb" and len(words) == 2 and words[1] == "in":
             return (subject, "wear", target), (subject, "is", relation.words.split()[0])
-    if here in CLOTHES and there in PEOPLE and relation.name == "on":
+    if here in WORDS["clothes"] and there in WORDS["people"] and relation.name == "on":
         return ((target, "wear", subject),)
     return ((subject, _predicate(words), target),)
 

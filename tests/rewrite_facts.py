@@ -1,4 +1,6 @@
-"""What holds of one rewrite and not of all: recorded beside its digest, so that a new rewrite
+"""Facts of rewrites, texts that they make, and tables of cases.
+
+What holds of one rewrite and not of all is recorded beside its digest, so that a new rewrite
 changes no test of the others.
 
 `golden/rewrites/NAME.json` may have "excused" (why more than 2 % of its texts may be wrong in the
@@ -9,8 +11,12 @@ world), "judged" (how many of 600 texts the oracle must be able to judge; 50 if 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
+
+from compoclip.captions.parser import parse
+from compoclip.rewrites.base import Rewrite, Rewritten
 
 GOLDEN = Path(__file__).with_name("golden") / "rewrites"
 
@@ -19,3 +25,21 @@ def facts_of(name: str) -> dict[str, Any]:
     """What is recorded of the rewrite or of `parser`; nothing where there is no record."""
     path = GOLDEN / f"{name}.json"
     return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def made(rewrite: Rewrite, caption: str, count: int = 150) -> list[Rewritten]:
+    """The texts of the first `count` seeds that give one."""
+    parsed = parse(caption)
+    results = (rewrite(parsed, random.Random(seed)) for seed in range(count))
+    return [each for each in results if isinstance(each, Rewritten)]
+
+
+def texts(rewrite: Rewrite, caption: str, count: int = 150) -> set[str]:
+    """The distinct texts of `made`."""
+    return {each.text for each in made(rewrite, caption, count)}
+
+
+def rows(table: str) -> list[list[str]]:
+    """The columns of each row, split at "|"; an indented line continues the row above."""
+    lines = table.strip("\n").replace("\n  ", " ").splitlines()
+    return [[column.strip() for column in line.split("|")] for line in lines]

@@ -11,12 +11,7 @@ from compoclip.captions.lists import word_set
 from compoclip.captions.parser import caption_record, parse, parse_records
 from compoclip.captions.store import decode, encode
 from compoclip.captions.types import SceneGraph
-
-
-def rows(table: str) -> list[list[str]]:
-    """Return the columns of each row, split at "|"; an indented line continues the row above."""
-    lines = table.strip().replace("\n  ", " ").splitlines()
-    return [[column.strip() for column in line.split("|")] for line in lines]
+from rewrite_facts import rows
 
 
 def items(column: str) -> list[str]:

@@ -177,7 +177,7 @@ def test_building_from_a_tiny_database(tmp_path: Path) -> None:
     builder = _builder()
     text, report = builder.build(tmp_path)
     words = Lexicon(_file(tmp_path, text))
-    assert words.cohyponyms("dog", "NOUN", up=1, down=1) == ("cat",)
+    assert words.cohyponyms("dog", "NOUN") == ("cat",)
     assert words.count("dog", "NOUN") == 7
     assert not words.known("rex", "NOUN")
     assert not words.known("canis", "NOUN")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +23,9 @@ under
 [kinds]
 cat: lion tiger
 dog wolf: hound
+
+[more]
+{phrases} beside
 """
 FOLDERS = [Path(str(room.__file__)).parent for room in (captions, rewrites)]
 FILES = [path for folder in FOLDERS for path in sorted((folder / "data").glob("*.txt"))]
@@ -36,16 +40,25 @@ def lists(tmp_path: Path) -> WordLists:
 
 def test_the_format(lists: WordLists) -> None:
     assert lists.rows() == ("loose words",)
-    assert lists.words("phrases") == {"in front of", "on", "under"}
+    assert lists["phrases"] == {"in front of", "on", "under"}
+    assert lists["more"] == {"in front of", "on", "under", "beside"}
     assert lists.groups("phrases") == (("in front of", "on"), ("under",))
     assert lists.table("kinds") == {
         "cat": ("lion", "tiger"),
         "dog": ("hound",),
         "wolf": ("hound",),
     }
-    assert lists.keys("kinds") == {"lion": "cat", "tiger": "cat", "hound": "wolf"}
+    assert lists.keys_of("kinds") == {"lion": "cat", "tiger": "cat", "hound": "wolf"}
     with pytest.raises(KeyError):
-        lists.words("none")
+        lists["none"]
+
+
+def test_code_names_lists_that_exist() -> None:
+    names = {name for path in FILES for name in WordLists(path).names()}
+    used = re.compile(r'(?:WORDS|RULES|_LISTS|RELATIONS|_FAMILIES)\["([^"]+)"\]')
+    for folder in FOLDERS:
+        for path in folder.glob("*.py"):
+            assert names >= set(used.findall(path.read_text(encoding="utf-8"))), path
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -54,7 +67,7 @@ def test_every_list_says_what_it_is_for(path: Path) -> None:
     assert lines[0].startswith("# ")
     names = [line for line in lines if line.startswith("[")]
     assert len(names) == len(set(names))
-    if path.stem not in ("families", "lexicon"):  # which say it at the top
+    if path.stem not in ("families", "lexicon", "exceptions"):  # which say it at the top
         for number, line in enumerate(lines):
             assert not line.startswith("[") or lines[number - 1].startswith("# "), line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compoclip.rewrites.relations import (
     PREPOSITIONS,
-    SYMMETRIC_RELATIONS,
+    RELATIONS,
     is_symmetric,
     preposition_synonyms,
 )
@@ -48,7 +48,7 @@ surrounded by, sitting on, is behind, riding, made with, is,"""
 
 
 def test_symmetric_relations() -> None:
-    for relation in (*sorted(SYMMETRIC_RELATIONS), *map(str.strip, SYMMETRIC.split(","))):
+    for relation in (*sorted(RELATIONS["symmetric"]), *map(str.strip, SYMMETRIC.split(","))):
         assert is_symmetric(relation.split()), relation
         assert is_symmetric([relation]), relation
     for relation in DIRECTED.split(","):

@@ -102,19 +102,21 @@ def test_readers_in_other_processes_while_one_writes(tmp_path: Path) -> None:
     assert len(store) == 100
 
 
-@pytest.mark.slow
-def test_the_file_is_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+def test_the_file_is_the_same_for_any_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "POOL_FLOOR", 10)
     things = ("cat", "dog", "big bus", "man in a hat", "cup")
-    texts = [f"a {thing} on a table {i}" for i in range(450) for thing in things] * 2
+    texts = [f"a {thing} on a table {i}" for i in range(120) for thing in things] * 2
     files = []
-    for workers in (1, 2, 3):
+    for workers in (1, 2):
         store = ParseStore(tmp_path / f"{workers}.sqlite")
-        assert store.fill(iter(texts), workers) == 2250
+        assert store.fill(iter(texts), workers) == 600
         assert store.fill(texts, workers) == 0
         assert store.get(texts[7]) == parse(texts[7])
         store.close()
         files.append(store.path.read_bytes())
-    assert files[0] == files[1] == files[2]
+    assert files[0] == files[1]
 
 
 def test_filling_adds_what_is_missing(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from compoclip.captions.lists import word_set
 from compoclip.captions.tagger import (
+    C5_EXCEPTIONS,
     COARSE,
     PENN_TO_UPOS,
     HantaTagger,
@@ -79,13 +80,6 @@ def test_coarse_tags_and_lemmas(tagger: HantaTagger) -> None:
     )
 
 
-def test_have_and_do_are_auxiliaries_only_before_a_verb(tagger: HantaTagger) -> None:
-    has = {t.text: t.pos for t in tagger.tag("The room has a bed .")}["has"]
-    done = {t.text: t.pos for t in tagger.tag("The dog has eaten a bone .")}["has"]
-    trick = {t.text: t.pos for t in tagger.tag("A boy does a trick .")}["does"]
-    assert (has, done, trick) == ("VERB", "AUX", "VERB")
-
-
 LEMMAS = """
 skis NOUN NNS ski, giraffes NOUN NNS giraffe, women NOUN NNS woman, jeans NOUN NNS jeans,
 fire-trucks NOUN NNS fire-truck, flown VERB VBN fly, riding VERB VBG ride, larger ADJ JJR large,
@@ -112,33 +106,7 @@ def test_any_text_gives_exact_ordered_spans(text: str) -> None:
     assert all(text[t.start : t.end] == t.text and t.text for t in tokens)
     assert all(a.end <= b.start for a, b in pairwise(tokens))
     assert "".join(t.text for t in tokens) == "".join(text.split())
-    assert all(t.pos in UPOS and t.lemma for t in tokens)
-
-
-ODD = (
-    "a",
-    "red's",
-    "dog",
-    "sitting",
-    "'s",
-    "isn't",
-    ".",
-    ",",
-    '"',
-    "2",
-    "\u0301",
-    "\u2014",
-    "U.S.",
-)
-
-
-@given(st.lists(st.sampled_from(ODD)))
-@settings(max_examples=100, deadline=None)
-def test_odd_word_orders(words: list[str]) -> None:
-    text = " ".join(words)
-    for token in get_tagger().tag(text):
-        assert text[token.start : token.end] == token.text
-        assert token.tag in PENN_TO_UPOS
+    assert all(t.pos in UPOS and t.tag in PENN_TO_UPOS and t.lemma for t in tokens)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +132,7 @@ def test_the_decoder_agrees_with_the_library(tagger: HantaTagger, shared_data: P
 
 
 def test_real_captions_have_few_strange_tags(tagger: HantaTagger, shared_data: Path) -> None:
-    tokens = [t for text in _coco(shared_data)[:1500] for t in tagger.tag(text)]
+    tokens = [t for text in _coco(shared_data)[:500] for t in tagger.tag(text)]
     strange = [t for t in tokens if t.tag in ("FW", "SYM", "NFP", "UH", "VB", "VBD")]
     assert len(strange) < 0.02 * len(tokens)
     assert all(t.text.lower().endswith("ing") for t in tokens if t.tag == "VBG")
@@ -225,7 +193,7 @@ def test_spacy_tokens_keep_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(t.text, t.start, t.end) for t in tagger.tag("A  dog")] == [("A", 0, 1), ("dog", 3, 6)]
 
 
-EXCEPTIONS = [row for table in (*PASSES.values(), COARSE) for row in table.rows]
+EXCEPTIONS = [row for table in (*PASSES.values(), COARSE, C5_EXCEPTIONS) for row in table.rows]
 
 
 @pytest.mark.parametrize("row", EXCEPTIONS, ids=lambda row: f"{row.result}: {row.example}")

@@ -68,7 +68,7 @@ def test_a_fragment_at_the_token_limit_is_no_text() -> None:
 
 
 def test_every_task_reads_well() -> None:
-    assert len(task_names()) == 8
+    assert len(task_names()) == len({load_task(name).hash for name in task_names()}) == 8
     for name in task_names():
         task = load_task(name)
         (message,) = task.messages("a red cup and a pot")
@@ -169,7 +169,7 @@ def test_rules_agree_with_the_rewrites_on_real_captions(shared_data: object) -> 
 
     path = Path(str(shared_data)) / "annotations" / "negclip" / "valid_neg_clip.tsv"
     with path.open(newline="", encoding="utf-8") as file:
-        captions = [row["title"].strip() for row in DictReader(file, delimiter="\t")][:120]
+        captions = [row["title"].strip() for row in DictReader(file, delimiter="\t")][:80]
     taken: dict[str, list[bool]] = {}
     for number, caption in enumerate(map(parse, captions)):
         for name in ("replace", "negclip", "synonym", "and-swap"):
@@ -193,8 +193,3 @@ def test_rules_agree_with_the_rewrites_on_real_captions(shared_data: object) -> 
     assert shares["and-swap"] > 0.8
     for name in ("replace", "negclip", "synonym"):
         assert shares[f"{name} reversed"] < 0.1
-
-
-def test_prompts_tell_apart_by_their_words() -> None:
-    hashes = {load_task(name).hash for name in task_names()}
-    assert len(hashes) == len(task_names())

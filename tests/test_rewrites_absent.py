@@ -12,18 +12,17 @@ from compoclip.rewrites import absent_object
 from compoclip.rewrites.absent_object import ABSENT_OBJECT, AFFIRMED_OBJECT, say_absent
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten
 from compoclip.rewrites.exclusion import EVERYWHERE
+from rewrite_facts import made
 
 
-def all_texts(rewrite: Rewrite, text: str, draws: int = 600) -> set[str]:
-    caption = parse(text)
-    made = [rewrite(caption, random.Random(i)) for i in range(draws)]
-    assert all(isinstance(each, Rewritten) for each in made)
-    for each in made:
-        assert isinstance(each, Rewritten)
+def all_texts(rewrite: Rewrite, text: str, draws: int = 300) -> set[str]:
+    found = made(rewrite, text, draws)
+    assert len(found) == draws
+    for each in found:
         (edit,) = each.edits
         assert text[: edit.start] == each.text[: edit.new_start]
         assert (edit.end, edit.new_end) == (len(text), len(each.text))
-    return {each.text for each in made if isinstance(each, Rewritten)}
+    return {each.text for each in found}
 
 
 def objects(texts: Iterable[str]) -> set[str]:
@@ -89,8 +88,8 @@ def test_what_may_be_there_is_not_said_to_be_absent(
 
 def test_no_caption_of_the_image_names_the_object(few: None) -> None:
     captions = [parse(text) for text in ("a man in a street", "A taxi passes.", "an old bench")]
-    made = [say_absent(captions, random.Random(i)) for i in range(300)]
-    texts = [each.text for each in made if isinstance(each, Rewritten)]
+    drawn = [say_absent(captions, random.Random(i)) for i in range(300)]
+    texts = [each.text for each in drawn if isinstance(each, Rewritten)]
     assert len(texts) == 300
     assert all(text.startswith("a man in a street") for text in texts)
     assert objects(texts) == {"fire hydrant", "traffic light"}

@@ -120,7 +120,7 @@ def check(text: str, number: int = 0) -> None:
 
 
 @seed(20)
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(st.one_of(SENTENCES, ODD, REPEATED), st.integers(0, 3))
 def test_any_text_is_rewritten_or_refused(text: str, number: int) -> None:
     assert calls(lambda: check(text, number)) < MOST_CALLS
@@ -154,7 +154,7 @@ def test_long_texts_take_bounded_work(text: str) -> None:
 
 @given(st.one_of(ODD, REPEATED))
 @seed(21)
-@settings(max_examples=60, deadline=None, database=None)
+@settings(max_examples=40, deadline=None, database=None)
 def test_the_beginning_of_a_text(text: str) -> None:
     head = beginning(text)
     assert text.startswith(head)

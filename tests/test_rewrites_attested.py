@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from compoclip.captions.parser import parse
 from compoclip.rewrites.attested import Attested, count_slots
-from compoclip.rewrites.base import Rewritten, get_rewrite
-from compoclip.rewrites.exclusion import entity, modifier
+from compoclip.rewrites.base import get_rewrite
 from compoclip.rewrites.negclip import NEGCLIP_FLUENT
 from compoclip.rewrites.slots import slots, words_of
+from rewrite_facts import rows, texts
 
 
 def named(text: str) -> set[tuple[str, str, str]]:
@@ -51,12 +49,6 @@ def test_a_verb_behind_a_place_is_said_of_what_is_there() -> None:
     assert ("subj", "field", "chase") not in made
 
 
-def test_slots_are_counted_by_words() -> None:
-    counts = count_slots([parse("a red car"), parse("a red car on a road")])
-    assert counts["mod red car"] == 2
-    assert counts["pn on road"] == 1
-
-
 def test_levels_are_words_then_classes() -> None:
     seen = [parse(t) for t in ("a man riding a horse", "a man riding a cow", "a girl riding a dog")]
     known = Attested(count_slots(seen))
@@ -66,54 +58,42 @@ def test_levels_are_words_then_classes() -> None:
 
 
 def test_the_fluent_swap_refuses_what_captions_do_not_show() -> None:
-    caption = parse("a dog in a bathroom reaching for the toilet paper")
-    for seed in range(20):
-        made = NEGCLIP_FLUENT(caption, random.Random(seed))
-        assert not isinstance(made, Rewritten) or not made.text.startswith("a bathroom in a dog")
+    found = texts(NEGCLIP_FLUENT, "a dog in a bathroom reaching for the toilet paper", 20)
+    assert not any(text.startswith("a bathroom in a dog") for text in found)
 
 
-@pytest.mark.parametrize(
-    ("name", "caption", "never"),
-    [
-        ("ce-adj", "a cute dog on a bench", "picturesque"),
-        ("ce-adj", "a young boy on a bench", "old boy"),
-        ("ce-adj", "an old fashioned train on a track", "new fashioned"),
-        ("ce-noun", "a tennis player on a court", "sportsman"),
-        ("ce-noun", "a cow in a field near a barn", "plot"),
-        ("ce-verb", "a plate sitting on a table", "lying"),
-        ("ce-verb", "a fresh looking salad on a plate", "ignoring"),
-        ("ce-verb", "a man sitting up in bed", "walking up"),
-        ("synonym", "a bus in route near a station", "within route"),
-        ("synonym", "a game in progress on a field", "within progress"),
-        ("synonym", "a fresh looking salad on a plate", "gazing"),
-        ("synonym", "a plate sitting on a table", "seated"),
-        ("synonym", "a bird standing near a tree", "next to"),
-        ("tsvlc-rb-spatial", "a man on a beach with a kite", "under a beach"),
-        ("tsvlc-rb-spatial", "a couple sitting on a bench near a tree", "under a bench"),
-        ("tsvlc-rb-spatial", "a game in progress on a field", "outside progress"),
-        ("replace", "a group of people playing baseball on a field", "horses"),
-        ("ce-noun", "a man in a helmet on a skateboard", "in a shoe"),
-        ("ce-noun", "a person holding a hotdog in their hand", "eye"),
-        ("ce-adj", "a woman riding a brown horse in a field", "green horse"),
-        ("ce-adj", "a dimly lit room with a table", "unlit"),
-        ("ce-verb", "a girl holding a doughnut with sprinkles", "wearing"),
-        ("ce-verb", "a person playing a video game on a couch", "watching"),
-        ("ce-verb", "a hot dog sitting on a bun in a carton", "standing"),
-        ("crepe-negate", "many trucks parked on a street", "no many"),
-        ("crepe-negate", "a bed with a metal frame", "not with"),
-        ("negclip-fluent", "a table and a cell phone on a laptop", "on a table"),
-        ("graph-rel", "a man in a field with a ball", "apron"),
-    ],
-)
+WRONG = rows("""
+ce-adj | a cute dog on a bench | picturesque
+ce-adj | a young boy on a bench | old boy
+ce-adj | an old fashioned train on a track | new fashioned
+ce-noun | a tennis player on a court | sportsman
+ce-noun | a cow in a field near a barn | plot
+ce-verb | a plate sitting on a table | lying
+ce-verb | a fresh looking salad on a plate | ignoring
+ce-verb | a man sitting up in bed | walking up
+synonym | a bus in route near a station | within route
+synonym | a game in progress on a field | within progress
+synonym | a fresh looking salad on a plate | gazing
+synonym | a plate sitting on a table | seated
+synonym | a bird standing near a tree | next to
+tsvlc-rb-spatial | a man on a beach with a kite | under a beach
+tsvlc-rb-spatial | a couple sitting on a bench near a tree | under a bench
+tsvlc-rb-spatial | a game in progress on a field | outside progress
+replace | a group of people playing baseball on a field | horses
+ce-noun | a man in a helmet on a skateboard | in a shoe
+ce-noun | a person holding a hotdog in their hand | eye
+ce-adj | a woman riding a brown horse in a field | green horse
+ce-adj | a dimly lit room with a table | unlit
+ce-verb | a girl holding a doughnut with sprinkles | wearing
+ce-verb | a person playing a video game on a couch | watching
+ce-verb | a hot dog sitting on a bun in a carton | standing
+crepe-negate | many trucks parked on a street | no many
+crepe-negate | a bed with a metal frame | not with
+negclip-fluent | a table and a cell phone on a laptop | on a table
+graph-rel | a man in a field with a ball | apron
+""")
+
+
+@pytest.mark.parametrize(("name", "caption", "never"), WRONG)
 def test_what_readers_found_wrong_is_not_made(name: str, caption: str, never: str) -> None:
-    parsed, rewrite = parse(caption), get_rewrite(name)
-    for seed in range(60):
-        made = rewrite(parsed, random.Random(seed))
-        assert not isinstance(made, Rewritten) or never not in made.text
-
-
-def test_candidates_are_no_siblings_of_wordnet() -> None:
-    assert {"attractive", "picturesque"}.isdisjoint(w for w, _ in modifier("cute", "JJ", "dog"))
-    words = {w for w, _ in entity("field", "field", single=True, plural=False)}
-    assert words
-    assert {"plot", "patch", "clearing"}.isdisjoint(words)
+    assert not any(never in text for text in texts(get_rewrite(name), caption, 60))

@@ -9,23 +9,24 @@ import pytest
 from compoclip.captions.parser import parse
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.converse import CONVERSE, CONVERSES, NO_RELATION
+from rewrite_facts import rows, texts
 
 RNG = random.Random(0)
 
 
-@pytest.mark.parametrize(
-    ("caption", "expected"),
-    [
-        ("A red cat above a blue dog", "A blue dog below a red cat"),
-        ("a star left of a box", "a box right of a star"),
-        ("a star is to the left of an egg.", "an egg is to the right of a star."),
-        ("there is a cat next to an umbrella", "there is an umbrella next to a cat"),
-        ("two cats next to a bowl", "a bowl next to two cats"),
-        ("a car in front of a house", "a house behind a car"),
-        ("A large grey horse is behind a fence.", "A fence is in front of a large grey horse."),
-        ("a traffic light under a cloudy sky", "a cloudy sky above a traffic light"),
-    ],
-)
+TOLD = rows("""
+A red cat above a blue dog | A blue dog below a red cat
+a star left of a box | a box right of a star
+a star is to the left of an egg. | an egg is to the right of a star.
+there is a cat next to an umbrella | there is an umbrella next to a cat
+two cats next to a bowl | a bowl next to two cats
+a car in front of a house | a house behind a car
+A large grey horse is behind a fence. | A fence is in front of a large grey horse.
+a traffic light under a cloudy sky | a cloudy sky above a traffic light
+""")
+
+
+@pytest.mark.parametrize(("caption", "expected"), TOLD)
 def test_what_is_told(caption: str, expected: str) -> None:
     result = CONVERSE(parse(caption), RNG)
     assert isinstance(result, Rewritten)
@@ -55,9 +56,7 @@ def test_what_stays(caption: str) -> None:
 
 
 def test_one_of_several_sentences_is_drawn() -> None:
-    caption = parse("A cat above a dog. A cup near a plate.")
-    texts = {str(getattr(CONVERSE(caption, random.Random(seed)), "text", "")) for seed in range(9)}
-    assert texts == {
+    assert texts(CONVERSE, "A cat above a dog. A cup near a plate.", 9) == {
         "A dog below a cat. A cup near a plate.",
         "A cat above a dog. A plate near a cup.",
     }

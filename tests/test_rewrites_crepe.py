@@ -6,20 +6,15 @@ import random
 from collections import Counter
 
 from compoclip.captions.parser import parse
-from compoclip.rewrites.base import Refused, Rewrite, Rewritten
+from compoclip.rewrites.base import Refused, Rewrite
 from compoclip.rewrites.crepe import CREPE_ATOM, CREPE_NEGATE, CREPE_SWAP, DENIAL, NOTHING_TO_DENY
 from compoclip.rewrites.edit import EMPTY
-
-
-def drawn(rewrite: Rewrite, caption: str, count: int = 120) -> list[Rewritten]:
-    parsed = parse(caption)
-    results = [rewrite(parsed, random.Random(i)) for i in range(count)]
-    return [r for r in results if isinstance(r, Rewritten)]
+from rewrite_facts import made
 
 
 def by_rule(rewrite: Rewrite, caption: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for result in drawn(rewrite, caption):
+    for result in made(rewrite, caption):
         assert not result.keeps_meaning
         found.setdefault(result.rule, set()).add(result.text)
     return found
@@ -27,7 +22,7 @@ def by_rule(rewrite: Rewrite, caption: str) -> dict[str, set[str]]:
 
 def test_atoms_of_every_type_are_as_likely() -> None:
     rules = Counter(
-        r.rule for r in drawn(CREPE_ATOM, "a large red striped star above a small blue mug", 300)
+        r.rule for r in made(CREPE_ATOM, "a large red striped star above a small blue mug", 300)
     )
     assert set(rules) == {"atom:object", "atom:attribute", "atom:relation"}
     assert min(rules.values()) > 50

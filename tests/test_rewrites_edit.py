@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from compoclip.captions.parser import parse
@@ -115,29 +117,17 @@ def test_edits_cut_no_word(text: str, word: str, whole: bool) -> None:
     assert on_word_boundaries(text, start, start + len(word)) is whole
 
 
-@pytest.mark.parametrize(
-    ("lemma", "tag", "form"),
-    [
-        ("dog", "NN", "dog"),
-        ("dog", "NNS", "dogs"),
-        ("woman", "NNS", "women"),
-        ("fish", "NNS", "fish"),
-        ("box", "NNS", "boxes"),
-        ("bus", "NNS", "buses"),
-        ("shorts", "NNS", "shorts"),
-        ("skis", "NNS", "skis"),
-        ("french fries", "NNS", "french fries"),
-        ("fire hydrant", "NNS", "fire hydrants"),
-        ("lie", "VBG", "lying"),
-        ("ride", "VBD", "rode"),
-        ("throw", "VBN", "thrown"),
-        ("wash", "VBZ", "washes"),
-        ("small", "JJR", "smaller"),
-        ("tiny", "JJS", "tiniest"),
-        ("wooden", "JJR", "more wooden"),
-        ("small", "JJ", "small"),
-        ("blorf", "VBG", "blorfing"),
-    ],
-)
+FORMS = """dog NN dog, dog NNS dogs, woman NNS women, fish NNS fish, box NNS boxes, bus NNS buses
+shorts NNS shorts, skis NNS skis, lie VBG lying, ride VBD rode, throw VBN thrown, wash VBZ washes
+small JJR smaller, tiny JJS tiniest, small JJ small, blorf VBG blorfing"""
+
+
+@pytest.mark.parametrize(("lemma", "tag", "form"), map(str.split, re.split(", |\n", FORMS)))
 def test_inflection_follows_the_tag(lemma: str, tag: str, form: str) -> None:
     assert inflect(lemma, tag) == form
+
+
+def test_inflection_of_phrases() -> None:
+    assert inflect("french fries", "NNS") == "french fries"
+    assert inflect("fire hydrant", "NNS") == "fire hydrants"
+    assert inflect("wooden", "JJR") == "more wooden"

@@ -14,12 +14,10 @@ import pytest
 
 from compoclip.captions.parser import parse, parse_many
 from compoclip.captions.types import Caption, SceneGraph
-from compoclip.rewrites import mosaic
 from compoclip.rewrites.base import (
     Refused,
     Rewritten,
     get_rewrite,
-    rewrite_names,
     rng_for,
     token_key,
 )
@@ -37,7 +35,6 @@ from compoclip.rewrites.graph_edits import (
 from compoclip.rewrites.legality import NOT_ASSERTED
 from compoclip.rewrites.mosaic import (
     ENOUGH_POSITIVES,
-    GRAPH_POSITIVE,
     NO_GRAPH,
     NO_SUBGRAPH,
     POSITIVE,
@@ -77,22 +74,13 @@ def test_all_valid_negatives_of_the_example() -> None:
         (OBJ, "replace-attribute"): {"blue cat", "crimson cat", "blue mat", "large dog"},
         (REL, "exchange-objects"): {"red mat sitting on black cat", "mat sitting on cat"},
         (REL, "replace-object"): {
-            "black hat sitting on red mat",
-            "black table sitting on red mat",
-            "black cat sitting on red hat",
-            "black cat sitting on red table",
-            "hat sitting on mat",
-            "table sitting on mat",
-            "cat sitting on hat",
-            "cat sitting on table",
-            "red hat next to small dog",
-            "red table next to small dog",
-            "red mat next to small hat",
-            "red mat next to small table",
-            "hat next to dog",
-            "table next to dog",
-            "mat next to hat",
-            "mat next to table",
+            pair.format(word)
+            for word in ("hat", "table")
+            for pair in (
+                *("black {} sitting on red mat", "black cat sitting on red {}"),
+                *("{} sitting on mat", "cat sitting on {}", "{} next to dog", "mat next to {}"),
+                *("red {} next to small dog", "red mat next to small {}"),
+            )
         },
         (REL, "replace-relation"): {
             "black cat under red mat",
@@ -237,7 +225,7 @@ def check(texts: GraphTexts, caption: Caption, positives: int, negatives: int) -
 @pytest.mark.parametrize(("positives", "negatives"), [(3, 6), (1, 1), (1, 6), (2, 3), (0, 6)])
 @pytest.mark.parametrize("graph_filter", ["valid", "none"])
 def test_limits_are_kept(positives: int, negatives: int, graph_filter: str) -> None:
-    for seed in range(40):
+    for seed in range(15):
         texts = sample_graph_texts(
             CAT,
             random.Random(seed),
@@ -261,16 +249,16 @@ def share(weights: tuple[float, float, float], caption: Caption) -> dict[str, fl
         sample_graph_texts(caption, random.Random(seed), weights, 1, 1, WORDS, graph_filter="none")
         .negatives[0]
         .rewrite
-        for seed in range(600)
+        for seed in range(300)
     )
-    return {name: drawn[name] / 600 for name in CATEGORIES}
+    return {name: drawn[name] / 300 for name in CATEGORIES}
 
 
 def test_categories_are_drawn_by_weight_among_those_that_are_not_empty() -> None:
     got = share((0.2, 0.3, 0.5), CAT)
-    assert got[OBJ] == pytest.approx(0.2, abs=0.06)
-    assert got[REL] == pytest.approx(0.3, abs=0.06)
-    assert got[ATTR] == pytest.approx(0.5, abs=0.06)
+    assert got[OBJ] == pytest.approx(0.2, abs=0.08)
+    assert got[REL] == pytest.approx(0.3, abs=0.08)
+    assert got[ATTR] == pytest.approx(0.5, abs=0.08)
     no_attributes = share((0.2, 0.3, 0.5), NEXT_TO)
     assert no_attributes == {OBJ: 0.0, REL: 1.0, ATTR: 0.0}
     one_object = graph_caption("a red ball", [("ball", ["red"])])
@@ -281,7 +269,7 @@ def test_categories_are_drawn_by_weight_among_those_that_are_not_empty() -> None
     # c_obj empty: 0.3 and 0.5 become 3/8 and 5/8.
     half = graph_caption("a red dog on a hat", [("dog", []), ("hat", ["red"])], [(0, "on", 1)])
     bare = share((0.0, 0.3, 0.5), half)
-    assert bare[REL] == pytest.approx(0.375, abs=0.06)
+    assert bare[REL] == pytest.approx(0.375, abs=0.08)
     assert bare[OBJ] == 0.0
 
 
@@ -321,32 +309,10 @@ def test_what_is_not_asserted_is_no_positive(text: str) -> None:
     assert texts.refused == {(POSITIVE, NOT_ASSERTED): 1}
 
 
-def test_registered_rewrites() -> None:
-    assert {*CATEGORIES, POSITIVE} <= set(rewrite_names())
+def test_without_a_graph_there_is_a_reason() -> None:
     for name in (*CATEGORIES, POSITIVE):
-        rewrite = get_rewrite(name)
-        result = rewrite(CAT, rng_for(0, "a", 0, name))
-        assert isinstance(result, Rewritten)
-        assert result.rewrite == name
-        assert result.keeps_meaning is rewrite.keeps_meaning is (name == POSITIVE)
-        assert isinstance(rewrite(parse(""), random.Random(0)), Refused)
-        no_graph = rewrite(replace(CAT, graph=None), random.Random(0))
+        no_graph = get_rewrite(name)(replace(CAT, graph=None), random.Random(0))
         assert no_graph == Refused(NO_GRAPH)
-
-
-def test_rewrites_draw_from_all_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mosaic, "default_vocabulary", lambda: WORDS)
-    wanted = candidates(CAT)
-    for name in CATEGORIES:
-        rewrite = get_rewrite(name)
-        drawn = {rewrite(CAT, random.Random(seed)) for seed in range(250)}
-        made = {r.text for r in drawn if isinstance(r, Rewritten) and r.rule != JOIN}
-        whole = set().union(*(t for (c, _), t in wanted.items() if c == name))
-        # Words that captions show together come first, and are all drawn.
-        assert made <= whole
-        assert len(made) > len(whole) / 3
-    positives = {GRAPH_POSITIVE(CAT, random.Random(seed)) for seed in range(100)}
-    assert len(positives) == 7
 
 
 def _captions(shared_data: Path, number: int) -> Sequence[Caption]:
@@ -356,7 +322,7 @@ def _captions(shared_data: Path, number: int) -> Sequence[Caption]:
 
 
 def test_real_captions_keep_the_promises(shared_data: Path) -> None:
-    captions = _captions(shared_data, 200)
+    captions = _captions(shared_data, 100)
     made = Counter[str]()
     for number, caption in enumerate(captions):
         texts = sample_graph_texts(caption, rng_for(0, str(number), 0, "graph"))

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.rewrites.base import Refused, Rewrite, Rewritten
+from compoclip.rewrites.base import Refused
 from compoclip.rewrites.ce_clip import CE_ADJ, CE_NOUN, CE_SWAP, CE_VERB
 from compoclip.rewrites.replace import (
     CATEGORIES,
@@ -18,12 +18,7 @@ from compoclip.rewrites.replace import (
     TSVLC_RB_SPATIAL,
     WORDS,
 )
-
-
-def results(rewrite: Rewrite, caption: str, count: int = 150) -> list[Rewritten]:
-    parsed = parse(caption)
-    made = [rewrite(parsed, random.Random(i)) for i in range(count)]
-    return [r for r in made if isinstance(r, Rewritten)]
+from rewrite_facts import made, texts
 
 
 def test_lists_are_read() -> None:
@@ -39,10 +34,10 @@ def test_lists_are_read() -> None:
 
 def test_categories_that_apply_are_drawn_evenly() -> None:
     caption = "a red dog sitting on a large wooden chair under an open umbrella near a car"
-    rules = Counter(r.rule for r in results(TSVLC_RB, caption, 500))
+    rules = Counter(r.rule for r in made(TSVLC_RB, caption, 500))
     assert set(rules) == {f"list:{c}" for c in CATEGORIES}
     assert min(rules.values()) > 65
-    spatial = Counter(r.rule for r in results(TSVLC_RB_SPATIAL, caption, 500))
+    spatial = Counter(r.rule for r in made(TSVLC_RB_SPATIAL, caption, 500))
     assert set(spatial) == {*rules, "list:spatial"}
 
 
@@ -50,7 +45,7 @@ def test_as_released_any_other_word_of_the_list_takes_the_place() -> None:
     listed = WORDS["relation"]
     caption = "A man wearing a hat is on a covered wagon in front of it"
     by_place: dict[str, set[str]] = {}
-    for result in results(TSVLC_RB_RELEASED, caption, 3000):
+    for result in made(TSVLC_RB_RELEASED, caption, 3000):
         (edit,) = result.edits
         assert (result.rule, result.rewrite) == ("list:relation", "tsvlc-rb-released")
         new = result.text[edit.new_start : edit.new_end]
@@ -59,12 +54,12 @@ def test_as_released_any_other_word_of_the_list_takes_the_place() -> None:
     said = {"wearing", "on", "in", "of"}
     assert set(by_place) == said
     assert all(words == listed - said for words in by_place.values())
-    colours = results(TSVLC_RB_RELEASED, "An azure car", 300)
+    colours = made(TSVLC_RB_RELEASED, "An azure car", 300)
     assert {r.rule for r in colours} == {"list:colour"}
     assert {"A navy car", "An orange car", "A blue car"} <= {r.text for r in colours}
     assert TSVLC_RB_RELEASED(parse("a dog"), random.Random(0)) == Refused(NO_LIST)
     categories = Counter(
-        r.rule for r in results(TSVLC_RB_RELEASED, "a red dog on a wooden chair", 600)
+        r.rule for r in made(TSVLC_RB_RELEASED, "a red dog on a wooden chair", 600)
     )
     assert set(categories) == {"list:colour", "list:relation", "list:material"}
     assert min(categories.values()) > 150  # the category first, evenly
@@ -72,13 +67,13 @@ def test_as_released_any_other_word_of_the_list_takes_the_place() -> None:
 
 def test_foils_come_from_the_same_list() -> None:
     lists = WORDS
-    texts = {r.text for r in results(TSVLC_RB, "a red car on a road")}
-    assert texts
-    for text in texts:
+    found = texts(TSVLC_RB, "a red car on a road")
+    assert found
+    for text in found:
         word = text.split()[1]
         assert word in lists["colour"]
         assert word not in ("red", "crimson", "scarlet", "maroon")
-    assert {r.text for r in results(TSVLC_RB, "the door is open")} == {"the door is closed"}
+    assert texts(TSVLC_RB, "the door is open") == {"the door is closed"}
 
 
 @pytest.mark.parametrize("caption", ["a covered wagon", "a predator", "no red dog", "", "a dog"])
@@ -96,11 +91,11 @@ def test_ce_types_touch_only_their_part_of_speech() -> None:
         (CE_NOUN, {"man", "young man", "horse", "fence"}),
         (CE_VERB, {"riding"}),
     ):
-        made = results(rewrite, caption)
-        assert made
-        for result in made:
+        results = made(rewrite, caption)
+        assert results
+        for result in results:
             changed = {caption[e.start : e.end] for e in result.edits} - {"a"}
             assert len(changed) == 1
             assert changed <= originals
             assert result.rewrite == rewrite.name
-    assert {r.rule for r in results(CE_SWAP, caption)} == {"swap:noun"}
+    assert {r.rule for r in made(CE_SWAP, caption)} == {"swap:noun"}

@@ -11,7 +11,6 @@ from compoclip.captions.parser import parse
 from compoclip.errors import UsageError
 from compoclip.rewrites.base import (
     Refused,
-    Rewritten,
     get_rewrite,
     rewrite_names,
     rng_for,
@@ -19,7 +18,7 @@ from compoclip.rewrites.base import (
 )
 from compoclip.rewrites.bigram_shuffle import BIGRAM_SHUFFLE
 from compoclip.rewrites.noun_adj_shuffle import NOUN_ADJ_SHUFFLE
-from rewrite_facts import facts_of
+from rewrite_facts import facts_of, texts
 
 # Rewrites that edit the caption; "graph-" ones write new texts.
 # Of a caption these give a part, in words of their own.
@@ -27,10 +26,8 @@ PARTS = ("graph-", "noun-phrase", "unit")
 NAMES = tuple(name for name in rewrite_names() if not name.startswith(PARTS))
 
 
-def shuffles(caption: str, count: int = 200) -> set[str]:
-    parsed = parse(caption)
-    results = [BIGRAM_SHUFFLE(parsed, random.Random(i)) for i in range(count)]
-    return {r.text for r in results if isinstance(r, Rewritten)}
+def shuffles(caption: str) -> set[str]:
+    return texts(BIGRAM_SHUFFLE, caption, 200)
 
 
 def test_full_set_of_orders() -> None:
@@ -108,10 +105,8 @@ def test_sample_epoch_and_name_fix_the_draw(name: str) -> None:
 # --- Nouns among themselves, and adjectives. ---
 
 
-def put_in_order(caption: str, count: int = 300) -> set[str]:
-    parsed = parse(caption)
-    results = [NOUN_ADJ_SHUFFLE(parsed, random.Random(i)) for i in range(count)]
-    return {r.text for r in results if isinstance(r, Rewritten)}
+def put_in_order(caption: str) -> set[str]:
+    return texts(NOUN_ADJ_SHUFFLE, caption, 300)
 
 
 def test_nouns_and_adjectives_change_places_among_themselves() -> None:

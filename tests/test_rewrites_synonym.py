@@ -8,16 +8,10 @@ from collections import Counter
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.rewrites.base import Refused, Rewrite, Rewritten
+from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.reading import read
 from compoclip.rewrites.synonyms import NO_SYNONYM, SYNONYM, SYNONYM_STRICT, places, table
-
-
-def texts(caption: str, rewrite: Rewrite = SYNONYM) -> set[str]:
-    """Every text that the rewrite can draw."""
-    parsed = parse(caption)
-    results = [rewrite(parsed, random.Random(i)) for i in range(40)]
-    return {r.text for r in results if isinstance(r, Rewritten)}
+from rewrite_facts import made, rows, texts
 
 
 def test_the_table_is_the_published_one() -> None:
@@ -38,35 +32,35 @@ def test_the_table_is_the_published_one() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("caption", "expected"),
-    [
-        ("a red star", {"a crimson star"}),
-        ("A white mug.", {"An ivory mug."}),
-        ("an old house", {"an aged house"}),
-        ("a larger dog", {"a bigger dog"}),
-        ("the smallest dog", {"the tiniest dog"}),
-        ("a man holding a cup", {"a man grasping a cup"}),
-        ("a man holds a cup", {"a man grasps a cup"}),
-        ("a man rides a horse", {"a man travels on a horse"}),
-        ("a man riding on a horse", {"a man traveling on a horse"}),
-        ("a dog walks along", {"a dog strolls along"}),
-        ("a man sitting on a chair", {"a man seated on a chair"}),
-        ("a smiling woman", {"a happy woman"}),
-        ("the woman is smiling", {"the woman is happy"}),
-        ("a man looks at a dog", {"a man gazes at a dog"}),
-        ("a cat in a box", {"a cat within a box"}),
-        ("a cat on top of a box", {"a cat on a box"}),
-        ("a boat behind a tree", {"a boat to the rear of a tree"}),
-        ("Black cats", {"Ebony cats"}),
-        ("a bird above a tree", {"a bird on top of a tree"}),
-        ("a car parked by a tree", {"a car parked near a tree"}),
-        ("a man wearing a hat", {"a man in a hat"}),
-        ("a big red ball", {"a large red ball", "a big crimson ball"}),
-    ],
-)
+FITTING = rows("""
+a red star | a crimson star
+A white mug. | An ivory mug.
+an old house | an aged house
+a larger dog | a bigger dog
+the smallest dog | the tiniest dog
+a man holding a cup | a man grasping a cup
+a man holds a cup | a man grasps a cup
+a man rides a horse | a man travels on a horse
+a man riding on a horse | a man traveling on a horse
+a dog walks along | a dog strolls along
+a man sitting on a chair | a man seated on a chair
+a smiling woman | a happy woman
+the woman is smiling | the woman is happy
+a man looks at a dog | a man gazes at a dog
+a cat in a box | a cat within a box
+a cat on top of a box | a cat on a box
+a boat behind a tree | a boat to the rear of a tree
+Black cats | Ebony cats
+a bird above a tree | a bird on top of a tree
+a car parked by a tree | a car parked near a tree
+a man wearing a hat | a man in a hat
+a big red ball | a large red ball | a big crimson ball
+""")
+
+
+@pytest.mark.parametrize(("caption", "expected"), [(row[0], {*row[1:]}) for row in FITTING])
 def test_all_texts_of_a_caption(caption: str, expected: set[str]) -> None:
-    assert texts(caption) == expected
+    assert texts(SYNONYM, caption, 40) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,14 +92,10 @@ def test_nothing_fits(caption: str) -> None:
 
 def test_the_strict_table_leaves_loose_entries_out() -> None:
     caption = "a man wearing a red hat"
-    assert texts(caption) == {"a man in a red hat", "a man wearing a crimson hat"}
-    assert texts(caption, SYNONYM_STRICT) == set()
-    assert texts("a large man", SYNONYM_STRICT) == {"a big man"}
-    rules = {
-        result.rule
-        for i in range(40)
-        if isinstance(result := SYNONYM(parse(caption), random.Random(i)), Rewritten)
-    }
+    assert texts(SYNONYM, caption) == {"a man in a red hat", "a man wearing a crimson hat"}
+    assert texts(SYNONYM_STRICT, caption) == set()
+    assert texts(SYNONYM_STRICT, "a large man") == {"a big man"}
+    rules = {each.rule for each in made(SYNONYM, caption, 40)}
     assert rules == {"synonym:relation-loose", "synonym:attribute-loose"}
 
 

@@ -29,37 +29,14 @@ def tokenizer() -> SimpleTokenizer:
 
 
 ODD = [
-    "",
-    " ",
-    "mat .",
-    "mat.",
-    "MAT .",
-    "a  cat\n on\ta mat",
-    "a cat on a mat",
-    "it's a dog",
-    "it 's a dog",
-    "it ' s a dog",
-    "caf\u00e9",
-    "cafe\u0301",
-    "cafÃ©",
-    "&lt;b&gt; &amp;amp; &amp;",
-    "<b> & &",
-    "“quoted” text",
-    '"quoted" text',
-    "1234 red cars",
-    "12 34 red cars",
-    "can't won't we'll I'd",
-    "<start_of_text> a dog <end_of_text>",
-    "emoji 😀😀 dog",
+    "", " ", "mat .", "mat.", "MAT .", "a  cat\n on\ta mat", "a cat on a mat", "it's a dog",
+    "it 's a dog", "it ' s a dog", "caf\u00e9", "cafe\u0301", "cafÃ©", "&lt;b&gt; &amp;amp; &amp;",
+    "<b> & &", "“quoted” text", '"quoted" text', "1234 red cars", "12 34 red cars",
+    "can't won't we'll I'd", "<start_of_text> a dog <end_of_text>", "emoji 😀😀 dog",
     "日本語の 字幕",
-    "a.b,c;d!?",
-    "a . b , c",
-    "\x1b[31mred\x1b[0m",
-    "zero\u200bwidth",
-    "ﬁsh and ﬂag",
-    "x\x00y",
+    "a.b,c;d!?", "a . b , c", "\x1b[31mred\x1b[0m", "zero\u200bwidth", "ﬁsh and ﬂag", "x\x00y",
     "K\u0130",
-]
+]  # fmt: skip
 
 
 def agree(texts: list[str], tokenizer: SimpleTokenizer) -> None:
@@ -93,14 +70,14 @@ def test_any_texts(tokenizer: SimpleTokenizer) -> None:
 def test_real_captions_and_their_rewrites(shared_data: Path, tokenizer: SimpleTokenizer) -> None:
     path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
     rows = json.loads(path.read_text(encoding="utf-8"))
-    captions = [text for row in rows for text in row["caption"]][:3000]
+    captions = [text for row in rows for text in row["caption"]][:2500]
     texts = list(captions)
-    for number, caption in enumerate(parse_many(captions[:120])):
+    for number, caption in enumerate(parse_many(captions[:60])):
         for name in rewrite_names():
             result = get_rewrite(name)(caption, rng_for(0, str(number), 0, name))
             if not isinstance(result, Refused):
                 texts += [result.text, result.text.replace(".", " .").upper()]
-    assert len(texts) > 5000
+    assert len(texts) > 4000
     agree(texts, tokenizer)
 
 

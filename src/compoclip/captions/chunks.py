@@ -5,13 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from compoclip.captions.lists import (
-    ABBREVIATIONS,
-    INTENSIFIERS,
-    MATERIALS,
-    RECIPROCALS,
-    TAKING_DEEDS,
-)
+from compoclip.captions.lists import WORDS
 from compoclip.captions.types import Chunk, Token
 
 _HEADS = frozenset({"NOUN", "PROPN"})
@@ -20,13 +14,7 @@ _NO_NOUNS = frozenset({"EX", "WDT", "WP", "WRB", "PRP$"})  # pronouns that stand
 
 
 def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
-    """Return the base noun phrases of a tagged caption.
-
-    determiner/number/possessive? (adverb? adjective | participle | noun)* noun, adjectives possibly
-    joined by "and" or commas ("a black and white cat"), and a possessor with its "'s" inside ("the
-    man's red hat"). The head is the last noun. A pronoun that stands for a noun ("it", "someone",
-    "her" alone) is a chunk of one token, as in spaCy; "there" and relative pronouns are not.
-    """
+    """Return the base noun phrases of a tagged caption."""
     chunks: list[Chunk] = []
     at = 0
     while at < len(tokens):
@@ -46,8 +34,10 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
 
 def reciprocal(tokens: Sequence[Token], at: int) -> bool:
     """Return whether "each other" or "one another" stands at a token, with no noun behind it."""
-    pair = tuple(t.text.lower() for t in tokens[at : at + 2])
-    return pair in RECIPROCALS and not (at + 2 < len(tokens) and tokens[at + 2].pos in _HEADS)
+    pair = " ".join([t.low for t in tokens[at : at + 2]])
+    return pair in ("each other", "one another") and not (
+        at + 2 < len(tokens) and tokens[at + 2].pos in _HEADS
+    )
 
 
 def _phrase_end(tokens: Sequence[Token], first: int) -> int:
@@ -86,12 +76,12 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
         return True
     before = tokens[at - 1] if at else token
     # A preposition that takes no gerund: "near sleeping men".
-    place = before.pos == "ADP" and before.lemma not in TAKING_DEEDS
+    place = before.pos == "ADP" and before.lemma not in WORDS["taking deeds"]
     if token.tag == "VBN" or (token.tag == "VBG" and (opened or place)):
         return _noun_ahead(tokens, at + 1)
     if token.pos == "ADV":
         follower = tokens[at + 1] if at + 1 < len(tokens) else None
-        degree = token.lemma in INTENSIFIERS or token.lemma.endswith("ly")
+        degree = token.lemma in WORDS["intensifiers"] or token.lemma.endswith("ly")
         if follower is None or not (opened or degree):
             return False
         return follower.pos == "ADJ" or follower.tag == "VBN"
@@ -99,11 +89,10 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
 
 
 def _goes_between(tokens: Sequence[Token], at: int) -> bool:
-    """A participle between two nouns ("snow covered mountain"), or an adjective behind a material
-    ("two baby black sheep")."""
+    """Return whether it stands between nouns: "snow covered hill", "two baby black sheep"."""
     follows = at + 1 < len(tokens) and tokens[at + 1].pos in _HEADS | {"ADJ"}
     joins = tokens[at].tag == "VBN" and follows
-    made = tokens[at].pos == "ADJ" and tokens[at - 1].text.lower() in MATERIALS
+    made = tokens[at].pos == "ADJ" and tokens[at - 1].low in WORDS["materials"]
     return (joins or made) and _noun_ahead(tokens, at + 1)
 
 
@@ -161,7 +150,7 @@ def sentences(caption: str) -> tuple[str, ...]:
     parts, start = [], 0
     for stop in _STOP.finditer(text):
         word = stop.group(1).lstrip("(\"'").lower()
-        if word in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i"):
+        if word in WORDS["abbreviations"] or (len(word) == 1 and word.isalpha() and word != "i"):
             continue
         parts.append(text[start : stop.end()].strip())
         start = stop.end()

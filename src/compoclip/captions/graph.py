@@ -9,22 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from compoclip.captions import lists
-from compoclip.captions.graph_sentence import ReadSentence
 from compoclip.captions.graph_state import ReadingState
-from compoclip.captions.graph_units import (
-    Draft,
-    Node,
-    PendingLink,
-    Unit,
-    attributes,
-    units,
-)
+from compoclip.captions.graph_units import Draft, Node, PendingLink, attributes, units
+from compoclip.captions.lists import WORDS
 from compoclip.captions.types import Caption, GraphAttribute, RelationKind, SceneGraph
-
-_BACKDROPS = lists.BACKGROUNDS | lists.PLACES_AT_THINGS | lists.BODY_PARTS
-#: Verbs that say nothing of their subject alone: "it appears to be".
-_SEEMING = frozenset({"appear", "seem"})
 
 
 def parse_graph(caption: Caption) -> SceneGraph:
@@ -36,134 +24,142 @@ def parse_graph(caption: Caption) -> SceneGraph:
     prepositions, verbs with objects and passives; a verb without an object is an attribute. Negated
     objects and relations are left out.
     """
-    return _Reader(ReadSentence(caption.tokens, units(caption)), Draft(caption.tokens)).read()
+    reader = _Reader(caption.tokens, units(caption), Draft(caption.tokens))
+    readers = {
+        "noun": reader.noun,
+        "each other": reader.each_other,
+        "preposition": reader.preposition,
+        "verb": reader.read_verb,
+        "be": reader.be,
+        "adjective": reader.adjective,
+        "while": reader.end_clause,
+        "stop": reader.end_sentence,
+    }
+    for number, unit in enumerate(reader.units):
+        reader.at = number
+        if unit.kind in readers:
+            readers[unit.kind]()
+    return reader.draft.graph()
 
 
 @dataclass(slots=True)
 class _Reader(ReadingState):
     """Reads the units of a caption, each kind by its own rule."""
 
-    def read(self) -> SceneGraph:
-        """Return the graph of all units."""
-        for number, unit in enumerate(self.text.units):
-            if unit.kind == "noun":
-                self._noun(number, unit)
-            elif unit.kind == "each other":
-                self._each_other()
-            elif unit.kind == "preposition":
-                self._preposition(number, unit)
-            elif unit.kind == "verb":
-                self._verb(number, unit)
-            elif unit.kind == "be":
-                self._be(number, unit)
-            elif unit.kind == "adjective":
-                self._adjective(number, unit)
-            elif unit.kind == "while":
-                self.pending = self.context = self.outer = self.verb = None
-                self.copula = self.inner = False
-            elif unit.kind == "stop":
-                self.end_sentence()
-        return self.draft.graph()
+    def end_clause(self) -> None:
+        """Forget what belongs to a clause."""
+        self.pending = self.context = self.outer = self.verb = None
+        self.copula = self.inner = False
+
+    def end_sentence(self) -> None:
+        """Forget all but the objects."""
+        self.end_clause()
+        self.subject, self.last, self.hosts, self.holders, self.fronted = [], [], [], [], []
 
     # noun phrases
 
-    def _noun(self, number: int, unit: Unit) -> None:
-        if unit.negated or (self.pending is not None and self.pending.negated):
+    def noun(self) -> None:
+        """Add a noun phrase: the object of what is pending, one more of a list, or a subject."""
+        unit, pending = self.unit, self.pending
+        if unit.negated or (pending is not None and pending.negated):
             self.pending = None
             return
-        measured = self.text.measured(number)
-        hung = self.pending is not None and self.text.pictures(unit)  # "a wall with a picture of"
-        self.measures = measured is not None and not hung
-        if measured is not None and not hung:
+        head = self.tokens[unit.head].low
+        hung = pending is not None and head in WORDS["pictures"]  # "a wall with a picture of"
+        measured = None if hung else self.counts()
+        self.measures = measured is not None
+        if measured is not None:
             self.measured = measured
             return
-        head = self.text.tokens[unit.head].text.lower()
-        if self.pending is not None and self.pending.kind == "preposition":
-            if head in lists.BACKDROPS:
+        if pending is not None and pending.kind == "preposition":
+            if head in WORDS["backdrops"]:
                 self.pending = None
                 return
-            if head in lists.PLACES_AT_THINGS and self.holders and unit.stop - unit.first <= 2:
+            if head in WORDS["places at things"] and self.holders and unit.stop - unit.first <= 2:
                 # "a truck with a plant on top": the plant is on top of the truck.
-                link, self.pending = self.pending, None
-                names, words = ((*said, head, "of") for said in (link.names, link.words))
-                self.draft.close(PendingLink(self.last, names, words, link.span), self.holders)
+                names, words = ((*said, head, "of") for said in (pending.names, pending.words))
+                self.draft.close(PendingLink(self.last, names, words, pending.span), self.holders)
+                self.pending = None
                 return
-        first = self._split_gap(number, unit)
-        taken = self.pending.sources if self.pending is not None else ()
+        first = self._split_gap()
+        taken = pending.sources if pending is not None else ()
         near = self.context.sources if self.context is not None and taken == self.last else ()
         node = self.draft.add_objects(first, unit.stop, taken, near)
+        listed = self.before in ("and", "comma")
         if node is None:
             reflexive = head.endswith(("self", "selves"))
-            direct = self.pending is not None and self.pending.direct
+            direct = pending is not None and pending.direct
             if reflexive and direct and self.verb is not None:  # "drying himself"
                 self.draft.act(self.verb.head, self.doers, self.doubted)
             self.pending = None
-            if self.text.before(number) not in ("and", "comma") and not reflexive:
+            if not listed and not reflexive:
                 self.subject, self.last, self.hosts = [], [], []
             return
-        self.draft.nodes[node].attributes += self.measured
+        qualities = self.draft.nodes[node].attributes
+        qualities += self.measured
         self.measured = []
-        joined = self.text.before(number) in ("and", "comma") and bool(self.last)
-        if self.pending is not None:
+        if pending is not None:
             # Not of "a cap off", nor of who is "in a group of men".
-            qualities = self.draft.nodes[node].attributes
-            crowd = self.pending.names[-1] == "in" and any(
-                q.name.endswith(" of") for q in qualities
-            )
-            after = self.text.tokens[unit.stop : unit.stop + 1]
-            gone = any(token.text.lower() in lists.GONE for token in after)
-            unclear = self.draft.ambiguous or gone or crowd
-            self.draft.close(self.pending, [node], not unclear)
-            self._remember_outer(self.pending)
-            self.context, self.pending = self.pending, None
-            shown = any(self.draft.nodes[i].head in lists.DEPICTIONS for i in self.context.sources)
-            self.inner = self.inner or self.context.names != ("of",) or shown
+            crowd = pending.names[-1] == "in" and any(q.name.endswith(" of") for q in qualities)
+            after = self.tokens[unit.stop : unit.stop + 1]
+            gone = any(token.low in WORDS["gone"] for token in after)
+            self.draft.close(pending, [node], not (self.draft.ambiguous or gone or crowd))
+            self._remember_outer(pending)
+            self.context, self.pending = pending, None
+            shown = self.draft.among(pending.sources, "depictions")
+            self.inner = self.inner or pending.names != ("of",) or shown
             self.last = [node]
-            self.move_hosts(self.context, self.text.tokens[unit.first].tag == "PRP$")
+            self.move_hosts(pending, self.tokens[unit.first].tag == "PRP$")
         elif (  # the second object of "handing a woman a plate"
             self.context is not None
             and self.context.direct
-            and self.text.before(number) == "noun"
-            and self.context.names[0] in lists.GIVING_VERBS
+            and self.before == "noun"
+            and self.context.names[0] in WORDS["giving verbs"]
             and self.draft.animate(self.last)
         ):
             self.draft.close(self.context, [node])
             self.last = [node]
-        elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):
-            self._step_out(number, unit)
-            apart = self._listing() and self._own_phrase(number, unit)
+        elif listed and self.last and not self._new_clause(self.draft.nodes[node]):
+            self._step_out()
+            apart = self._listing() and self._has_phrase()
             # "A cup on a table and a plate" may say where the plate is, "a cup on tables and
             # chairs" and "filled with cakes and a pie" do.
             context = self.context
-            counted = self.text.tokens[unit.first].pos in ("DET", "NUM", "PRON")
-            surely = context is None or context.direct or context.names[-1] == "with" or not counted
-            self._join(node, surely and not apart)
+            surely = context is None or context.direct or context.names[-1] == "with"
+            surely = surely or not self._opens_with("DET", "NUM", "PRON")
+            joined, moved = [*self.last, node], self.hosts == self.last
+            if context is not None:
+                self.draft.close(context, [node], surely and not apart)
+            elif self.last == self.subject:
+                self.subject = joined
+            self.last = joined
+            if moved:
+                self.hosts = joined
             if apart:
                 self.last = self.hosts = [node]
         else:
-            if self.text.before(number) in ("noun", "relative") and first == unit.first:
-                self.fronted = self.last
-            elif first == unit.first:
-                self.fronted = []
+            if first == unit.first:
+                self.fronted = self.last if self.before in ("noun", "relative") else []
             self.subject = self.last = self.hosts = [node]
             self.vague = self.draft.ambiguous
             self.context = self.outer = self.verb = None
             self.copula = self.inner = False
 
+    def _opens_with(self, *parts: str) -> bool:
+        return self.tokens[self.unit.first].pos in parts
+
     def _remember_outer(self, link: PendingLink) -> None:
         """Remember the relation of a list while its last part is given a place."""
+        context = self.context
         if link.kind == "possession":
-            self.outer = self.context
+            self.outer = context
             return
-        tells = link.kind == "preposition" and self.context is not None
-        if tells and list(link.sources) == self.last and self.context is not None:
-            opens = self.context.direct or self.context.names[-1] == "with"
-            self.outer = self.context if opens else None
-        else:
-            self.outer = None
+        self.outer = None
+        if link.kind == "preposition" and context and list(link.sources) == self.last:
+            self.outer = context if context.direct or context.names[-1] == "with" else None
 
-    def _each_other(self) -> None:
-        """ "zebras standing next to each other": what follows belongs to the zebras."""
+    def each_other(self) -> None:
+        """Relate "zebras standing next to each other": what follows belongs to the zebras."""
         link, self.pending = self.pending, None
         if link is None or not link.sources or link.negated:
             return
@@ -171,111 +167,87 @@ class _Reader(ReadingState):
         self.last = self.hosts = list(link.sources)
         self.context = None
 
-    def _join(self, node: int, sure: bool) -> None:
-        """Join a subject or object to the last; sure: it is an object."""
-        moved = self.hosts == self.last
-        if self.context is not None:
-            self.draft.close(self.context, [node], sure)
-            self.last = [*self.last, node]
-        elif self.last == self.subject:
-            self.last = self.subject = [*self.subject, node]
-        else:
-            self.last = [*self.last, node]
-        if moved:
-            self.hosts = self.last
-
-    def _step_out(self, number: int, unit: Unit) -> None:
-        """Return to an outer list: "a bowl of rice and a jar of oil", "with a bird on it and a
-        nest"."""
-        context, after = self.context, self.text.next(number)
+    def _step_out(self) -> None:
+        """Return to an outer list: "a bowl of rice and a jar of oil"."""
+        context, after = self.context, self.ahead()
         if context is None:
             return
-        counted = self.text.tokens[unit.first].pos in ("DET", "NUM")
         if context.names == ("of",):
-            if after is not None and after.names == ("of",) and counted:
+            of_follows = after is not None and after.names == ("of",)
+            if of_follows and self._opens_with("DET", "NUM"):
                 self.last = list(context.sources)
                 self.context, self.outer = self.outer, None
         elif self.outer is not None:
             # Behind the place of its last part: "with a lake in the background and hills".
             pointing = any(i in self.outer.sources for i in self.last)
-            if pointing or all(self.draft.nodes[i].head in _BACKDROPS for i in self.last):
+            if pointing or self._scenery(self.last, "parts and places"):
                 self.context, self.outer = self.outer, None
 
-    def _new_clause(self, number: int, unit: Unit, node: Node) -> bool:
-        """Return whether the noun phrase behind a joint begins something new: a verb follows, or it
-        resembles the subject and not the object, or a phrase of its own follows. Behind a clause
-        that has told something ("the cup is red and the box is blue") only a verb counts."""
-        after = self.text.next(number)
+    def _new_clause(self, node: Node) -> bool:
+        """Return whether the noun phrase behind a joint begins something new."""
+        after, context = self.ahead(), self.context
         acts = after is not None and after.kind in ("verb", "be")
-        alive = node.head in lists.ALIVE
-        if after is not None and acts and self.draft.animate(self.subject) and not alive:
+        alive, subject = node.head in WORDS["alive"], self.draft.animate(self.subject)
+        if after is not None and acts and subject and not alive:
             # "a man in a suit and tie wearing a ring", "a man in a shirt and a hat is on a horse"
-            worn = node.head in lists.CLOTHES and self.draft.garments(self.last)
+            worn = node.head in WORDS["clothes"] and self.draft.garments(self.last)
             # "a bear in bed and a blanket covering it"
-            pointing = self.text.points_next(number + 1)
-            passive = self.text.tokens[after.head].tag == "VBN"  # "and a bicycle parked nearby"
-            counted = self.text.tokens[unit.first].pos in ("DET", "NUM")
-            deed = pointing or (passive and counted) or not self.text.is_participle(after)
-            acts = not worn and deed
-        if self.context is None:
+            thing = self.ahead(2)
+            pointing = thing and thing.kind == "noun" and self.tokens[thing.head].pos == "PRON"
+            passive = self.tokens[after.head].tag == "VBN"  # "and a bicycle parked nearby"
+            deed = pointing or (passive and self._opens_with("DET", "NUM"))
+            acts = not worn and bool(deed or not self.is_participle(after))
+        if context is None:
             return acts and (self.copula or self.verb is not None)
-        bare = self.text.tokens[unit.first].pos not in ("DET", "NUM", "PRON")
-        if acts and bare and self.context.names[-1] in ("with", "of") and self.verb is None:
-            return False  # "a pizza with greens and meat is on a table"
-        if acts:
-            return True
-        subject = self.draft.animate(self.subject)
-        target = self.draft.animate(self.last)
-        if alive and subject and not target:
+        if acts:  # but "a pizza with greens and meat is on a table"
+            bare = not self._opens_with("DET", "NUM", "PRON")
+            return not (bare and context.names[-1] in ("with", "of") and self.verb is None)
+        if alive and subject and not self.draft.animate(self.last):
             return True
         alike = after is not None and after.names == ("with",)  # "a pan with eggs, a pot with peas"
-        return self._own_phrase(number, unit) and (alike or not self._listing())
+        return self._has_phrase() and (alike or not self._listing())
 
     def _listing(self) -> bool:
-        """Return whether the last noun phrase belongs to a list after "with": "a room with a bed
-        and a lamp on a table" has the lamp, wherever it is."""
+        """Return whether the last noun phrase belongs to a list after "with"."""
         context = self.context
         if context is None:
             return False
-        kept = context.direct and context.names[0] in lists.KEEPING_VERBS
+        kept = context.direct and context.names[0] in WORDS["keeping verbs"]
         return kept or context.names[-1] == "with"
 
-    def _own_phrase(self, number: int, unit: Unit) -> bool:
+    def _has_phrase(self) -> bool:
         """Return whether a preposition behind a joined noun phrase tells of it alone."""
-        after = self.text.next(number)
+        after = self.ahead()
         if after is None or after.kind != "preposition" or after.names == ("of",):
             return False
         if self.context is not None and self.context.names == after.names != ("with",):
             return True  # "a bike on a path and cars on the road"
-        if self.text.pronoun_next(number + 1):
-            return False
-        return self.text.tokens[unit.first].pos == "DET"
+        return not self.pronoun_ahead(2) and self._opens_with("DET")
 
-    def _split_gap(self, number: int, unit: Unit) -> int:
-        """Where the subject begins in "table bowl is sitting on": the words before are the object
-        of the preposition left alone, and become `fronted`."""
-        start = None if self.pending else self.text.gap_start(number)
-        if start is None:
-            return unit.first
-        node = self.draft.add_objects(unit.first, start)
-        if node is None:
-            return unit.first
+    def _split_gap(self) -> int:
+        """Where the subject begins in "table bowl is sitting on", whose table is `fronted`."""
+        first = self.unit.first
+        start = None if self.pending else self.gap_start()
+        node = None if start is None else self.draft.add_objects(first, start)
+        if start is None or node is None:
+            return first
         self.fronted = [node]
         return start
 
     # prepositions
 
-    def _preposition(self, number: int, unit: Unit) -> None:
-        before = self.text.units[number - 1] if number else None
-        if unit.names == ("of",) and before is None:
-            return  # "most of the walls"
-        if unit.names == ("of",) and before is not None and before.kind == "noun":
-            if not self.measures:
-                span = self.text.span(unit.first, unit.stop)
+    def preposition(self) -> None:
+        """Open the relation of a preposition; close it where its object stands before it."""
+        unit, before = self.unit, self.previous
+        if unit.names == ("of",) and (before is None or before.kind == "noun"):
+            if before is not None and not self.measures:  # not "most of the walls"
+                span = self.span(unit.first, unit.stop)
                 self.pending = PendingLink(self.last[-1:], ("of",), ("of",), span, "possession")
             return
-        self.pending = self.attached(number, unit, before)
-        if not self.text.noun_next(number):
+        self.pending = self.attached()
+        after = self.ahead()
+        # Perhaps after a second preposition: "from under".
+        if after is None or after.kind not in ("noun", "adjective", "preposition", "each other"):
             if self.fronted:
                 self.draft.close(self.pending, self.fronted, sure=False)
                 self.fronted = []
@@ -285,36 +257,40 @@ class _Reader(ReadingState):
 
     # verbs and adjectives
 
-    def _verb(self, number: int, unit: Unit) -> None:
-        tag = self.text.tokens[unit.head].tag
-        before = self.text.before(number)
+    def read_verb(self) -> None:
+        """Find who does it, and open the relation to its object."""
+        unit, before, after = self.unit, self.before, self.ahead()
+        tag, name = self.tokens[unit.head].tag, unit.names[0]
         self.pending = None
-        self.copula = False
-        self.direct = False
+        self.copula = self.direct = False
         sure = True
         if before == "relative":
-            self.doers, sure = self.antecedent(number)
+            self.doers, sure = self.antecedent()
         elif before == "and" and self.verb is not None:
             sure = not self.doubted  # the same doers
         elif before == "while":
             self.doers, sure = self.subject or self.last, bool(self.subject)
-        elif self.text.is_participle(unit):
-            self.doers, sure = self.participle_subject(number, unit, tag)
+        elif self.is_participle(unit):
+            self.doers, sure = self.participle_subject()
         else:
             self.doers, sure = self.subject or self.last, not self.vague
-        certain = sure
-        sure = sure and not self.text.only_meant(unit)
-        self.doubted = frozenset() if sure else frozenset(self.doers)
+        everyone = frozenset(self.doers)
+        # A purpose or ability is no fact: "to catch", "can sit".
+        leading = self.tokens[max(unit.first - 1, 0) : unit.head]
+        meant = any(t.tag in ("TO", "MD") or t.low == "to" for t in leading)
+        meant = meant or tag == "VB"
+        self.doubted = frozenset() if sure and not meant else everyone
         self.verb = unit
-        first = self.text.first_deed(unit)
-        if first is not None:
-            self.draft.act(first, self.doers, frozenset() if certain else frozenset(self.doers))
-        for each in attributes(self.text.tokens, unit.head + 1, unit.stop):
-            if each.name in lists.WHEREABOUTS:  # "are sitting outside"
+        # The verb that serves another: "leaping" of "leaping to hit".
+        verbs = [i for i in range(unit.first, unit.head) if self.tokens[i].pos == "VERB"]
+        serves = verbs and any(t.tag == "TO" for t in self.tokens[verbs[0] : unit.head])
+        if serves and self.tokens[verbs[0]].lemma not in WORDS["striving verbs"]:
+            self.draft.act(verbs[0], self.doers, frozenset() if sure else everyone)
+        for each in attributes(self.tokens, unit.head + 1, unit.stop):
+            if each.name in WORDS["whereabouts"]:  # "are sitting outside"
                 self._describe(self.doers, [each])
-        after = self.text.next(number)
         kind: RelationKind = "passive" if tag == "VBN" else "verb"
-        span = self.text.span(unit.head, unit.stop)
+        span = self.span(unit.head, unit.stop)
         link = PendingLink(
             self.doers, unit.names, unit.words, span, kind, True, unit.negated, self.doubted
         )
@@ -327,11 +303,16 @@ class _Reader(ReadingState):
             self.draft.close(link, self.fronted, sure=False)
             self.fronted = []
         else:
-            parked = after is not None and after.kind == "verb" and after.first == unit.stop
-            passive = after is not None and self.text.tokens[after.head].tag == "VBN"
-            quality = after is not None and after.kind == "adjective"
-            tells = unit.names[0] in lists.LINKING_VERBS and (quality or (parked and passive))
-            if unit.names[0] not in _SEEMING and not tells:
+            tells = after is not None and (
+                after.kind == "adjective"
+                or (
+                    (after.kind == "verb" and after.first == unit.stop)
+                    and self.tokens[after.head].tag == "VBN"
+                )
+            )
+            # "It appears to be" says nothing of its subject alone.
+            linking = tells and name in WORDS["linking verbs"]
+            if name not in ("appear", "seem") and not linking:
                 self.draft.act(unit.head, self.doers, self.doubted)
 
     def _describe(
@@ -341,32 +322,30 @@ class _Reader(ReadingState):
             certain = sure and index not in self.doubted
             self.draft.nodes[index].attributes += [replace(each, sure=certain) for each in found]
 
-    def _be(self, number: int, unit: Unit) -> None:
-        self.pending = None
-        self.verb = None
-        self.copula = not unit.negated
+    def be(self) -> None:
+        """Wait for the adjective of a form of "be"."""
+        self.pending = self.verb = None
+        self.copula = not self.unit.negated
         sure = True
-        if self.text.before(number) == "relative":
-            self.subject, sure = self.antecedent(number)
+        if self.before == "relative":
+            self.subject, sure = self.antecedent()
         self.doubted = frozenset() if sure else frozenset(self.subject)
 
-    def _adjective(self, number: int, unit: Unit) -> None:
-        found = attributes(self.text.tokens, unit.first, unit.stop)
-        before = self.text.before(number)
+    def adjective(self) -> None:
+        """Add an adjective behind its noun, a form of "be" or a linking verb."""
+        unit, verb = self.unit, self.verb
         if self.copula:
             targets = self.subject
-        elif (
-            before == "verb" and self.verb is not None and self.verb.names[0] in lists.LINKING_VERBS
-        ):
+        elif self.before == "verb" and verb and verb.names[0] in WORDS["linking verbs"]:
             targets = self.doers
-        elif before == "noun":
+        elif self.before == "noun":
             targets = self.last[-1:]
         else:
             return
-        if self.text.tokens[unit.head].text.lower() in lists.NO_QUALITY:
-            return
-        behind_object = before == "noun" and self.inner  # "hold the rope one-handed"
-        self._describe(targets, found, not behind_object)
+        if self.tokens[unit.head].low not in WORDS["no qualities"]:
+            behind_object = self.before == "noun" and self.inner  # "hold the rope one-handed"
+            found = attributes(self.tokens, unit.first, unit.stop)
+            self._describe(targets, found, not behind_object)
 
 
 # --- A scene graph drawn as text. ---
@@ -391,19 +370,14 @@ def graph_tree(graph: SceneGraph) -> list[str]:
         f"{name} {heads[: at + 1].count(name)}" if heads.count(name) > 1 else name
         for at, name in enumerate(heads)
     ]
-    lines: list[str] = []
-    wide = max(map(len, labels))
     names = [r.words or r.name for r in graph.relations]
-    long = max(map(len, names), default=0)
+    wide, long = max(map(len, labels)), max(map(len, names), default=0)
+    lines: list[str] = []
     for index, node in enumerate(graph.objects):
         attributes = ", ".join(attribute.name for attribute in node.attributes)
         lines.append(f"{labels[index].ljust(wide)}  {attributes}".rstrip())
-        own = [
-            (name, labels[relation.object])
-            for name, relation in zip(names, graph.relations, strict=True)
-            if relation.subject == index
-        ]
-        for number, (name, target) in enumerate(own, 1):
-            branch = "└─" if number == len(own) else "├─"
-            lines.append(f"{branch} {name.ljust(long)} ─▶ {target}")
+        links = [(n, r.object) for n, r in zip(names, graph.relations) if r.subject == index]
+        for number, (name, target) in enumerate(links, 1):
+            branch = "└─" if number == len(links) else "├─"
+            lines.append(f"{branch} {name.ljust(long)} ─▶ {labels[target]}")
     return lines

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from typing import Literal
 
-from compoclip.captions import lists
 from compoclip.captions.chunks import reciprocal
+from compoclip.captions.lists import NUMBERS, PHRASAL, WORDS
 from compoclip.captions.types import (
     Caption,
     Chunk,
@@ -22,29 +23,15 @@ from compoclip.captions.types import (
 )
 
 UnitKind = Literal[
-    "noun",
-    "each other",
-    "verb",
-    "be",
-    "preposition",
-    "adjective",
-    "and",
-    "comma",
-    "relative",
-    "while",
-    "stop",
-]
+    "noun", "each other", "verb", "be", "preposition", "adjective",
+    "and", "comma", "relative", "while", "stop",
+]  # fmt: skip
 _JOINTS: Mapping[str, UnitKind] = {
     "CC": "and", "WDT": "relative", "WP": "relative", "WP$": "relative", "WRB": "relative",
     ",": "comma", ".": "stop", ":": "stop",
 }  # fmt: skip
-#: Verbs that hand their subject to the verb behind them: "going skiing".
-_STARTING = frozenset({"go", "begin", "start"})
-#: With "in the ... of" they say what something looks like.
-_LIKENESSES = frozenset({"shape", "shapes", "form", "style"})
-_NAMED_PLACES = lists.PLACES_AT_THINGS | _LIKENESSES
+_PRONOUNS = WORDS.keys_of("pronouns")
 _NOUNS = frozenset({"NOUN", "PROPN"})
-_NO_QUALITIES = lists.NO_QUALITY | lists.QUALITY_NOUNS | {"looking"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +59,7 @@ def units(caption: Caption) -> list[Unit]:
     found: list[Unit] = []
     at = 0
     while at < len(tokens):
-        if tokens[at].tag == "CD" and at + 1 < len(tokens) and tokens[at + 1].text.lower() == "of":
+        if tokens[at].tag == "CD" and at + 1 < len(tokens) and tokens[at + 1].low == "of":
             at += 2  # "on one of the couches"
             continue
         unit = _unit(tokens, starts, at)
@@ -86,16 +73,17 @@ def units(caption: Caption) -> list[Unit]:
 
 def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | None:
     token = tokens[at]
-    if token.text.lower() == "that" and at and tokens[at - 1].pos == "NOUN":
+    if token.low == "that" and at and tokens[at - 1].pos == "NOUN":
         return Unit("relative", at, at + 1, at)
     if reciprocal(tokens, at):
         return Unit("each other", at, at + 2, at + 1)
-    preposition = _preposition(tokens, at)
-    if preposition is not None:
-        return preposition
-    chunk = starts.get(at)
-    if chunk is not None:
-        return Unit("noun", at, chunk.stop, chunk.head, negated=token.lemma in lists.NEGATIONS)
+    if names := _preposition(tokens, at):
+        stop = at + names[1]
+        words = tuple(t.low for t in tokens[at:stop])
+        negated = words[0] in WORDS["negations"]
+        return Unit("preposition", at, stop, at, names[0], words, negated)
+    if chunk := starts.get(at):
+        return Unit("noun", at, chunk.stop, chunk.head, negated=token.lemma in WORDS["negations"])
     follower = tokens[at + 1].pos if at + 1 < len(tokens) else ""
     if token.pos in ("VERB", "AUX") or (token.tag == "TO" and follower == "VERB"):
         return _verb(tokens, at)
@@ -109,71 +97,64 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
 
 def _whereabouts(token: Token) -> bool:
     """Return whether it is an adverb of place: "outside"."""
-    return token.pos == "ADV" and token.text.lower() in lists.WHEREABOUTS
+    return token.pos == "ADV" and token.low in WORDS["whereabouts"]
 
 
-def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
-    """ "in front of", "on the left side of", "on"; None when no preposition begins here."""
-    low = tokens[at].text.lower()
-    if low in lists.PHRASAL.sizes:
-        lows = [token.text.lower() for token in tokens[at : at + lists.PHRASAL.sizes[low][0]]]
-        if size := lists.PHRASAL.size_at(lows, 0):
-            return _made(tokens, at, at + size, lows[:size])
-    if low == "full" and at + 1 < len(tokens) and tokens[at + 1].text.lower() == "of":
-        return _made(tokens, at, at + 2, ("full", "of"))
+def _preposition(tokens: Sequence[Token], at: int) -> tuple[tuple[str, ...], int] | None:
+    """The words and the size of "in front of", "on the left side of", "on"; None without one."""
+    low = tokens[at].low
+    if low in PHRASAL.sizes:
+        lows = tuple(token.low for token in tokens[at : at + PHRASAL.sizes[low][0]])
+        if size := PHRASAL.size_at(lows, 0):
+            return lows[:size], size
+    if low == "full" and at + 1 < len(tokens) and tokens[at + 1].low == "of":
+        return ("full", "of"), 2
     if tokens[at].pos != "ADP":
         return None
     stop = at + 1
     while stop < len(tokens) and (
-        tokens[stop].pos in ("DET", "ADJ") or tokens[stop].text.lower() in ("left", "right")
+        tokens[stop].pos in ("DET", "ADJ") or tokens[stop].low in ("left", "right")
     ):
         stop += 1
     # "at the left of": the last modifier may be the place itself
     for place in (stop, stop - 1):
         if place + 1 < len(tokens) and place > at and low != "of":
-            name = tokens[place].text.lower()
-            if name in _NAMED_PLACES and tokens[place + 1].text.lower() == "of":
-                inner = [t.text.lower() for t in tokens[at + 1 : place] if t.pos != "DET"]
-                return _made(tokens, at, place + 2, (low, *inner, name, "of"))
-    return _made(tokens, at, at + 1, (low,))
-
-
-def _made(tokens: Sequence[Token], first: int, stop: int, names: Sequence[str]) -> Unit:
-    words = tuple(t.text.lower() for t in tokens[first:stop])
-    return Unit("preposition", first, stop, first, tuple(names), words, words[0] in lists.NEGATIONS)
+            name = tokens[place].low
+            if name in WORDS["named places"] and tokens[place + 1].low == "of":
+                inner = (t.low for t in tokens[at + 1 : place] if t.pos != "DET")
+                return (low, *inner, name, "of"), place + 2 - at
+    return (low,), 1
 
 
 def _verb(tokens: Sequence[Token], at: int) -> Unit:
     """A verb with the auxiliaries, negations and adverbs around it; "be" when it has no verb."""
-    main = -1
-    negated = False
+    main, negated = -1, False
     stop = here = at
     while here < len(tokens):
         token = tokens[here]
-        negated = negated or token.lemma in lists.NEGATIONS or token.text.lower().endswith("n't")
+        negated = negated or token.lemma in WORDS["negations"] or token.low.endswith("n't")
         if token.pos == "VERB":
-            starting = main >= 0 and tokens[main].lemma in _STARTING  # "going skiing"
-            purpose = any(t.tag == "TO" for t in tokens[main + 1 : here])  # "trying to hit"
+            # "going skiing", "trying to hit"
+            starting = main >= 0 and tokens[main].lemma in ("go", "begin", "start")
+            purpose = any(t.tag == "TO" for t in tokens[main + 1 : here])
             if main >= 0 and not (purpose or starting):
                 break
             main, stop = here, here + 1
-        elif token.pos == "AUX":
-            if main >= 0:
-                break
+        elif token.pos == "AUX" and main < 0:
             stop = here + 1
         elif token.pos not in ("ADV", "PART"):
             break
         here += 1
     if main < 0:
         return Unit("be", at, stop, stop - 1, negated=negated)
-    names, words = [tokens[main].lemma], [tokens[main].text.lower()]
+    particles: list[str] = []
     while stop < len(tokens) and tokens[stop].tag == "RP":
-        names.append(tokens[stop].text.lower())
-        words.append(tokens[stop].text.lower())
+        particles.append(tokens[stop].low)
         stop += 1
     while stop < len(tokens) and tokens[stop].pos == "ADV":
         stop += 1
-    return Unit("verb", at, stop, main, tuple(names), tuple(words), negated)
+    names, words = (tokens[main].lemma, *particles), (tokens[main].low, *particles)
+    return Unit("verb", at, stop, main, names, words, negated)
 
 
 # --- Objects of a scene graph from noun phrases. ---
@@ -201,11 +182,6 @@ class Node:
         return GraphObject(self.name, self.span, tuple(unique.values()))
 
 
-def acts(lemma: str) -> bool:
-    """Return whether the noun names a person or an animal."""
-    return lemma in lists.ALIVE
-
-
 def parts(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int, int]]:
     """Return the objects in a noun phrase, in order: (first token, token after the last, tie).
 
@@ -214,21 +190,17 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int
     """
     found = []
     for at in range(first, stop):
-        token = tokens[at]
-        noun_before = (
-            at > first
-            and tokens[at - 1].pos in _NOUNS
-            and tokens[at - 1].lemma not in lists.COLOURS
-        )
-        deed = token.tag == "VBN" and token.text.lower() not in lists.QUALITY_NOUNS
-        if at > first and f"{tokens[at - 1].text} {token.text}".lower() in lists.PAIRED_QUALITIES:
-            deed = False  # "half eaten", and "shaped" of "heart shaped" above
+        token, before = tokens[at], tokens[at - 1]
+        inner = at > first
+        noun_before = inner and before.pos in _NOUNS and before.lemma not in WORDS["colours"]
+        # but "half eaten", and "shaped" of "heart shaped"
+        paired = inner and f"{before.low} {token.low}" in WORDS["paired qualities"]
+        deed = token.tag == "VBN" and not paired and token.low not in WORDS["quality nouns"]
+        body = token.lemma in WORDS["body parts"] and before.lemma in WORDS["alive"]
         if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
             found.append((first, at, at))
             first = at + 1
-        elif (
-            noun_before and token.lemma in lists.BODY_PARTS and tokens[at - 1].lemma in lists.ALIVE
-        ):
+        elif noun_before and body:
             found.append((first, at, at))
             first = at
     return [*found, (first, stop, -1)]
@@ -236,39 +208,38 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int
 
 def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
     """Return the object of a noun phrase with its attributes; None without a noun."""
-    head = stop - 1
-    if head < first or tokens[head].pos not in _NOUNS:
+    start = stop - 1
+    if start < first or tokens[start].pos not in _NOUNS:
         return None
-    start = head
+    head = tokens[start]
     while start > first and _belongs(tokens, start):
         start -= 1
-    words = [
-        t.text.lower() for t in tokens[start:head] if t.text.lower() not in lists.QUALITY_NOUNS
-    ]
-    node = Node(
-        " ".join([*words, tokens[head].lemma]),
-        Span(tokens[start].start, tokens[head].end),
-        tokens[head].lemma,
-        tokens[head].tag in ("NNS", "NNPS"),
-        tokens[first].text.lower() in ("the", "this", "that", "these", "those"),
+    words = [t.low for t in tokens[start : stop - 1] if t.low not in WORDS["quality nouns"]]
+    return Node(
+        " ".join([*words, head.lemma]),
+        Span(tokens[start].start, head.end),
+        head.lemma,
+        head.tag in ("NNS", "NNPS"),
+        tokens[first].low in ("the", "this", "that", "these", "those"),
+        attributes(tokens, first, start),
     )
-    node.attributes = attributes(tokens, first, start)
-    return node
 
 
 def _belongs(tokens: Sequence[Token], start: int) -> bool:
     """Return whether the word before `start` is a part of the object's name."""
-    before = tokens[start - 1]
-    low = before.text.lower()
-    if f"{low} {tokens[start].text.lower()}" in lists.COLLOCATIONS:
+    before, low, name = tokens[start - 1], tokens[start - 1].low, tokens[start]
+    if f"{low} {name.low}" in WORDS["collocations"]:
         return True
-    if start > 1 and f"{tokens[start - 2].text.lower()} {low}" in lists.PAIRED_QUALITIES:
-        return False  # "stainless steel sink"
-    if low == "couple" and tokens[start].tag == "NNS":
-        return False  # "a couple kids"
-    if low in lists.COMPOUND_ING and tokens[start].lemma in lists.ALIVE:
-        return False  # "sleeping man", but "sleeping bag"
-    return before.pos in _NOUNS and low not in lists.MATERIALS
+    if (
+        # "stainless steel sink"
+        (start > 1 and f"{tokens[start - 2].low} {low}" in WORDS["paired qualities"])
+        # "a couple kids"
+        or (low == "couple" and name.tag == "NNS")
+        # "sleeping man", but "sleeping bag"
+        or (low in WORDS["compounds in -ing"] and name.lemma in WORDS["alive"])
+    ):
+        return False
+    return before.pos in _NOUNS and low not in WORDS["materials"]
 
 
 def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttribute]:
@@ -276,36 +247,33 @@ def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttr
     found: list[GraphAttribute] = []
     at = first
     while at < stop:
-        token = tokens[at]
-        low = token.text.lower()
-        if at + 1 < stop and _modifies_next(tokens, at):
-            begin = at
-            while at + 1 < stop and _modifies_next(tokens, at):
-                at += 1
-            name = " ".join(t.text.lower() for t in tokens[begin : at + 1])
-            found.append(GraphAttribute(name, Span(token.start, tokens[at].end)))
-        elif token.tag == "CD" or low in lists.NUMBERS:
-            if low not in ("one", "1"):
-                found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
+        token, begin = tokens[at], at
+        while at + 1 < stop and _modifies_next(tokens[at], tokens[at + 1]):
+            at += 1
+        name = " ".join(t.low for t in tokens[begin : at + 1])
+        span = Span(token.start, tokens[at].end)
+        quality = token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")
+        if at > begin:
+            found.append(GraphAttribute(name, span))
+        elif token.tag == "CD" or name in NUMBERS:
+            if name not in ("one", "1"):
+                found.append(GraphAttribute(name, span, "number"))
         elif _whereabouts(token):  # no short text is made of it: "outside man"
-            found.append(GraphAttribute(low, Span(token.start, token.end), "action"))
-        elif (
-            token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")
-        ) and low not in _NO_QUALITIES:
-            found.append(GraphAttribute(low, Span(token.start, token.end)))
+            found.append(GraphAttribute(name, span, "action"))
+        elif quality and name not in WORDS["not attributes"]:
+            found.append(GraphAttribute(name, span))
         at += 1
     return found
 
 
-def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
+def _modifies_next(token: Token, after: Token) -> bool:
     """ "dark" of "dark blue", "partly" of "partly cloudy"."""
-    after = tokens[at + 1]
-    if tokens[at].pos == "ADV":
+    if token.pos == "ADV":
         return after.pos == "ADJ" or after.tag in ("VBN", "VBG")
-    low = tokens[at].text.lower()
-    if f"{low} {after.text.lower()}" in lists.PAIRED_QUALITIES:
+    if f"{token.low} {after.low}" in WORDS["paired qualities"]:
         return True
-    return low in lists.SHADES and after.text.lower() in lists.MATERIALS | lists.QUALITY_NOUNS
+    coloured = after.low in WORDS["materials"] or after.low in WORDS["quality nouns"]
+    return token.low in WORDS["shades"] and coloured
 
 
 # --- A scene graph while it is being built: objects, relations, and what pronouns stand for. ---
@@ -346,22 +314,22 @@ class Draft:
         """Return the finished graph."""
         return SceneGraph(tuple(n.finished() for n in self.nodes), tuple(self.relations))
 
+    def among(self, indexes: Iterable[int], name: str) -> bool:
+        """Return whether the head of one of the objects is in the list of this name."""
+        return any(self.nodes[i].head in WORDS[name] for i in indexes)
+
     def animate(self, indexes: Iterable[int]) -> bool:
         """Return whether a person or an animal is among the objects."""
-        return any(acts(self.nodes[i].head) for i in indexes)
+        return self.among(indexes, "alive")
 
     def garments(self, indexes: Iterable[int]) -> bool:
         """Return whether all of the objects are clothes."""
-        return all(self.nodes[i].head in lists.CLOTHES for i in indexes)
+        return all(self.nodes[i].head in WORDS["clothes"] for i in indexes)
 
     def add_objects(
         self, first: int, stop: int, taken: Sequence[int] = (), near: Sequence[int] = ()
     ) -> int | None:
-        """Add the objects of the noun phrase `first` to `stop`, possessors first.
-
-        Return the index of the phrase's own object, None without one. `taken`: objects that a
-        pronoun in it cannot refer to; `near`: its preferred referents.
-        """
+        """Add the objects of the noun phrase `first` to `stop`, possessors first."""
         self.ambiguous = False
         before: int | None = None
         tied = -1
@@ -371,7 +339,7 @@ class Draft:
             if before is not None and index is not None:
                 # Possessor and thing, or doer and thing.
                 token = self.tokens[tied]
-                span, words = Span(token.start, token.end), (token.text.lower(),)
+                span, words = token.span, (token.low,)
                 if token.tag == "VBN":
                     link = PendingLink([before], (token.lemma,), words, span, "verb")
                     self.close(link, [index])
@@ -401,66 +369,59 @@ class Draft:
 
     def _referent(self, token: Token, taken: Sequence[int], near: Sequence[int]) -> int | None:
         """The referent of a pronoun: an earlier object, or a new person."""
-        low = token.text.lower()
+        low = token.low
         if taken and low in ("he", "she", "they", "i"):
             return None  # "in he mirror": no object, but a slip
+        free = [(i, node) for i, node in enumerate(self.nodes) if i not in taken]
+        found: list[int] = []
         if low in ("it", "itself", "they", "them", "themselves"):
             plural = low.startswith("t")
             found = [
                 index
-                for index, node in enumerate(self.nodes)
-                if index not in taken and node.plural == plural
-                if plural or node.head not in lists.PEOPLE
+                for index, node in free
+                if node.plural == plural and (plural or node.head not in WORDS["people"])
             ]
-            if found:
-                self.ambiguous = len(found) > 1
-                return next((index for index in found if index in near), found[0])
-        name = lists.PRONOUNS.get(low)
-        if name is None:
-            return None
-        found = [
-            index
-            for index, node in enumerate(self.nodes)
-            if node.head in lists.PEOPLE and index not in taken
-            if node.plural or name != "people"
-        ]
+        name = _PRONOUNS.get(low)
+        if not found and name is not None:
+            near = ()
+            found = [
+                index
+                for index, node in free
+                if node.head in WORDS["people"] and (node.plural or name != "people")
+            ]
         if found:
             self.ambiguous = len(found) > 1
-            return found[0]
-        return self._added(Node(name, Span(token.start, token.end), name, name == "people"))
+            return next((index for index in found if index in near), found[0])
+        return None if name is None else self._added(Node(name, token.span, name, name == "people"))
 
     def act(self, head: int, doers: Iterable[int], doubted: frozenset[int] = frozenset()) -> None:
         """Add the verb `head`, which has no object, as an attribute of the doers."""
         token = self.tokens[head]
-        name = token.text.lower() if token.tag in ("VBN", "VBG") else _ing_form(token.lemma)
-        span = Span(token.start, token.end)
+        name = token.low if token.tag in ("VBN", "VBG") else _ing_form(token.lemma)
         for index in doers:
-            attribute = GraphAttribute(name, span, "action", index not in doubted)
+            attribute = GraphAttribute(name, token.span, "action", index not in doubted)
             self.nodes[index].attributes.append(attribute)
 
     def close_mutual(self, link: PendingLink) -> None:
         """Add the relation of sources with "each other": of each with the next, or of a plural with
         itself ("two zebras next to each other")."""
-        name, words = " ".join(link.names), " ".join(link.words)
-        pairs = list(zip(link.sources, link.sources[1:])) or [(i, i) for i in link.sources]
-        for one, other in pairs:
-            sure = one != other and not {one, other} & link.doubted
-            self.relations.append(
-                GraphRelation(one, name, other, link.span, words, link.kind, sure)
-            )
+        for one, other in list(zip(link.sources, link.sources[1:])) or zip(*[link.sources] * 2):
+            self._relate(link, one, other, one != other and other not in link.doubted)
 
     def close(self, link: PendingLink, targets: Sequence[int], sure: bool = True) -> None:
         """Add the relation between each of its sources and each target, once."""
+        name = " ".join(link.names)
+        for source, target in product(link.sources, targets):
+            key = (source, name, target)
+            if source != target and key not in self._known:
+                self._known.add(key)
+                self._relate(link, source, target, sure)
+
+    def _relate(self, link: PendingLink, source: int, target: int, sure: bool) -> None:
         name, words = " ".join(link.names), " ".join(link.words)
-        for source in link.sources:
-            known = sure and source not in link.doubted
-            for target in targets:
-                key = (source, name, target)
-                if source != target and key not in self._known:
-                    self._known.add(key)
-                    self.relations.append(
-                        GraphRelation(source, name, target, link.span, words, link.kind, known)
-                    )
+        sure = sure and source not in link.doubted
+        relation = GraphRelation(source, name, target, link.span, words, link.kind, sure)
+        self.relations.append(relation)
 
 
 @lru_cache(maxsize=4096)

@@ -4,8 +4,7 @@
 the meaning. `antonyms` and `cohyponyms` propose replacements and look at the dominant senses only,
 so that "cat" yields animals and not gossips.
 
-Dominance: a sense's usage count plus one, four times that for senses a picture can show (animals,
-things, people, food, plants, places, substances, shapes, colours; deeds of body and motion), since
+Dominance: a sense's usage count plus one, four times that for senses a picture can show, since
 WordNet's counts come from news and fiction where a "table" is as often one of figures. The best
 sense counts, and the second when it reaches half of the best. A proposed word must mean the
 proposal in a dominant sense of its own ("head" is no sort of animal), and must be familiar: met in
@@ -19,25 +18,13 @@ sources of contrast: the cluster of the opposite head, adjectives that are value
 of the same attribute noun (hot, cold: temperature), and the way over nouns: red -> (the colour)
 red -> its co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> rubber.
 
-The shipped file is xz-compressed UTF-8 text in columns:
-
-- line 1: ``compoclip-lexicon<TAB>format<TAB>number of synsets<TAB>number of entries<TAB>source``
-- for each synset its words ``lemma|lemma|...``, then for each its pointers in WordNet's symbols:
-  ``@12`` hypernym, ``&12`` head that a satellite is similar to, ``=12`` attribute; between words
-  (own word number, synset, word number) ``!0.12.1`` antonym, ``+0.12.0`` derivationally related,
-  ``\\0.12.0`` pertainym
-- an entry is a word with one part of speech, in the order in which the synsets name them. For each
-  its senses ``number:count number ...``: which of its synsets, in sense order, and how often it was
-  tagged (counts of 0, and senses in the synsets' order, are left out); then for each how often it
-  occurs in WordNet's definitions and examples
-- runs of synsets with the same ``type lexicographer-file length``; type is n, v, a (adjective), s
-  (satellite adjective) or r (adverb)
+data/README.md describes the file.
 """
 
 from __future__ import annotations
 
 import lzma
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -49,21 +36,17 @@ from compoclip.files import reason
 
 MAGIC, FORMAT = "compoclip-lexicon", 2
 _LISTS = word_lists(__file__, "lexicon")
-#: WordNet's letter for each part of speech of an entry.
-POS_LETTERS = {"NOUN": "n", "PROPN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
-#: First lemmas of the heads whose satellites exclude one another.
-KIND_HEADS = _LISTS.words("kind heads")
-#: First lemmas of synsets too general for their descendants to be of one kind.
-GENERAL = _LISTS.words("general")
-#: Lexicographer files of nouns that name what an adjective says: attribute, substance.
-QUALITY_LEXFILES = frozenset({7, 27})
-#: Lexicographer files of WordNet whose words a picture can show.
-VISIBLE_LEXFILES = frozenset({5, 6, 7, 8, 13, 15, 17, 18, 20, 25, 27, 29, 34, 35, 38})
-VISIBLE_WEIGHT = 4
-SECOND_SENSE_SHARE = 2
-FAMILIAR_USES = 2
-ENOUGH_FAMILIAR = 5
-_SIZE = 1 << 17  # of caches
+_LETTERS = {"NOUN": "n", "PROPN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
+# WordNet's lexicographer files of qualities (attribute, substance), and of what a picture can show:
+# animals, things, people, food, plants, places, substances, shapes; deeds of body and motion.
+_QUALITIES = frozenset({7, 27})
+_VISIBLE = frozenset({5, 6, 7, 8, 13, 15, 17, 18, 20, 25, 27, 29, 34, 35, 38})
+_VISIBLE_WEIGHT = 4
+_FAMILIAR_USES = 2
+_ENOUGH_FAMILIAR = 5
+#: How many levels above a word are a kind of it, and how many up and down its co-hyponyms are.
+_LEVELS, _AROUND = 3, 2
+_cached = lru_cache(maxsize=1 << 17)
 
 
 class WordPointer(NamedTuple):
@@ -156,7 +139,7 @@ class Lexicon:
         """The number of synsets."""
         return len(self._kinds)
 
-    @lru_cache(maxsize=_SIZE)  # noqa: B019 (there is one lexicon)
+    @_cached
     def synset(self, number: int) -> Synset:
         """Return synset `number`."""
         plain: dict[str, list[int]] = {"@": [], "&": [], "=": []}
@@ -171,9 +154,9 @@ class Lexicon:
         up, heads, attributes = map(tuple, plain.values())
         return Synset(*self._kinds[number], said, up, heads, attributes, tuple(words))
 
-    def below(self, number: int) -> tuple[int, ...]:
+    def below(self, number: int) -> Sequence[int]:
         """Return the synsets that point to this one: hyponyms, or the satellites of a head."""
-        return tuple(self._below.get(number, ()))
+        return self._below.get(number, ())
 
     @cached_property
     def _below(self) -> dict[int, list[int]]:
@@ -185,9 +168,9 @@ class Lexicon:
         return found
 
     def _entry(self, lemma: str, pos: str) -> int:
-        return self._entries.get(POS_LETTERS.get(pos, ""), {}).get(_normal(lemma), -1)
+        return self._entries.get(_LETTERS.get(pos, ""), {}).get(_normal(lemma), -1)
 
-    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    @_cached
     def _senses(self, lemma: str, pos: str) -> tuple[tuple[int, int], ...]:
         """(synset number, usage count) of every sense of a lemma, in WordNet's order."""
         entry = self._entry(lemma, pos)
@@ -198,38 +181,36 @@ class Lexicon:
         counted = tuple((synsets[int(at)], int(count or 0)) for at, _, count in pairs)
         return counted or tuple((number, 0) for number in synsets)
 
-    @lru_cache(maxsize=_SIZE)  # noqa: B019
-    def _closure(self, lemma: str, pos: str, levels: int = 0) -> frozenset[int]:
-        """The synsets of a lemma and everything up to `levels` above them."""
-        reached = {number for number, _ in self._senses(lemma, pos)}
+    def _above(self, synsets: Iterable[int]) -> set[int]:
+        """The synsets and all those up to three levels above them."""
+        reached = set(synsets)
         level = set(reached)
-        for _ in range(levels):
-            above = (self.synset(number) for number in level)
+        for _ in range(_LEVELS):
+            above = map(self.synset, level)
             level = {n for each in above for n in (*each.hypernyms, *each.heads)} - reached
             reached |= level
-        return frozenset(reached)
+        return reached
 
-    def _words(self, numbers: Iterable[int], proper: bool = True) -> set[str]:
-        lemmas = (lemma for number in numbers for lemma in self.synset(number).lemmas)
-        return {lemma.lower() for lemma in lemmas if proper or lemma == lemma.lower()}
+    @_cached
+    def _closure(self, lemma: str, pos: str) -> tuple[frozenset[int], frozenset[int]]:
+        """The synsets of a lemma; these with the ones above them."""
+        synsets = frozenset(number for number, _ in self._senses(lemma, pos))
+        return synsets, frozenset(self._above(synsets))
 
-    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    @_cached
     def _ranked(self, lemma: str, pos: str) -> tuple[tuple[int, int, int], ...]:
         """(score, usage count, synset) of every sense, best first, else in WordNet's order."""
         scored = []
         for number, count in self._senses(lemma, pos):
-            visible = self._kinds[number][1] in VISIBLE_LEXFILES
-            scored.append(((count + 1) * (VISIBLE_WEIGHT if visible else 1), count, number))
+            visible = self._kinds[number][1] in _VISIBLE
+            scored.append(((count + 1) * (_VISIBLE_WEIGHT if visible else 1), count, number))
         return tuple(sorted(scored, key=lambda item: -item[0]))
 
     def dominant(self, lemma: str, pos: str) -> tuple[int, ...]:
         """Return the one or two likeliest synsets of the lemma in a caption (module docstring)."""
         ranked = self._ranked(lemma, pos)
-        return tuple(
-            number
-            for rank, (score, count, number) in enumerate(ranked[:2])
-            if rank == 0 or (count and SECOND_SENSE_SHARE * score >= ranked[0][0])
-        )
+        second = [n for score, count, n in ranked[1:2] if count and 2 * score >= ranked[0][0]]
+        return (*(number for *_, number in ranked[:1]), *second)
 
     def fields(self, lemma: str, pos: str) -> frozenset[int]:
         """Return WordNet's files of the dominant senses: 18 for people, 8 for body parts."""
@@ -250,7 +231,7 @@ class Lexicon:
         entry = self._entry(lemma, pos)
         if entry < 0 or self.count(lemma, pos) > 0:
             return entry >= 0
-        return int(self._uses[entry]) >= FAMILIAR_USES
+        return int(self._uses[entry]) >= _FAMILIAR_USES
 
     def antonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
         """Return opposites, direct ones first, each once.
@@ -259,11 +240,8 @@ class Lexicon:
         ("huge" -> "small"); lemmas related to the word in another sense are left out.
         """
         low = _normal(lemma)
-        direct = [
-            self._target(pointer)
-            for number, _ in self._senses(lemma, pos)
-            for pointer in self.synset(number).pointers("!", low)
-        ]
+        senses = (self.synset(number) for number, _ in self._senses(lemma, pos))
+        direct = [self._target(each) for sense in senses for each in sense.pointers("!", low)]
         found = list(direct)
         if pos == "ADJ":
             found += [
@@ -279,134 +257,118 @@ class Lexicon:
     def _target(self, pointer: WordPointer) -> str:
         return self.synset(pointer.synset).lemmas[pointer.target_word].lower()
 
-    def related(self, a: str, b: str, pos: str, levels: int = 3) -> bool:
+    def related(self, a: str, b: str, pos: str) -> bool:
         """Return whether exchanging two words may keep the meaning (docs/decisions.md, rule 5).
 
-        They may when they are the same lemma, share a synset, or one is above the other, in any
-        sense. Adjectives also when both are satellites of one head of degree ("huge", "enormous")
-        or when their nouns are related so ("azure", "blue"). levels: how many levels above counts.
+        They may when they are the same lemma, share a synset, or one is up to three levels above
+        the other, in any sense. Adjectives also when both are satellites of one head of degree
+        ("huge", "enormous") or when their nouns are related so ("azure", "blue").
         """
         if _normal(a) == _normal(b):
             return True
-        mine, theirs = self._closure(a, pos), self._closure(b, pos)
-        if (
-            mine & theirs
-            or self._closure(a, pos, levels) & theirs
-            or self._closure(b, pos, levels) & mine
-        ):
+        (mine, above_mine), (theirs, above_theirs) = self._closure(a, pos), self._closure(b, pos)
+        if above_mine & theirs or above_theirs & mine:
             return True
         if pos != "ADJ":
             return False
         if self._degree_heads(a) & self._degree_heads(b):
             return True
         mine, theirs = self._quality_nouns(a), self._quality_nouns(b)
-        return bool(self._above(mine, levels) & theirs or self._above(theirs, levels) & mine)
+        return bool(self._above(mine) & theirs or self._above(theirs) & mine)
 
-    @lru_cache(maxsize=_SIZE)  # noqa: B019
-    def cohyponyms(self, lemma: str, pos: str, up: int = 2, down: int = 2) -> tuple[str, ...]:
-        """Return words of the same kind but another meaning.
+    @_cached
+    def cohyponyms(self, lemma: str, pos: str) -> tuple[str, ...]:
+        """Return words of the same kind but another meaning, in alphabetical order.
 
-        Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
-        down at most min(k, `down`). Adjectives and adverbs: by sources of their own. Lemmas
-        `related` to the word, proper names and the words of its hypernyms are left out. In
-        alphabetical order; up, down: levels to go.
+        Nouns and verbs: from the dominant senses up one or two levels, then down at most as many.
+        Adjectives and adverbs: by sources of their own. Lemmas `related` to the word, proper names
+        and the words of its hypernyms are left out.
         """
         lemma = _normal(lemma)
+        words: set[str] = set()
         if pos in ("NOUN", "PROPN", "VERB"):
-            words = self._siblings(lemma, pos, up, down)
+            words = self._siblings(lemma, pos)
         elif pos == "ADJ":
-            words = self._contrasting_adjectives(lemma, up, down)
-        else:
-            words = self._contrasting_adverbs(lemma, up, down) if pos == "ADV" else set()
+            words = self._contrasting_adjectives(lemma)
+        elif pos == "ADV":
+            words = self._contrasting_adverbs(lemma)
         for group in _LISTS.groups(pos) if pos in ("ADJ", "VERB") else ():
             words |= set(group) - {lemma} if lemma in group else set()
         found = sorted(word for word in words if not self.related(lemma, word, pos))
         familiar = [word for word in found if self.familiar(word, pos)]
-        return tuple(familiar if len(familiar) >= ENOUGH_FAMILIAR else found)
+        return tuple(familiar if len(familiar) >= _ENOUGH_FAMILIAR else found)
 
-    def _siblings(self, lemma: str, pos: str, up: int, down: int) -> set[str]:
+    def _siblings(self, lemma: str, pos: str) -> set[str]:
         """Words around the dominant senses; when there are none, around the next sense that has."""
         dominant = self.dominant(lemma, pos)
         others = self._ranked(lemma, pos)[len(dominant) :]
         for synsets in (dominant, *((number,) for _, _, number in others)):
-            reached = self._around(synsets, up, down)
+            reached = self._around(synsets)
             words = {
                 word
-                for word in self._words(reached, proper=False)
-                if not reached.isdisjoint(self.dominant(word, pos))
+                for number in reached
+                for word in self.synset(number).lemmas
+                if word == word.lower()  # no proper name
+                and not reached.isdisjoint(self.dominant(word, pos))
                 and not self.related(lemma, word, pos)
             }
             if words:
                 return words
         return set()
 
-    def _around(self, synsets: Iterable[int], up: int, down: int) -> set[int]:
-        """Synsets reached by going up k <= `up` levels and then down at most min(k, `down`)."""
+    def _around(self, synsets: Iterable[int]) -> set[int]:
+        """Synsets reached by going up one or two levels and then down at most as many."""
         reached: set[int] = set()
         level = set(synsets)
-        for distance in range(1, up + 1):
+        for distance in range(1, _AROUND + 1):
             above = {h for number in level for h in self.synset(number).hypernyms}
-            level = {h for h in above if not GENERAL.intersection(self.synset(h).lemmas[:1])}
+            level = {h for h in above if _LISTS["general"].isdisjoint(self.synset(h).lemmas[:1])}
             below = level
-            for _ in range(min(distance, down)):
+            for _ in range(distance):
                 below = {h for number in below for h in self.below(number)}
                 reached |= below
-        return reached
-
-    def _above(self, synsets: Iterable[int], levels: int) -> set[int]:
-        reached = level = set(synsets)
-        for _ in range(levels):
-            level = {h for number in level for h in self.synset(number).hypernyms}
-            reached = reached | level
         return reached
 
     # adjectives and adverbs
 
     def _is_kind(self, head: int) -> bool:
-        return not KIND_HEADS.isdisjoint(self.synset(head).lemmas[:1])
+        return not _LISTS["kind heads"].isdisjoint(self.synset(head).lemmas[:1])
 
     def _heads(self, lemma: str) -> set[int]:
         """The heads of an adjective in its dominant senses: itself, or those of a satellite."""
         synsets = ((number, self.synset(number)) for number in self.dominant(lemma, "ADJ"))
-        return {
-            head
-            for number, synset in synsets
-            for head in ((number,) if synset.kind == "a" else synset.heads)
-        }
+        return {h for n, each in synsets for h in ((n,) if each.kind == "a" else each.heads)}
 
-    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    @_cached
     def _degree_heads(self, lemma: str) -> frozenset[int]:
         """The heads of an adjective whose satellites are near-synonyms."""
         return frozenset(head for head in self._heads(lemma) if not self._is_kind(head))
 
-    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    @_cached
     def _quality_nouns(self, lemma: str) -> frozenset[int]:
         """Noun synsets that name the quality: derived nouns, the word as a noun, wooden -> wood."""
         low = lemma.lower()
-        found = {
-            pointer.synset
-            for number in self.dominant(lemma, "ADJ")
-            for pointer in self.synset(number).pointers("+", low)
-        }
+        senses = map(self.synset, self.dominant(lemma, "ADJ"))
+        found = {pointer.synset for sense in senses for pointer in sense.pointers("+", low)}
         for name in (low, low[:-2], low[:-1]) if low.endswith("en") else (low,):
             found.update(number for number, _ in self._senses(name, "NOUN")[:2])
-        return frozenset(n for n in found if self._kinds[n][1] in QUALITY_LEXFILES)
+        return frozenset(n for n in found if self._kinds[n][1] in _QUALITIES)
 
-    def _contrasting_adjectives(self, lemma: str, up: int, down: int) -> set[str]:
+    def _contrasting_adjectives(self, lemma: str) -> set[str]:
         """Adjectives of the same kind and another meaning, see the module docstring."""
         found: set[int] = set()
         for head in self._heads(lemma):
             if self._is_kind(head):
                 found.update(self.below(head))
             for opposite in (pointer.synset for pointer in self.synset(head).pointers("!")):
-                found.update(self.below(opposite) + self.synset(opposite).heads)
+                found.update(self.below(opposite), self.synset(opposite).heads)
                 if not self._is_kind(opposite):
                     found.add(opposite)
             for noun in self.synset(head).attributes:
                 found.update(self.synset(noun).attributes)
         words = {word for number in found for word in self.synset(number).lemmas}
         words = {word for word in words if not found.isdisjoint(self.dominant(word, "ADJ"))}
-        nouns = self._around(self._quality_nouns(lemma), up, down)
+        nouns = self._around(self._quality_nouns(lemma))
         for word in {word for number in nouns for word in self._adjectives_of(number)}:
             if not nouns.isdisjoint(self._quality_nouns(word)):
                 words.add(word)
@@ -422,18 +384,15 @@ class Lexicon:
                 if form == form.lower() and self.known(form, "ADJ"):
                     yield form
 
-    def _contrasting_adverbs(self, lemma: str, up: int, down: int) -> set[str]:
-        """Antonyms, and adverbs of the adjectives that contrast with the adjective of this one:
-        quick -> quickly, happy -> happily."""
+    def _contrasting_adverbs(self, lemma: str) -> set[str]:
+        """Antonyms, and the adverbs of adjectives that contrast: quick -> quickly."""
         words = set(self.antonyms(lemma, "ADV"))
         for number in self.dominant(lemma, "ADV"):
             for base in map(self._target, self.synset(number).pointers("\\")):
-                for other in self.cohyponyms(base, "ADJ", up, down):
+                for other in self.cohyponyms(base, "ADJ"):
                     form = other + "ly"
-                    if other.endswith("y"):
-                        form = other[:-1] + "ily"
-                    elif other.endswith("le"):
-                        form = other[:-1] + "y"
+                    if other.endswith(("y", "le")):  # happy, gentle
+                        form = f"{other[:-1]}ily" if other.endswith("y") else f"{other[:-1]}y"
                     words.update(w for w in (form, other) if self.known(w, "ADV"))
         return words
 
@@ -442,7 +401,7 @@ def _normal(lemma: str) -> str:
     return lemma.lower().replace("_", " ")
 
 
-@lru_cache(maxsize=4)
-def lexicon(path: Path | None = None) -> Lexicon:
-    """The shipped lexicon (or the one at `path`), read once. Raises CompoclipError if unusable."""
-    return Lexicon(path or Path(__file__).parent / "data" / "lexicon.xz")
+@lru_cache(maxsize=1)
+def lexicon() -> Lexicon:
+    """The shipped lexicon, read once. Raises CompoclipError if unusable."""
+    return Lexicon(Path(__file__).with_name("data") / "lexicon.xz")

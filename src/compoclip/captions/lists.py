@@ -1,31 +1,41 @@
-"""Word lists of data files, and the lists of the scene-graph parser."""
+"""Word lists of data files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+_INCLUDED = re.compile(r"\{([^}]+)\}")
 
-class WordLists:
-    """The named lists of one data file, such as `captions/data/parsing.txt`.
+
+class WordLists(dict[str, frozenset[str]]):
+    """The named lists of one data file, such as `captions/data/parsing.txt`, as sets of entries.
 
     A line "[name]" begins a list, "#" a comment; lines before the first name form the list "".
-    Entries are separated by commas if the list has any, else by blanks. A row may give its entries
-    a key: "key: entry entry".
+    Entries are separated by commas if the list has any, else by blanks; "{name}" includes another
+    list. A row may give its entries a key: "key: entry entry".
 
     Args:
         path: The file, UTF-8.
     """
 
     def __init__(self, path: Path) -> None:
-        self._rows: dict[str, list[str]] = {}
-        rows = self._rows.setdefault("", [])
+        super().__init__()
+        self._rows: dict[str, list[str]] = {"": []}
+        rows = self._rows[""]
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.startswith("["):
                 rows = self._rows.setdefault(line.strip("[]"), [])
             elif line and not line.startswith("#"):
                 rows.append(line)
+
+    def __missing__(self, name: str) -> frozenset[str]:
+        words = {word for group in self.groups(name) for word in group}
+        included = (self[other] for row in self._rows[name] for other in _INCLUDED.findall(row))
+        self[name] = found = frozenset(words.union(*included))
+        return found
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the lists, in the order of the file."""
@@ -37,31 +47,26 @@ class WordLists:
 
     def groups(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Return the entries of each row."""
-        comma = any("," in row for row in self._rows[name])
-        return tuple(_entries(row, comma) for row in self._rows[name])
-
-    def words(self, name: str) -> frozenset[str]:
-        """Return all entries of a list."""
-        return frozenset(word for group in self.groups(name) for word in group)
+        return tuple(map(self._entries(name), self._rows[name]))
 
     def table(self, name: str) -> dict[str, tuple[str, ...]]:
         """Return key -> the entries of its row."""
-        comma = any("," in row for row in self._rows[name])
+        split = self._entries(name)
         pairs = (row.partition(": ") for row in self._rows[name])
-        return {
-            key: _entries(entries, comma)
-            for keys, _, entries in pairs
-            for key in _entries(keys, comma)
-        }
+        return {key: split(entries) for keys, _, entries in pairs for key in split(keys)}
 
-    def keys(self, name: str) -> dict[str, str]:
+    def keys_of(self, name: str) -> dict[str, str]:
         """Return entry -> its key: the inverse of `table`."""
         return {word: key for key, words in self.table(name).items() for word in words}
 
+    def _entries(self, name: str) -> Callable[[str], tuple[str, ...]]:
+        mark = "," if any("," in row for row in self._rows[name]) else None
 
-def _entries(row: str, comma: bool) -> tuple[str, ...]:
-    parts = row.split(",") if comma else row.split()
-    return tuple(part.strip() for part in parts if part.strip())
+        def split(row: str) -> tuple[str, ...]:
+            parts = map(str.strip, _INCLUDED.sub("", row).split(mark))
+            return tuple(part for part in parts if part)
+
+        return split
 
 
 class PhraseTable:
@@ -69,11 +74,9 @@ class PhraseTable:
 
     def __init__(self, phrases: Iterable[str]) -> None:
         self._phrases = {tuple(each.split()) for each in phrases}
-        heads = {each[0] for each in self._phrases}
-        self.sizes = {
-            head: sorted({len(each) for each in self._phrases if each[0] == head}, reverse=True)
-            for head in heads
-        }
+        self.sizes: dict[str, list[int]] = {}
+        for size, head in sorted({(len(each), each[0]) for each in self._phrases}, reverse=True):
+            self.sizes.setdefault(head, []).append(size)
 
     def __contains__(self, words: Sequence[str]) -> bool:
         return tuple(words) in self._phrases
@@ -108,71 +111,7 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# --- The lists of the scene-graph parser; data/parsing.txt says what each is for. ---
-
-_PARSING = word_lists(__file__, "parsing")
-
-COLOURS = _PARSING.words("colours")
-COMPOUND_ING = _PARSING.words("compounds in -ing")
-MATERIALS = COLOURS | _PARSING.words("materials")
-COLLOCATIONS = _PARSING.words("collocations")
-SHADES = _PARSING.words("shades")
-PAIRED_QUALITIES = _PARSING.words("paired qualities")
-WHEREABOUTS = _PARSING.words("whereabouts")
-QUALITY_NOUNS = _PARSING.words("quality nouns")
-PLACES_AT_THINGS = _PARSING.words("places at things")
-BACKDROPS = _PARSING.words("backdrops")
-PICTURES = _PARSING.words("pictures")
-PICTURING_VERBS = _PARSING.words("picturing verbs")
-STRIVING_VERBS = _PARSING.words("striving verbs")
-DEPICTIONS = PICTURES | _PARSING.words("depictions")
-EXTENTS = _PARSING.words("extents")
-#: Counting noun -> the attribute of what it counts; "" for none.
-QUANTITIES: Mapping[str, str] = {
-    **dict.fromkeys(_PARSING.words("quantities") | PICTURES, ""),
-    **{word: f"{word} of" for word in _PARSING.words("telling quantities")},
-}
-NUMBERS: Mapping[str, int] = {
-    name: value for value, name in enumerate(" ".join(_PARSING.rows("numbers")).split())
-}
-NO_QUALITY = _PARSING.words("no qualities")
-#: Two words that refer to things named before.
-RECIPROCALS = frozenset({("each", "other"), ("one", "another")})
-NEGATIONS = _PARSING.words("negations")
-PRONOUNS: Mapping[str, str] = _PARSING.keys("pronouns")
-PEOPLE = _PARSING.words("people")
-ANIMALS = _PARSING.words("animals")
-GONE = _PARSING.words("gone")
-MANNERS = _PARSING.words("manners")
-VEHICLES = _PARSING.words("vehicles")
-BODY_PARTS = _PARSING.words("body parts")
-CLOTHES = _PARSING.words("clothes")
-SCENES = _PARSING.words("scenes")
-HOLDING_PLACES = SCENES | _PARSING.words("furniture")
-CARRIED = CLOTHES | BODY_PARTS | _PARSING.words("carried")
-MOUNTS = _PARSING.words("mounts")
-MARKINGS = _PARSING.words("markings")
-ALIVE = PEOPLE | ANIMALS
-OF_THE_BODY = BODY_PARTS | CLOTHES
-TIMES = _PARSING.words("times")
-BACKGROUNDS = _PARSING.words("backgrounds")
-DEEDS = _PARSING.words("deeds")
-DEEDS_OF_THINGS = _PARSING.words("deeds of things")
-RESTING_VERBS = _PARSING.words("resting verbs")
-MOTION_VERBS = _PARSING.words("motion verbs")
-LINKING_VERBS = _PARSING.words("linking verbs")
-HOLDING_VERBS = _PARSING.words("holding verbs")
-SHOWING_VERBS = _PARSING.words("showing verbs")
-GIVING_VERBS = _PARSING.words("giving verbs")
-KEEPING_VERBS = _PARSING.words("keeping verbs")
-DRESSING_VERBS = _PARSING.words("dressing verbs")
-TRANSITIVE_VERBS = _PARSING.words("transitive verbs")
-EMPTY_PARTICIPLES = _PARSING.words("empty participles")
-TAKING_DEEDS = _PARSING.words("taking deeds")
-INTENSIFIERS = _PARSING.words("intensifiers")
-ABBREVIATIONS = _PARSING.words("abbreviations")
-BEFORE_IS = _PARSING.words("before is")
-
-
-#: Phrasal prepositions.
-PHRASAL = PhraseTable(_PARSING.words("phrasal prepositions"))
+#: The lists of the chunker and the scene-graph parser.
+WORDS = word_lists(__file__, "parsing")
+NUMBERS = {name: value for value, name in enumerate(" ".join(WORDS.rows("numbers")).split())}
+PHRASAL = PhraseTable(WORDS["phrasal prepositions"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from compoclip.captions.chunks import noun_chunks
@@ -92,23 +92,20 @@ def caption_record(caption: Caption) -> dict[str, Any]:
     graph = caption.graph or SceneGraph()
 
     def fields(node: Any, *names: str) -> dict[str, Any]:
-        return {name: getattr(node, name) for name in names}
+        made = {name: getattr(node, name) for name in names}
+        return {**made, "start": node.span.start, "end": node.span.end}
 
-    def ends(node: Any) -> dict[str, int]:
-        return {"start": node.span.start, "end": node.span.end}
-
-    tokens = ("text", "lemma", "pos", "tag", "start", "end")
-    relations = ("subject", "name", "object", "words", "kind")
     return {
         "caption": caption.text,
-        "tokens": [fields(token, *tokens) for token in caption.tokens],
+        "tokens": list(map(asdict, caption.tokens)),
         "objects": [
             {
-                "name": node.name,
-                **ends(node),
-                "attributes": [{**fields(a, "name", "kind"), **ends(a)} for a in node.attributes],
+                **fields(node, "name"),
+                "attributes": [fields(a, "name", "kind") for a in node.attributes],
             }
             for node in graph.objects
         ],
-        "relations": [{**fields(r, *relations), **ends(r)} for r in graph.relations],
+        "relations": [
+            fields(r, "subject", "name", "object", "words", "kind") for r in graph.relations
+        ],
     }

@@ -9,8 +9,9 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import astuple, fields
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from os import getpid
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,32 +40,31 @@ from compoclip.workers import Workers
 def encode(caption: Caption) -> str:
     """Return a checksum and an ASCII JSON array of starts, ends, lemmas, tags, chunks and graph."""
     tokens, graph = caption.tokens, caption.graph
-
-    def ends(node: GraphObject | GraphAttribute | GraphRelation) -> tuple[int, int]:
-        return node.span.start, node.span.end
-
     record = [
         [t.start for t in tokens],
         [t.end for t in tokens],
         [t.lemma for t in tokens],
         " ".join(t.pos for t in tokens),
         " ".join(t.tag for t in tokens),
-        [[c.first, c.stop, c.head] for c in caption.chunks],
-        None
-        if graph is None
-        else [
-            [
-                [o.name, *ends(o), [[a.name, *ends(a), a.kind, int(a.sure)] for a in o.attributes]]
-                for o in graph.objects
-            ],
-            [
-                [r.subject, r.name, r.object, *ends(r), r.words, r.kind, int(r.sure)]
-                for r in graph.relations
-            ],
-        ],
+        [astuple(chunk) for chunk in caption.chunks],
+        graph and [list(map(_row, graph.objects)), list(map(_row, graph.relations))],
     ]
     text = json.dumps(record, separators=(",", ":"))
     return f"{zlib.crc32(text.encode()):08x}{text}"
+
+
+def _row(node: Any) -> list[Any]:
+    """The fields of a node in order: a span as two numbers, nodes as rows, a truth value as 0/1."""
+    row: list[Any] = []
+    for field in fields(node):
+        value = getattr(node, field.name)
+        if isinstance(value, Span):
+            row += [value.start, value.end]
+        elif isinstance(value, tuple):
+            row.append(list(map(_row, value)))
+        else:
+            row.append(int(value) if isinstance(value, bool) else value)
+    return row
 
 
 def decode(text: str, record: str) -> Caption:
@@ -90,17 +90,18 @@ def decode(text: str, record: str) -> Caption:
 
 
 def _decode_graph(objects: list[Any], relations: list[Any]) -> SceneGraph:
-    nodes, links = [], []
-    for name, start, end, attributes in objects:
-        found = (
-            GraphAttribute(said, Span(first, last), kind, bool(sure))
-            for said, first, last, kind, sure in attributes
-        )
-        nodes.append(GraphObject(name, Span(start, end), tuple(found)))
-    for subject, name, target, start, end, words, kind, sure in relations:
-        span = Span(start, end)
-        links.append(GraphRelation(subject, name, target, span, words, kind, bool(sure)))
-    return SceneGraph(tuple(nodes), tuple(links))
+    def attribute(name: str, start: int, end: int, kind: Any, sure: int) -> GraphAttribute:
+        return GraphAttribute(name, Span(start, end), kind, bool(sure))
+
+    nodes = tuple(
+        GraphObject(name, Span(start, end), tuple(attribute(*each) for each in attributes))
+        for name, start, end, attributes in objects
+    )
+    links = tuple(
+        GraphRelation(subject, name, target, Span(start, end), words, kind, bool(sure))
+        for subject, name, target, start, end, words, kind, sure in relations
+    )
+    return SceneGraph(nodes, links)
 
 
 # --- Parsed captions on disk: each distinct caption is parsed once. ---
@@ -124,11 +125,7 @@ class ParseStore:
     Any number of processes may read while one writes (write-ahead log); writers wait for each
     other. A process that dies while writing loses its open transaction only. Damaged records count
     as missing: `get_or_parse` parses the captions again and counts them in `damaged`. Objects can
-    be pickled; each process opens the file itself.
-
-    Args:
-        path: The file, made with its folder when absent.
-        tagger_name: See `get_tagger`.
+    be pickled; each process opens the file itself, made with its folder when absent.
 
     Raises:
         CompoclipError: When the file cannot be opened, read or written.
@@ -166,8 +163,8 @@ class ParseStore:
         wanted = list(dict.fromkeys(texts))
         by_key = {self._key(text): text for text in wanted}
         rows = self._rows("key, record", wanted)
-        read = ((by_key[key], self._decoded(by_key[key], record)) for key, record in rows)
-        found = {text: caption for text, caption in read if caption is not None}
+        read = {by_key[key]: self._decoded(by_key[key], record) for key, record in rows}
+        found = {text: caption for text, caption in read.items() if caption is not None}
         missing = [text for text in wanted if text not in found]
         for at in range(0, len(missing), SLICE):
             part = missing[at : at + SLICE]
@@ -179,8 +176,8 @@ class ParseStore:
     def fill(self, texts: Iterable[str], workers: int = 1) -> int:
         """Parse and store every missing caption.
 
-        The file has the same bytes for any number of workers, which are started for thousands of
-        captions only. Memory: one slice of the captions. Return the number of captions stored.
+        The file has the same bytes for any number of workers. Memory: one slice of the captions.
+        Return the number of captions stored.
         """
         stored = 0
         remaining = iter(texts)
@@ -193,10 +190,10 @@ class ParseStore:
                 if pool is None and workers > 1 and len(missing) >= POOL_FLOOR:
                     pool = stack.enter_context(Workers(workers))
                 batches = batched(missing, self.tagger_name)
-                made = (pool.map if pool else map)(_encoded, batches)
-                records = [record for batch in made for record in batch]
-                rows = zip(map(self._key, missing), records)
-                self._insert([(key, self.parser, record) for key, record in rows])
+                made = chain.from_iterable((pool.map if pool else map)(_encoded, batches))
+                self._insert(
+                    [(self._key(t), self.parser, record) for t, record in zip(missing, made)]
+                )
                 stored += len(missing)
         return stored
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compoclip.captions.lists import EMPTY_PARTICIPLES
+from compoclip.captions.lists import WORDS
 from compoclip.captions.types import (
     Caption,
     GraphAttribute,
@@ -18,8 +18,6 @@ from compoclip.captions.types import (
     Span,
     Token,
 )
-
-_PARTICIPLES = ("VBG", "VBN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,31 +105,24 @@ def relation_words(relation: GraphRelation) -> str:
 
 
 def worded(caption: Caption) -> SceneGraph:
-    """Return the graph of a caption in the caption's words, in lower case; empty without a graph.
-
-    Names keep their number ("dogs"). Attributes are adjectives and participles, not numbers or
-    finite verbs. Comparisons ("smaller", "than") are left out.
-    """
+    """Return the graph of a caption in the caption's words, in lower case; empty without a
+    graph."""
     if caption.graph is None:
         return SceneGraph()
     objects = []
     for node in caption.graph.objects:
         tokens, name = tokens_in(caption, node.span), node.name.lower()
-        lemmas = [token.text.lower() for token in tokens[:-1]]
-        lemmas += [token.lemma.lower() for token in tokens[-1:]]
+        lemmas = [*(t.low for t in tokens[:-1]), *(t.lemma.lower() for t in tokens[-1:])]
         if lemmas == name.split():  # else a pronoun, which is called by its name
-            name = " ".join(token.text.lower() for token in tokens)
+            name = " ".join(token.low for token in tokens)
         attributes = tuple(
             replace(attribute, name=attribute.name.lower())
             for attribute in _qualities(node)
             if _can_precede(attribute, tokens_in(caption, attribute.span))
         )
         objects.append(replace(node, name=name, attributes=attributes))
-    relations = tuple(
-        replace(r, words=relation_words(r).lower())
-        for r in caption.graph.relations
-        if not r.name.endswith("than")
-    )
+    links = (r for r in caption.graph.relations if not r.name.endswith("than"))
+    relations = tuple(replace(r, words=relation_words(r).lower()) for r in links)
     return SceneGraph(tuple(objects), relations)
 
 
@@ -147,8 +138,7 @@ def _qualities(node: GraphObject) -> tuple[GraphAttribute, ...]:
 
 def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
     """Return whether the attribute can precede its noun: "smiling", "small", not "smaller"."""
-    if any(token.tag == "JJR" for token in tokens) or attribute.name.lower() in EMPTY_PARTICIPLES:
+    tags = [token.tag for token in tokens]
+    if "JJR" in tags or attribute.name.lower() in WORDS["empty participles"]:
         return False
-    if attribute.kind != "action":
-        return True
-    return len(tokens) == 1 and tokens[0].tag in _PARTICIPLES
+    return attribute.kind != "action" or tags in (["VBG"], ["VBN"])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 from compoclip.captions.lists import word_lists
-from compoclip.captions.tagrules import SETS, Columns, Condition, Patterns, correct
+from compoclip.captions.tagrules import Columns, Condition, Patterns, correct
 from compoclip.captions.types import Token, addresses, is_address, word_spans
 from compoclip.errors import CompoclipError, UsageError, optional
 
@@ -67,43 +66,32 @@ def tagger_version(name: str = DEFAULT_TAGGER) -> str:
 
 # --- From the BNC's C5 tags, which HanTa gives, to Penn Treebank tags and universal ones. ---
 
-C5_TO_PENN = _LISTS.keys("c5 tags")
-PENN_TO_UPOS = _LISTS.keys("penn tags") | dict.fromkeys(
+C5_TO_PENN = _LISTS.keys_of("c5 tags")
+PENN_TO_UPOS = _LISTS.keys_of("penn tags") | dict.fromkeys(
     (".", ",", ":", "``", "''", "-LRB-", "-RRB-", "HYPH", "NFP"), "PUNCT"
 )
-_SIGNS: Mapping[str, str] = {
-    ".": ".", "!": ".", "?": ".", ",": ",", ";": ":", ":": ":", "-": ":", "–": ":", "—": ":",
-    "…": ":", "(": "-LRB-", "[": "-LRB-", "{": "-LRB-", ")": "-RRB-", "]": "-RRB-", "}": "-RRB-",
-    "“": "``", "‘": "``", "`": "``", "”": "''", "’": "''", '"': "''", "'": "''", "$": "$",
-    "£": "$", "€": "$", "&": "CC",
+_SIGNS = {
+    sign: tag
+    for tag, signs in (
+        (".", ".!?"), (",", ","), (":", ";:-–—…"), ("-LRB-", "([{"), ("-RRB-", ")]}"), ("$", "$£€"),
+        ("``", "“‘`"), ("''", "”’\"'"), ("CC", "&"), ("NFP", "*_~=|/\\"),
+    )
+    for sign in signs
 }  # fmt: skip
-_ADJECTIVE_QUANTIFIERS = _LISTS.words("adjective quantifiers")
-_INDEFINITE_DETERMINERS = _LISTS.words("indefinite determiners")
-_COLLECTIVE_PLURALS = _LISTS.words("collective plurals")
+#: Words whose Penn tag does not follow from the C5 tag alone.
+C5_EXCEPTIONS = Patterns("wt", _LISTS.rows("c5 tags of words"), {})
 
 
 def sign_tag(text: str) -> str:
     """Return the Penn tag of a token without letters and digits: punctuation, else SYM."""
-    if len(text) > 1 and text[0] == ".":
-        return ":"
-    return _SIGNS.get(text[0], "NFP" if text[0] in "*_~=|/\\" else "SYM")
+    return ":" if len(text) > 1 and text[0] == "." else _SIGNS.get(text[0], "SYM")
 
 
 def penn_tag(c5: str, word: str) -> str:
     """Return the Penn tag of a lower-case word with a C5 tag."""
-    if c5 == "DT0" and word in _ADJECTIVE_QUANTIFIERS:
-        return {"more": "JJR", "fewer": "JJR", "less": "JJR", "most": "JJS"}.get(word, "JJ")
-    if c5 == "NN0" and word in _COLLECTIVE_PLURALS:
-        return "NNS"
-    if c5 == "VBB" and word == "be":
-        return "VB"
-    if c5 == "DTQ" and word == "whose":
-        return "WP$"
-    if c5 == "PNI" and word in _INDEFINITE_DETERMINERS:
-        return "DT"
     if c5.startswith("PU"):
         return sign_tag(word)
-    return C5_TO_PENN.get(c5, "FW")
+    return C5_EXCEPTIONS.first(((word,), (c5,)), 0) or C5_TO_PENN.get(c5, "FW")
 
 
 # --- Coarse universal parts of speech from Penn tags, the words and their neighbours. ---
@@ -117,7 +105,7 @@ def _before(tag: str) -> Condition:
 
 
 _CODE = {"before participle": _before("VBN"), "before infinitive": _before("VB")}
-COARSE = Patterns("wt", _LISTS.rows("coarse tags"), SETS, _CODE)
+COARSE = Patterns("wt", _LISTS.rows("coarse tags"), _CODE)
 
 
 def coarse_tags(lows: list[str], tags: list[str]) -> list[str]:
@@ -134,10 +122,10 @@ def coarse_tags(lows: list[str], tags: list[str]) -> list[str]:
 # Of 26,200 nouns, verbs and adjectives of COCO captions, HanTa's lemmas and lemminflect's differ
 # for 225; lemminflect's are nearly always the right ones (skis -> ski, giraffes -> giraffe).
 
-PLURAL_ONLY = _LISTS.words("plural only")
-_NOUNS = _LISTS.keys("noun lemmas")
-_OTHER = _LISTS.keys("other lemmas")
-_AUXILIARIES = _LISTS.keys("auxiliary lemmas")
+PLURAL_ONLY = _LISTS["plural only"]
+_NOUNS = _LISTS.keys_of("noun lemmas")
+_OTHER = _LISTS.keys_of("other lemmas")
+_AUXILIARIES = _LISTS.keys_of("auxiliary lemmas")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -177,17 +165,9 @@ def _inflected(low: str, pos: str) -> str:
 MODEL = "morphmodel_en.pgz"
 #: Longer strings are no English words; the model's time grows with their square.
 LONGEST_WORD = 40
-CACHE_SIZE = 1 << 16
-#: Endings of contractions as words for the model; the token gets the tag of the first part.
-_PARTS = {
-    "n't": "not",
-    "'s": "is",
-    "'re": "are",
-    "'ll": "will",
-    "'ve": "have",
-    "'m": "am",
-    "'d": "would",
-}
+# Endings of contractions as words for the model; the token gets the tag of the first part.
+_ENDINGS = _LISTS.keys_of("contractions")
+_CONTRACTED = _LISTS.keys_of("contracted verbs")
 
 
 class HantaTagger:
@@ -207,7 +187,7 @@ class HantaTagger:
         self._start, self._end = (model.tag2int["EMPTY"], 1), model.tag2int["END"]
         self._open = [c for c in next(iter(self._follow.values())) if c != self._end]
 
-        @lru_cache(maxsize=CACHE_SIZE)
+        @lru_cache(maxsize=1 << 16)
         def candidates(word: str, cased: bool) -> tuple[tuple[int, float], ...]:
             found = model._tag_word(word, cutoff=5, casesensitive=cased, conditional=True)
             known = tuple((c, p) for c, p in found if c in self._open)
@@ -222,12 +202,11 @@ class HantaTagger:
         words = [text[start:end] for start, end in spans]
         lows = [word.lower() for word in words]
         tags = correct(lows, self._penn_tags(words, lows))
-        tokens = []
-        for (start, end), word, low, tag, pos in zip(
-            spans, words, lows, tags, coarse_tags(lows, tags)
-        ):
-            tokens.append(Token(word, lemma_of(low, pos, tag), pos, tag, start, end))
-        return tuple(tokens)
+        columns = zip(spans, words, lows, tags, coarse_tags(lows, tags))
+        return tuple(
+            Token(word, lemma_of(low, pos, tag), pos, tag, start, end)
+            for (start, end), word, low, tag, pos in columns
+        )
 
     def _penn_tags(self, words: list[str], lows: list[str]) -> list[str]:
         tags = ["" for _ in words]
@@ -289,11 +268,11 @@ class HantaTagger:
 def _parts(word: str, low: str) -> tuple[str, ...]:
     """A contraction as two words for the model; other words alone."""
     plain = low.replace("’", "'")
-    if plain in ("can't", "won't", "shan't"):
-        return ({"can't": "can", "won't": "will", "shan't": "shall"}[plain], "not")
-    for ending, full in _PARTS.items():
+    if plain in _CONTRACTED:
+        return _CONTRACTED[plain], "not"
+    for ending, full in _ENDINGS.items():
         if plain.endswith(ending) and len(plain) > len(ending):
-            return (word[: -len(ending)], full)
+            return word[: -len(ending)], full
     return (plain if "'" in plain else word,)
 
 
@@ -303,9 +282,8 @@ def _parts(word: str, low: str) -> tuple[str, ...]:
 class SpacyTagger:
     """Tagger that runs a spaCy pipeline.
 
-    spaCy splits contractions and hyphenated words; its tokens are used unchanged, without blanks.
-
-    model: package name or path of the pipeline. Raises CompoclipError when it is not installed.
+    Its tokens are used unchanged, without blanks: it splits contractions and hyphenated words.
+    model: package name or path of the pipeline.
     """
 
     def __init__(self, model: str) -> None:
@@ -322,9 +300,11 @@ class SpacyTagger:
     def tag(self, text: str) -> tuple[Token, ...]:
         """Return the tokens of `text` without blanks; `text[t.start:t.end] == t.text` for each."""
         inside = {place for span in addresses(text) for place in range(*span)}
-        tokens = []
-        for t in self._pipeline(text):
-            pos, tag = ("SYM", "SYM") if t.idx in inside else (t.pos_, t.tag_)
-            if not t.is_space:
-                tokens.append(Token(t.text, t.lemma_, pos, tag, t.idx, t.idx + len(t.text)))
-        return tuple(tokens)
+        tagged = (
+            (t, *(("SYM", "SYM") if t.idx in inside else (t.pos_, t.tag_)))
+            for t in self._pipeline(text)
+            if not t.is_space
+        )
+        return tuple(
+            Token(t.text, t.lemma_, pos, tag, t.idx, t.idx + len(t.text)) for t, pos, tag in tagged
+        )

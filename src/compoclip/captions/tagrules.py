@@ -8,7 +8,8 @@ hold counts. A condition is `[PLACE] [!]COLUMN VALUES`:
 
 - place: `-1` the word before, `+1` the word behind, `+1..+5` any of these words, `..-1` any word
   before, `..` any word of the caption; without one the word itself
-- column: w (the word), l (its lemma), p (its part of speech), t (its Penn tag)
+- column: w (the word), l (its lemma), p (its part of speech), t (its Penn tag), or another that
+  the table's reader explains
 - values: words, `{name}` for the words of a list, `/regular expression/`, `^` for no word at all
 - `!`: none of the values
 
@@ -22,21 +23,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from compoclip.captions.lists import (
-    ALIVE,
-    COLOURS,
-    COMPOUND_ING,
-    PHRASAL,
-    word_lists,
-    word_set,
-)
+from compoclip.captions.lists import PHRASAL, WORDS, word_lists, word_set
 
 Columns = Sequence[Sequence[str]]
 Condition = Callable[[Columns, int], bool]
-Lists = Mapping[str, frozenset[str]]
 _CONDITION = re.compile(
     r"(?:(?P<first>[+-]\d+)?(?P<range>\.\.)?(?P<last>[+-]\d+)? +)?"
-    r"(?P<no>!?)(?P<column>[wlpt]) (?P<values>.+)"
+    r"(?P<no>!?)(?P<column>[wlptm]) (?P<values>.+)"
 )
 _VALUE = re.compile(r"\{[^}]+\}|\S+")
 _MOST = 1 << 16  # words that are remembered
@@ -57,27 +50,37 @@ class Patterns(dict[tuple[str, ...], tuple[TagRow, ...]]):
     Args:
         columns: The letters of the columns that `first` is given.
         rows: The rows of the file.
-        lists: Words by the name of their list.
         code: Conditions in code, by name.
     """
 
-    def __init__(
-        self,
-        columns: str,
-        rows: Iterable[str],
-        lists: Lists,
-        code: Mapping[str, Condition] | None = None,
-    ) -> None:
+    def __init__(self, columns: str, rows: Iterable[str], code: Mapping[str, Condition]) -> None:
         super().__init__()
-        self.rows = [_row_of(row, columns, lists, code or {}) for row in rows]
+        self.rows = []
+        for text in rows:
+            result, conditions, example = (part.strip() for part in text.split(" | "))
+            own: list[Condition] = []
+            around: list[Condition] = []
+            for condition in filter(None, map(str.strip, conditions.split(";"))):
+                if condition.startswith("@"):
+                    around.append(code[condition[1:]])
+                    continue
+                parts = _CONDITION.fullmatch(condition)
+                assert parts is not None, f"not a condition: {condition}"
+                far = parts["first"] or parts["range"]
+                (around if far else own).append(_condition(parts, columns.index(parts["column"])))
+            self.rows.append(TagRow(result, tuple(own), tuple(around), example))
 
     def __missing__(self, word: tuple[str, ...]) -> tuple[TagRow, ...]:
         if len(self) >= _MOST:
             self.clear()
         alone = [(value,) for value in word]
-        found = tuple(row for row in self.rows if all(holds(alone, 0) for holds in row.own))
-        self[word] = found
-        return found
+        self[word] = tuple(row for row in self.rows if all(holds(alone, 0) for holds in row.own))
+        return self[word]
+
+    def every(self, columns: Columns, at: int) -> list[str]:
+        """Return the results of all rows that hold at a word."""
+        rows = self[tuple([column[at] for column in columns])]
+        return [row.result for row in rows if all(holds(columns, at) for holds in row.around)]
 
     def first(self, columns: Columns, at: int) -> str:
         """Return the result of the first row that holds at a word, "" for none."""
@@ -90,27 +93,12 @@ class Patterns(dict[tuple[str, ...], tuple[TagRow, ...]]):
         return ""
 
 
-def _row_of(text: str, columns: str, lists: Lists, code: Mapping[str, Condition]) -> TagRow:
-    result, conditions, example = (part.strip() for part in text.split(" | "))
-    own: list[Condition] = []
-    around: list[Condition] = []
-    for condition in filter(None, map(str.strip, conditions.split(";"))):
-        if condition.startswith("@"):
-            around.append(code[condition[1:]])
-            continue
-        parts = _CONDITION.fullmatch(condition)
-        assert parts is not None, f"not a condition: {condition}"
-        far = parts["first"] or parts["range"]
-        (around if far else own).append(_condition(parts, columns.index(parts["column"]), lists))
-    return TagRow(result, tuple(own), tuple(around), example)
-
-
-def _condition(parts: re.Match[str], column: int, lists: Lists) -> Condition:
+def _condition(parts: re.Match[str], column: int) -> Condition:
     words: set[str] = set()
     expressions = ["(?!)"]
     for value in _VALUE.findall(parts["values"]):
         if value.startswith("{"):
-            words |= lists[value[1:-1]]
+            words |= SETS.get(value[1:-1]) or _LISTS[value[1:-1]]
         elif value.startswith("/"):
             expressions.append(value[1:-1])
         else:
@@ -135,22 +123,20 @@ def _condition(parts: re.Match[str], column: int, lists: Lists) -> Condition:
 
 _LISTS = word_lists(__file__, "tagging")  # which says what each list is for
 _TABLE = word_lists(__file__, "retagging")
-_MOTION = tuple(_LISTS.words("motion"))
+_MOTION = tuple(_LISTS["motion"])
 _BE = word_set("is are was were be been being am 's ’s it's he's she's")
-_NOUN = word_set("NN NNS NNP NNPS")
-_ONE = word_set("a an another one this each every single")
+_NOUN = frozenset({"NN", "NNS", "NNP", "NNPS"})
 SETS = {
-    **{name: _LISTS.words(name) for name in _LISTS.names()},
     "be": _BE,
-    "colours": COLOURS,
-    "compounds in -ing": COMPOUND_ING,
-    "living": ALIVE | {f"{name}s" for name in ALIVE},
+    "colours": WORDS["colours"],
+    "compounds in -ing": WORDS["compounds in -ing"],
+    "living": WORDS["alive"] | {f"{name}s" for name in WORDS["alive"]},
     "never nouns": _BE | {"has", "have", "does", "do"},
     "noun": _NOUN,
-    "determiners": word_set("DT PRP$ POS CD"),
-    "nominal": _NOUN | word_set("JJ JJR JJS CD VBN VBG RB"),
-    "finite": word_set("VBZ VBP VBD MD"),
-    "after openings": word_set("IN CC , VBG VBN VBZ VBP WDT POS"),
+    "determiners": frozenset({"DT", "PRP$", "POS", "CD"}),
+    "nominal": _NOUN | {"JJ", "JJR", "JJS", "CD", "VBN", "VBG", "RB"},
+    "finite": frozenset({"VBZ", "VBP", "VBD", "MD"}),
+    "after openings": frozenset({"IN", "CC", ",", "VBG", "VBN", "VBZ", "VBP", "WDT", "POS"}),
     "ending": frozenset({"", ".", ",", "CC", "IN"}),
 }
 
@@ -166,7 +152,7 @@ def _singular(columns: Columns, at: int) -> bool:
     """Return whether a noun with equal singular and plural is singular here."""
     lows, tags = columns
     for i in range(at - 1, max(-1, at - 4), -1):
-        if lows[i] in _ONE:
+        if lows[i] in ("a", "an", "one", "another", "this", "each", "every", "single"):
             return True
         if tags[i] not in ("JJ", "NN", "VBN", "VBG", "CC", "JJR"):
             break
@@ -174,7 +160,7 @@ def _singular(columns: Columns, at: int) -> bool:
 
 
 _CODE = {"behind motion": _behind_motion, "singular": _singular}
-PASSES = {name: Patterns("wt", _TABLE.rows(name), SETS, _CODE) for name in _TABLE.names() if name}
+PASSES = {name: Patterns("wt", _TABLE.rows(name), _CODE) for name in _TABLE.names() if name}
 
 
 @lru_cache(maxsize=_MOST)
@@ -194,12 +180,11 @@ def correct(lows: list[str], tags: list[str]) -> list[str]:
             for back, tag in enumerate(reversed(table.first((lows, tags), at).split())):
                 if tag != "=":
                     tags[at - back], due[at - back] = tag, _due(lows[at - back], tag)
-        if name != "fixed words":
-            continue
-        for i, low in enumerate(lows):
-            if lows[i : i + 3] == ["side", "by", "side"]:
-                tags[i : i + 3] = ["RB"] * 3
-            size = PHRASAL.size_at(lows[:-1], i) if low in PHRASAL.sizes else 0
-            tags[i : i + size] = ["IN"] * size  # every word of "in front of" is a preposition
-        due = list(map(_due, lows, tags))
+        if name == "fixed words":
+            for i, low in enumerate(lows):
+                if lows[i : i + 3] == ["side", "by", "side"]:
+                    tags[i : i + 3] = ["RB"] * 3
+                size = PHRASAL.size_at(lows[:-1], i) if low in PHRASAL.sizes else 0
+                tags[i : i + size] = ["IN"] * size  # every word of "in front of" is a preposition
+            due = list(map(_due, lows, tags))
     return tags

@@ -10,46 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from compoclip.captions.lists import BEFORE_IS
+from compoclip.captions.lists import WORDS
 
 RelationKind = Literal["preposition", "verb", "passive", "possession"]
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One word or punctuation mark of a caption; `text == caption.text[start:end]` always holds.
-
-    Attributes:
-        text: As written.
-        lemma: Dictionary form.
-        pos: Universal part of speech: NOUN, PROPN, VERB, AUX, ADJ, ADV, ADP, DET, PRON, NUM, PART,
-            CCONJ, SCONJ, INTJ, PUNCT, SYM or X.
-        tag: Penn Treebank tag (NN, NNS, VBG, ...).
-        start: First character in the caption.
-        end: Character after the last.
-    """
-
-    text: str
-    lemma: str
-    pos: str
-    tag: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A base noun phrase, by token numbers.
-
-    Attributes:
-        first: First token.
-        stop: Token after the last.
-        head: Token of the head noun.
-    """
-
-    first: int
-    stop: int
-    head: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +24,46 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphObject:
-    """An object of a scene graph.
+class Token:
+    """One word or punctuation mark of a caption; `text == caption.text[start:end]` always holds.
 
-    Attributes:
-        name: Lemma of the head noun, with its compound words ("fire hydrant").
-        span: Where the caption names it.
-        attributes: Its properties, in caption order.
+    `lemma` is its dictionary form, `tag` its Penn Treebank tag (NN, NNS, VBG, ...), `pos` its
+    universal part of speech: NOUN, PROPN, VERB, AUX, ADJ, ADV, ADP, DET, PRON, NUM, PART, CCONJ,
+    SCONJ, INTJ, PUNCT, SYM or X.
+    """
+
+    text: str
+    lemma: str
+    pos: str
+    tag: str
+    start: int
+    end: int
+
+    @property
+    def low(self) -> str:
+        """Return the text in lower case."""
+        return self.text.lower()
+
+    @property
+    def span(self) -> Span:
+        """Return its characters."""
+        return Span(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A base noun phrase: tokens `first` to `stop`, and the token of its head noun."""
+
+    first: int
+    stop: int
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphObject:
+    """An object of a scene graph, where the caption names it, with its properties in order.
+
+    Its name is the lemma of the head noun, with its compound words ("fire hydrant").
     """
 
     name: str
@@ -81,7 +77,6 @@ class GraphAttribute:
 
     Attributes:
         name: As written, in lower case.
-        span: Its place in the caption.
         kind: Quality ("red", "wooden", "dark blue"), number ("two", "group of"), or action or place
             without an object ("smiling", "outside"). Some uses count only qualities.
         sure: Whether the caption has no other reading, see `GraphRelation`.
@@ -98,14 +93,11 @@ class GraphRelation:
     """A directed relation between two objects.
 
     Attributes:
-        subject: Index of the subject in the graph's objects.
+        subject, object: Indexes in the graph's objects.
         name: Lemmas ("sit on", "surround by"). A possessor is the object of a relation "of" in
             every wording ("the man's hat": hat of man).
-        object: Index of the object.
-        span: Its place in the caption.
         words: As written, without auxiliaries ("sitting on"), so that "subject words object" is
             English.
-        kind: Preposition, verb, passive or possession.
         sure: Whether the words allow no other reading. In "a man on a horse with a hat", the hat
             may belong to either; the graph holds the likelier relation and marks it as not sure.
     """
@@ -121,11 +113,9 @@ class GraphRelation:
 
 @dataclass(frozen=True, slots=True)
 class SceneGraph:
-    """The objects of a caption with attributes, and the relations between them.
+    """The objects of a caption with attributes, and the relations between them, in caption order.
 
-    Attributes:
-        objects: In caption order.
-        relations: In caption order; they refer to objects by index.
+    Relations refer to objects by index.
     """
 
     objects: tuple[GraphObject, ...] = ()
@@ -138,9 +128,8 @@ class Caption:
 
     Attributes:
         text: The parsed text; the `beginning` of a very long caption.
-        tokens: Words and marks in order.
         chunks: Base noun phrases in order.
-        graph: Scene graph; None when no parser was run.
+        graph: None when no parser was run.
         cut: Whether the caption is longer than `text`.
     """
 
@@ -185,10 +174,7 @@ MOST_TOKENS, MOST_CHARACTERS = 150, 2000
 
 def beginning(text: str) -> str:
     """Return the part of a caption that is parsed: at most `MOST_TOKENS` words and marks of at most
-    `MOST_CHARACTERS` characters without blanks, up to the end of a word.
-
-    A single longer word is cut inside.
-    """
+    `MOST_CHARACTERS` characters without blanks, up to the end of a word."""
     if len(text) <= MOST_TOKENS:
         return text
     end = characters = 0
@@ -212,12 +198,7 @@ def is_cut(text: str) -> bool:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return (start, end) of every word and punctuation mark, in order.
-
-    Contractions ("isn't", "it's") and hyphenated words are one token; the possessive ending of a
-    noun ("man's", "dogs'") is a token of its own, right behind its noun. URLs, e-mail addresses
-    and names of files are one token. Never raises.
-    """
+    """Return (start, end) of every word and punctuation mark, in order."""
     spans: list[tuple[int, int]] = []
     start = 0
     for address in addresses(text):
@@ -241,7 +222,7 @@ def _words_in(text: str, start: int, end: int) -> list[tuple[int, int]]:
     for match in _WORD.finditer(text, start, end):
         start, end = match.span()
         low = text[start:end].lower()
-        if low.endswith(("'s", "’s")) and len(low) > 2 and low[:-2] not in BEFORE_IS:
+        if low.endswith(("'s", "’s")) and len(low) > 2 and low[:-2] not in WORDS["before is"]:
             spans += [(start, end - 2), (end - 2, end)]
         else:
             spans.append((start, end))

@@ -147,7 +147,7 @@ class RewriteJob:
                 for name, tally in tallies.items():
                     result = drawn(id, caption, name, self.rewriting)
                     if isinstance(result, Refused):
-                        tally.add_refused(result.reason)
+                        tally.reasons[result.reason] += 1
                         continue
                     spans = ((edit.start, edit.end) for edit in result.edits)
                     tally.add_made(result.rule, edited_words(caption.text, spans))

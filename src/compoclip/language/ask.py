@@ -59,19 +59,18 @@ class Collected:
     unanswered: dict[int, str] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
-        """Add a record; the first of a caption counts. Raises CompoclipError if it is damaged."""
-        number, answers, refused = record["n"], record["answers"], record["refused"]
-        if type(number) is not int or not isinstance(answers, list):
+        """Add a record; the first of a caption counts. Raises TypeError if it is damaged."""
+        texts = [(each["text"], each["cut_off"]) for each in record["answers"]]
+        counts = [each[name] for each in record["answers"] for name in ("tokens_in", "tokens_out")]
+        if not (
+            type(record["n"]) is int
+            and isinstance(record["engine"], str)
+            and isinstance(record["refused"], str | None)
+            and all(isinstance(text, str) and type(cut_off) is bool for text, cut_off in texts)
+            and all(count is None or type(count) is int for count in counts)
+        ):
             raise TypeError("not a record of answers")
-        if not (isinstance(record["engine"], str) and isinstance(refused, str | None)):
-            raise TypeError("not a record of answers")
-        for each in answers:
-            tokens = each["tokens_in"], each["tokens_out"]
-            if not (isinstance(each["text"], str) and type(each["cut_off"]) is bool):
-                raise TypeError("an answer is no text")
-            if not all(count is None or type(count) is int for count in tokens):
-                raise TypeError("a number of tokens is no number")
-        self.records.setdefault(number, record)
+        self.records.setdefault(record["n"], record)
 
 
 def judged(task: PromptTask, caption: str, record: Record) -> Judged:

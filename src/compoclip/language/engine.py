@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from compoclip.errors import CompoclipError, UsageError, closest, optional
+from compoclip.errors import CompoclipError, UsageError, closest, optional, refuse, require
 from compoclip.files import reason
 
 # --- What a language model is asked to write: the prompts, one file a task. ---
@@ -23,8 +23,8 @@ _FOLDER = files("compoclip") / "language" / "prompts"
 Gives = Literal["positive", "negative", "sentences"]
 
 
+#: One turn of a conversation: "role" and "content".
 Message = dict[str, str]
-"""One turn of a conversation: "role" and "content"."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,10 @@ class PromptTask:
     """One prompt and the rules for its answers.
 
     Attributes:
-        name: Of the task.
-        source: Where the prompt comes from.
         gives: Kind of text for `train`.
         change: How a text may differ from its caption (see `judge`).
         most: Most texts taken from one answer.
-        temperature: Default temperature.
-        max_tokens: Default token limit.
-        instruction: The prompt.
+        temperature, max_tokens: Defaults of the sampling.
         examples: (sentence, answer) pairs that the prompt shows.
         needs_word: Captions without this word are not asked about.
     """
@@ -87,8 +83,8 @@ def load_task(name: str) -> PromptTask:
     Args:
         name: One of `task_names()`.
     """
-    if name not in task_names():
-        raise UsageError(f"no task '{name}'; {closest(name, task_names())}")
+    known = task_names()
+    refuse({f"no task '{name}'; {closest(name, known)}": name not in known})
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     examples = tuple((one, other) for one, other in data.pop("examples"))
     return PromptTask(name=name, examples=examples, **data)
@@ -110,8 +106,8 @@ class Sampling:
 class Answer:
     """The answer of an engine.
 
-    cut_off: whether it ended at the token limit. tokens_in, tokens_out: tokens of prompt and
-    answer as the engine counts them; None if it does not say.
+    cut_off: whether it ended at the token limit. tokens_in, tokens_out: of prompt and answer, None
+    if the engine does not count them.
     """
 
     text: str
@@ -134,8 +130,7 @@ class AskError(Exception):
 class Engine(Protocol):
     """Answers prompts, from several threads at once if `concurrency` is above 1.
 
-    `ask` raises AskError when a prompt gets no answer, CompoclipError when no prompt can succeed
-    (no such model, wrong key). name: kind and address of the engine, for provenance.
+    name: kind and address of the engine, for provenance.
     """
 
     @property
@@ -147,7 +142,10 @@ class Engine(Protocol):
     @property
     def concurrency(self) -> int: ...
 
-    def ask(self, messages: Sequence[Message], sampling: Sampling) -> Answer: ...
+    def ask(self, messages: Sequence[Message], sampling: Sampling) -> Answer:
+        """Raise AskError when a prompt gets no answer, CompoclipError when no prompt can succeed
+        (no such model, wrong key)."""
+        ...
 
 
 # --- Any server with OpenAI's chat interface: vLLM, llama.cpp, Ollama, OpenAI itself. ---
@@ -197,11 +195,7 @@ class ChatServer:
         self._create: Any = partial(client.chat.completions.create, extra_headers=headers)
 
     def ask(self, messages: Sequence[Message], sampling: Sampling) -> Answer:
-        """Return the answer of the server, with retries after transient errors.
-
-        Raises AskError when all tries failed or the server refuses this prompt, CompoclipError
-        when it would refuse any prompt.
-        """
+        """Return the answer of the server, with retries after transient errors."""
         for _ in range(self._retries + 1):
             try:
                 made = self._create(
@@ -263,11 +257,11 @@ def _base(url: str) -> str:
         usable = parts.scheme in ("http", "https") and parts.hostname and not parts.query
     except ValueError:
         usable = False
-    plain = url.isprintable() and " " not in url
-    if not (usable and plain and parts.path.isascii()):
-        raise UsageError(f"--server {url!r:.200}: write it as http://HOST:PORT/v1")
-    if parts.username or parts.password:
-        raise UsageError("--server: leave user and password out; keys go with --key-env VARIABLE")
+    plain = usable and url.isprintable() and " " not in url and parts.path.isascii()
+    require(plain, f"--server {url!r:.200}", "write it as http://HOST:PORT/v1", UsageError)
+    bare = not (parts.username or parts.password)
+    remedy = "leave user and password out; keys go with --key-env VARIABLE"
+    require(bare, "--server", remedy, UsageError)
     path = parts.path.rstrip("/").removesuffix("/chat/completions")
     return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
 
@@ -275,11 +269,10 @@ def _base(url: str) -> str:
 def _key(variable: str | None) -> str:
     if variable is None:
         return ""
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise UsageError(f"--key-env {variable}: this environment variable is not set")
-    if not (key.isascii() and key.isprintable()):
-        raise UsageError(f"--key-env {variable}: holds characters that no key has")
+    key, where = os.environ.get(variable, "").strip(), f"--key-env {variable}"
+    require(key, where, "this environment variable is not set", UsageError)
+    good = key.isascii() and key.isprintable()
+    require(good, where, "holds characters that no key has", UsageError)
     return key
 
 
@@ -330,15 +323,12 @@ class InProcessModel:
             text = "\n\n".join(message["content"] for message in messages)
             made = self._tokenizer(text, return_tensors="pt")
         inputs = made["input_ids"].to(self._device)
-        room = getattr(self._model.config, "max_position_embeddings", None) or 1 << 20
-        room = int(room) - inputs.shape[1]
+        size = inputs.shape[1]
+        room = int(getattr(self._model.config, "max_position_embeddings", None) or 1 << 20) - size
         if room < 1:
-            return Answer("", cut_off=True, tokens_in=inputs.shape[1], tokens_out=0)
-        options: dict[str, Any] = {"do_sample": sampling.temperature > 0}
-        if options["do_sample"]:
-            options["temperature"] = sampling.temperature
-        last = self._tokenizer.eos_token_id
-        padding = self._tokenizer.pad_token_id
+            return Answer("", cut_off=True, tokens_in=size, tokens_out=0)
+        warm = {"temperature": sampling.temperature} if sampling.temperature > 0 else {}
+        last, padding = self._tokenizer.eos_token_id, self._tokenizer.pad_token_id
         devices = [torch.device(self._device)] if self._device.startswith("cuda") else []
         with torch.random.fork_rng(devices), torch.inference_mode():
             torch.manual_seed(sampling.seed)
@@ -347,13 +337,10 @@ class InProcessModel:
                 attention_mask=torch.ones_like(inputs),
                 max_new_tokens=min(sampling.max_tokens, room),
                 pad_token_id=last if padding is None else padding,
-                **options,
-            )[0, inputs.shape[1] :]
+                do_sample=bool(warm),
+                **warm,
+            )[0, size:]
         ends = self._model.generation_config.eos_token_id
         ends = set(ends if isinstance(ends, list) else [ends, last]) - {None}
-        return Answer(
-            self._tokenizer.decode(answer, skip_special_tokens=True),
-            cut_off=not ends.intersection(answer.tolist()),
-            tokens_in=inputs.shape[1],
-            tokens_out=len(answer),
-        )
+        text = self._tokenizer.decode(answer, skip_special_tokens=True)
+        return Answer(text, ends.isdisjoint(answer.tolist()), size, len(answer))

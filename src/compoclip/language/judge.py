@@ -96,13 +96,11 @@ def _json(text: str) -> list[str] | None:
 
 
 def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         return [text for each in value for text in _strings(each)]
-    return []
+    return [value] if isinstance(value, str) else []
 
 
 def _clean(line: str) -> str:
@@ -124,11 +122,8 @@ def _clean(line: str) -> str:
 #: Raise it whenever a text may be judged otherwise than before.
 RULES_VERSION = "2"
 REFUSAL, NONE, ECHO, REPEATED = "refusal", "answers-none", "echoes-the-prompt", "repeated"
-NO_VERB, NO_PREPOSITION, WORDS_CHANGED = (
-    "no-verb-changed",
-    "no-preposition-changed",
-    "words-changed",
-)
+NO_VERB, NO_PREPOSITION = "no-verb-changed", "no-preposition-changed"
+WORDS_CHANGED = "words-changed"
 TOO_FEW_WORDS = "too-few-words"
 #: Words of a dense sentence, least and most.
 SENTENCE = (3, 34)
@@ -147,22 +142,14 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The texts of the answers to one caption.
-
-    Attributes:
-        accepted: Texts to use.
-        rejected: (text, reason) of the others.
-    """
+    """The texts of the answers to one caption: those to use, and (text, reason) of the others."""
 
     accepted: tuple[str, ...]
     rejected: tuple[tuple[str, str], ...]
 
 
 def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
-    """Extract and check the texts in the answers to a caption.
-
-    answers: in order, each with whether it was cut off at the token limit.
-    """
+    """Extract and check the texts in the answers to a caption."""
     parsed = parse(caption)
     accepted: list[str] = []
     rejected: list[tuple[str, str]] = []
@@ -198,8 +185,15 @@ def _objection(task: PromptTask, caption: Caption, text: str) -> str | None:
         return REFUSAL
     if _echoes(task, caption.text, text):
         return ECHO
-    if task.gives == "sentences":
-        return _sentence_objection(caption, text)
+    if task.gives == "sentences":  # about the image of the caption
+        words, (least, most) = len(text.split()), SENTENCE
+        if not least <= words <= most:
+            return TOO_FEW_WORDS if words < least else TOO_MANY_WORDS
+        if token_key(text) == token_key(caption.text):
+            return SAME_TOKENS
+        if not fits_context(text):
+            return TOO_LONG
+        return CONTRADICTS if conflicting_attributes(caption, parse(text)) else None
     if reason := form_objection(caption.text, text):
         return reason
     written = parse(text)
@@ -223,20 +217,6 @@ def _asked_for(task: PromptTask, caption: Caption, written: Caption) -> str | No
         case "spatial":
             return None if change.lost_links and change.gained_links else NO_PREPOSITION
     return None
-
-
-def _sentence_objection(caption: Caption, text: str) -> str | None:
-    """Why a sentence about the image of a caption cannot be used, or None."""
-    words = len(text.split())
-    if words < SENTENCE[0]:
-        return TOO_FEW_WORDS
-    if words > SENTENCE[1]:
-        return TOO_MANY_WORDS
-    if token_key(text) == token_key(caption.text):
-        return SAME_TOKENS
-    if not fits_context(text):
-        return TOO_LONG
-    return CONTRADICTS if conflicting_attributes(caption, parse(text)) else None
 
 
 def _echoes(task: PromptTask, caption: str, text: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
 from compoclip.files import write_atomically
 from compoclip.language.ask import Collected, judged
 from compoclip.language.engine import PromptTask
@@ -70,14 +70,16 @@ class Outputs:
 
     def require_free(self) -> None:
         """Raise UsageError when the rows exist but their answers do not."""
-        if self.rows.suffix not in (".jsonl", ".parquet"):
-            raise UsageError(f"--out {self.rows}: name a .jsonl or .parquet file")
+        named = self.rows.suffix in (".jsonl", ".parquet")
+        require(named, f"--out {self.rows}", "name a .jsonl or .parquet file", UsageError)
         part = self.answers.with_name(self.answers.name + ".part")
-        if self.rows.exists() and not (self.answers.exists() or part.exists()):
-            raise UsageError(
-                f"{self.rows}: exists, and {self.answers.name} that it would be made from does "
-                "not; choose another --out or remove the file"
-            )
+        require(
+            not self.rows.exists() or self.answers.exists() or part.exists(),
+            self.rows,
+            f"exists, and {self.answers.name} that it would be made from does not; choose another "
+            "--out or remove the file",
+            UsageError,
+        )
 
 
 def write_outputs(
@@ -117,20 +119,19 @@ def write_outputs(
         tally.texts += len(verdicts[number].accepted)
         tally.rejected.update(reason for _, reason in verdicts[number].rejected)
     engines = {number: record["engine"] for number, record in collected.records.items()}
+    accepted = {number: list(each.accepted) for number, each in verdicts.items()}
 
     def rows() -> Iterator[Record]:
         for id, captions in items:
-            known = [(caption, numbers[caption]) for caption in captions]
+            known = [numbers[caption] for caption in captions]
             if task.gives == "sentences":
-                engine = next((engines[n] for _, n in known if n in engines), None)
-                texts = [text for _, n in known if n in verdicts for text in verdicts[n].accepted]
-                sentences = list({token_key(text): text for text in texts}.values())
-                made = {"id": id, "caption": captions[0], "sentences": sentences}
+                engine = next((engines[n] for n in known if n in engines), None)
+                texts = {token_key(t): t for n in known for t in accepted.get(n, ())}
+                made = {"id": id, "caption": captions[0], "sentences": list(texts.values())}
                 yield {**made, **provenance, "engine": engine}
                 continue
-            for caption, number in known:
-                texts = list(verdicts[number].accepted) if number in verdicts else []
-                made = {"id": id, "caption": caption, task.gives: texts}
+            for caption, number in zip(captions, known):
+                made = {"id": id, "caption": caption, task.gives: accepted.get(number, [])}
                 yield {**made, **provenance, "engine": engines.get(number)}
 
     def write(path: Path) -> None:
@@ -139,39 +140,35 @@ def write_outputs(
             return
         columns = {"id": _TEXT, "caption": _TEXT, task.gives: pa.large_list(_TEXT)}
         columns |= dict.fromkeys(_COLUMNS, _TEXT)
-        schema, made = (
-            pa.schema({**columns, "temperature": pa.float64(), "seed": pa.int64()}),
-            rows(),
-        )
+        schema = pa.schema({**columns, "temperature": pa.float64(), "seed": pa.int64()})
+        made = rows()
         with pq.ParquetWriter(path, schema) as writer:
             while held := list(islice(made, _BATCH)):
                 writer.write_batch(pa.RecordBatch.from_pylist(held, schema))
                 tally.rows += len(held)
 
     write_atomically(out.rows, write)
-    rejected = _rejected(task, numbers, collected, verdicts)
+    rejected = _rejected(task.name, numbers, collected, verdicts)
     write_atomically(out.rejected, lambda path: _write_lines(path, rejected))
     return tally
 
 
 def _rejected(
-    task: PromptTask,
-    numbers: Mapping[str, int],
-    collected: Collected,
-    verdicts: Mapping[int, Judged],
+    task: str, numbers: Mapping[str, int], collected: Collected, verdicts: Mapping[int, Judged]
 ) -> Iterator[Record]:
     """The rejected texts and unanswered captions, in caption order."""
     for caption, number in numbers.items():
-        about = {"caption": caption, "task": task.name}
+        found: list[tuple[str | None, str, str | None]] = []
         if number not in verdicts:
             why = collected.unanswered.get(number)
-            reason = NOT_ASKED if why is None else UNANSWERED
-            yield {**about, "text": None, "reason": reason, "detail": why}
-            continue
-        for text, reason in verdicts[number].rejected:
-            yield {**about, "text": text, "reason": reason, "detail": None}
-        if (refused := collected.records[number]["refused"]) is not None:
-            yield {**about, "text": None, "reason": REFUSED, "detail": refused}
+            found.append((None, NOT_ASKED if why is None else UNANSWERED, why))
+        else:
+            found += [(text, reason, None) for text, reason in verdicts[number].rejected]
+            refused = collected.records[number]["refused"]
+            found += [(None, REFUSED, refused)] if refused is not None else []
+        for text, reason, detail in found:
+            about = {"caption": caption, "task": task, "text": text}
+            yield {**about, "reason": reason, "detail": detail}
 
 
 def _write_lines(path: Path, rows: Iterable[Record]) -> int:

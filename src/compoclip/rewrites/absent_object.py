@@ -51,11 +51,12 @@ def _with_object(
         yield CandidateEdit(rule, whole=(made, (Edit(kept, len(text), kept, len(made)),)))
 
 
-ABSENT_OBJECT = SampledRewrite(
-    "absent-object", "1", True, NO_CANDIDATE, partial(_with_object, forms=_ABSENT)
-)
-AFFIRMED_OBJECT = SampledRewrite(
-    "affirmed-object", "1", False, NO_CANDIDATE, partial(_with_object, forms=_AFFIRMED)
+ABSENT_OBJECT, AFFIRMED_OBJECT = (
+    SampledRewrite(name, "1", positive, NO_CANDIDATE, partial(_with_object, forms=forms))
+    for name, positive, forms in (
+        ("absent-object", True, _ABSENT),
+        ("affirmed-object", False, _AFFIRMED),
+    )
 )
 
 

@@ -23,19 +23,12 @@ import regex
 from compoclip import own
 from compoclip import rewrites as package
 from compoclip.captions.types import Caption
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import UsageError, closest, refuse, require
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edited place, in characters.
-
-    Attributes:
-        start: First character in the caption.
-        end: Character after the last.
-        new_start: First character in the rewritten text.
-        new_end: Character after the last.
-    """
+    """One edited place: characters [start, end) of the caption, those of the rewritten text."""
 
     start: int
     end: int
@@ -48,8 +41,6 @@ class Rewritten:
     """A valid rewrite of a caption.
 
     Attributes:
-        text: The new text.
-        rewrite: Name of the rewrite that made it.
         keeps_meaning: Whether it is a positive.
         rule: The rule of the rewrite that applied ("swap:noun").
         edits: The changed places. A text of a part of the caption (a sub-graph) lists the changes
@@ -67,8 +58,7 @@ class Rewritten:
 class Refused:
     """The caption has no valid rewrite, or the allowed draws gave none.
 
-    Attributes:
-        reason: A short stable key such as "no-legal-pair", fit for counting.
+    `reason` is a short stable key such as "no-legal-pair", fit for counting.
     """
 
     reason: str
@@ -127,11 +117,12 @@ def _found() -> dict[str, Rewrite]:
     found: dict[str, Any] = {}
     for name, point in own.installed("rewrites").items():
         value = own.imported(point, "rewrite")
-        if not _is_rewrite(value, f"{point.module.partition('.')[0]}"):
-            raise CompoclipError(
-                f"entry point {point.value!r} of rewrite {name!r} must name a class or object with "
-                f"{', '.join(_MEMBERS)} and a call; update or uninstall that package"
-            )
+        require(
+            _is_rewrite(value, point.module.partition(".")[0]),
+            f"entry point {point.value!r} of rewrite {name!r}",
+            f"must name a class or object with {', '.join(_MEMBERS)} and a call; update or "
+            "uninstall that package",
+        )
         rewrite: Any = value() if inspect.isclass(value) else value
         found[rewrite.name] = rewrite
     for module_info in pkgutil.iter_modules(package.__path__):
@@ -185,25 +176,19 @@ def get_rewrite(name: str) -> Rewrite:
     module = str(values["__name__"])
     wanted = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
     rewrite: Rewrite = own.chosen(name, _defined(values, module, ""), "rewrites", wanted)
-    if rewrite.name in known and type(rewrite).__module__ == module:
-        path = own.split(name)[0]
-        raise UsageError(f"{path}: '{rewrite.name}' is a rewrite already; give yours another name")
+    mine = type(rewrite).__module__ == module and rewrite.name in known
+    taken = f"'{rewrite.name}' is a rewrite already; give yours another name"
+    require(not mine, own.split(name)[0], taken, UsageError)
     return rewrite
 
 
 def kind_named(name: str) -> str:
-    """Return what the texts of a rewrite are called: of a file the name of the rewrite in it.
-
-    Names of no rewrite stay as they are.
-    """
+    """Return what the texts of a rewrite are called: of a file the name of the rewrite in it."""
     return get_rewrite(name).name if own.is_file(name) else name
 
 
 def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
-    """Return absolute path -> hash of the sources of custom rewrites.
-
-    Names of no rewrite are passed over.
-    """
+    """Return absolute path -> hash of the sources of custom rewrites."""
     known = _found()
     return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in known))
 
@@ -221,8 +206,7 @@ def rewrites_named(text: str) -> tuple[str, ...]:
     if text.strip() == "all":
         return rewrite_names()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
+    refuse({f"--rewrites names none; choose from: {', '.join(rewrite_names())}": not names})
     for name in names:
         own.refresh(name)
         get_rewrite(name)
@@ -326,19 +310,15 @@ def _pair_count(piece: str) -> int:
     ranks, letters = _byte_pairs()
     parts = [letters[byte] for byte in piece.encode("utf-8", "surrogatepass")]
     parts[-1] += "</w>"
-    never = len(ranks)
     while len(parts) > 1:
-        best = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, never))
+        best = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
         if best not in ranks:
             break
-        merged: list[str] = []
-        position = 0
-        while position < len(parts):
-            if tuple(parts[position : position + 2]) == best:
-                merged.append(best[0] + best[1])
-                position += 2
+        merged = [parts[0]]
+        for part in parts[1:]:
+            if (merged[-1], part) == best:
+                merged[-1] += part
             else:
-                merged.append(parts[position])
-                position += 1
+                merged.append(part)
         parts = merged
     return len(parts)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator
+from itertools import takewhile
 
-from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Edit, Refused
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
 from compoclip.rewrites.edit import MAX_DRAWS, moved_text
@@ -46,7 +46,18 @@ def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refuse
         if final is not None:
             at = sum(len(p) for p in order[: rng.randint(1, len(order))])
             shuffled.insert(at, final)
-        text = _join(caption, shuffled, shown, words)
+        # Joined by blanks, none between word and punctuation; the sentence capital moves.
+        text, after_word = "", False
+        for place, unit in enumerate(shuffled):
+            part = shown[unit]
+            # A word behind the first of the caption keeps its case wherever it goes but to the
+            # front.
+            if place == 0 or unit[0] == 0:
+                part = moved_text(caption, unit, int(place > 0))
+            elif not part[:1].isascii():
+                part = moved_text(caption, unit, unit[0])
+            text += f" {part}" if text and (unit in words or not after_word) else part
+            after_word = unit in words
         yield CandidateEdit("shuffle:bigrams", whole=(text, (_changed_span(caption.text, text),)))
 
 
@@ -58,40 +69,14 @@ def _belongs(before: str, token: str) -> bool:
     return before[-1:].isalnum() and token[:1].isalnum()
 
 
-def _join(
-    caption: Caption, units: list[_Unit], shown: Mapping[_Unit, str], words: Container[_Unit]
-) -> str:
-    """The units joined by blanks, none between word and punctuation; the sentence capital moves."""
-    parts: list[str] = []
-    after_word = False
-    for place, unit in enumerate(units):
-        text = shown[unit]
-        # A word behind the first of the caption keeps its case wherever it goes but to the front.
-        if place == 0:
-            text = moved_text(caption, unit, 0)
-        elif unit[0] == 0:
-            text = moved_text(caption, unit, 1)
-        elif not text[:1].isascii():
-            text = moved_text(caption, unit, unit[0])
-        word = unit in words
-        if parts and (word or not after_word):
-            parts.append(" ")
-        parts.append(text)
-        after_word = word
-    return "".join(parts)
-
-
 def _changed_span(old: str, new: str) -> Edit:
     """The one stretch outside which both texts agree, widened to whole words."""
     shortest = min(len(old), len(new))
-    start = 0
-    while start < shortest and old[start] == new[start]:
-        start += 1
+    start = next((i for i in range(shortest) if old[i] != new[i]), shortest)
     while start > 0 and not old[start - 1].isspace():
         start -= 1
-    tail = 0
-    while tail < shortest - start and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
+    same = takewhile(lambda i: old[-1 - i] == new[-1 - i], range(shortest - start))
+    tail = sum(1 for _ in same)
     while tail > 0 and not old[len(old) - tail].isspace():
         tail -= 1
     return Edit(start, len(old) - tail, start, len(new) - tail)

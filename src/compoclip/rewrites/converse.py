@@ -21,13 +21,7 @@ _POINTING = frozenset(("another", "both", "each", "it", "other", "others", "same
 
 
 def _turned(s: Reading, rng: random.Random) -> list[CandidateEdit]:
-    """Tells a relation of place from its other side: "a cat above a dog", "a dog below a cat".
-
-    Both things must be named by whole phrases that nothing else is said of, at the beginning and
-    at the end of a sentence, with nothing between them but the preposition and perhaps "is". Of
-    several sentences one is sampled. "A man in front of a screen" has the screen before him, so "in
-    front of" is turned for things alone. Applied twice it gives a text of the same meaning.
-    """
+    """Tells a relation of place from its other side."""
     tokens, found = s.caption.tokens, []
     for x in range(len(s.mentions) - 1):
         a, b = s.mentions[x], s.mentions[x + 1]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 
 from compoclip.rewrites.base import Edit, Refused
-from compoclip.rewrites.driver import CandidateEdit, Proposal, Round, SampledRewrite
-from compoclip.rewrites.edit import MAX_DRAWS, SpanChange, apply_changes, inflect
+from compoclip.rewrites.driver import CandidateEdit, Proposal, SampledRewrite
+from compoclip.rewrites.edit import SpanChange, apply_changes, inflect
 from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
 from compoclip.rewrites.legality import (
     has_namesake,
@@ -22,16 +23,18 @@ from compoclip.rewrites.legality import (
     subject_of,
 )
 from compoclip.rewrites.negclip import NO_PAIR, SpanPair, candidates, swaps
-from compoclip.rewrites.reading import MentionLink, Reading
+from compoclip.rewrites.reading import STARTS, Reading
 from compoclip.rewrites.relations import phrases
 from compoclip.rewrites.replace import (
     NO_CANDIDATE,
     TOO_FEW,
+    Element,
     drawn_candidate,
     elements,
     enough_elements,
-    fluent,
+    in_rounds,
 )
+from compoclip.rewrites.slots import NOUNS
 
 _TYPES = {"entity": "object", "modifier": "attribute", "relation": "relation"}
 _SWAPS = {
@@ -47,20 +50,18 @@ def _atoms(s: Reading, rng: random.Random) -> Iterator[Proposal]:
     if not enough_elements(s):
         yield Refused(TOO_FEW)
         return
-    atoms = elements(s)
-    kinds = [kind for kind in _TYPES if any(atom.kind == kind for atom in atoms)]
-    for kind in rng.sample(kinds, len(kinds)):
-        yield Round()
-        for _ in range(MAX_DRAWS):
-            atom = rng.choice([atom for atom in atoms if atom.kind == kind])
-            yield fluent(s, atom, drawn_candidate(atom, rng), f"atom:{_TYPES[kind]}")
+    options: dict[str, list[Element]] = {}
+    for kind, name in _TYPES.items():
+        if atoms := [atom for atom in elements(s) if atom.kind == kind]:
+            options[f"atom:{name}"] = atoms
+    yield from in_rounds(s, rng, options, partial(drawn_candidate, rng=rng))
 
 
 def _swaps(s: Reading, rng: random.Random) -> Iterator[Proposal]:
     """Two objects, two attributes or two relations change places."""
     pairs = [
         SpanPair(_SWAPS[pair.group], pair.a, pair.b)
-        for pair in candidates(s.caption)
+        for pair in candidates(s)
         if pair.group in _SWAPS
     ]
     # Of prepositions that exclude each other the exchange denies something.
@@ -80,10 +81,7 @@ def _swaps(s: Reading, rng: random.Random) -> Iterator[Proposal]:
 # choice.
 
 NOTHING_TO_DENY = "nothing-to-deny"
-_CLAUSE_MARKS = ("CCONJ", "SCONJ", "PUNCT", "PRON", "PART")
 _NEGATED = {"VBZ": "does not", "VBP": "do not", "VBD": "did not"}
-
-
 Foil = tuple[str, tuple[Edit, ...]]
 
 
@@ -100,22 +98,23 @@ def _denials(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
     things = [place for place in range(len(s.mentions)) if _is_thing(s, place)]
     for place in rng.sample(things, len(things)):
         said = rng.choice(("No", f"There {_be(s, place)} no"))
-        text = f"{said} {_name(s, place, described=False)}."
-        whole = (text, (Edit(0, len(s.caption.text), 0, len(text)),))
-        yield CandidateEdit("denial:object", whole=whole)
+        yield CandidateEdit("denial:object", whole=_end(s, 0, f"{said} {_name(s, place)}."))
+
+
+def _end(s: Reading, start: int, text: str) -> Foil:
+    """The caption with another end, from a character on."""
+    whole = s.caption.text[:start] + text
+    return whole, (Edit(start, len(s.caption.text), start, len(whole)),)
 
 
 def _in_place(s: Reading) -> Iterator[Foil]:
     """ "A cat on a mat" -> "A cat not on a mat"; "a man rides" -> "a man does not ride"."""
     for first, _ in _relations(s):
         token = s.caption.tokens[first]
+        text = "without" if token.text == "with" else f"not {token.text}"
         if token.pos == "VERB" and token.tag in _NEGATED:
-            change = SpanChange(first, first + 1, f"{_NEGATED[token.tag]} {token.lemma.lower()}")
-        elif token.text == "with":
-            change = SpanChange(first, first + 1, "without")
-        else:
-            change = SpanChange(first, first + 1, f"not {token.text}")
-        yield apply_changes(s.caption, [change])
+            text = f"{_NEGATED[token.tag]} {s.lemmas[first]}"
+        yield apply_changes(s.caption, [SpanChange(first, first + 1, text)])
 
 
 def _behind(s: Reading) -> Iterator[Foil]:
@@ -124,9 +123,7 @@ def _behind(s: Reading) -> Iterator[Foil]:
     stop = "" if text.endswith((".", "!", "?")) else "."
     for place in range(len(s.mentions)):
         if _is_thing(s, place):
-            added = f"{stop} There {_be(s, place)} no {_name(s, place, described=False)}."
-            edit = Edit(len(text), len(s.caption.text), len(text), len(text) + len(added))
-            yield text + added, (edit,)
+            yield _end(s, len(text), f"{stop} There {_be(s, place)} no {_name(s, place)}.")
 
 
 def _instead(s: Reading) -> Iterator[Foil]:
@@ -139,9 +136,11 @@ def _instead(s: Reading) -> Iterator[Foil]:
         verb = tokens[first]
         said = s.caption.text[verb.start : tokens[s.mentions[z].stop - 1].end]
         if verb.pos == "VERB" and verb.tag in _NEGATED:
-            said = inflect(verb.lemma.lower(), "VBG") + said[len(verb.text) :]
-        new = f"There {_be(s, x)} no {_name(s, x, described=True)} {said}."
-        yield new, (Edit(0, len(s.caption.text), 0, len(new)),)
+            said = inflect(s.lemmas[first], "VBG") + said[len(verb.text) :]
+        yield _end(s, 0, f"There {_be(s, x)} no {_name(s, x, described=True)} {said}.")
+
+
+_WAYS = {"negate:relation": _in_place, "negate:object": _behind, "negate:statement": _instead}
 
 
 def _relations(s: Reading) -> Iterator[tuple[int, int]]:
@@ -149,38 +148,31 @@ def _relations(s: Reading) -> Iterator[tuple[int, int]]:
     tokens = s.caption.tokens
     whole = dict(phrases(s.lows))
     for place, mention in enumerate(s.mentions[1:], 1):
-        if mention.link in (MentionLink.START, MentionLink.COORDINATED) or not _is_thing(
-            s, place - 1
-        ):
-            continue
         first, stop = s.mentions[place - 1].stop, mention.first
         while first < stop and (tokens[first].pos == "AUX" or s.lows[first] == "that"):
             first += 1
-        if first == stop or any(t.pos in _CLAUSE_MARKS for t in tokens[first:stop]):
+        things = _is_thing(s, place - 1) and _is_thing(s, place)
+        if mention.link in STARTS or not things or first == stop or not s.asserted(first):
             continue
-        if not s.asserted(first) or not _is_thing(s, place):
+        if {t.pos for t in tokens[first:stop]} & {"CCONJ", "SCONJ", "PUNCT", "PRON", "PART"}:
             continue
         if tokens[first].pos == "VERB":
-            if subject_of(s, (first, first + 1)) != place - 1:
-                continue
-        elif whole.get(first, first + 1) != stop or not states_place(s, first, stop):
-            continue
-        if not (may_tie_alike(s, first, stop) or has_namesake(s, place - 1, place)):
+            relates = subject_of(s, first) == place - 1
+        else:
+            relates = whole.get(first, first + 1) == stop and states_place(s, first, stop)
+        if relates and not (may_tie_alike(s, first, stop) or has_namesake(s, place - 1, place)):
             yield first, stop
-
-
-_WAYS = {"negate:relation": _in_place, "negate:object": _behind, "negate:statement": _instead}
 
 
 def _is_thing(s: Reading, place: int) -> bool:
     """Return whether the mention asserts a thing by a common noun ("is chestnut" does not)."""
-    head = s.caption.tokens[s.mentions[place].head]
+    head, lemma = s.mentions[place].head, s.head_lemma(place)
     return (
-        head.pos == "NOUN"
+        s.caption.tokens[head].pos == "NOUN"
         and s.mentions[place].words != ("be",)
-        and s.asserted(s.mentions[place].head)
-        and s.head_lemma(place) not in NOT_THINGS
-        and not families(head.lemma, "ADJ") & UNIVERSAL
+        and s.asserted(head)
+        and lemma not in NOT_THINGS
+        and not families(lemma, "ADJ") & UNIVERSAL
     )
 
 
@@ -188,17 +180,17 @@ def _be(s: Reading, place: int) -> str:
     return "are" if s.caption.tokens[s.mentions[place].head].tag == "NNS" else "is"
 
 
-def _name(s: Reading, place: int, *, described: bool) -> str:
+def _name(s: Reading, place: int, *, described: bool = False) -> str:
     """The mention without determiner and number; only its noun unless `described`."""
-    mention, tokens = s.mentions[place], s.caption.tokens
-    first = mention.head
-    while first > mention.first and tokens[first - 1].pos in ("NOUN", "PROPN"):
+    (start, _, head, *_), tokens = s.mentions[place], s.caption.tokens
+    first = head
+    while first > start and tokens[first - 1].pos in NOUNS:
         first -= 1
-    while described and first > mention.first and tokens[first - 1].pos == "ADJ":
+    while described and first > start and tokens[first - 1].pos == "ADJ":
         if is_many(tokens[first - 1]):
             break  # "no many trucks"
         first -= 1
-    text = s.caption.text[tokens[first].start : tokens[mention.head].end]
+    text = s.caption.text[tokens[first].start : tokens[head].end]
     return text if tokens[first].pos == "PROPN" else text.lower()
 
 

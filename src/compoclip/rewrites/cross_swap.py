@@ -7,15 +7,14 @@ other half shows.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from itertools import product
 
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.attested import BROKEN, edit_level, kind_of, preposition_level
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.driver import checked
-from compoclip.rewrites.edit import EMPTY, SpanChange, apply_changes, cased_like, inflect
-from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, families
+from compoclip.rewrites.driver import CandidateEdit
+from compoclip.rewrites.edit import EMPTY, RULES, SpanChange, cased_like, inflect
+from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, families
 from compoclip.rewrites.legality import only_listed, words_exclude
 from compoclip.rewrites.negclip import FITTING
 from compoclip.rewrites.reading import read
@@ -54,39 +53,37 @@ def cross_swap(
         return Refused(EMPTY)
     mine, theirs = _words(first, second), _words(second, first)
     common = sorted(mine.keys() & theirs.keys())
-    reason = NO_CATEGORY
+    reason, reached = NO_CATEGORY, 2 * BROKEN
     best: tuple[Rewritten, Rewritten] | None = None
-    reached = 2 * BROKEN
     pairs = []
     for pos in rng.sample(common, len(common)):
-        found = list(product(mine[pos], theirs[pos]))
-        pairs += [(pos, a, b) for a, b in rng.sample(found, min(_MOST_PAIRS, len(found)))]
-    for pos, a, b in pairs:
+        found = list(product(mine[pos].items(), theirs[pos].items()))
+        pairs += [(pos, *each) for each in rng.sample(found, min(_MOST_PAIRS, len(found)))]
+    for pos, (a, here), (b, there) in pairs:
         if reached >= FITTING:
             break
-        if not words_exclude(mine[pos][a], theirs[pos][b]):
+        if not words_exclude(here, there):
             reason = RELATED
             continue
         if _rest(first, a) == _rest(second, b):
             reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
             continue
-        kinds = {kind_of(t.lemma.lower()) for t in (mine[pos][a], theirs[pos][b])}
-        alike = pos == "NOUN" and len(kinds) == 1
-        level = min(_level(first, a, theirs[pos][b], alike), _level(second, b, mine[pos][a], alike))
-        if pos == "NOUN" and not alike:
+        noun = pos == "NOUN"
+        alike = noun and kind_of(here.lemma.lower()) == kind_of(there.lemma.lower())
+        level = min(_level(first, a, there, alike), _level(second, b, here, alike))
+        if noun and not alike:
             level = min(level, 0)  # each pair was met, but not all of them together
         if level <= reached:
             continue
         rule = f"{NAME}:{pos}"
-        left = _exchanged(first, a, theirs[pos][b], NAME, rule)
-        right = _exchanged(second, b, mine[pos][a], NAME, rule)
-        if isinstance(left, Rewritten) and isinstance(right, Rewritten):
-            best, reached = (left, right), level
+        left, right = _exchanged(first, a, there, rule), _exchanged(second, b, here, rule)
+        if isinstance(left, Refused):
+            reason = left.reason
+        elif isinstance(right, Refused):
+            reason = right.reason
         else:
-            reason = next(side.reason for side in (left, right) if isinstance(side, Refused))
-    if best is not None:
-        return best
-    return Refused(reason)
+            best, reached = (left, right), level
+    return best or Refused(reason)
 
 
 def _level(caption: Caption, word: str, by: Token, alike: bool) -> int:
@@ -98,29 +95,28 @@ def _level(caption: Caption, word: str, by: Token, alike: bool) -> int:
     return edit_level(reading, dict.fromkeys(places, by.lemma.lower()), strict=not alike)
 
 
-def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
+def _words(caption: Caption, other: Caption) -> dict[str, dict[str, Token]]:
     """Part of speech -> {word: its first token} of the words that may be exchanged."""
     reading = read(caption)
     taken = {form for t in other.tokens for form in (t.text.lower(), t.lemma.lower())}
     uses: dict[str, set[str]] = {}
     fixed: set[str] = set()
-    for index, token in enumerate(caption.tokens):
-        low = token.text.lower()
+    for index, (token, low) in enumerate(zip(caption.tokens, reading.lows)):
         uses.setdefault(low, set()).add(token.pos)
-        counts = token.pos == "ADJ" and low in FIXED_ADJECTIVES  # "other", "close" of "close up"
+        # "other", "close" of "close up"
+        counts = token.pos == "ADJ" and low in RULES["fixed adjectives"]
         if counts or index in reading.phrasal or not reading.asserted(index):
             fixed.add(low)
     found: dict[str, dict[str, Token]] = {}
-    for index, token in enumerate(caption.tokens):
-        low, owner = token.text.lower(), reading.owner[index]
+    for index, (token, low) in enumerate(zip(caption.tokens, reading.lows)):
+        owner, lemma = reading.owner[index], reading.lemmas[index]
         # "A dog" turned into "a cat" is true of an image that shows a cat in its other half.
-        thing = owner >= 0 and not only_listed(reading, owner)
-        if token.pos == "NOUN" and not (thing and reading.lemmas[index] not in NOT_THINGS):
+        thing = owner >= 0 and not only_listed(reading, owner) and lemma not in NOT_THINGS
+        if token.pos == "NOUN" and not thing:
             continue
-        if "posture" in families(token.lemma.lower(), "VERB") and not acts(reading, index):
+        if "posture" in families(lemma, "VERB") and not acts(reading, index):
             continue
-        shared = low in taken or token.lemma.lower() in taken
-        if token.pos in FIXED or shared or low in fixed or len(uses[low]) > 1:
+        if token.pos in FIXED or {low, lemma} & taken or low in fixed or len(uses[low]) > 1:
             continue
         if token.text[0].isalnum():
             found.setdefault(token.pos, {}).setdefault(low, token)
@@ -133,15 +129,12 @@ def _rest(caption: Caption, word: str) -> list[str]:
     return sorted(low)
 
 
-def _exchanged(
-    caption: Caption, word: str, by: Token, rewrite: str, rule: str
-) -> Rewritten | Refused:
+def _exchanged(caption: Caption, word: str, by: Token, rule: str) -> Rewritten | Refused:
     """The caption with every occurrence of `word` replaced by the lemma of `by` in its form."""
     changes = []
     for index, token in enumerate(caption.tokens):
         if token.text.lower() == word:
             new = by.text.lower() if by.tag == token.tag else inflect(by.lemma, token.tag)
-            if by.pos == "PROPN":
-                new = by.text
+            new = by.text if by.pos == "PROPN" else new
             changes.append(SpanChange(index, index + 1, cased_like(new, caption, index)))
-    return checked(caption, *apply_changes(caption, changes), rewrite, False, rule)
+    return CandidateEdit(rule, changes).made(caption, NAME, False)

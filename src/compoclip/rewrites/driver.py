@@ -34,6 +34,17 @@ class CandidateEdit:
     level: int = 2
     refusal: Callable[[], str | None] | None = None
 
+    def made(self, caption: Caption, name: str, keeps_meaning: bool) -> Rewritten | Refused:
+        """Return the text as made by the rewrite `name`, or the check that it fails."""
+        refused = self.refusal() if self.refusal is not None else None
+        if refused is None:
+            changes = self.changes() if callable(self.changes) else self.changes
+            text, edits = self.whole or apply_changes(caption, changes)
+            refused = check(caption, text, edits)
+            if refused is None:
+                return Rewritten(text, name, keeps_meaning, self.rule, edits)
+        return Refused(refused)
+
 
 class Round(NamedTuple):
     """Start of a round of candidates, tried only if all earlier ones are invalid.
@@ -58,9 +69,6 @@ class SampledRewrite:
     """A rewrite that proposes candidate edits of a caption; the driver picks one.
 
     Attributes:
-        name: Name of the rewrite.
-        version: Raised whenever its texts change.
-        keeps_meaning: Whether it makes positives.
         none: Reason of the refusal without any candidate.
         propose: Yields candidates of a caption in sampled order.
     """
@@ -79,28 +87,14 @@ class SampledRewrite:
         """Return the first fluent and valid proposal."""
         if not caption.tokens:
             return Refused(EMPTY)
-        return first_fluent((self._draw(caption, each) for each in proposals), self.none)
 
-    def _draw(self, caption: Caption, proposal: Proposal) -> Draw | Refused | Round:
-        if isinstance(proposal, CandidateEdit):
-            return proposal.level, partial(self._make, caption, proposal)
-        return (2, lambda: proposal) if isinstance(proposal, Rewritten) else proposal
+        def draw(proposal: Proposal) -> Draw | Refused | Round:
+            if isinstance(proposal, CandidateEdit):
+                made = partial(proposal.made, caption, self.name, self.keeps_meaning)
+                return proposal.level, made
+            return (2, lambda: proposal) if isinstance(proposal, Rewritten) else proposal
 
-    def _make(self, caption: Caption, candidate: CandidateEdit) -> Rewritten | Refused:
-        refused = candidate.refusal() if candidate.refusal is not None else None
-        if refused is not None:
-            return Refused(refused)
-        changes = candidate.changes() if callable(candidate.changes) else candidate.changes
-        made = candidate.whole or apply_changes(caption, changes)
-        return checked(caption, *made, self.name, self.keeps_meaning, candidate.rule)
-
-
-def checked(
-    caption: Caption, text: str, edits: tuple[Edit, ...], name: str, keeps_meaning: bool, rule: str
-) -> Rewritten | Refused:
-    """Return the text as a rewrite of the caption, or the check that it fails."""
-    failed = check(caption, text, edits)
-    return Rewritten(text, name, keeps_meaning, rule, edits) if failed is None else Refused(failed)
+        return first_fluent(map(draw, proposals), self.none)
 
 
 def first_fluent(draws: Iterable[Draw | Refused | Round], reason: str) -> Rewritten | Refused:

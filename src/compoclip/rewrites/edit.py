@@ -17,6 +17,8 @@ from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
 from compoclip.captions.types import Caption, Token, is_address
 from compoclip.rewrites.base import Edit, fits_context, same_to_clip
 
+RULES = word_lists(__file__, "rules")  # which says what each list is for
+
 # --- Whether a word takes "a" or "an". ---
 
 _CONSONANT_SOUND = re.compile(
@@ -44,12 +46,6 @@ def article_for(word: str) -> str:
     if word[0].lower() in "aeiou" and not _CONSONANT_SOUND.match(word):
         return "an"
     return "a"
-
-
-def repaired(article: str, word: str) -> str:
-    """The article in the form that `word` needs, with the capital of the old one."""
-    new = article_for(word)
-    return new.capitalize() if article[:1].isupper() else new
 
 
 # --- Apply token-span changes to a caption, with the exact account of which characters changed. ---
@@ -86,24 +82,18 @@ def apply_changes(caption: Caption, changes: Iterable[SpanChange]) -> tuple[str,
             continue
         taken = any(other.first <= before < other.stop for other in ordered)
         gap = caption.text[article.end : caption.tokens[change.first].start]
-        new = repaired(article.text, change.text.split()[0])
+        new = article_for(change.text.split()[0])
+        new = new.capitalize() if article.text[0].isupper() else new
         if not taken and gap.isspace() and new != article.text:
-            articles.append(SpanChange(before, before + 1, new))
-    if articles:
-        ordered = sorted([*ordered, *articles])
-    parts: list[str] = []
-    edits: list[Edit] = []
-    old_end = length = 0
-    for change in ordered:
-        start, end = caption.tokens[change.first].start, caption.tokens[change.stop - 1].end
-        kept = caption.text[old_end:start]
-        length += len(kept)
-        edits.append(Edit(start, end, length, length + len(change.text)))
-        parts += [kept, change.text]
-        length += len(change.text)
-        old_end = end
-    parts.append(caption.text[old_end:])
-    return "".join(parts), tuple(edits)
+            articles.append(SpanChange(before, change.first, new))
+    text, edits, end = "", [], 0
+    for change in sorted([*ordered, *articles]):
+        start, last = caption.tokens[change.first].start, caption.tokens[change.stop - 1].end
+        text += caption.text[end:start]
+        edits.append(Edit(start, last, len(text), len(text) + len(change.text)))
+        text += change.text
+        end = last
+    return text + caption.text[end:], tuple(edits)
 
 
 def starts_sentence(tokens: tuple[Token, ...], index: int) -> bool:
@@ -115,10 +105,7 @@ def starts_sentence(tokens: tuple[Token, ...], index: int) -> bool:
 
 def exchanged(caption: Caption, a: tuple[int, int], b: tuple[int, int]) -> list[SpanChange]:
     """The two changes that exchange token spans `a` and `b`; a sentence capital stays in place."""
-    return [
-        SpanChange(*a, moved_text(caption, b, a[0])),
-        SpanChange(*b, moved_text(caption, a, b[0])),
-    ]
+    return [SpanChange(*to, moved_text(caption, by, to[0])) for to, by in ((a, b), (b, a))]
 
 
 def moved_text(caption: Caption, span: tuple[int, int], to: int) -> str:
@@ -149,10 +136,7 @@ def cased_like(new: str, caption: Caption, index: int) -> str:
 
 
 def on_word_boundaries(text: str, start: int, end: int) -> bool:
-    """Return whether [start, end) cuts no word: "red" inside "covered", "do" of "don't".
-
-    The possessive ending may be cut off ("dog" of "dog's").
-    """
+    """Return whether [start, end) cuts no word: "red" inside "covered", "do" of "don't"."""
     return not (_glued(text, start, before=True) or _glued(text, end, before=False))
 
 
@@ -195,29 +179,29 @@ def doubles_a_word(text: str, caption: Caption) -> bool:
     return bool(twice) and not twice <= {word.lower() for word in _TWICE.findall(caption.text)}
 
 
-def check(caption: Caption, text: str, edits: Iterable[Edit]) -> str | None:
-    """Why the rewritten text is invalid, or None when it is valid.
-
-    Rules 1 (differs to CLIP), 2 (edits cut no word) and 10 (at most 77 tokens), and no doubled
-    word. A caption that was cut for being too long is too long with any edit.
-    """
-    if caption.cut:
-        return TOO_LONG
-    if not all(on_word_boundaries(caption.text, e.start, e.end) for e in edits):
-        return CUTS_WORD
-    if same_to_clip(text, caption.text):
+def text_refusal(text: str, before: str, caption: Caption) -> str | None:
+    """Why the text made of `before`, a part of the caption, is invalid, or None."""
+    if same_to_clip(text, before):
         return SAME_TOKENS
     if doubles_a_word(text, caption):
         return DOUBLED
-    if not fits_context(text):
-        return TOO_LONG
-    return None
+    return None if fits_context(text) else TOO_LONG
+
+
+def check(caption: Caption, text: str, edits: Iterable[Edit]) -> str | None:
+    """Why the rewritten text is invalid, or None: rules 1 (differs to CLIP), 2 (edits cut no word)
+    and 10 (at most 77 tokens), and no doubled word."""
+    if caption.cut:
+        return TOO_LONG  # with any edit
+    if not all(on_word_boundaries(caption.text, e.start, e.end) for e in edits):
+        return CUTS_WORD
+    return text_refusal(text, caption.text, caption)
 
 
 # --- Put a lemma into the form of the word it replaces (Penn Treebank tags), with lemminflect. ---
 
 #: Nouns for stuff, of which there are no two: they are no replacement for a plural.
-MASS_NOUNS = word_lists(__file__, "rules").words("mass nouns")
+MASS_NOUNS = RULES["mass nouns"]
 # Plurals that the dictionary lists second, or does not list.
 _PLURALS = {"fish": "fish", "hoof": "hooves", "box": "boxes", "leaf": "leaves"}
 _INFLECTED = frozenset(("NNS", "VBG", "VBD", "VBN", "VBZ", "JJR", "JJS", "RBR", "RBS"))
@@ -226,11 +210,7 @@ _COMPARED = {"JJR": "more", "JJS": "most", "RBR": "more", "RBS": "most"}
 
 @lru_cache(maxsize=65536)
 def inflect(lemma: str, tag: str) -> str:
-    """`lemma` in the form `tag`; the last word of a noun phrase, the first of a phrasal verb.
-
-    Tags without inflection (NN, JJ, VB, VBP, ...) return the lemma. Unknown words follow the
-    regular rules; long adjectives are compared with "more" and "most".
-    """
+    """`lemma` in the form `tag`; the last word of a noun phrase, the first of a phrasal verb."""
     if tag not in _INFLECTED:
         return lemma
     from lemminflect import getInflection  # reads its tables on import

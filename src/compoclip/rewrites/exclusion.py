@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
-from compoclip.rewrites.edit import MASS_NOUNS
+from compoclip.rewrites.edit import MASS_NOUNS, RULES
 
 #: Why words may not take each other's place.
 RELATED, MAY_HOLD, INDEPENDENT = "related-words", "may-hold-as-well", "independent-attributes"
-
-_RULES = word_lists(__file__, "rules")  # which says what each list is for
 
 # --- Built-in families of words that exclude one another, for words of everyday pictures. ---
 #
@@ -34,25 +31,23 @@ UNIVERSAL = frozenset(("colour", "size", "pattern", "material", "shape"))
 ANY_THING = frozenset(("colour", "size", "pattern"))
 PEOPLE = frozenset(("people", "occupations", "athletes"))
 _HUMAN = PEOPLE | {"beings"}
+_LIVING = _HUMAN | {"animals"}
+_TALL = _LIVING | {"plants", "buildings"}
 _FAMILIES = word_lists(__file__, "families")
 #: Nouns that name no thing in the picture.
-NO_THINGS = _FAMILIES.words("NO THINGS")
+NO_THINGS = _FAMILIES["NO THINGS"]
 #: Nouns that nothing can stand for: no things, measures, surroundings.
-NOT_THINGS = NO_THINGS | _FAMILIES.words("MEASURES")
+NOT_THINGS = NO_THINGS | _FAMILIES["MEASURES"]
+#: Things of which there is some in most pictures, named or not.
+EVERYWHERE = RULES["everywhere"]
 Cells = tuple[tuple[str, ...], ...]
-
-
-class _Index(NamedTuple):
-    """Where each word stands: word -> (family, cell) pairs and word -> families, and the cells of
-    every family."""
-
-    places: Mapping[str, Sequence[tuple[str, int]]]
-    families: Mapping[str, frozenset[str]]
-    cells: Mapping[str, Cells]
+#: (lemma, weight) of candidates.
+Weighted = tuple[tuple[str, int], ...]
 
 
 @lru_cache(maxsize=8)
-def _index(pos: str) -> _Index:
+def _index(pos: str) -> tuple[Mapping[str, Sequence[tuple[str, int]]], Mapping[str, Cells]]:
+    """Word -> its (family, cell) pairs; family -> its cells."""
     cells: dict[str, Cells] = {}
     places: dict[str, list[tuple[str, int]]] = {}
     section = "NOUN" if pos == "PROPN" else pos
@@ -61,38 +56,37 @@ def _index(pos: str) -> _Index:
     if pos == "ADJ":
         rows += [(line, line) for line in _FAMILIES.rows("OPPOSITES")]
     for family, text in rows:
-        row = tuple(tuple(cell.replace("_", " ").split("/")) for cell in text.split())
-        cells[family] = row
-        for number, cell in enumerate(row):
+        cells[family] = tuple(tuple(c.replace("_", " ").split("/")) for c in text.split())
+        for number, cell in enumerate(cells[family]):
             for word in cell:
                 places.setdefault(word, []).append((family, number))
-    known = {word: frozenset(family for family, _ in found) for word, found in places.items()}
-    return _Index(places, known, cells)
+    return places, cells
 
 
+@lru_cache(maxsize=65536)
 def families(lemma: str, pos: str) -> frozenset[str]:
     """Names of the families that hold the word; empty when it is in none."""
-    return _index(pos).families.get(lemma.lower(), frozenset())
+    return frozenset(family for family, _ in _index(pos)[0].get(lemma.lower(), ()))
 
 
 def members(family: str, pos: str) -> tuple[str, ...]:
     """The words of a family."""
-    return tuple([word for cell in _index(pos).cells[family] for word in cell])
+    return tuple([word for cell in _index(pos)[1][family] for word in cell])
 
 
 def may_coincide(a: str, b: str, pos: str) -> bool:
     """Return whether both words share a cell of the lists, so that they can mean the same."""
-    places = _index(pos).places
+    places = _index(pos)[0]
     return a == b or not set(places.get(a.lower(), ())).isdisjoint(places.get(b.lower(), ()))
 
 
 @lru_cache(maxsize=16384)
 def exclusive(lemma: str, pos: str) -> tuple[str, ...]:
     """First words of the other cells of every family of the word: what it certainly is not."""
-    index = _index(pos)
+    places, cells = _index(pos)
     found: dict[str, None] = {}
-    for family, number in index.places.get(lemma.lower(), ()):
-        for other, cell in enumerate(index.cells[family]):
+    for family, number in places.get(lemma.lower(), ()):
+        for other, cell in enumerate(cells[family]):
             if other != number and not any(may_coincide(lemma, w, pos) for w in cell):
                 found[cell[0]] = None
     return tuple(found)
@@ -102,8 +96,7 @@ def exclusive(lemma: str, pos: str) -> tuple[str, ...]:
 def related(a: str, b: str, pos: str) -> bool:
     """Return whether two lemmas can mean the same or one is a kind of the other.
 
-    WordNet looks at every sense ("skirt" is also a woman); nouns that stand in different built-in
-    families are known to differ.
+    WordNet looks at every sense ("skirt" is also a woman); nouns of different families differ.
     """
     if a == b or may_coincide(a, b, pos):
         return True
@@ -129,9 +122,10 @@ def contrast(mine: Iterable[str], theirs: Iterable[str]) -> str | None:
 
 
 def excluded(a: str, b: str) -> bool:
-    """Return whether two adjectives exclude each other: they share a family of the lists, but no
-    cell, and neither belongs to a family in which the other has no opposite ("golden" is a
-    material and a colour, "dark" a colour and a lightness).
+    """Return whether two adjectives exclude each other.
+
+    They share a family of the lists, but no cell, and neither belongs to a family in which the
+    other has no opposite ("golden" is a material and a colour, "dark" a colour and a lightness).
     """
     mine, theirs = families(a, "ADJ"), families(b, "ADJ")
     if not mine & theirs or may_coincide(a, b, "ADJ") or may_coincide(b, "medium", "ADJ"):
@@ -147,26 +141,15 @@ def deny(a: str, b: str) -> bool:
     return excluded(a, b) or a in exclusive(b, "ADJ") or b in exclusive(a, "ADJ")
 
 
-# --- CandidateEdit lemmas for replacing a word, with weights; looked up once per word. ---
+# --- Candidate lemmas for replacing a word, with weights; looked up once per word. ---
 #
 # The built-in families come first, because their members exclude one another. Adjectives and verbs
 # outside them take WordNet's antonyms, nouns the words of families of their field; weighted by how
 # often the lemma occurs.
 
-Weighted = tuple[tuple[str, int], ...]
 
-#: Families of words for what other families name, too.
-_NO_KINDS = frozenset(("beings", "shapes", "sky", "letters of nature", "sports", "meals"))
-FIXED_ADJECTIVES = _RULES.words("fixed adjectives")
-LIGHT_VERBS = _RULES.words("light verbs")
-_SORTS = _RULES.words("sorts")
-_YOUNG = frozenset(("baby", "boy", "child", "girl", "kid", "toddler"))
-_WEATHER = frozenset(("cloudy", "foggy", "misty", "overcast", "rainy", "snowy", "stormy", "sunny"))
-_SKIES = _RULES.words("skies")
-_WITHOUT_SINGULAR = MASS_NOUNS | PLURAL_ONLY | {"people", "cattle"}
-_INTRANSITIVE = frozenset(("posture", "mood"))
-_TALL = frozenset(("people", "beings", "occupations", "athletes", "animals", "plants", "buildings"))
-_LIVING = frozenset(("people", "beings", "occupations", "athletes", "animals"))
+def _weighted(pos: str, words: Iterable[str]) -> Weighted:
+    return tuple((word, max(lexicon().count(word, pos), 1)) for word in dict.fromkeys(words))
 
 
 @lru_cache(maxsize=65536)
@@ -176,73 +159,74 @@ def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
     single: the word follows "a" or "an". plural: it is one. Either way it must name a thing one can
     count.
     """
-    unfit = _WITHOUT_SINGULAR if single else MASS_NOUNS if plural else frozenset[str]()
+    unfit = NOT_THINGS | RULES["sorts"]
+    if single or plural:
+        unfit |= MASS_NOUNS
+    if single:
+        unfit |= PLURAL_ONLY | {"people", "cattle"}
     lemma = compound if families(compound, "NOUN") or not families(head, "NOUN") else head
-    found = exclusive(lemma, "NOUN")
+    found: Iterable[str] = exclusive(lemma, "NOUN")
     if not found and families(lemma, "ADJ") & UNIVERSAL:  # "dressed in red"
         found = exclusive(lemma, "ADJ")
     if not found:  # Words of things of the same field of WordNet: what is made, what grows, ...
         # Its co-hyponyms are no candidates: "plot" beside "field", "sportsman" beside "player".
         fields = sorted(lexicon().fields(head, "NOUN"))
-        found = tuple([word for field in fields for word in _by_field().get(field, ())])
-    parts = compound.split(" ")
-    return _weighted(
-        "NOUN",
-        (
-            word
-            for word in found
-            if word not in NOT_THINGS
-            and word not in _SORTS
-            and word not in unfit
-            and not any(related(part, word, "NOUN") for part in {lemma, *parts})
-        ),
-    )
+        found = [word for field in fields for word in _by_field().get(field, ())]
+    parts = {lemma, *compound.split(" ")}
+    fit = (word for word in found if word not in unfit)
+    return _weighted("NOUN", (w for w in fit if not any(related(p, w, "NOUN") for p in parts)))
 
 
 @lru_cache(maxsize=1)
-def _by_field() -> Mapping[int, tuple[str, ...]]:
+def _by_field() -> Mapping[int, Iterable[str]]:
     """The first word of every cell of things, by its field."""
     found: dict[int, dict[str, None]] = {}
-    for family, cells in _index("NOUN").cells.items():
-        for cell in cells if family not in _NO_KINDS else ():
+    for family, cells in _index("NOUN")[1].items():
+        for cell in cells if family not in _FAMILIES["NAMED ELSEWHERE"] else ():
             for field in lexicon().fields(cell[0], "NOUN"):
                 found.setdefault(field, {})[cell[0]] = None
-    return {field: tuple(words) for field, words in found.items()}
+    return found
 
 
 @lru_cache(maxsize=16384)
-def modifier(lemma: str, tag: str, head: str) -> Weighted:
-    """Candidates for an adjective that describes `head` ("" when unknown): of its families, else
-    its opposites. What WordNet keeps beside it often holds as well: cute and picturesque.
+def modifier(lemma: str, head: str) -> Weighted:
+    """Candidates for an adjective that describes `head` ("" when unknown).
+
+    Of its families, else its opposites: what WordNet has beside it often holds as well (cute and
+    picturesque).
     """
-    if lemma in FIXED_ADJECTIVES:
+    if lemma in RULES["fixed adjectives"]:
         return ()
-    found = tuple(w for w in exclusive(lemma, "ADJ") if w != "medium")
+    found = [w for w in exclusive(lemma, "ADJ") if w != "medium"]
     if not found:
-        found = tuple(w for w in lexicon().antonyms(lemma, "ADJ") if lexicon().count(w, "ADJ"))
-        if not families(lemma, "ADJ") & UNIVERSAL:
-            found = tuple(w for w in found if not families(w, "ADJ") & UNIVERSAL)
+        universal = families(lemma, "ADJ") & UNIVERSAL
+        found = [
+            w
+            for w in lexicon().antonyms(lemma, "ADJ")
+            if lexicon().count(w, "ADJ") and (universal or not families(w, "ADJ") & UNIVERSAL)
+        ]
     fitting = (w for w in found if fits(lemma, w, head))
     return _weighted("ADJ", (w for w in fitting if not lexicon().related(lemma, w, "ADJ")))
 
 
 def fits(lemma: str, word: str, head: str) -> bool:
     """Return whether the opposite suits the noun: old men are not new, short hair is not tall."""
-    kinds = families(head, "NOUN")
-    if lemma == "old":
-        return word == ("young" if is_living(head) else "new")
-    if lemma == "little" and kinds & PEOPLE:
-        return False  # who is young
-    if lemma == "young" and head in _YOUNG:
-        return False
-    if lemma in _WEATHER and head not in _SKIES:
+    kinds, skies = families(head, "NOUN"), head in RULES["skies"]
+    match lemma:
+        case "old":
+            return word == ("young" if is_living(head) else "new")
+        case "little":
+            return not kinds & PEOPLE  # who is young
+        case "young":
+            return head not in RULES["young"]
+        case "clear":
+            return skies == ("weather" in families(word, "ADJ"))
+        case "open":
+            return bool(kinds - {"places"})  # "a closed field"
+        case "short" if kinds:
+            return word == ("tall" if kinds & _TALL else "long")
+    if lemma in RULES["weather"] and not skies:
         return bool((families(lemma, "ADJ") & families(word, "ADJ")) - {"weather"})
-    if lemma == "clear":
-        return (head in _SKIES) == ("weather" in families(word, "ADJ"))
-    if lemma == "open" and not kinds - {"places"}:
-        return False  # "a closed field"
-    if lemma == "short" and kinds:
-        return word == ("tall" if kinds & _TALL else "long")
     return True
 
 
@@ -253,32 +237,22 @@ def verb(lemma: str, transitive: bool) -> Weighted:
     Verbs outside the families only take antonyms: WordNet's co-hyponyms of verbs are ways of doing
     one thing, and often hold together ("skate", "slide").
     """
-    if lemma in LIGHT_VERBS:
+    if lemma in RULES["light verbs"]:
         return ()
-    found = tuple(
+    found = [
         word
         for word in exclusive(lemma, "VERB")
-        if bool(families(word, "VERB") & _INTRANSITIVE) != transitive
-    )
-    if not found:
-        found = lexicon().antonyms(lemma, "VERB")
+        if families(word, "VERB").isdisjoint(("posture", "mood")) == transitive
+    ] or lexicon().antonyms(lemma, "VERB")
     return _weighted("VERB", (w for w in found if not related(lemma, w, "VERB")))
-
-
-def _weighted(pos: str, words: Iterable[str]) -> Weighted:
-    return tuple((word, max(lexicon().count(word, pos), 1)) for word in dict.fromkeys(words))
 
 
 # --- What kinds of things two nouns name. ---
 
 _PERSON, _GROUP, _BODY, _ANIMAL = 18, 14, 8, 5  # WordNet's lexicographer files
-_ANYONE = _RULES.words("anyone")
-_ANIMATE = PEOPLE | {"animals"}
-#: Things of which there is some in most pictures, named or not.
-EVERYWHERE = _RULES.words("everywhere")
 _PARTS = tuple(
     tuple(frozenset(filter(None, map(str.strip, cell.split(",")))) for cell in row.split("|"))
-    for row in _RULES.rows("parts")
+    for row in RULES.rows("parts")
 )
 
 
@@ -287,32 +261,27 @@ def same_thing(a: str, b: str) -> bool:
     """Return whether two nouns, by their names or their heads, may name the same kind of thing."""
     rest, space, last = b.rpartition(" ")
     singular = rest + space + lemma_of(last, "NOUN", "NNS")
-    return any(
-        related(x, y, "NOUN")
-        for x in dict.fromkeys((a, head_noun(a)))
-        for y in dict.fromkeys((b, last, singular))
-    )
+    names = product({a, head_noun(a)}, {b, last, singular})
+    return any(related(x, y, "NOUN") for x, y in names)
 
 
 @lru_cache(maxsize=65536)
 def both_people(a: str, b: str) -> bool:
     """Return whether both may name the same people: "man", "skier", but not "man", "woman"."""
-    heads = head_noun(a), head_noun(b)
-    if heads[1] in exclusive(heads[0], "NOUN"):
-        return False
-    return all(map(_someone, heads))
+    first, second = head_noun(a), head_noun(b)
+    return second not in exclusive(first, "NOUN") and _someone(first) and _someone(second)
 
 
 def names_people(lemma: str) -> bool:
     """Return whether the lists know the noun for people, by their age, role or sport."""
-    return lemma in _ANYONE or bool(families(lemma, "NOUN") & PEOPLE)
+    return lemma in RULES["anyone"] or bool(families(lemma, "NOUN") & PEOPLE)
 
 
 @lru_cache(maxsize=16384)
 def is_living(lemma: str) -> bool:
     """Return whether the noun names people or animals, which alone sit where they do not stand."""
-    if families(lemma, "NOUN"):
-        return bool(families(lemma, "NOUN") & _LIVING)
+    if kinds := families(lemma, "NOUN"):
+        return bool(kinds & _LIVING)
     return _someone(lemma) or _ANIMAL in lexicon().fields(lemma, "NOUN")
 
 
@@ -327,7 +296,7 @@ def is_part(whole: str, part: str) -> bool:
     names, head = families(head_noun(whole), "NOUN"), head_noun(part)
     if _someone(head_noun(whole)):
         names |= PEOPLE
-    if names & _ANIMATE and lexicon().fields(head, "NOUN") == {_BODY}:
+    if names & {*PEOPLE, "animals"} and lexicon().fields(head, "NOUN") == {_BODY}:
         return True
     of_part = families(head, "NOUN")
     return any(

@@ -8,7 +8,7 @@ or replaces one. Each negative has one edit.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,22 +16,14 @@ from pathlib import Path
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
-from compoclip.errors import CompoclipError
+from compoclip.errors import require
 from compoclip.files import read_json
 from compoclip.rewrites.attested import act, attested, is_solid, kind_of, stays_still, tie
-from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
+from compoclip.rewrites.base import Edit, Refused, Rewritten, token_key
 from compoclip.rewrites.driver import UNATTESTED, Draw, Round, first_fluent
-from compoclip.rewrites.edit import (
-    DOUBLED,
-    MAX_DRAWS,
-    SAME_TOKENS,
-    TOO_LONG,
-    doubles_a_word,
-    inflect,
-)
+from compoclip.rewrites.edit import MAX_DRAWS, RULES, inflect, text_refusal
 from compoclip.rewrites.exclusion import (
     ANY_THING,
-    FIXED_ADJECTIVES,
     MAY_HOLD,
     contrast,
     excluded,
@@ -53,7 +45,7 @@ from compoclip.rewrites.legality import (
 )
 from compoclip.rewrites.reading import Reading
 from compoclip.rewrites.relations import (
-    TRUE_EVERYWHERE,
+    RELATIONS,
     as_link,
     is_symmetric,
     relation_refusal,
@@ -73,13 +65,8 @@ _REMEDY = "make one with scripts/build_graph_vocabulary.py"
 
 @dataclass(frozen=True, eq=False)
 class GraphVocabulary:
-    """The words of graph negatives: MosaiCLIP's lists N, A and R.
-
-    Attributes:
-        objects: Nouns, each once.
-        attributes: Adjectives and participles, each once.
-        relations: Prepositions and verbs, each once.
-    """
+    """The words of graph negatives, each once: MosaiCLIP's lists N (nouns), A (adjectives and
+    participles) and R (prepositions and verbs)."""
 
     objects: tuple[str, ...]
     attributes: tuple[str, ...]
@@ -102,14 +89,14 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
         CompoclipError: When the file is not a vocabulary or a list is empty.
     """
     data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
-    if not isinstance(data, dict) or data.get("format") != VOCABULARY_FORMAT:
-        raise CompoclipError(f"{path}: not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
+    known = isinstance(data, dict) and data.get("format") == VOCABULARY_FORMAT
+    require(known, path, f"not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
     lists: dict[str, tuple[str, ...]] = {}
     for kind in WORD_KINDS:
         words = data.get(kind)
-        listed = words if isinstance(words, list | dict) else ()
-        if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
-            raise CompoclipError(f"{path}: {kind} must be a list of words; {_REMEDY}")
+        listed = list(words) if isinstance(words, list | dict) else []
+        good = listed and all(isinstance(word, str) and word.strip() for word in listed)
+        require(good, path, f"{kind} must be a list of words; {_REMEDY}")
         plain = (" ".join(word.lower().replace("_", " ").split()) for word in listed)
         lists[kind] = tuple(dict.fromkeys(plain))
     return GraphVocabulary(**lists)
@@ -117,7 +104,8 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
 
 # --- Which words of a graph negative differ from its positive, and what they stand for. ---
 
-#: Name and span of a piece in the positive; the same piece in the negative, with place.
+
+#: Name and span of a piece of a sub-graph.
 _Piece = tuple[str, Span]
 
 
@@ -127,44 +115,41 @@ def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
     Pieces are attributes, nouns and relations. Exchanged ones are listed where they are now, with
     the range of what stood there; attributes or objects that were added have an empty range.
     """
+
+    runs: list[
+        tuple[list[_Piece], list[_Piece]]
+    ] = []  # at the same place in both, in the order of the text
+    for index in range(len(negative.objects)):
+        links, said, noun = _pieces(negative, index)
+        if index >= len(positive.objects):
+            runs.append(([], [*links, *said, *noun]))
+            continue
+        was, before, thing = _pieces(positive, index)
+        runs += [([a], [b]) for a, b in zip(was, links)]
+        if len(before) == len(said):
+            runs += [([a], [b]) for a, b in zip(before, said)]
+        else:
+            start = positive.objects[index].span.start
+            runs.append((before or [("", Span(start, start))], said))
+        runs.append((thing, noun))
     found: list[Edit] = []
     at = 0
-    for old, new in _aligned(positive, negative):
-        text = " ".join(name for name, _ in new)
-        if [name for name, _ in old] != [name for name, _ in new]:
-            spans = [span for _, span in old or new]
+    for old, now in runs:
+        text = " ".join(name for name, _ in now)
+        if [name for name, _ in old] != [name for name, _ in now]:
+            spans = [span for _, span in old or now]
             start, end = min(each.start for each in spans), max(each.end for each in spans)
             found.append(Edit(start, end, at, at + len(text)))
         at += len(text) + bool(text)
     return tuple(found)
 
 
-def _aligned(
-    positive: SubGraph, negative: SubGraph
-) -> Iterator[tuple[Sequence[_Piece], Sequence[_Piece]]]:
-    """Runs of pieces at the same place in both, in the order of the text."""
-    for index, new in enumerate(negative.objects):
-        if index >= len(positive.objects):
-            relation = negative.relations[index - 1]
-            added = [(relation_words(relation), relation.span)]
-            yield [], [*added, *_said(new), (new.name, new.span)]
-            continue
-        old = positive.objects[index]
-        if index:
-            links = (positive.relations[index - 1], negative.relations[index - 1])
-            was, is_now = ([(relation_words(r), r.span)] for r in links)
-            yield was, is_now
-        before, after = _said(old), _said(new)
-        if len(before) == len(after):
-            yield from (([a], [b]) for a, b in zip(before, after))
-        else:
-            nothing = ("", Span(old.span.start, old.span.start))
-            yield before or [nothing], after
-        yield [(old.name, old.span)], [(new.name, new.span)]
-
-
-def _said(node: GraphObject) -> list[_Piece]:
-    return [(attribute.name, attribute.span) for attribute in node.attributes]
+def _pieces(graph: SubGraph, index: int) -> Iterator[list[_Piece]]:
+    """The names and spans of the relation before an object, of its attributes, and its own."""
+    node = graph.objects[index]
+    yield [(relation_words(r), r.span) for r in graph.relations[max(index - 1, 0) : index]]
+    yield [(attribute.name, attribute.span) for attribute in node.attributes]
+    yield [(node.name, node.span)]
 
 
 # --- The graph transforms of MosaiCLIP: where a sub-graph can be edited, and what comes of it. ---
@@ -176,11 +161,8 @@ NEW_OBJECT, NEW_RELATION, NEW_ATTRIBUTE = "replace-object", "replace-relation", 
 JOIN = "join-object"
 
 NO_CANDIDATE = "no-candidate"
-_PARTITIVE = ("of", "has", "have", "having")
 SAID = "said-by-caption"
 _NOUN_DRAWS = 40
-_WORN = frozenset(("boot", "roller", "skate", "ski"))
-_DRESSED = frozenset(("in", "with"))
 Choice = tuple[str, ...]
 
 
@@ -200,20 +182,19 @@ class Slot:
 
 def slots_of(positive: SubGraph) -> Iterator[Slot]:
     """Every edit of a sub-graph, as the paper orders them: object, relation, attribute."""
-    if len(positive.objects) == 1:
-        for place in range(len(positive.objects[0].attributes)):
-            yield Slot(OBJ, NEW_ATTRIBUTE, positive, 0, place)
-        return
-    yield Slot(REL, SWAP_OBJECTS, positive)
-    yield Slot(REL, NEW_OBJECT, positive, 0)
-    yield Slot(REL, NEW_OBJECT, positive, 1)
-    yield Slot(REL, NEW_RELATION, positive)
-    yield Slot(REL, JOIN, positive)
-    if all(node.attributes for node in positive.objects):
-        yield Slot(ATTR, SWAP_ATTRIBUTES, positive)
-    for index, node in enumerate(positive.objects):
+    objects = positive.objects
+    if len(objects) > 1:
+        yield Slot(REL, SWAP_OBJECTS, positive)
+        yield Slot(REL, NEW_OBJECT, positive, 0)
+        yield Slot(REL, NEW_OBJECT, positive, 1)
+        yield Slot(REL, NEW_RELATION, positive)
+        yield Slot(REL, JOIN, positive)
+        if all(node.attributes for node in objects):
+            yield Slot(ATTR, SWAP_ATTRIBUTES, positive)
+    category = ATTR if len(objects) > 1 else OBJ
+    for index, node in enumerate(objects):
         for place in range(len(node.attributes)):
-            yield Slot(ATTR, NEW_ATTRIBUTE, positive, index, place)
+            yield Slot(category, NEW_ATTRIBUTE, positive, index, place)
 
 
 @dataclass(frozen=True)
@@ -263,16 +244,15 @@ class Transform:
         return last if isinstance(last, Refused) else result
 
     def _levels(self, slot: Slot, least: int) -> Callable[[Choice], int]:
-        """How well the words of a negative go together, as a function of those drawn; of those that
-        are below `least` only that they are.
-        """
+        """The function that says how well the words of a negative go together."""
         if not self.valid:
             return lambda choice: 2
-        rule, names = slot.rule, tuple(self.reading.names[node] for node in slot.positive.nodes)
-        partitive = any(relation_words(each) in _PARTITIVE for each in slot.positive.relations)
-        if partitive and rule in (NEW_OBJECT, SWAP_OBJECTS):
+        rule, positive = slot.rule, slot.positive
+        names = tuple(self.reading.names[node] for node in positive.nodes)
+        links = {relation_words(each) for each in positive.relations}
+        if rule in (NEW_OBJECT, SWAP_OBJECTS) and links & {"of", "has", "have", "having"}:
             return lambda choice: 0  # "a plate of sheep"; a kitchen that has pots may have food
-        said = _said_together(slot.positive, names)
+        said = _said_together(positive, names)
         # Of the caption's own words that stay, the counts may know nothing.
         stay = [name for i, name in enumerate(names) if rule != NEW_OBJECT or i != slot.node]
         known = rule == JOIN or all(attested().knows(head_noun(name)) for name in stay)
@@ -282,19 +262,18 @@ class Transform:
 
         def level_of(choice: Choice) -> int:
             fair = not known or alike or (placeable and sense_of(choice[0]).placed)
-            floor = 1 if fair else -1
+            floor, level = 1 if fair else -1, 2
             negative, lemmas = self._edited(slot, choice)
-            level = 2
             for each in _said_together(negative, lemmas):
                 if each not in said:
                     level = min(level, phrase_level(*each))
                     if level < least or level <= floor:
                         break
             level = max(level, floor)
-            if rule == JOIN and level < 2:
-                return 0
+            if rule == JOIN:
+                return level if level == 2 else 0
             if rule == NEW_ATTRIBUTE and not level:
-                old = slot.positive.objects[slot.node].attributes[slot.attribute].name.lower()
+                old = positive.objects[slot.node].attributes[slot.attribute].name.lower()
                 kin = bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING)
                 natural = attested().has_other_colours(choice[0], head_noun(lemmas[slot.node]))
                 return int(kin and not natural)
@@ -304,40 +283,35 @@ class Transform:
 
     def lists(self, slot: Slot) -> tuple[Choice, ...]:
         """The words to draw from, a list for each word that the edit needs."""
-        words = self.vocabulary
+        words, valid, positive = self.vocabulary, self.valid, slot.positive
         if slot.rule == NEW_OBJECT:
             return (words.objects,)
         if slot.rule == NEW_RELATION:
-            old = relation_words(slot.positive.relations[0])
-            return (relation_candidates(words, old) if self.valid else words.relations,)
+            old = relation_words(positive.relations[0])
+            return (relation_candidates(words, old) if valid else words.relations,)
         if slot.rule == JOIN:
-            vague = TRUE_EVERYWHERE if self.valid else ()
+            vague = RELATIONS["true everywhere"] if valid else ()
             kept = (each for each in words.relations if sense_of(each).preposition not in vague)
             return tuple(kept), words.attributes, words.objects
-        if slot.rule == NEW_ATTRIBUTE and not self.valid:
+        if slot.rule != NEW_ATTRIBUTE:
+            return ()
+        if not valid:
             return (words.attributes,)
-        if slot.rule == NEW_ATTRIBUTE:
-            attribute = slot.positive.objects[slot.node].attributes[slot.attribute]
-            if "fashioned" in self.reading.lows:
-                return ((),)
-            head = head_noun(self.reading.names[slot.positive.nodes[slot.node]])
-            tag = self.reading.tag(attribute.span) or "JJ"
-            return (attribute_candidates(words, attribute.name, tag, head),)
-        return ()
+        if "fashioned" in self.reading.lows:
+            return ((),)
+        attribute = positive.objects[slot.node].attributes[slot.attribute]
+        head = head_noun(self.reading.names[positive.nodes[slot.node]])
+        tag = self.reading.tag(attribute.span) or "JJ"
+        return (attribute_candidates(words, attribute.name, tag, head),)
 
     def make(self, slot: Slot, choice: Choice) -> Rewritten | Refused:
         """The negative with the given words, or the rule that it breaks."""
-        refusal = self._refusal(slot, choice) if self.valid else None
-        if refusal is not None:
+        if self.valid and (refusal := self._refusal(slot, choice)) is not None:
             return Refused(refusal)
         negative, lemmas = self._edited(slot, choice)
         text = phrase(negative)
-        if same_to_clip(text, phrase(slot.positive)):
-            return Refused(SAME_TOKENS)
-        if doubles_a_word(text, self.reading.caption):
-            return Refused(DOUBLED)
-        if not fits_context(text):
-            return Refused(TOO_LONG)
+        if refusal := text_refusal(text, phrase(slot.positive), self.reading.caption):
+            return Refused(refusal)
         if self.valid and (
             token_key(text) in self.reading.said or implied(negative, lemmas, self.reading)
         ):
@@ -347,76 +321,76 @@ class Transform:
 
     def _refusal(self, slot: Slot, choice: Choice) -> str | None:
         reading, positive = self.reading, slot.positive
+        node = positive.nodes[slot.node]
         if slot.rule == NEW_ATTRIBUTE:
-            return attribute_refusal(reading, positive.nodes[slot.node], choice[0])
+            return attribute_refusal(reading, node, choice[0])
+        if slot.rule == JOIN:
+            return noun_refusal(reading, choice[2])
         if slot.rule == NEW_OBJECT:
-            node = positive.nodes[slot.node]
-            plural = reading.plural[node]
             said = head_noun(reading.names[node])
             kinds = {kind_of(choice[0]), kind_of(said)}
-            worn = "clothing" in kinds and not (
-                len(kinds) == 1 and positive.objects[slot.node].attributes
-            )
-            if said == "water" and "waters" in kinds:
-                return MAY_HOLD
+            plain = len(kinds) > 1 or not positive.objects[slot.node].attributes
             links = {relation_words(each) for each in positive.relations}
-            if worn and not links.isdisjoint(_DRESSED):
-                return MAY_HOLD  # "a man in a field" may be in an apron as well, and in a hat
+            # "a man in a field" may be in an apron as well, and in a hat
+            dressed = "clothing" in kinds and plain and links & {"in", "with"}
+            if dressed or (said == "water" and "waters" in kinds):
+                return MAY_HOLD
+            plural = reading.plural[node]
             return noun_refusal(reading, choice[0], reading.names[node], plural=plural)
         if slot.rule == NEW_RELATION:
             old, new = sense_of(relation_words(positive.relations[0])), sense_of(choice[0])
             target = head_noun(reading.names[positive.nodes[1]])
-            if (new.verb == "watch" and old.verb == "play") or (
-                new.verb == "wear" and target in _WORN
-            ):
+            watches = new.verb == "watch" and old.verb == "play"
+            if watches or (new.verb == "wear" and target in RULES["worn on the feet"]):
                 return MAY_HOLD  # who plays a video game watches it, who is on skis wears them
-        if slot.rule == JOIN:
-            return noun_refusal(reading, choice[2])
         ends = (positive.nodes[0], positive.nodes[1])
         mine, theirs = ([a.name for a in node.attributes] for node in positive.objects)
         symmetric = is_symmetric(relation_words(positive.relations[0]).split())
+        swapped = slot.rule == SWAP_ATTRIBUTES
         if slot.rule == SWAP_OBJECTS and symmetric:
             return SYMMETRIC
-        if slot.rule == SWAP_ATTRIBUTES:
-            if symmetric and same_thing(*(reading.names[end] for end in ends)):
-                return SYMMETRIC
-            if (refusal := contrast(mine, theirs)) is not None:
-                return refusal
+        if swapped and symmetric and same_thing(*(reading.names[end] for end in ends)):
+            return SYMMETRIC
+        if swapped and (refusal := contrast(mine, theirs)) is not None:
+            return refusal
         return restated(reading, ends, (mine, theirs))
 
     def _edited(self, slot: Slot, choice: Choice) -> tuple[SubGraph, tuple[str, ...]]:
         """The negative, and the lemmas of its objects."""
-        positive = slot.positive
-        lemmas = tuple(self.reading.names[node] for node in positive.nodes)
+        positive, reading = slot.positive, self.reading
+        nodes, lemmas = positive.nodes, tuple(reading.names[node] for node in positive.nodes)
         objects, relations = list(positive.objects), positive.relations
+        node = objects[slot.node]
         if slot.rule == SWAP_OBJECTS:
-            objects.reverse()
-            relation = relations[0]
-            old, new = (self.reading.plural[node] for node in positive.nodes)
-            if old != new and self.reading.tag(relation.span) in ("VBZ", "VBP"):
+            relation, (old, new) = relations[0], (reading.plural[each] for each in nodes)
+            if old != new and reading.tag(relation.span) in ("VBZ", "VBP"):
                 # A finite verb takes the number of its new subject.
                 lemma, (_, *rest) = relation.name.split()[0], relation_words(relation).split()
                 words = [lemma if new else inflect(lemma, "VBZ"), *rest]
                 relation = replace(relation, words=" ".join(words))
-            return SubGraph(tuple(objects), (relation,), positive.nodes[::-1]), lemmas[::-1]
-        if slot.rule == SWAP_ATTRIBUTES:
-            pair = (objects[0].attributes, objects[1].attributes)
-            objects = [replace(o, attributes=a) for o, a in zip(objects, pair[::-1])]
+            objects, relations = objects[::-1], (relation,)
+            nodes, lemmas = nodes[::-1], lemmas[::-1]
+        elif slot.rule == SWAP_ATTRIBUTES:
+            pair = (objects[1].attributes, objects[0].attributes)
+            objects = [replace(each, attributes=a) for each, a in zip(objects, pair)]
         elif slot.rule == NEW_ATTRIBUTE:
-            node = objects[slot.node]
             attributes = list(node.attributes)
             attributes[slot.attribute] = replace(attributes[slot.attribute], name=choice[0])
             objects[slot.node] = replace(node, attributes=tuple(attributes))
         elif slot.rule == NEW_OBJECT:
-            plural = self.reading.plural[positive.nodes[slot.node]]
+            plural = reading.plural[nodes[slot.node]]
             name = inflect(choice[0], "NNS") if plural else choice[0]
-            objects[slot.node] = replace(objects[slot.node], name=name)
+            objects[slot.node] = replace(node, name=name)
             lemmas = (*lemmas[: slot.node], choice[0], *lemmas[slot.node + 1 :])
         elif slot.rule == NEW_RELATION:
             relations = (replace(relations[0], words=as_link(choice[0])),)
-        else:
-            return _joined(positive, choice), (*lemmas, choice[2])
-        return SubGraph(tuple(objects), relations, positive.nodes), lemmas
+        else:  # a relation to a further object of one attribute
+            name, count = choice[0], len(objects)
+            end = Span(objects[-1].span.end, objects[-1].span.end)
+            link = GraphRelation(count - 1, name, count, end, words=as_link(name))
+            objects.append(GraphObject(choice[2], end, (GraphAttribute(choice[1], end),)))
+            relations, nodes, lemmas = (*relations, link), (*nodes, -1), (*lemmas, choice[2])
+        return SubGraph(tuple(objects), relations, nodes), lemmas
 
 
 def _said_together(graph: SubGraph, lemmas: tuple[str, ...]) -> list[tuple[str, str, str]]:
@@ -434,20 +408,19 @@ def phrase_level(subject: str, words: str, target: str) -> int:
     known, mine, other = attested(), head_noun(subject), head_noun(target)
     if not subject:
         return known.level("mod", words.rpartition(" ")[2], other)
-    sense = sense_of(words)
-    where = preposition(sense.preposition) if sense.preposition else ""
+    verb, where = sense_of(words)
+    where = preposition(where) if where else ""
     levels = []
-    if sense.verb:
-        done = max(known.level(kind, mine, sense.verb) for kind in ("subj", "done"))
-        levels.append(done if done == 2 or is_living(mine) or stays_still(sense.verb) else 0)
+    if verb:
+        done = max(known.level(kind, mine, verb) for kind in ("subj", "done"))
+        levels.append(done if done == 2 or is_living(mine) or stays_still(verb) else 0)
+        levels.append(known.graded(act(mine, verb, where, other)))
         if not where:
-            levels.append(known.level("obj", sense.verb, other) - 1)  # word by word
-        levels.append(known.graded(act(mine, sense.verb, where, other)))
+            levels.append(known.level("obj", verb, other) - 1)  # word by word
     if where:
-        governor = sense.verb or mine
-        levels.append(known.level("vp" if sense.verb else "np", governor, where))
+        governor, part = (verb, "VERB") if verb else (mine, "NOUN")
+        levels.append(known.level("vp" if verb else "np", governor, where))
         levels.append(known.level("pn", where, other))
-        part = "VERB" if sense.verb else "NOUN"
         levels.append(known.graded(tie(governor, part, where, other)))
     return min(levels)
 
@@ -462,16 +435,15 @@ def relation_candidates(vocabulary: GraphVocabulary, relation: str) -> tuple[str
 def attribute_candidates(
     vocabulary: GraphVocabulary, attribute: str, tag: str, head: str
 ) -> tuple[str, ...]:
-    """The attributes of the vocabulary that deny this one of an object named `head`.
+    """The attributes of the vocabulary that deny this one, of a Penn tag, of an object `head`.
 
     Another colour for a colour, another size for a size, another posture for "sitting", else
-    opposites and adjectives of the same kind by WordNet. tag: Penn tag of the attribute. Empty when
-    none is known.
+    opposites and adjectives of the same kind by WordNet. Empty when none is known.
     """
     lemma = attribute.lower().rpartition(" ")[2]
-    if lemma in FIXED_ADJECTIVES:
+    if lemma in RULES["fixed adjectives"]:
         return ()
-    contrasts = {word for word, _ in modifier(lemma, tag, head)}
+    contrasts = {word for word, _ in modifier(lemma, head)}
     doing = exclusive(lemma_of(lemma, "VERB", "VBG"), "VERB") if tag == "VBG" else ()
 
     def denies(word: str) -> bool:
@@ -481,14 +453,3 @@ def attribute_candidates(
         return word in contrasts or acts
 
     return tuple(w for w in vocabulary.attributes if denies(w) and not related(lemma, w, "ADJ"))
-
-
-def _joined(positive: SubGraph, choice: Choice) -> SubGraph:
-    """The sub-graph with a relation to a further object of one attribute."""
-    end = Span(positive.objects[-1].span.end, positive.objects[-1].span.end)
-    further = GraphObject(choice[2], end, (GraphAttribute(choice[1], end),))
-    link = GraphRelation(len(positive.objects) - 1, choice[0], len(positive.objects), end)
-    link = replace(link, words=as_link(choice[0]))
-    return SubGraph(
-        (*positive.objects, further), (*positive.relations, link), (*positive.nodes, -1)
-    )

@@ -8,14 +8,14 @@ little, a true one teaches the wrong thing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import groupby, product
 from typing import cast
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.lists import word_lists
 from compoclip.captions.subgraphs import SubGraph, relation_words
 from compoclip.captions.types import Token
-from compoclip.rewrites.edit import ARTICLES, MASS_NOUNS
+from compoclip.rewrites.edit import ARTICLES, MASS_NOUNS, RULES
 from compoclip.rewrites.exclusion import (
     EVERYWHERE,
     MAY_HOLD,
@@ -32,8 +32,8 @@ from compoclip.rewrites.exclusion import (
     related,
     same_thing,
 )
-from compoclip.rewrites.reading import Mention, MentionLink, Reading, of_last
-from compoclip.rewrites.relations import SAYING_LITTLE, is_symmetric, preposition_synonyms, sense_of
+from compoclip.rewrites.reading import STARTS, Mention, MentionLink, Reading
+from compoclip.rewrites.relations import RELATIONS, is_symmetric, preposition_synonyms, sense_of
 
 SYMMETRIC = "symmetric-relation"
 NOT_ASSERTED = "not-asserted"
@@ -43,9 +43,8 @@ NO_PLURAL = "has-no-plural"
 
 # --- Whether an exchange of two parts of a caption changes what it says. ---
 
-_OPEN_LINKS = (MentionLink.SYMMETRIC, MentionLink.COORDINATED, MentionLink.START)
+_OPEN_LINKS = (MentionLink.SYMMETRIC, *STARTS)
 _SAME_PLACE = (frozenset(("in", "at", "inside", "within")), frozenset(("on", "upon", "atop")))
-_PLURAL_WORDS = word_lists(__file__, "rules").words("plural words")
 _Span = tuple[int, int]
 
 
@@ -64,8 +63,20 @@ def arguments(s: Reading, x: int, z: int) -> bool:
         and related(s.head_lemma(x + 1), s.head_lemma(z + 1), "NOUN")
     ):
         return False  # "a man on a bench and a boy on a bench"
-    asserted = s.asserted(mentions[x].head) or s.asserted(mentions[z].head)
-    return asserted and not _same_role(mentions, x, z)
+    if not (s.asserted(mentions[x].head) or s.asserted(mentions[z].head)):
+        return False
+    # Whether the same words tie both to the same thing: "in a hat ... in a park".
+    (words_x, root_x), (words_z, root_z) = _governor(mentions, x), _governor(mentions, z)
+    if root_x != root_z or not words_x or not words_z:
+        return True
+    if words_x == words_z:
+        return False
+    ends = {words_x[-1], words_z[-1]}
+    if not mentions[x].link is mentions[z].link is MentionLink.PLACE:
+        return True
+    if len(ends) == 1 or any(ends <= group for group in _SAME_PLACE):
+        return False
+    return ends == {"on", "in"} or " ".join(words_z) not in preposition_synonyms(" ".join(words_x))
 
 
 def _heads_clause(mentions: tuple[Mention, ...], place: int) -> bool:
@@ -84,36 +95,17 @@ def _governor(mentions: tuple[Mention, ...], place: int) -> tuple[tuple[str, ...
     return mentions[place].words, mentions[place].root
 
 
-def _same_role(mentions: tuple[Mention, ...], x: int, z: int) -> bool:
-    """Return whether the same words tie both to the same thing: "in a hat ... in a park"."""
-    (words_x, root_x), (words_z, root_z) = _governor(mentions, x), _governor(mentions, z)
-    if root_x != root_z or not words_x or not words_z:
-        return False
-    if words_x == words_z:
-        return True
-    last_x, last_z = words_x[-1], words_z[-1]
-    if mentions[x].link is not MentionLink.PLACE or mentions[z].link is not MentionLink.PLACE:
-        return False
-    if last_x == last_z or any({last_x, last_z} <= group for group in _SAME_PLACE):
-        return True
-    return {last_x, last_z} != {"on", "in"} and (
-        " ".join(words_z) in preposition_synonyms(" ".join(words_x))
-    )
-
-
-def numbers_differ(s: Reading, a: int, b: int) -> bool:
+def numbers_differ(s: Reading, *nouns: int) -> bool:
     """Return whether exactly one of two singular-looking nouns is counted as many ("two fish")."""
-    counted = []
-    for index in (a, b):
-        first = s.mentions[s.owner[index]].first if s.owner[index] >= 0 else index
-        counted.append(any(map(is_many, s.caption.tokens[first:index])))
+    firsts = [s.mentions[s.owner[i]].first if s.owner[i] >= 0 else i for i in nouns]
+    counted = [any(map(is_many, s.caption.tokens[a:b])) for a, b in zip(firsts, nouns)]
     return counted[0] != counted[1]
 
 
 def is_many(token: Token) -> bool:
     """Return whether the word before a noun counts it as more than one."""
     word = token.text.lower()
-    return word in _PLURAL_WORDS or (token.pos == "NUM" and word not in ("one", "1", "a"))
+    return word in RULES["plural words"] or (token.pos == "NUM" and word not in ("one", "1", "a"))
 
 
 def modifiers(s: Reading, a: int, b: int, pos: str) -> bool:
@@ -123,19 +115,15 @@ def modifiers(s: Reading, a: int, b: int, pos: str) -> bool:
         return False
     if pos == "ADJ" and contrast((first,), (second,)) is not None:
         return False
-    heads = [[s.head_lemma(i) for i in described_by(s, at)] for at in (a, b)]
+    heads = [[s.head_lemma(i) for i in _described_by(s, at)] for at in (a, b)]
     return all(heads) and not any(related(*pair, "NOUN") for pair in product(*heads))
 
 
-def described_by(s: Reading, index: int) -> frozenset[int]:
-    """Mentions that the modifier at token `index` may belong to.
-
-    Inside a noun phrase that one; before one ("red and blue balls") that one; else ("the cat next
-    to the mat is black") the phrase before it and all that this one may be tied to.
-    """
+def _described_by(s: Reading, index: int) -> Iterable[int]:
+    """Mentions that the modifier at token `index` may belong to."""
     tokens = s.caption.tokens
     if s.owner[index] >= 0:
-        return frozenset((s.owner[index],))
+        return (s.owner[index],)
     after = index + 1
     while (
         after < len(tokens)
@@ -144,8 +132,8 @@ def described_by(s: Reading, index: int) -> frozenset[int]:
     ):
         after += 1
     if after < len(tokens) and s.owner[after] >= 0 and tokens[after].pos not in ("DET", "PRON"):
-        return frozenset((s.owner[after],))
-    return frozenset(_behind(s, index))
+        return (s.owner[after],)
+    return _behind(s, index)
 
 
 def _behind(s: Reading, index: int) -> range:
@@ -168,47 +156,43 @@ def phrases(s: Reading, x: int, z: int) -> bool:
 
 
 def _content(s: Reading, mention: int) -> tuple[str, ...]:
-    m = s.mentions[mention]
-    words = [
-        t.lemma.lower()
-        for t in s.caption.tokens[m.first : m.stop]
-        if t.pos not in ("DET", "PRON", "PUNCT")
-    ]
-    return tuple(words) or (s.caption.tokens[m.head].text.lower(),)
+    first, stop, head, *_ = s.mentions[mention]
+    tokens = s.caption.tokens[first:stop]
+    words = [t.lemma.lower() for t in tokens if t.pos not in ("DET", "PRON", "PUNCT")]
+    return tuple(words) or (s.lows[head],)
 
 
-def verbs(s: Reading, a: _Span, b: _Span) -> bool:
-    """Return whether two verbs (spans of tokens, a before b) may be exchanged.
+def verbs(s: Reading, i: int, j: int) -> bool:
+    """Return whether the verbs at tokens i < j may be exchanged.
 
     Both have an object of their own, or they have different subjects.
     """
-    tokens = s.caption.tokens
-    first, second = s.lemmas[a[1] - 1], s.lemmas[b[1] - 1]
-    alike = related(first, second, "VERB") or tokens[a[1] - 1].tag != tokens[b[1] - 1].tag
-    if alike or not (s.asserted(a[0]) or s.asserted(b[0])):
+    first, second = s.lemmas[i], s.lemmas[j]
+    alike = related(first, second, "VERB") or s.caption.tokens[i].tag != s.caption.tokens[j].tag
+    if alike or not (s.asserted(i) or s.asserted(j)):
         return False
-    objects = [(*s.owner, -1)[stop] for _, stop in (a, b)]  # right after the verb
+    objects = [(*s.owner, -1)[verb + 1] for verb in (i, j)]  # right after the verb
     if max(objects) >= 0:
         return min(objects) >= 0 and not related(*map(s.head_lemma, objects), "NOUN")
-    subjects = [subject_of(s, verb) for verb in (a, b)]
+    subjects = [subject_of(s, verb) for verb in (i, j)]
     if min(subjects) < 0 or related(*map(s.head_lemma, subjects), "NOUN"):
         return False
     starts_own = s.mentions[subjects[1]].link in (MentionLink.COORDINATED, MentionLink.SYMMETRIC)
     return starts_own or second in exclusive(first, "VERB")
 
 
-def subject_of(s: Reading, verb: _Span) -> int:
-    """The mention that is the subject of a verb, a token span; -1 without one.
+def subject_of(s: Reading, verb: int) -> int:
+    """The mention that is the subject of the verb at a token; -1 without one.
 
     Only auxiliaries, adverbs or "that" may stand in between.
     """
-    tokens, index = s.caption.tokens, verb[0] - 1
-    while index >= 0 and s.owner[index] < 0:
-        token = tokens[index]
-        if token.pos not in ("AUX", "ADV") and token.text.lower() not in ("that", "which", "who"):
-            return -1
-        index -= 1
-    return s.owner[index] if index >= 0 else -1
+    for index in range(verb - 1, -1, -1):
+        if s.owner[index] >= 0:
+            return s.owner[index]
+        between = s.caption.tokens[index].pos in ("AUX", "ADV")
+        if not between and s.lows[index] not in ("that", "which", "who"):
+            break
+    return -1
 
 
 def nouns(s: Reading, i: int, j: int) -> bool:
@@ -249,19 +233,13 @@ def same_parts(s: Reading, a: _Span, b: _Span) -> bool:
     return old == new or (None in old and parts_of(s) == parts(new))
 
 
-@of_last
-def parts_of(s: Reading) -> list[tuple[str, ...]]:
-    """The parts of the caption itself."""
-    return parts(items(s))
-
-
 _AS_ITEMS: dict[str, str | None] = {
     **dict.fromkeys(("and", "or", "but", ",", ";", ".")),
     **dict.fromkeys(ARTICLES, "a"),
 }
 
 
-@of_last
+@lru_cache(maxsize=1)
 def items(s: Reading) -> list[str | None]:
     """The words of the caption, None at coordinations and symmetric links."""
     words = [_AS_ITEMS.get(word, word) for word in s.lows]
@@ -275,6 +253,12 @@ def parts(words: list[str | None]) -> list[tuple[str, ...]]:
     """The stretches between the Nones, in alphabetical order: what is said, whatever the order."""
     runs = (tuple(run) for said, run in groupby(words, lambda word: word is not None) if said)
     return sorted(cast(Iterable[tuple[str, ...]], runs))
+
+
+@lru_cache(maxsize=1)
+def parts_of(s: Reading) -> list[tuple[str, ...]]:
+    """The parts of the caption itself."""
+    return parts(items(s))
 
 
 # --- Whether a thing is a thing, what is said of it, and whether another may be meant. ---
@@ -293,13 +277,12 @@ def names_together(tokens: tuple[Token, ...], index: int) -> bool:
 
 def only_listed(s: Reading, place: int) -> bool:
     """Return whether a mention is only listed ("a star and a ball"): more may be in the image."""
-    listing = (MentionLink.START, MentionLink.COORDINATED)
-    tied = any(mention.link not in listing for mention in s.mentions[place : place + 2])
+    tied = any(mention.link not in STARTS for mention in s.mentions[place : place + 2])
     return not (tied or _is_described(s, place))
 
 
 def may_tie_alike(s: Reading, first: int, stop: int) -> bool:
-    """Return whether the relation at tokens [first, stop) may tie a thing to one of the same kind.
+    """Return whether the relation at tokens [first, stop) may tie two things of one kind.
 
     "A star above a star" says nothing that "a star below a star" denies.
     """
@@ -310,14 +293,11 @@ def may_tie_alike(s: Reading, first: int, stop: int) -> bool:
 
 
 def has_namesake(s: Reading, *places: int) -> bool:
-    """Return whether another mention may be of the same kind as one of these: a claim that is
-    false of one may be true of the other."""
-    return any(
-        related(s.head_lemma(place), s.head_lemma(other), "NOUN")
-        for place in places
-        for other in range(len(s.mentions))
-        if other != place
-    )
+    """Return whether another mention may be of the same kind as one of these, so that a claim that
+    is false of one may be true of the other."""
+    heads = [s.head_lemma(place) for place in range(len(s.mentions))]
+    pairs = ((place, other) for place in places for other in range(len(heads)) if other != place)
+    return any(related(heads[place], heads[other], "NOUN") for place, other in pairs)
 
 
 def restated(
@@ -331,30 +311,27 @@ def restated(
     subject, target = (s.names[end] for end in ends)
     if same_thing(subject, target) and not any(deny(a, b) for a, b in product(*attributes)):
         return RELATED
-    for other, name in enumerate(s.names):
-        if other not in ends and (same_thing(name, subject) or same_thing(name, target)):
-            return MAY_HOLD
-    return None
+    others = [name for other, name in enumerate(s.names) if other not in ends]
+    third = any(same_thing(name, subject) or same_thing(name, target) for name in others)
+    return MAY_HOLD if third else None
 
 
 def states_place(s: Reading, first: int, stop: int) -> bool:
     """Return whether the preposition relates two things and belongs to no verb or clause."""
-    tokens = s.caption.tokens
+    tokens, low = s.caption.tokens, s.lows[first]
     if not s.asserted(first) or (stop - first == 1 and tokens[first].pos not in ("ADP", "ADV")):
         return False
-    if first and tokens[first - 1].tag == "VBN" and tokens[first].text.lower() in ("in", "with"):
+    if first and tokens[first - 1].tag == "VBN" and low in ("in", "with"):
         return False
-    if first and tokens[first - 1].pos == "ADJ" and tokens[first].text.lower() == "with":
+    if first and tokens[first - 1].pos == "ADJ" and low == "with":
         return False
     owner = s.owner[stop] if stop < len(tokens) else -1
     if owner < 0 or s.mentions[owner].first != stop:
-        return tokens[stop - 1].text.lower() in ("left", "right")
-    if tokens[first].text.lower() == "with" and tokens[stop].tag == "PRP$":
-        return False
-    return tokens[s.mentions[owner].head].lemma.lower() not in NOT_THINGS
+        return s.lows[stop - 1] in ("left", "right")
+    return not (low == "with" and tokens[stop].tag == "PRP$") and (
+        s.head_lemma(owner) not in NOT_THINGS
+    )
 
-
-_IN_ROOMS = frozenset(("fixtures", "appliances"))
 
 # --- Putting a word in the place of another. ---
 
@@ -362,20 +339,20 @@ _IN_ROOMS = frozenset(("fixtures", "appliances"))
 def words_exclude(a: Token, b: Token) -> bool:
     """Return whether two words of one part of speech exclude each other in any caption."""
     first, second = a.lemma.lower(), b.lemma.lower()
-    if a.pos == "ADP":
-        if not SAYING_LITTLE.isdisjoint((first, second)):
+    match a.pos:
+        case "ADP":
+            clear = RELATIONS["saying little"].isdisjoint((first, second))
+            return clear and first != second and second not in preposition_synonyms(first)
+        case "ADJ":
+            return deny(first, second)
+        case "PRON" if a.tag != b.tag or a.tag.startswith("W"):
+            return False  # "that" of "a chair that turns" is no "it"
+        case "NUM" if {first, second} & {"one", "1"}:
+            return False  # "one dog" and "two dogs" differ in the noun too
+        case "NOUN" if both_people(first, second):
             return False
-        return first != second and second not in preposition_synonyms(first)
-    if a.pos == "PRON" and (a.tag != b.tag or a.tag.startswith("W")):
-        return False  # "that" of "a chair that turns" is no "it"
-    if a.pos == "ADJ":
-        return deny(first, second)
-    if a.pos == "NUM" and not {"one", "1"}.isdisjoint((first, second)):
-        return False  # "one dog" and "two dogs" differ in the noun too
     if (a.tag == "NNS" and second in MASS_NOUNS) or (b.tag == "NNS" and first in MASS_NOUNS):
         return False  # "two dogs" give no "two breads"
-    if a.pos == "NOUN" and both_people(first, second):
-        return False
     return not related(first, second, a.pos)
 
 
@@ -394,24 +371,22 @@ def noun_refusal(s: Reading, word: str, old: str = "", *, plural: bool = False) 
         return OCCURS
     if any(same_thing(name, word) for name in s.things):
         return RELATED
-    if head in EVERYWHERE or (old and both_people(old, word)):
-        return MAY_HOLD
-    if families(head, "NOUN") & _IN_ROOMS & families(head_noun(old), "NOUN") and any(
+    kinds = families(head, "NOUN") & families(head_noun(old), "NOUN")
+    inside = kinds & {"fixtures", "appliances"} and any(
         "rooms" in families(name, "NOUN") or head_noun(name) == "room" for name in s.things
-    ):
+    )
+    if head in EVERYWHERE or (old and both_people(old, word)) or inside:
         return MAY_HOLD  # where a bath is, there may be a shower
     owners = (old,) if old else s.things
-    if any(is_part(owner, word) or is_part(word, owner) for owner in owners):
-        return MAY_HOLD
-    return None
+    parts = any(is_part(owner, word) or is_part(word, owner) for owner in owners)
+    return MAY_HOLD if parts else None
 
 
 def attribute_refusal(s: Reading, node: int, word: str) -> str | None:
-    """Why an attribute of an object may not give way to `word`, or None.
+    """Why an attribute of an object, which `word` excludes, may not give way to it, or None.
 
-    `word` excludes the attribute. Refused is what the caption has already, what means the same as
-    another attribute of the object, and what another object of that kind may be: "a red ball near a
-    ball".
+    Refused is what the caption has already, what means the same as another attribute of the object,
+    and what another object of that kind may be: "a red ball near a ball".
     """
     if s.holds(word):
         return OCCURS
@@ -429,11 +404,9 @@ def attribute_refusal(s: Reading, node: int, word: str) -> str | None:
 def place_refusal(s: Reading, first: int, stop: int) -> str | None:
     """Why no other preposition at tokens [first, stop) would deny this one, or None."""
     pairs = s.related_by(first, stop)
-    for ends in pairs:
-        said = s.attributes[ends[0]], s.attributes[ends[1]]
-        if (refusal := restated(s, ends, said)) is not None:
-            return refusal
-    return RELATED if not pairs and may_tie_alike(s, first, stop) else None
+    refusals = (restated(s, (a, b), (s.attributes[a], s.attributes[b])) for a, b in pairs)
+    alike = not pairs and may_tie_alike(s, first, stop)
+    return RELATED if alike else next(filter(None, refusals), None)
 
 
 def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bool:
@@ -442,11 +415,10 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
     lemmas: those of the negative's objects. The caption's objects may be named otherwise (a
     synonym or a more special word) and have more attributes; symmetric relations count both ways.
     """
-    graph = reading.graph
     options = [
         [
             place
-            for place, said in enumerate(graph.objects)
+            for place, said in enumerate(reading.graph.objects)
             if same_thing(reading.names[place], lemma)
             and all(
                 any(related(own.name, a.name, "ADJ") for own in said.attributes)
@@ -460,8 +432,7 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
         said = list(reading.links.get((subject, target), ()))
         if is_symmetric(words.split()):
             said += reading.links.get((target, subject), ())
-        wanted = sense_of(words)
-        return any(sense_of(each) == wanted for each in said)
+        return sense_of(words) in map(sense_of, said)
 
     def found(chosen: tuple[int, ...]) -> bool:
         """Return whether the choice of objects can be completed so that all relations occur."""

@@ -9,28 +9,21 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, combinations
 from typing import NamedTuple
 
-from compoclip.captions.lists import DEPICTIONS, word_lists
+from compoclip.captions.lists import WORDS
 from compoclip.captions.types import Caption
 from compoclip.rewrites import legality
 from compoclip.rewrites.attested import BROKEN, edit_level, kind_of
 from compoclip.rewrites.base import Refused
 from compoclip.rewrites.driver import UNATTESTED, CandidateEdit, Proposal, Round, SampledRewrite
-from compoclip.rewrites.edit import MAX_DRAWS, SENTENCE_ENDS, exchanged
-from compoclip.rewrites.exclusion import (
-    ANY_THING,
-    FIXED_ADJECTIVES,
-    LIGHT_VERBS,
-    NO_THINGS,
-    exclusive,
-    families,
-    names_people,
-)
+from compoclip.rewrites.edit import MAX_DRAWS, RULES, SENTENCE_ENDS, exchanged
+from compoclip.rewrites.exclusion import ANY_THING, NO_THINGS, exclusive, families, names_people
 from compoclip.rewrites.legality import NOT_ASSERTED, names_together
-from compoclip.rewrites.reading import Reading, of_last, read
+from compoclip.rewrites.reading import Reading
+from compoclip.rewrites.slots import NOUNS
 
 NO_PAIR = "no-legal-pair"
 
@@ -39,33 +32,23 @@ FITTING = 1
 #: The lowest level of a swap. Two words of one caption seldom fit each other's places, so anything
 #: goes when nothing better is found.
 ANYTHING = 2 * BROKEN
-_NOUN_PARTS = ("NOUN", "PROPN")
-_NOUN_GROUPS = ("noun", "object", "plural-noun")
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
-_LISTS = word_lists(__file__, "rules")  # which says what each list is for
-_MANNER_ADVERBS = _LISTS.words("manner adverbs")
-_CHANGE_PLACES = frozenset(_LISTS.rows("may change places"))
-#: People of whom less is done to others, or more: those who are held, and groups.
-_UNLIKE = frozenset(("baby", "child", "infant", "kid", "newborn", "toddler")) | frozenset(
-    ("couple", "crew", "crowd", "family", "group", "team")
-)
-_GENDERED = frozenset(("he", "her", "hers", "herself", "him", "himself", "his", "she"))
-_NO_MANNER = _LISTS.words("no manner")
+_Span = tuple[int, int]
 
 
 class SpanPair(NamedTuple):
     """Two token spans (first, stop) of one group whose exchange is legal."""
 
     group: str
-    a: tuple[int, int]
-    b: tuple[int, int]
+    a: _Span
+    b: _Span
 
 
 def _proposed(
     s: Reading, rng: random.Random, groups: tuple[str, ...], least: int
 ) -> Iterator[Proposal]:
     """Exchanges one legal pair: group uniform among those that have one, then pair uniform."""
-    return swaps(s, rng, [pair for pair in candidates(s.caption) if pair.group in groups], least)
+    return swaps(s, rng, [pair for pair in candidates(s) if pair.group in groups], least)
 
 
 def negclip_swap(
@@ -121,38 +104,36 @@ def swaps(
 
 
 def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
-    """Return whether both spans fit their new places, and the swap with its level of attestation.
-    The last word of a span stands for it."""
+    """Return whether both spans, by their last words, fit their new places, and the swap."""
     (first, end), (start, stop) = pair.a, pair.b
     mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
-    if pair.group in _NOUN_GROUPS and any(
+    if pair.group in ("noun", "object", "plural-noun") and any(
         _compound(s, last - 1) != (start, last) or not _is_last(s, last - 1)
         for start, last in (pair.a, pair.b)
     ):
         return False, swapping(s.caption, pair, BROKEN)  # a part of a compound
-    words = {end - 1: theirs, stop - 1: mine}
     moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
     if pair.group in ("adjective", "attribute"):
         alike = bool(families(mine, "ADJ") & families(theirs, "ADJ") & ANY_THING)
         if s.owner[start] >= 0 and "of" in s.mentions[s.owner[start]].words:
             alike = False  # "a green field of lush grass" is a lush field of green grass
     else:
-        alike = pair.group == "adverb" or may_change_places(s, mine, theirs)
+        alike = pair.group == "adverb" or _may_change_places(s, mine, theirs)
     # Else each pair of words may have been met, and yet not the scene that all of them make.
-    level = edit_level(s, words, moved, strict=not alike)
+    level = edit_level(s, {end - 1: theirs, stop - 1: mine}, moved, strict=not alike)
     return alike and level >= FITTING, swapping(s.caption, pair, level)
 
 
-def may_change_places(s: Reading, a: str, b: str) -> bool:
-    """Return whether one noun can stand wherever the other can: things of one kind, men and women.
-
-    Pairs of words that captions show do not promise it: "a girl on a bicycle", "a bag on a girl".
-    """
-    if kind_of(a) != kind_of(b) or kind_of(a) not in _CHANGE_PLACES or {a, b} & _UNLIKE:
+def _may_change_places(s: Reading, a: str, b: str) -> bool:
+    """Return whether one noun can stand wherever the other can: things of one kind."""
+    kind = kind_of(a)
+    if kind != kind_of(b) or kind not in RULES.rows("may change places"):
+        return False
+    if {a, b} & RULES["unlike people"]:
         return False
     if names_people(a) and b not in exclusive(a, "NOUN"):
         return False  # a surfer is one of the people
-    return not names_people(a) or _GENDERED.isdisjoint(s.lows)
+    return not names_people(a) or RULES["gendered"].isdisjoint(s.lows)
 
 
 def swapping(caption: Caption, pair: SpanPair, level: int = 2) -> CandidateEdit:
@@ -161,49 +142,56 @@ def swapping(caption: Caption, pair: SpanPair, level: int = 2) -> CandidateEdit:
     return CandidateEdit(f"swap:{pair.group}", changes, level=level)
 
 
-@of_last
-def candidates(caption: Caption) -> tuple[SpanPair, ...]:
+@lru_cache(maxsize=1)
+def candidates(s: Reading) -> tuple[SpanPair, ...]:
     """Return all legal pairs, group by group, in order of place."""
-    s = read(caption)
     return tuple([pair for pair in _legal(s) if not legality.same_parts(s, pair.a, pair.b)])
 
 
 def _legal(s: Reading) -> Iterator[SpanPair]:
     """Every pair of like parts whose exchange changes what is said."""
     tokens = s.caption.tokens
+    loose = [i for i in range(len(tokens)) if i not in s.phrasal]
     long = [i for i, m in enumerate(s.mentions) if m.stop - m.first > 2 and _is_thing(s, m.head)]
     for x, z in combinations(long, 2):
         if legality.phrases(s, x, z):
-            a, b = s.mentions[x], s.mentions[z]
-            yield SpanPair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
+            yield SpanPair("noun-phrase", s.mentions[x][:2], s.mentions[z][:2])
     # Main verbs: the part of a verb phrase that can differ once auxiliaries stay in place.
     verbs = [
-        (i, i + 1)
-        for i, t in enumerate(tokens)
-        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in LIGHT_VERBS
-    ]
-    for verb, other in combinations(verbs, 2):
-        if legality.verbs(s, verb, other):
-            yield SpanPair("verb", verb, other)
-    yield from _nouns(s, "NN", "noun")
-    yield from _nouns(s, "NNS", "plural-noun")
-    manner = [
         i
         for i, t in enumerate(tokens)
-        if t.pos == "ADV" and i not in s.phrasal and s.lows[i] not in _NO_MANNER
-        if s.lows[i] in _MANNER_ADVERBS or s.lows[i].endswith("ly")
+        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in RULES["light verbs"]
+    ]
+    for i, j in combinations(verbs, 2):
+        if legality.verbs(s, i, j):
+            yield SpanPair("verb", (i, i + 1), (j, j + 1))
+    for tag, group in (("NN", "noun"), ("NNS", "plural-noun")):
+        named = [
+            i
+            for i, t in enumerate(tokens)
+            if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
+        ]
+        for i, j in combinations(named, 2):
+            if legality.nouns(s, i, j):
+                yield SpanPair(group, (i, i + 1), (j, j + 1))
+                whole = _compound(s, i), _compound(s, j)
+                longer = whole != ((i, i + 1), (j, j + 1))
+                if longer and _is_last(s, i) and _is_last(s, j):
+                    yield SpanPair(group, *whole)
+    manner = [
+        i
+        for i in loose
+        if tokens[i].pos == "ADV" and s.lows[i] not in RULES["no manner"]
+        if s.lows[i] in RULES["manner adverbs"] or s.lows[i].endswith("ly")
     ]
     for i, j in combinations(manner, 2):
         if legality.adverbs(s, i, j):
             yield SpanPair("adverb", (i, i + 1), (j, j + 1))
     described = [
         i
-        for i, t in enumerate(tokens)
-        if t.pos == "ADJ"
-        and i not in s.phrasal
-        and s.lemmas[i] not in FIXED_ADJECTIVES
-        and not names_together(tokens, i)
-        and t.tag in ("JJ", "JJR", "JJS")
+        for i in loose
+        if tokens[i].pos == "ADJ" and tokens[i].tag in ("JJ", "JJR", "JJS")
+        if s.lemmas[i] not in RULES["fixed adjectives"] and not names_together(tokens, i)
     ]
     for i, j in combinations(described, 2):
         occurs = _said_already(s, i, j) or _said_already(s, j, i)
@@ -212,36 +200,20 @@ def _legal(s: Reading) -> Iterator[SpanPair]:
 
 
 def _is_thing(s: Reading, index: int) -> bool:
-    token = s.caption.tokens[index]
-    return token.pos in ("NOUN", "PROPN") and s.lemmas[index] not in NO_THINGS
+    return s.caption.tokens[index].pos in NOUNS and s.lemmas[index] not in NO_THINGS
 
 
-def _nouns(s: Reading, tag: str, group: str) -> Iterator[SpanPair]:
-    places = [
-        i
-        for i, t in enumerate(s.caption.tokens)
-        if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
-    ]
-    for i, j in combinations(places, 2):
-        if not legality.nouns(s, i, j):
-            continue
-        yield SpanPair(group, (i, i + 1), (j, j + 1))
-        whole = _compound(s, i), _compound(s, j)
-        if whole != ((i, i + 1), (j, j + 1)) and _is_last(s, i) and _is_last(s, j):
-            yield SpanPair(group, *whole)
-
-
-def _compound(s: Reading, index: int) -> tuple[int, int]:
+def _compound(s: Reading, index: int) -> _Span:
     """The span of a noun with what it is a compound with: "tv monitor"."""
     first, tokens = index, s.caption.tokens
-    while first and s.owner[first - 1] == s.owner[index] and tokens[first - 1].pos in _NOUN_PARTS:
+    while first and s.owner[first - 1] == s.owner[index] and tokens[first - 1].pos in NOUNS:
         first -= 1
     return first, index + 1
 
 
 def _is_last(s: Reading, index: int) -> bool:
     tokens = s.caption.tokens
-    return index + 1 == len(tokens) or tokens[index + 1].pos not in _NOUN_PARTS
+    return index + 1 == len(tokens) or tokens[index + 1].pos not in NOUNS
 
 
 def _said_already(s: Reading, index: int, other: int) -> bool:
@@ -249,8 +221,7 @@ def _said_already(s: Reading, index: int, other: int) -> bool:
     owner = s.owner[index]
     if owner < 0 or owner == s.owner[other]:
         return False
-    mention = s.mentions[owner]
-    return s.lemmas[other] in s.lemmas[mention.first : mention.stop]
+    return s.lemmas[other] in s.lemmas[slice(*s.mentions[owner][:2])]
 
 
 # --- What an "and" joins, when that is clear: adjectives, verb phrases of one subject, noun
@@ -267,12 +238,10 @@ UNLIKE = "unlike-parts"
 KINDS = ("noun-phrase", "verb-phrase", "adjective")
 
 _LISTING = frozenset((",", "and", "or", "but", "&"))
-_CLOSING = frozenset(("with", "of", "between"))
 _FINITE = frozenset(("VBZ", "VBP", "VBD", "MD"))
-_Span = tuple[int, int]
 
 
-def conjuncts(s: Reading, at: int) -> SpanPair | str:
+def _conjuncts(s: Reading, at: int) -> SpanPair | str:
     """The phrases that the "and" at token `at` joins, or the reason why they stay in place."""
     tokens = s.caption.tokens
     if at == 0 or at + 1 >= len(tokens):
@@ -284,13 +253,13 @@ def conjuncts(s: Reading, at: int) -> SpanPair | str:
     start = max((i + 1 for i in marks if i < at), default=0)
     end = min((i for i in marks if i > at), default=len(tokens))
     if tokens[at - 1].pos == "ADJ" and tokens[at + 1].pos in ("ADJ", "ADV"):
-        return _conjuncts_adjectives(s, at)
+        return _adjectives(s, at)
     if tokens[at + 1].pos in ("VERB", "AUX") and s.owner[at + 1] < 0:
         return _verb_phrases(s, at, start, end)
     x = next((n for n, m in enumerate(s.mentions) if m.stop == at), -1)
     if x < 0 or x + 1 >= len(s.mentions) or s.mentions[x + 1].first != at + 1:
         return UNLIKE
-    return _conjuncts_noun_phrases(s, x, start, end)
+    return _noun_phrases(s, x, start, end)
 
 
 def _listed(s: Reading, a: _Span, b: _Span) -> bool:
@@ -298,7 +267,7 @@ def _listed(s: Reading, a: _Span, b: _Span) -> bool:
     return not _LISTING.isdisjoint((*s.lows[max(a[0] - 1, 0) : a[0]], *s.lows[b[1] : b[1] + 1]))
 
 
-def _conjuncts_adjectives(s: Reading, at: int) -> SpanPair | str:
+def _adjectives(s: Reading, at: int) -> SpanPair | str:
     tokens = s.caption.tokens
     first, last = at - 1, at + 1
     if first > 0 and tokens[first - 1].pos == "ADV":
@@ -339,13 +308,12 @@ def _verb_phrases(s: Reading, at: int, start: int, end: int) -> SpanPair | str:
     return SpanPair("verb-phrase", a, b)
 
 
-def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
+def _noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
     tokens = s.caption.tokens
     left, right = s.mentions[x], s.mentions[x + 1]
-    if any(tokens[m.head].pos == "PRON" for m in (left, right)):
-        return PRONOUN
     leads = {tokens[m.first].tag for m in (left, right)}
-    if len(leads) > 1 and "PRP$" in leads:
+    pronouns = any(tokens[m.head].pos == "PRON" for m in (left, right))
+    if pronouns or (len(leads) > 1 and "PRP$" in leads):
         return PRONOUN
     first, stop = left.first, right.stop
     third = x + 2 < len(s.mentions)  # "a and a of" names nothing behind "of"
@@ -356,7 +324,7 @@ def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPai
         x > 0
         and start < first - 1 == s.mentions[x - 1].stop
         and s.lows[first - 1] == "of"
-        and s.head_lemma(x - 1) not in DEPICTIONS
+        and s.head_lemma(x - 1) not in WORDS["depictions"]
         and _determined(s, x + 1) != _determined(s, x)
     ):
         first = s.mentions[x - 1].first
@@ -367,25 +335,32 @@ def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPai
         return LIST
     if governor == "of" and _determined(s, x if first == left.first else x - 1):
         return SCOPE  # "a cat in the corner of the picture and a dog"
+    people = [names_people(s.head_lemma(place)) for place in (x, x + 1)]
     after = tokens[stop] if stop < end else None
     if after is None:
         # Else the second may be a subject beside the first: "(a man with a hat) and (a woman)".
         animals = [("animals" in _kinds(s, place)) for place in (x, x + 1)]
-        alike = animals[0] == animals[1] and _person(s, x) == _person(s, x + 1)
-        if governor == "" or (governor in ("verb", *_CLOSING) and alike):
-            return _exchange(s, x, (first, left.stop), (right.first, stop))
-        return SCOPE
-    if governor:
+        alike = animals[0] == animals[1] and people[0] == people[1]
+        if governor and not (governor in ("verb", "with", "of", "between") and alike):
+            return SCOPE
+    elif governor:
         return _whole(s, x, start, end)
     # What stands behind the second must be said of both.
-    if after.pos == "AUX" or after.tag in _FINITE:
+    elif after.pos == "AUX" or after.tag in _FINITE:
         if first != start:
             return CLAUSE
-    elif after.pos != "VERB":
-        return SCOPE
-    elif (*s.owner, -1)[stop + 1] >= 0 and not (_person(s, x) and _person(s, x + 1)):
-        return SCOPE  # a verb with an object
-    return _exchange(s, x, (first, left.stop), (right.first, stop))
+    elif after.pos != "VERB" or ((*s.owner, -1)[stop + 1] >= 0 and not all(people)):
+        return SCOPE  # no verb, or one with an object
+    # The noun phrases, when it is clear which determiner and modifiers belong to which.
+    a, b = (first, left.stop), (right.first, stop)
+    mine = _determined(s, x if first == left.first else x - 1)
+    if _determined(s, x + 1):
+        return SpanPair("noun-phrase", a, b) if mine else SCOPE
+    skipped = a[0] + (1 if mine else 0)
+    plain = a[1] - skipped == 1 and b[1] - b[0] == 1 and tokens[a[0]].pos != "NUM"
+    if not plain or (mine and tokens[skipped].tag != tokens[b[0]].tag):
+        return SCOPE  # "a red car and bus", "a car and trucks"
+    return SpanPair("noun-phrase", (skipped, a[1]), b)
 
 
 def _determined(s: Reading, place: int) -> bool:
@@ -401,37 +376,17 @@ def _governor(s: Reading, first: int, start: int) -> str:
     tokens = s.caption.tokens
     if first == start:
         return ""
-    before = tokens[first - 1]
-    low = before.text.lower()
+    before, low = tokens[first - 1], s.lows[first - 1]
     if before.pos == "AUX":
         alone = all(t.pos in ("PRON", "DET", "AUX") for t in tokens[start:first])
         return "" if alone else low
-    if low == "of" and first >= 2 and tokens[first - 2].lemma.lower() in DEPICTIONS:
+    if low == "of" and first >= 2 and s.lemmas[first - 2] in WORDS["depictions"]:
         return ""
     return "verb" if before.pos == "VERB" else low
 
 
-def _person(s: Reading, place: int) -> bool:
-    return names_people(s.head_lemma(place))
-
-
 def _kinds(s: Reading, place: int) -> frozenset[str]:
     return families(s.head_lemma(place), "NOUN")
-
-
-def _exchange(s: Reading, x: int, a: _Span, b: _Span) -> SpanPair | str:
-    """The noun phrases, when it is clear which determiner and modifiers belong to which."""
-    tokens = s.caption.tokens
-    mine, theirs = _determined(s, x), _determined(s, x + 1)
-    if a[0] != s.mentions[x].first:
-        mine = _determined(s, x - 1)
-    if theirs:
-        return SpanPair("noun-phrase", a, b) if mine else SCOPE
-    skipped = a[0] + (1 if mine else 0)
-    plain = a[1] - skipped == 1 and b[1] - b[0] == 1 and tokens[a[0]].pos != "NUM"
-    if not plain or (mine and tokens[skipped].tag != tokens[b[0]].tag):
-        return SCOPE  # "a red car and bus", "a car and trucks"
-    return SpanPair("noun-phrase", (skipped, a[1]), b)
 
 
 def _whole(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
@@ -441,7 +396,7 @@ def _whole(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
         n
         for n, m in enumerate(s.mentions)
         if m.first >= start and tokens[m.head].pos != "PRON"
-        if s.head_lemma(n) not in DEPICTIONS and _governor(s, m.first, start) == ""
+        if s.head_lemma(n) not in WORDS["depictions"] and _governor(s, m.first, start) == ""
     )
     top = next(tops, -1)
     if top < 0:
@@ -467,7 +422,7 @@ NO_AND = "no-and"
 
 def _joined(s: Reading, _: random.Random) -> Iterator[Proposal]:
     """Exchanges the smallest like phrases around one "and"; applied twice it gives the caption."""
-    found = [conjuncts(s, at) for at, low in enumerate(s.lows) if low == "and"]
+    found = [_conjuncts(s, at) for at, low in enumerate(s.lows) if low == "and"]
     pairs = [pair for pair in found if isinstance(pair, SpanPair)]
     for pair in sorted(pairs, key=lambda pair: KINDS.index(pair.group)):
         yield CandidateEdit(f"and:{pair.group}", exchanged(s.caption, pair.a, pair.b))

@@ -15,10 +15,7 @@ _TAGS = ("NN", "JJ")
 
 
 def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
-    """Puts the nouns of a caption in another order, and the adjectives in another.
-
-    Yuksekgonul et al. (ICLR 2023), section 3.2: all at once, each tag among its own places.
-    """
+    """Puts the nouns of a caption in another order, and the adjectives in another."""
     caption = s.caption
     kinds = [
         [i for i, token in enumerate(caption.tokens) if token.tag.startswith(tag)] for tag in _TAGS
@@ -44,8 +41,7 @@ def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
 
 
 def _sense(caption: Caption, order: Sequence[int]) -> object:
-    """Return the scene graph with the words in another order: things with their attributes, and
-    what stands to what; None when all of it is unknown."""
+    """Return the scene graph with the words in another order; None when it is unknown."""
     if caption.graph is None or not caption.graph.objects:
         return None
     tokens = caption.tokens

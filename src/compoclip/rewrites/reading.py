@@ -8,11 +8,11 @@ attributes of each thing and the relations of two things, in the caption's words
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property, lru_cache, wraps
-from typing import NamedTuple, TypeVar
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.subgraphs import (
@@ -25,82 +25,39 @@ from compoclip.captions.subgraphs import (
     worded,
 )
 from compoclip.captions.tagger import lemma_of
-from compoclip.captions.types import Caption, GraphObject, SceneGraph, Span, Token
+from compoclip.captions.tagrules import Columns, Patterns
+from compoclip.captions.types import Caption, GraphObject, SceneGraph, Span
 from compoclip.rewrites.base import token_key
+from compoclip.rewrites.edit import RULES
 from compoclip.rewrites.relations import (
-    PLACING_VERBS,
     PREPOSITIONS,
+    RELATIONS,
     is_symmetric,
     phrases,
     preposition_size,
 )
 
-_LISTS = word_lists(__file__, "rules")
-
-# --- Which words of a caption it does not simply assert, so that editing them proves nothing. ---
-#
-# "There is no red star" stays true when the star turns blue; "a cat or a dog" may stay true when
-# the dog turns into a cow.
-
+# "There is no red star" stays true when the star turns blue. "no" and the like reach from
+# themselves to the end of the clause; "not", "or", "might", "only" reach over the whole clause.
 _BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
-_NO = _LISTS.words("no")  # these open a scope that runs to the end of the clause,
-_NOT = _LISTS.words("not")  # these colour the whole clause
 _CONTRACTED = ("n't", "n’t")
-_TRIGGERS = _NO | _NOT
 
 
-def unasserted(tokens: tuple[Token, ...], lows: tuple[str, ...] | None = None) -> frozenset[int]:
-    """Indices of tokens under a negation, an alternative or a doubt.
-
-    "no", "without" and the like reach from themselves to the end of the clause; "not", "or",
-    "might", "only" reach over the whole clause. Clauses end at . ! ? ; and "but". lows: the texts
-    of the tokens in lower case, if they are known.
-    """
-    if lows is None:
-        lows = tuple([token.text.lower() for token in tokens])
-    if _TRIGGERS.isdisjoint(lows) and not any(word.endswith(_CONTRACTED) for word in lows):
+def _unasserted(lows: tuple[str, ...]) -> frozenset[int]:
+    """Indices of tokens under a negation, an alternative or a doubt."""
+    no, whole = RULES["no"], RULES["not"]
+    if (no | whole).isdisjoint(lows) and not any(word.endswith(_CONTRACTED) for word in lows):
         return frozenset()
     found: set[int] = set()
     start = 0
-    for index in range(len(lows) + 1):
-        if index < len(lows) and lows[index] not in _BOUNDARIES:
-            continue
-        clause = lows[start:index]
-        if any(word in _NOT or word.endswith(_CONTRACTED) for word in clause):
-            found.update(range(start, index))
-        else:
-            reach = next((at for at, word in enumerate(clause) if word in _NO), len(clause))
-            found.update(range(start + reach, index))
-        start = index + 1
+    for end in [*(i for i, low in enumerate(lows) if low in _BOUNDARIES), len(lows)]:
+        clause = lows[start:end]
+        reach = next((at for at, word in enumerate(clause) if word in no), len(clause))
+        if any(word in whole or word.endswith(_CONTRACTED) for word in clause):
+            reach = 0
+        found.update(range(start + reach, end))
+        start = end + 1
     return frozenset(found)
-
-
-# --- Memoised readings of one caption. ---
-
-S = TypeVar("S")
-T = TypeVar("T")
-
-
-def of_last(read: Callable[[S], T]) -> Callable[[S], T]:
-    """Memoise a pure function for the object it was called with last.
-
-    The rewrites of one caption run one after another and begin with the same reading. Objects are
-    compared by identity, as hashing a parsed caption would take longer than reading it. Safe among
-    threads: the cached pair is replaced at once.
-    """
-    last: tuple[S, T] | None = None
-
-    @wraps(read)
-    def remembered(source: S) -> T:
-        nonlocal last
-        known = last
-        if known is not None and known[0] is source:
-            return known[1]
-        value = read(source)
-        last = (source, value)
-        return value
-
-    return remembered
 
 
 # --- How the noun phrases of a caption hang together, as far as rewrites need to know. ---
@@ -109,15 +66,7 @@ _COORDINATORS = frozenset(
     ("and", "or", ",", ";", ".", ":", "&", "/", "-", "plus", "while", "as", "but", "nor", "whilst")
 )
 _RELATIVE = frozenset(("that", "which", "who", "whose", "where", "there"))
-_RELATIONS = word_lists(__file__, "relations")
-_STATIC_VERBS = PLACING_VERBS | _RELATIONS.words("verbs within a place")
-_PLACE_PREPOSITIONS = _RELATIONS.words("of places")
-_SYMMETRIC_PAIRS = {tuple(pair.split()) for pair in _RELATIONS.words("symmetric pairs")}
-_SYMMETRIC_WORDS = _RELATIONS.words("symmetric words")
-
-_Word = tuple[str, str, str, str, bool]
-"""A token: lower-case text and lemma, part of speech, tag, whether in a phrasal preposition."""
-_PLURAL_TAGS = frozenset(("NNS", "NNPS"))
+_SYMMETRIC_PAIRS = {tuple(pair.split()) for pair in RELATIONS["symmetric pairs"]}
 
 
 class MentionLink(Enum):
@@ -128,6 +77,10 @@ class MentionLink(Enum):
     SYMMETRIC = "symmetric"  # next to, with, hugging; also "X is a Y"
     PLACE = "place"  # on, in, of, sitting on
     ACTION = "action"  # riding, looking at, bigger than
+
+
+#: The links of a mention that starts something of its own.
+STARTS = (MentionLink.START, MentionLink.COORDINATED)
 
 
 class Mention(NamedTuple):
@@ -152,13 +105,10 @@ class Reading:
     Members about objects are computed on first use; they are empty without a graph.
 
     Attributes:
-        caption: The caption.
-        mentions: Noun phrases in order.
         owner: For every token the mention it belongs to, or -1.
         phrasal: Tokens of phrasal prepositions ("in front of").
         unasserted: Tokens that the caption does not claim ("no", "or", "might").
-        lows: Text of every token in lower case.
-        lemmas: Lemma of every token in lower case.
+        lows, lemmas: Text and lemma of every token in lower case.
     """
 
     caption: Caption
@@ -213,16 +163,21 @@ class Reading:
     def plural(self) -> tuple[bool, ...]:
         """Return whether each object is named in the plural."""
         last = [tokens_in(self.caption, node.span)[-1:] for node in self._objects]
-        return tuple(any(token.tag in _PLURAL_TAGS for token in tokens) for tokens in last)
+        return tuple(any(token.tag in ("NNS", "NNPS") for token in tokens) for tokens in last)
 
     @cached_property
     def links(self) -> Mapping[tuple[int, int], Sequence[str]]:
         """Return the words of all relations from one object to another."""
         found: dict[tuple[int, int], list[str]] = {}
-        for relation in self.graph.relations:
-            ends = (relation.subject, relation.object)
-            found.setdefault(ends, []).append(relation_words(relation))
+        for each in self.graph.relations:
+            found.setdefault((each.subject, each.object), []).append(relation_words(each))
         return found
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Return the columns of `EXCEPTIONS`: m is "in" for the words of noun phrases."""
+        tokens, inside = self.caption.tokens, ["in" if i >= 0 else "" for i in self.owner]
+        return self.lows, self.lemmas, [t.pos for t in tokens], [t.tag for t in tokens], inside
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -232,23 +187,18 @@ class Reading:
     @cached_property
     def things(self) -> tuple[str, ...]:
         """Return the names of all objects, then all other nouns."""
-        nouns = (
-            lemma
-            for token, lemma in zip(self.caption.tokens, self.lemmas, strict=True)
-            if token.pos == "NOUN"
-        )
+        tagged = zip(self.caption.tokens, self.lemmas, strict=True)
+        nouns = (lemma for token, lemma in tagged if token.pos == "NOUN")
         return tuple(dict.fromkeys((*self.names, *nouns)))
 
     def described(self, index: int) -> tuple[int, ...]:
         """Return the objects with the word at token `index` as attribute."""
         start = self.caption.tokens[index].start
-        found = [
+        return tuple(
             number
             for number, node in enumerate(self._objects)
-            for a in node.attributes
-            if a.span.start <= start < a.span.end
-        ]
-        return tuple(dict.fromkeys(found))
+            if any(a.span.start <= start < a.span.end for a in node.attributes)
+        )
 
     def related_by(self, first: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the pairs of objects that the words at tokens [first, stop) relate."""
@@ -275,11 +225,17 @@ class Reading:
 
     def tag(self, span: Span) -> str:
         """Return the Penn tag of the first token in the span, or ""."""
-        tokens = tokens_in(self.caption, span)
-        return tokens[0].tag if tokens else ""
+        return next((token.tag for token in tokens_in(self.caption, span)), "")
 
 
-@of_last
+#: Exceptions of rewrites by what stands around a word; see data/exceptions.txt.
+_EXCEPTIONS = word_lists(__file__, "exceptions")
+EXCEPTIONS = {
+    name: Patterns("wlptm", _EXCEPTIONS.rows(name), {}) for name in _EXCEPTIONS.names() if name
+}
+_last: list[Reading] = []
+
+
 def read(caption: Caption) -> Reading:
     """Analyse a caption: its mentions and the links between them. Its graph is read on first use.
 
@@ -289,52 +245,54 @@ def read(caption: Caption) -> Reading:
     Returns:
         The reading; the last one is cached.
     """
+    last = _last[:]  # another thread may replace it
+    if not last or last[0].caption is not caption:
+        last = _last[:] = [_analysed(caption)]
+    return last[0]
+
+
+def _analysed(caption: Caption) -> Reading:
     tokens = caption.tokens
     lows = tuple([token.text.lower() for token in tokens])
     lemmas = tuple([token.lemma.lower() for token in tokens])
     phrasal = frozenset([i for start, stop in phrases(lows) for i in range(start, stop)])
+    # Noun chunks outside phrasal prepositions, and single nouns outside chunks.
+    spans, covered = [], set(phrasal)
+    for chunk in sorted(caption.chunks, key=lambda chunk: chunk.first):
+        if chunk.head not in phrasal and chunk.first not in covered:
+            spans.append((chunk.first, chunk.stop, chunk.head))
+            covered.update(range(chunk.first, chunk.stop))
+    for index, token in enumerate(tokens):
+        if token.pos in ("NOUN", "PROPN") and index not in covered:
+            spans.append((index, index + 1, index))
     mentions: list[Mention] = []
     owner = [-1] * len(tokens)
     before = root = 0
-    for place, (first, stop, head) in enumerate(_mention_spans(caption, phrasal)):
+    for place, (first, stop, head) in enumerate(sorted(spans)):
         link = MentionLink.START
         words: tuple[str, ...] = ()
         if place:
-            between = [
-                (lows[i], lemmas[i], tokens[i].pos, tokens[i].tag, i in phrasal)
-                for i in range(before, first)
-            ]
-            link, words = _link(tuple(between))
-        if link in (MentionLink.START, MentionLink.COORDINATED):
-            root = place
+            link, words = _link(
+                tuple(
+                    (lows[i], lemmas[i], tokens[i].pos, tokens[i].tag, i in phrasal)
+                    for i in range(before, first)
+                )
+            )
+        root = place if link in STARTS else root
         mentions.append(Mention(first, stop, head, link, words, root))
         owner[first:stop] = [place] * (stop - first)
         before = stop
-    scope = unasserted(tokens, lows)
-    return Reading(caption, tuple(mentions), tuple(owner), phrasal, scope, lows, lemmas)
-
-
-def _mention_spans(caption: Caption, phrasal: frozenset[int]) -> list[tuple[int, int, int]]:
-    """Noun chunks outside phrasal prepositions, and single nouns outside chunks, in order."""
-    spans = []
-    covered = set(phrasal)
-    for first, stop, head in sorted([(c.first, c.stop, c.head) for c in caption.chunks]):
-        if head in phrasal or first in covered:
-            continue
-        spans.append((first, stop, head))
-        covered.update(range(first, stop))
-    for index, token in enumerate(caption.tokens):
-        if token.pos in ("NOUN", "PROPN") and index not in covered:
-            spans.append((index, index + 1, index))
-    spans.sort()
-    return spans
+    unasserted = _unasserted(lows)
+    return Reading(caption, tuple(mentions), tuple(owner), phrasal, unasserted, lows, lemmas)
 
 
 @lru_cache(maxsize=1 << 16)
-def _link(between: tuple[_Word, ...]) -> tuple[MentionLink, tuple[str, ...]]:
-    """The kind and the words of the link made of the tokens `between` two mentions."""
+def _link(
+    between: tuple[tuple[str, str, str, str, bool], ...],
+) -> tuple[MentionLink, tuple[str, ...]]:
+    """The link between mentions, of tokens (low, lemma, pos, tag, whether in a phrase)."""
     low = [word for word, *_ in between]
-    copula = any(w in ("is", "are", "was", "were", "be", "been", "'s") for w in low)
+    copula = not {"is", "are", "was", "were", "be", "been", "'s"}.isdisjoint(low)
     core = [
         (w, lemma, pos, tag)
         for w, lemma, pos, tag, phrasal in between
@@ -351,27 +309,23 @@ def _link(between: tuple[_Word, ...]) -> tuple[MentionLink, tuple[str, ...]]:
         return linked, ("be",) if copula else ()
     while core and core[0][0] in _COORDINATORS:
         core = core[1:]
-    words = tuple(w if pos != "VERB" else lemma for w, lemma, pos, _ in core)
     if not core:
         return MentionLink.COORDINATED, ()
+    words = tuple(w if pos != "VERB" else lemma for w, lemma, pos, _ in core)
     plain = [w for w, *_ in core]
-    if all(w in _COORDINATORS for w in plain):
-        return MentionLink.COORDINATED, ()
-    both_ways = is_symmetric(plain) or is_symmetric(low) or plain[-1] in _SYMMETRIC_WORDS
-    same_as = plain[-1] == "as" and ("as" in plain[:-1] or "same" in low)
+    last = plain[-1]
+    both_ways = is_symmetric(plain) or is_symmetric(low) or last in RELATIONS["symmetric words"]
+    same_as = last == "as" and ("as" in plain[:-1] or "same" in low)
     if both_ways or same_as or tuple(plain[-2:]) in _SYMMETRIC_PAIRS:
         return MentionLink.SYMMETRIC, words
-    if plain[-1] in _COORDINATORS:
+    if last in _COORDINATORS:
         return MentionLink.COORDINATED, ()
     verbs = [(lemma, tag) for _, lemma, pos, tag in core if pos == "VERB"]
     if not verbs:
         compared = any(tag in ("JJR", "RBR") or w == "than" for w, _, _, tag in core)
         return (MentionLink.ACTION if compared else MentionLink.PLACE), words
-    if core[-1][2] == "VERB":
-        return MentionLink.ACTION, words
     preposition = " ".join(plain[len(plain) - preposition_size(plain) :])
     lemma, tag = verbs[-1]
-    stays = lemma in _STATIC_VERBS or preposition in ("of",)
-    if preposition in _PLACE_PREPOSITIONS and (stays or tag != "VBN"):
-        return MentionLink.PLACE, words
-    return MentionLink.ACTION, words
+    stays = lemma in RELATIONS["static verbs"] or preposition == "of" or tag != "VBN"
+    place = core[-1][2] != "VERB" and preposition in RELATIONS["of places"] and stays
+    return (MentionLink.PLACE if place else MentionLink.ACTION), words

@@ -32,10 +32,6 @@ class RewriteTally:
         self.made += 1
         self.edited_words += words
 
-    def add_refused(self, reason: str) -> None:
-        """Count one caption without a rewrite."""
-        self.reasons[reason] += 1
-
     @property
     def total(self) -> int:
         """Captions seen."""
@@ -53,12 +49,8 @@ class RewriteTally:
 
     def as_counts(self) -> dict[str, Any]:
         """All counts by name; those of several tallies may be added up."""
-        return {
-            "made": self.made,
-            "edited_words": self.edited_words,
-            "rules": dict(self.rules),
-            "refused": dict(self.reasons),
-        }
+        counts = {"made": self.made, "edited_words": self.edited_words}
+        return {**counts, "rules": dict(self.rules), "refused": dict(self.reasons)}
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, Any]) -> RewriteTally:
@@ -143,27 +135,21 @@ def records(items: Iterable[tuple[str, str]], settings: Settings) -> list[dict[s
 def drawn(sample_id: str, caption: Caption, name: str, settings: Settings) -> Rewritten | Refused:
     """Return the text that the rewrite `name` makes of a sample's caption, by seed and epoch."""
     rewrite = get_rewrite(name)
-    rng = rng_for(settings.seed, sample_id, settings.epoch, rewrite.name)
-    return rewrite(caption, rng)
+    return rewrite(caption, rng_for(settings.seed, sample_id, settings.epoch, rewrite.name))
 
 
 def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> dict[str, Any]:
     """Rewrite the caption with `name`: text, rule and edits, or the refusal reason."""
-    rewrite = get_rewrite(name)
-    result = drawn(sample_id, caption, name, settings)
-    made: dict[str, Any]
+    rewrite, result = get_rewrite(name), drawn(sample_id, caption, name, settings)
+    made: dict[str, Any] = {"text": None, "rule": None, "edits": [], "reason": None}
     if isinstance(result, Refused):
-        made = {"text": None, "rule": None, "edits": [], "reason": result.reason}
+        made["reason"] = result.reason
     else:
-        edits = [
-            {
-                **asdict(edit),
-                "before": caption.text[edit.start : edit.end],
-                "after": result.text[edit.new_start : edit.new_end],
-            }
-            for edit in result.edits
-        ]
-        made = {"text": result.text, "rule": result.rule, "edits": edits, "reason": None}
+        made |= {"text": result.text, "rule": result.rule}
+        for edit in result.edits:
+            before = caption.text[edit.start : edit.end]
+            after = result.text[edit.new_start : edit.new_end]
+            made["edits"].append({**asdict(edit), "before": before, "after": after})
     return {
         "id": sample_id,
         "caption": caption.text,
@@ -182,6 +168,6 @@ def count(tallies: dict[str, RewriteTally], made: dict[str, Any]) -> None:
     """Add one record to the tally of its rewrite."""
     tally = tallies[made["rewrite"]]
     if made["reason"] is not None:
-        tally.add_refused(made["reason"])
+        tally.reasons[made["reason"]] += 1
     else:
         tally.add_made(made["rule"], sum(len(e["before"].split()) for e in made["edits"]))

@@ -10,75 +10,49 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from compoclip.captions.lists import PhraseTable, word_lists
 from compoclip.captions.tagger import lemma_of
 from compoclip.rewrites.edit import inflect
 from compoclip.rewrites.exclusion import MAY_HOLD, RELATED, exclusive, may_coincide, related
 
-_LISTS = word_lists(__file__, "relations")  # which says what each list is for
+RELATIONS = word_lists(__file__, "relations")  # which says what each list is for
 
 # --- Prepositions: how usual each is, which mean nearly the same, which are symmetric. ---
 
 #: How often each preposition stands in 25,000 picture descriptions; phrases separated by blanks.
 PREPOSITIONS: Mapping[str, int] = {
-    word: int(count) for word, count in _LISTS.keys("frequency").items()
+    word: int(count) for word, count in RELATIONS.keys_of("frequency").items()
 }
-_NEAR_SYNONYMS = _LISTS.groups("near synonyms")
+#: Preposition -> those that contradict it: the only safe replacements.
+CONTRADICTIONS: Mapping[str, tuple[str, ...]] = RELATIONS.table("contradictions")
 _VAGUE_AND_PRECISE = tuple(
     tuple(tuple(word.strip() for word in side.split(",")) for side in row.split("|"))
-    for row in _LISTS.rows("vague and precise")
+    for row in RELATIONS.rows("vague and precise")
 )
-SYMMETRIC_RELATIONS = _LISTS.words("symmetric")
-_PASSIVE_PREPOSITIONS = _LISTS.words("passive prepositions")
-_PLACED_PARTICIPLES = _LISTS.words("placed participles")
-_IRREGULAR_PARTICIPLES = _LISTS.words("irregular participles")
-_FILLERS = _LISTS.words("fillers")
 
 
+@lru_cache(maxsize=4096)
 def preposition_synonyms(preposition: str) -> frozenset[str]:
     """Prepositions that may describe the same scene as this one; never contains the word itself."""
     low = " ".join(preposition.lower().split())
-    found: set[str] = set()
-    for group in _NEAR_SYNONYMS:
-        if low in group:
-            found.update(group)
+    found = {word for group in RELATIONS.groups("near synonyms") if low in group for word in group}
     for vague, precise in _VAGUE_AND_PRECISE:
-        if low in vague:
-            found.update(precise)
-        if low in precise:
-            found.update(vague)
+        found.update(precise if low in vague else (), vague if low in precise else ())
     return frozenset(found - {low})
 
 
-def is_symmetric(words: Sequence[str]) -> bool:
-    """Return whether a relation, given word by word, stays true when its sides are exchanged.
+@lru_cache(maxsize=4096)
+def contradicting(preposition: str) -> tuple[tuple[str, int], ...]:
+    """(replacement, usual frequency) pairs that contradict the preposition.
 
-    Knows `SYMMETRIC_RELATIONS`, their verbs in every form ("hugs", "is hugging"), and a verb before
-    a symmetric preposition ("standing next to", "parked near", "sits right beside"), but no passive
-    ("pulled by", "topped with", "surrounded by"). Letter case and auxiliaries are ignored.
+    Empty when the preposition states nothing that another one could contradict ("of", "at").
     """
-    low = [part for word in words for part in word.lower().split()]
-    while low and low[0] in _FILLERS:
-        low = low[1:]
-    if not low:
-        return False
-    if " ".join(low) in SYMMETRIC_RELATIONS or (len(low) == 1 and low[0] in _SYMMETRIC_VERB_FORMS):
-        return True
-    stem = re.sub("(ing|ed|s)$", "", low[0]).removesuffix("e")  # talks, talked, talking: a guess
-    if " ".join([f"{stem}ing", *low[1:]]) in SYMMETRIC_RELATIONS:
-        return True
-    for size in (3, 2, 1):
-        tail = " ".join(low[-size:])
-        before = [word for word in low[:-size] if word not in _FILLERS and not word.endswith("ly")]
-        if tail in SYMMETRIC_RELATIONS and len(before) <= 1:
-            if not before or before[0] in _PLACED_PARTICIPLES or tail not in _PASSIVE_PREPOSITIONS:
-                return True
-            passive = before[0].endswith(("ed", "en", "wn"))
-            return not (passive or before[0] in _IRREGULAR_PARTICIPLES)
-    return False
+    others = CONTRADICTIONS.get(preposition, ())
+    same = preposition_synonyms(preposition)
+    return tuple((w, max(PREPOSITIONS.get(w, 1), 1)) for w in others if w not in same)
 
 
 def _forms(verb: str) -> tuple[str, ...]:
@@ -90,16 +64,44 @@ def _forms(verb: str) -> tuple[str, ...]:
     return (verb, verb + ("es" if verb.endswith(("ss", "ch")) else "s"), stem + "ed", stem + "ing")
 
 
-_SYMMETRIC_VERB_FORMS = frozenset(
-    form for verb in _LISTS.words("symmetric verbs") for form in _forms(verb)
-)
+_SYMMETRIC_VERBS = {form for verb in RELATIONS["symmetric verbs"] for form in _forms(verb)}
+
+
+def is_symmetric(words: Sequence[str]) -> bool:
+    """Return whether a relation, given word by word, stays true when its sides are exchanged.
+
+    Knows the lists, their verbs in every form ("hugs", "is hugging"), and a verb before a symmetric
+    preposition ("standing next to", "sits right beside"), but no passive ("pulled by").
+    """
+    symmetric, fillers = RELATIONS["symmetric"], RELATIONS["fillers"]
+    low = [part for word in words for part in word.lower().split()]
+    while low and low[0] in fillers:
+        low = low[1:]
+    if not low:
+        return False
+    if " ".join(low) in symmetric or (len(low) == 1 and low[0] in _SYMMETRIC_VERBS):
+        return True
+    stem = re.sub("(ing|ed|s)$", "", low[0]).removesuffix("e")  # talks, talked, talking: a guess
+    if " ".join([f"{stem}ing", *low[1:]]) in symmetric:
+        return True
+    for size in (3, 2, 1):
+        tail = " ".join(low[-size:])
+        before = [word for word in low[:-size] if word not in fillers and not word.endswith("ly")]
+        if tail in symmetric and len(before) <= 1:
+            placed = not before or before[0] in RELATIONS["placed participles"]
+            if placed or tail not in RELATIONS["passive prepositions"]:
+                return True
+            passive = before[0].endswith(("ed", "en", "wn"))
+            return not (passive or before[0] in RELATIONS["irregular participles"])
+    return False
 
 
 # --- Phrasal prepositions in the words of a caption. ---
 
-
-_PHRASAL = PhraseTable(p for p in {*PREPOSITIONS, *_LISTS.words("phrases")} if " " in p)
+_PHRASAL = PhraseTable(p for p in {*PREPOSITIONS, *RELATIONS["phrases"]} if " " in p)
 _LONGEST = max(sizes[0] for sizes in _PHRASAL.sizes.values())
+#: All prepositions that can be contradicted.
+KNOWN_PHRASES = PhraseTable(CONTRADICTIONS)
 
 
 def phrases(lows: tuple[str, ...]) -> list[tuple[int, int]]:
@@ -109,50 +111,18 @@ def phrases(lows: tuple[str, ...]) -> list[tuple[int, int]]:
 
 def preposition_size(words: list[str]) -> int:
     """How many of the last words are one preposition."""
-    for size in range(min(_LONGEST, len(words)), 1, -1):
-        if words[-size:] in _PHRASAL:
-            return size
-    return 1
-
-
-# --- Which preposition contradicts which: the only safe replacements. ---
-
-CONTRADICTIONS: Mapping[str, tuple[str, ...]] = _LISTS.table("contradictions")
-
-
-@lru_cache(maxsize=4096)
-def contradicting(preposition: str) -> tuple[tuple[str, int], ...]:
-    """(replacement, weight) pairs that contradict the preposition; weight is its usual frequency.
-
-    Empty when the preposition states nothing that another one could contradict ("of", "at").
-    """
-    same = preposition_synonyms(preposition)
-    return tuple(
-        (word, max(PREPOSITIONS.get(word, 1), 1))
-        for word in CONTRADICTIONS.get(preposition, ())
-        if word not in same
-    )
-
-
-#: All prepositions that can be contradicted.
-KNOWN_PHRASES = PhraseTable(CONTRADICTIONS)
+    sizes = range(min(_LONGEST, len(words)), 1, -1)
+    return next((size for size in sizes if words[-size:] in _PHRASAL), 1)
 
 
 # --- Which relation of a scene graph cannot hold where another one does. ---
 
-_ENDINGS = frozenset({*PREPOSITIONS, *CONTRADICTIONS, *_LISTS.words("more prepositions")})
+_ENDINGS = frozenset({*PREPOSITIONS, *CONTRADICTIONS, *RELATIONS["more prepositions"]})
 _LONGEST_ENDING = max(len(p.split()) for p in _ENDINGS)
-SAYING_LITTLE = _LISTS.words("saying little")
-#: Prepositions that hold of almost any two things, such as "outside".
-TRUE_EVERYWHERE = _LISTS.words("true everywhere")
-PLACING_VERBS = _LISTS.words("placing verbs")
-_LOOSE_VERBS = _LISTS.words("loose verbs")
-_GOING_TOGETHER = tuple(map(frozenset, _LISTS.groups("going together")))
-_DONE_THERE = _LISTS.table("done there")
+_DONE_THERE = RELATIONS.table("done there")
 
 
-@dataclass(frozen=True, slots=True)
-class RelationSense:
+class RelationSense(NamedTuple):
     """A relation as verb lemma and preposition; either may be empty."""
 
     verb: str
@@ -161,20 +131,18 @@ class RelationSense:
     @property
     def placed(self) -> bool:
         """Return whether it says where something is, and not what it does."""
-        return bool(self.preposition) and (not self.verb or self.verb in PLACING_VERBS)
+        return bool(self.preposition) and (not self.verb or self.verb in RELATIONS["placing verbs"])
 
 
 @lru_cache(maxsize=16384)
 def sense_of(relation: str) -> RelationSense:
     """ "sitting on" and "sit on" -> sit, on; "to the left of" -> "", "to the left of"."""
     words = relation.lower().split()
+    preposition = ""
     for size in range(min(_LONGEST_ENDING, len(words)), 0, -1):
-        preposition = " ".join(words[-size:])
-        if preposition in _ENDINGS:
-            words = words[:-size]
+        if " ".join(words[-size:]) in _ENDINGS:
+            preposition, words = " ".join(words[-size:]), words[:-size]
             break
-    else:
-        preposition = ""
     return RelationSense(lemma_of(words[0], "VERB", "VBG") if words else "", preposition)
 
 
@@ -182,6 +150,7 @@ def sense_of(relation: str) -> RelationSense:
 def relation_refusal(old: str, new: str) -> str | None:
     """Why `new` may still be true of two things that `old` holds between, or None: it cannot."""
     a, b = sense_of(old), sense_of(new)
+    loose = RELATIONS["loose verbs"]
     if a == b:
         return RELATED
     if a.preposition and b.preposition in CONTRADICTIONS.get(a.preposition, ()):
@@ -191,25 +160,18 @@ def relation_refusal(old: str, new: str) -> str | None:
     if contradicts:
         return None
     if a.placed and b.placed:
-        same = a.preposition == b.preposition or b.preposition in preposition_synonyms(
-            a.preposition
-        )
-        return RELATED if same else MAY_HOLD
-    if (
-        b.placed
-        or not b.verb
-        or b.verb in _LOOSE_VERBS
-        or {a.preposition, b.preposition} & SAYING_LITTLE
-    ):
+        same = {a.preposition, *preposition_synonyms(a.preposition)}
+        return RELATED if b.preposition in same else MAY_HOLD
+    if b.placed or not b.verb or b.verb in loose or {*a[1:], *b[1:]} & RELATIONS["saying little"]:
         return MAY_HOLD
     if a.placed:
         known = _DONE_THERE.get(a.preposition)
         return MAY_HOLD if known is None or b.verb in known else None
-    if a.verb in _LOOSE_VERBS or any({a.verb, b.verb} <= group for group in _GOING_TOGETHER):
+    together = any({a.verb, b.verb} <= {*group} for group in RELATIONS.groups("going together"))
+    if a.verb in loose or together:
         return MAY_HOLD
-    if related(a.verb, b.verb, "VERB") or may_coincide(a.verb, b.verb, "VERB"):
-        return RELATED
-    return None
+    alike = related(a.verb, b.verb, "VERB") or may_coincide(a.verb, b.verb, "VERB")
+    return RELATED if alike else None
 
 
 @lru_cache(maxsize=4096)

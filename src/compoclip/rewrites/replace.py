@@ -2,14 +2,15 @@
 
 A word that excludes it replaces an entity, modifier or relation of the caption: a member of the
 same built-in family, a contradicting preposition (both in `exchange`), else an antonym or
-co-hyponym of WordNet (docs/decisions.md, rules 4 and 5).
+co-hyponym of WordNet (docs/decisions.md, rules 4 and 5). Words that stay for what stands around
+them are rows of data/exceptions.txt.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
@@ -17,9 +18,10 @@ from compoclip.captions.lists import word_lists
 from compoclip.rewrites.attested import edit_level, preposition_level
 from compoclip.rewrites.base import Refused
 from compoclip.rewrites.driver import CandidateEdit, Proposal, Round, SampledRewrite
-from compoclip.rewrites.edit import MAX_DRAWS, SpanChange, cased_like, inflect
+from compoclip.rewrites.edit import MAX_DRAWS, RULES, SpanChange, cased_like, inflect
 from compoclip.rewrites.exclusion import (
     NOT_THINGS,
+    Weighted,
     entity,
     families,
     head_noun,
@@ -40,42 +42,16 @@ from compoclip.rewrites.legality import (
     states_place,
     subject_of,
 )
-from compoclip.rewrites.reading import MentionLink, Reading, of_last
+from compoclip.rewrites.reading import EXCEPTIONS, STARTS, Reading
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
-from compoclip.rewrites.slots import preposition
+from compoclip.rewrites.slots import NOUNS, preposition
 
-_PARTICLES = frozenset(("up", "down"))
-_BODILY = frozenset(("posture", "grazing", "playing"))
-_HELD = frozenset(("in", "with", "wear", "hold", "carry"))
-_SCREENS = frozenset(("computer", "controller", "nintendo", "remote", "video", "wii"))
-_GAMES = frozenset(("enjoy", "play", "view", "watch"))
-_AIR = frozenset(("air", "sky"))
-_STATES = frozenset(("motion", "process", "progress", "route"))  # what one is "in", and not outside
-_RIDDEN = frozenset(("feed", "ride"))
-_WAYS = frozenset(("across", "along", "down", "from", "over", "through"))
-_PLACING = frozenset(("above", "among", "at", "behind", "in", "in_front_of", "near", "on", "under"))
-_WORN = frozenset(("pants", "shirt", "shoe", "short", "sock", "suit"))
-_NOT_WITH = frozenset(("empty", "drain", "uncover"))
-_RARE_MOTION = frozenset(("climb", "crawl", "dance", "jump", "swim"))
-_REFLEXIVE = frozenset(("herself", "himself", "itself", "themselves"))
-_GENDERS = {
-    **dict.fromkeys(("boy", "gentleman", "guy", "male", "man"), "he"),
-    **dict.fromkeys(("female", "girl", "lady", "woman"), "she"),
-}
-_PRONOUNS = {
-    "he": frozenset(("he", "him", "himself", "his")),
-    "she": frozenset(("her", "hers", "herself", "she")),
-}
-_LIFELESS = frozenset(("fake", "plush", "stuffed", "teddy", "toy"))
-_GROUPS = frozenset(("group", "couple", "bunch", "herd", "row", "crowd", "pair", "line"))
 TOO_FEW = "too-few-elements"
 NO_CANDIDATE = "no-candidate"
-CANDIDATES_PER_ELEMENT = 2
+_GENDERS = RULES.keys_of("genders")
+_SHARE = 2  # candidates that are sampled of an element
 
 # --- The replaceable elements of a caption, each with its candidates. ---
-
-_ADJECTIVE_TAGS = frozenset(("JJ", "JJR", "JJS"))
-_NOUN_PARTS = ("NOUN", "PROPN")
 
 
 class Element(NamedTuple):
@@ -90,7 +66,7 @@ class Element(NamedTuple):
     stop: int
     pos: str
     tag: str
-    candidates: tuple[tuple[str, int], ...]
+    candidates: Weighted
 
     def form(self, lemma: str) -> str:
         """The candidate as it reads in the caption."""
@@ -99,169 +75,128 @@ class Element(NamedTuple):
 
 def enough_elements(s: Reading) -> bool:
     """Return whether the caption has two entities and a relation or a modifier."""
-    if len(s.mentions) < 2:
-        return False
-    related = any(m.link not in (MentionLink.START, MentionLink.COORDINATED) for m in s.mentions)
-    return related or any(t.pos == "ADJ" for t in s.caption.tokens)
+    related = any(m.link not in STARTS for m in s.mentions)
+    return len(s.mentions) > 1 and (related or any(t.pos == "ADJ" for t in s.caption.tokens))
 
 
-@of_last
+@lru_cache(maxsize=1)
 def elements(s: Reading) -> tuple[Element, ...]:
     """All elements with at least one candidate, by kind, in order of place."""
     relations = list(_prepositions(s))
-    inside = {i for e in relations for i in range(e.first, e.stop)}
-    found = [*_entities(s), *_modifiers(s, inside), *relations, *_verbs(s, inside)]
+    taken = s.phrasal.union(*(range(e.first, e.stop) for e in relations))
+    free = [i for i in range(len(s.lows)) if i not in taken and s.asserted(i)]
+    found = [*_entities(s), *_modifiers(s, free), *relations, *_verbs(s, free)]
     return tuple([element for element in found if element.candidates])
 
 
 def _entities(s: Reading) -> Iterator[Element]:
     tokens = s.caption.tokens
-    lows, lemmas = s.lows, s.lemmas
     for place, mention in enumerate(s.mentions):
-        head = tokens[mention.head]
-        lemma = lemmas[mention.head]
+        head, lemma = tokens[mention.head], s.lemmas[mention.head]
         if head.pos != "NOUN" or lemma in NOT_THINGS or not s.asserted(mention.head):
             continue
-        if lemmas.count(lemma) > 1 or only_listed(s, place):
+        if s.lemmas.count(lemma) > 1 or only_listed(s, place):
             continue
         if "body parts" in families(lemma, "NOUN"):
             continue  # who has a mouth has a nose
         first = mention.head
         while first > mention.first and (
-            tokens[first - 1].pos in _NOUN_PARTS
+            tokens[first - 1].pos in NOUNS
             or (first == mention.head and names_together(tokens, first - 1))
         ):
             first -= 1
-        compound = " ".join(lows[first : mention.head])
         plural = head.tag == "NNS" or any(map(is_many, tokens[mention.first : first]))
-        if lows[first] == "decker":
-            continue
-        single = first > 0 and lows[first - 1] in ("a", "an")
-        if single and plural:
+        single = first > 0 and s.lows[first - 1] in ("a", "an")
+        if s.lows[first] == "decker" or (single and plural):
             continue  # "a couple people"
-        name = f"{compound} {lemma}".strip()
+        name = " ".join((*s.lows[first : mention.head], lemma))
         options = entity(name, lemma, single=single, plural=plural)
         if first == mention.first or tokens[first - 1].pos != "ADJ":
             # Who wears one thing wears others.
-            options = tuple([each for each in options if each[0] not in _WORN])
-        tag = "NNS" if plural else "NN"
-        yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
+            options = tuple([each for each in options if each[0] not in RULES["worn"]])
+        yield Element("entity", first, mention.head + 1, "NOUN", "NNS" if plural else "NN", options)
 
 
-def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
+def _modifiers(s: Reading, free: list[int]) -> Iterator[Element]:
     tokens = s.caption.tokens
-    for index, token in enumerate(tokens):
-        if token.pos != "ADJ" or token.tag not in _ADJECTIVE_TAGS or not s.asserted(index):
+    for index in free:
+        token, owner, lemma = tokens[index], s.owner[index], s.lemmas[index]
+        if token.pos != "ADJ" or token.tag not in ("JJ", "JJR", "JJS"):
             continue
-        if index in skipped or index in s.phrasal or names_together(tokens, index):
+        if names_together(tokens, index) or EXCEPTIONS["modifiers"].first(s.columns, index):
             continue
-        if index + 1 < len(tokens) and s.lows[index + 1] == "fashioned":
+        if lemma == "same":  # "the same colour" -> "a different colour"
+            if index and s.lows[index - 1] == "the" and owner >= 0:
+                plural = tokens[s.mentions[owner].head].tag == "NNS"
+                text = "different" if plural else "a different"
+                yield Element("modifier", index - 1, index + 1, "ADJ", "JJ", ((text, 1),))
             continue
-        if index and tokens[index - 1].pos == "ADV" and s.lows[index - 1].endswith("ly"):
-            continue  # "a dimly lit room"
-        after = tokens[index + 1].pos if index + 1 < len(tokens) else "PUNCT"
-        if after in ("ADP", "PUNCT") and index and s.lows[index - 1] in ("from", "in", "the"):
-            continue  # "in the dark", "from high above"
-        lemma = s.lemmas[index]
-        if lemma == "same":
-            yield from _same(s, index)
-            continue
-        owner = s.owner[index]
         if owner < 0 and token.tag == "JJR" and may_tie_alike(s, index, index + 2):
             continue
         known = s.described(index)
         if owner >= 0 and (s.unasserted or not known) and has_namesake(s, owner):
             continue
         head = s.head_lemma(owner) if owner >= 0 else head_noun(s.names[known[0]]) if known else ""
-        options = modifier(lemma, token.tag, head)
-        for node in known:
-            options = tuple([each for each in options if not attribute_refusal(s, node, each[0])])
-        yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
-
-
-def _same(s: Reading, index: int) -> Iterator[Element]:
-    """ "the same colour" -> "a different colour"."""
-    before = s.caption.tokens[index - 1] if index else None
-    owner = s.owner[index]
-    if before is None or before.text.lower() != "the" or owner < 0:
-        return
-    plural = s.caption.tokens[s.mentions[owner].head].tag == "NNS"
-    text = "different" if plural else "a different"
-    yield Element("modifier", index - 1, index + 1, "ADJ", "JJ", ((text, 1),))
+        options = [
+            each
+            for each in modifier(lemma, head)
+            if not any(attribute_refusal(s, node, each[0]) for node in known)
+        ]
+        yield Element("modifier", index, index + 1, "ADJ", token.tag, tuple(options))
 
 
 def _prepositions(s: Reading) -> Iterator[Element]:
     for index, stop in KNOWN_PHRASES.spans(s.lows):
-        if states_place(s, index, stop) and not _STATES.intersection(s.lows[stop : stop + 1]):
+        # What one is "in", and not outside: "in progress".
+        if states_place(s, index, stop) and not {*s.lows[stop : stop + 1]} & RULES["states"]:
             options = contradicting(" ".join(s.lows[index:stop]))
             if options and place_refusal(s, index, stop) is not None:
                 options = ()
             yield Element("relation", index, stop, "ADP", "IN", options)
 
 
-def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
+def _verbs(s: Reading, free: list[int]) -> Iterator[Element]:
     tokens = s.caption.tokens
-    for index, token in enumerate(tokens):
-        if token.pos != "VERB" or s.owner[index] >= 0 or not s.asserted(index):
+    for index in free:
+        token, lemma = tokens[index], s.lemmas[index]
+        if token.pos != "VERB" or s.owner[index] >= 0:
             continue
-        if index in skipped or index in s.phrasal:
-            continue
-        lemma = s.lemmas[index]
-        before = tokens[index - 1].pos if index else ""
-        if before == "PART" or any(t.tag == "TO" for t in tokens[index + 1 : index + 3]):
-            continue  # "getting ready to eat" is when one cuts
-        if before == "ADJ" and lemma == "look":
-            continue  # "a fresh looking salad"
-        if "posture" in families(lemma, "VERB") and not acts(s, index):
+        posture = "posture" in families(lemma, "VERB")
+        after = tokens[index + 1] if index + 1 < len(tokens) else None
+        if EXCEPTIONS["verbs"].first(s.columns, index) or (posture and not acts(s, index)):
             continue  # a plate stands as well as it lies
-        after = s.lows[index + 1] if index + 1 < len(tokens) else ""
-        if after and lexicon().known(f"{s.lows[index]} {after}", "NOUN"):
+        if after and lexicon().known(f"{s.lows[index]} {after.text.lower()}", "NOUN"):
             continue  # "a washing machine"
-        further = tokens[index + 1].pos if after else ""
-        if "posture" in families(lemma, "VERB") and (further == "ADJ" or after in _PARTICLES):
+        if posture and after and (after.pos == "ADJ" or after.text.lower() in ("up", "down")):
             continue  # "sitting up in bed", "lying unconscious"
-        transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
-        options = verb(lemma, transitive)
-        unlikely = {"fly"}  # which people do not
-        if not _SCREENS.isdisjoint(s.lows):
-            unlikely |= _GAMES  # who plays a video game looks at it
-        ways = s.lows[index + 1 : index + 6]
-        if lemma in _RIDDEN and not _WAYS.isdisjoint(ways):
-            continue  # one rides, and does not feed, a horse through a field
-        if index and tokens[index - 1].pos == "VERB":
-            continue  # "doing jumps"
-        if not _AIR.isdisjoint(s.lows[index + 1 : index + 7]):
-            unlikely |= {each for each, _ in options if "posture" in families(each, "VERB")}
-        if lemma == "ride" and not transitive:
-            unlikely |= {"run", "walk"}
-        if after == "with":
-            unlikely |= _NOT_WITH
-        if token.tag == "VBN" or not acts(s, index):
-            unlikely |= {each for each, _ in options if families(each, "VERB") & _BODILY}
-        if after in _REFLEXIVE:
-            options = ()
-        options = tuple([each for each in options if each[0] not in unlikely])
-        yield Element("relation", index, index + 1, "VERB", token.tag, options)
+        transitive = after is not None and s.owner[index + 1] >= 0
+        unlikely = set(" ".join(EXCEPTIONS["unlikely verbs"].every(s.columns, index)).split())
+        if not acts(s, index):
+            unlikely |= {"/posture", "/grazing", "/playing"}
+        options = [
+            each
+            for each in verb(lemma, transitive)
+            if unlikely.isdisjoint((each[0], *(f"/{kind}" for kind in families(each[0], "VERB"))))
+        ]
+        yield Element("relation", index, index + 1, "VERB", token.tag, tuple(options))
 
 
 def acts(s: Reading, index: int) -> bool:
     """Return whether who does what the verb at `index` says is alive."""
-    subject = subject_of(s, (index, index + 1))
+    subject = subject_of(s, index)
     if subject < 0:
         subject = next((s.owner[i] for i in range(index, -1, -1) if s.owner[i] >= 0), -1)
     if subject < 0:
         return False
     mention = s.mentions[subject]
-    if not _HELD.isdisjoint(mention.words):
+    if not RULES["had"].isdisjoint(mention.words):
         subject = mention.root  # "a man in a red shirt standing"
-    elif s.head_lemma(subject) in _GROUPS and subject + 1 < len(s.mentions):
+    elif s.head_lemma(subject) in RULES["groups"] and subject + 1 < len(s.mentions):
         subject += 1
-    mention = s.mentions[subject]
-    if "prepared food" in families(" ".join(s.lows[mention.head - 1 : mention.head + 1]), "NOUN"):
+    first, _, head, *_ = s.mentions[subject]
+    if "prepared food" in families(" ".join(s.lows[head - 1 : head + 1]), "NOUN"):
         return False  # a hot dog
-    return is_living(s.head_lemma(subject)) and _LIFELESS.isdisjoint(
-        s.lows[mention.first : mention.head]
-    )
+    return is_living(s.head_lemma(subject)) and RULES["lifeless"].isdisjoint(s.lows[first:head])
 
 
 # --- Hard negatives by replacing one word. ---
@@ -273,10 +208,11 @@ def _proposed(s: Reading, rng: random.Random, parts: tuple[str, ...]) -> Iterato
         yield Refused(TOO_FEW)
         return
     found = [element for element in elements(s) if element.pos in parts]
-    shares = [min(CANDIDATES_PER_ELEMENT, len(element.candidates)) for element in found]
+    shares = [min(_SHARE, len(element.candidates)) for element in found]
     for _ in range(MAX_DRAWS if found else 0):
         element = rng.choices(found, shares)[0]
-        yield fluent(s, element, drawn_candidate(element, rng), f"replace:{element.kind}")
+        word = drawn_candidate(element.candidates, rng)
+        yield fluent(s, element, word, f"replace:{element.kind}")
 
 
 def replacement(
@@ -295,42 +231,36 @@ def replacement(
 REPLACE = replacement()
 
 
-def drawn_candidate(element: Element, rng: random.Random) -> str:
+def drawn_candidate(candidates: Weighted, rng: random.Random) -> str:
     """Two candidates by weight (or the only one), then one of them uniformly."""
-    words = [word for word, _ in element.candidates]
-    weights = [weight for _, weight in element.candidates]
-    drawn = []
-    for _ in range(min(CANDIDATES_PER_ELEMENT, len(words))):
-        at = rng.choices(range(len(words)), weights)[0]
-        drawn.append(words.pop(at))
-        del weights[at]
+    left, drawn = list(candidates), []
+    for _ in range(min(_SHARE, len(left))):
+        at = rng.choices(range(len(left)), [weight for _, weight in left])[0]
+        drawn.append(left.pop(at)[0])
     return rng.choice(drawn)
 
 
 def fluent(s: Reading, element: Element, word: str, rule: str) -> CandidateEdit:
     """Return the replacement of an element by a lemma, with how well it fits its new place."""
+    head, old = element.stop - 1, s.lemmas[element.stop - 1]
     if element.pos == "ADP":
         # The lists say which prepositions may stand for which, but not between what.
-        return replaced(s, element, word, rule, preposition_level(s, element.first, word))
-    head, old = element.stop - 1, s.lemmas[element.stop - 1]
-    strict = word in _RARE_MOTION  # hardly any scene has somebody climb
-    if element.pos == "VERB" and head + 1 < len(s.lows):  # captions show who does where:
-        follows = s.caption.tokens[head + 1].pos, preposition(s.lows[head + 1])
-        strict |= follows[0] == "ADP" and follows[1] not in _PLACING  # "runs for the ball"
-    # What is in no family is known by its field alone, and an adjective by its opposite.
-    known = element.pos == "VERB" or bool(families(old, element.pos))
-    words = {**dict.fromkeys(range(element.first, head), ""), head: head_noun(word)}
-    level = edit_level(s, words, strict=strict or not known)
-    said = _GENDERS.get(old)
-    # A man does not stand for a woman of whom "her" is said.
-    agrees = said is None or said == _GENDERS.get(word) or _PRONOUNS[said].isdisjoint(s.lows)
-    if (not known and level < 2) or (element.pos != "VERB" and not agrees):
-        level = 0
-    return replaced(s, element, word, rule, level)
-
-
-def replaced(s: Reading, element: Element, word: str, rule: str, level: int = 2) -> CandidateEdit:
-    """Return the replacement of an element by a lemma in the form of the element."""
+        level = preposition_level(s, element.first, word)
+    else:
+        verbal = element.pos == "VERB"
+        strict = word in RULES["rare motion"]  # hardly any scene has somebody climb
+        if verbal and head + 1 < len(s.lows):  # captions show who does where: "runs for the ball"
+            placed = preposition(s.lows[head + 1]) in RULES["of a deed"]
+            strict |= s.caption.tokens[head + 1].pos == "ADP" and not placed
+        # What is in no family is known by its field alone, and an adjective by its opposite.
+        known = verbal or bool(families(old, element.pos))
+        words = {**dict.fromkeys(range(element.first, head), ""), head: head_noun(word)}
+        level = edit_level(s, words, strict=strict or not known)
+        # A man does not stand for a woman of whom "her" is said.
+        said = _GENDERS.get(old)
+        agrees = said in (None, _GENDERS.get(word)) or RULES[f"of {said}"].isdisjoint(s.lows)
+        if (not known and level < 2) or not (verbal or agrees):
+            level = 0
     text = cased_like(element.form(word), s.caption, element.first)
     changes = [SpanChange(element.first, element.stop, text)]
     return CandidateEdit(rule, changes, level=level, refusal=partial(forbidden, s, element, word))
@@ -357,54 +287,50 @@ CATEGORIES = ("colour", "material", "size", "state", "action")
 RELEASED = ("colour", "material", "size", "state", "relation")
 #: The words of each category.
 WORDS = {name: frozenset(words) for name, words in word_lists(__file__, "tsvlc").table("").items()}
-_PARTS = {"action": "VERB", "spatial": "ADP"}
 
 
 def _listed(s: Reading, rng: random.Random, categories: tuple[str, ...]) -> Iterator[Proposal]:
     """Replaces one listed word: category uniform among those that apply, then word, then foil."""
-    options = {c: found for c in categories if (found := listed(s, c))}
-    for category in rng.sample(list(options), len(options)):
+    options = {f"list:{c}": found for c in categories if (found := _in_list(s, c))}
+    return in_rounds(s, rng, options, lambda candidates: rng.choice(candidates)[0])
+
+
+def in_rounds(
+    s: Reading,
+    rng: random.Random,
+    options: Mapping[str, Sequence[Element]],
+    choose: Callable[[Weighted], str],
+) -> Iterator[Proposal]:
+    """Propose replacements of the elements of one rule after the other, the rules in any order."""
+    for rule in rng.sample(list(options), len(options)):
         yield Round()
         for _ in range(MAX_DRAWS):
-            element, words = rng.choice(options[category])
-            yield fluent(s, element, rng.choice(words), f"list:{category}")
+            element = rng.choice(options[rule])
+            yield fluent(s, element, choose(element.candidates), rule)
 
 
-def _any_word(
-    s: Reading, rng: random.Random, categories: tuple[str, ...]
-) -> Iterator[CandidateEdit]:
-    """Replaces a listed word as it stands by any other of its list, true or not."""
-    options = {c: found for c in categories if (found := said(s, c))}
-    for _ in range(MAX_DRAWS if options else 0):
-        category = rng.choice(list(options))
-        place, words = rng.choice(options[category])
-        change = SpanChange(place, place + 1, cased_like(rng.choice(words), s.caption, place))
-        yield CandidateEdit(f"list:{category}", [change])
-
-
-def said(s: Reading, category: str) -> list[tuple[int, list[str]]]:
-    """The tokens that are words of the list, with all words of it that the caption has not.
-
-    Of phrases ("in front of") only the single words are looked for, as in the released code; they
-    take the place of other words all the same.
-    """
-    words = WORDS[category]
-    others = sorted(words.difference(s.lows))
-    return [(place, others) for place, low in enumerate(s.lows) if low in words]
-
-
-def listed(s: Reading, category: str) -> list[tuple[Element, list[str]]]:
+def _in_list(s: Reading, category: str) -> list[Element]:
     """The elements whose word is in the list, with the words of it that exclude theirs."""
     words, found = WORDS[category], []
+    part = {"action": "VERB", "spatial": "ADP"}.get(category, "ADJ")
     for element in elements(s):
-        tokens = s.caption.tokens[element.first : element.stop]
-        said = {" ".join(t.text.lower() for t in tokens), " ".join(t.lemma.lower() for t in tokens)}
-        if element.pos != _PARTS.get(category, "ADJ") or said.isdisjoint(words):
-            continue
-        foils = [word for word, _ in element.candidates if word in words]
-        if foils:
-            found.append((element, foils))
+        said = {" ".join(each[element.first : element.stop]) for each in (s.lows, s.lemmas)}
+        foils = tuple([each for each in element.candidates if each[0] in words])
+        if element.pos == part and foils and said & words:
+            found.append(element._replace(candidates=foils))
     return found
+
+
+def _any_word(s: Reading, rng: random.Random, categories: tuple[str, ...]) -> Iterator[Proposal]:
+    """Replaces a listed word, not a phrase, by any other of its list, true or not."""
+    places = {c: [i for i, low in enumerate(s.lows) if low in WORDS[c]] for c in categories}
+    options = [category for category in categories if places[category]]
+    for _ in range(MAX_DRAWS if options else 0):
+        category = rng.choice(options)
+        place = rng.choice(places[category])
+        word = rng.choice(sorted(WORDS[category].difference(s.lows)))
+        change = SpanChange(place, place + 1, cased_like(word, s.caption, place))
+        yield CandidateEdit(f"list:{category}", [change])
 
 
 TSVLC_RB, TSVLC_RB_SPATIAL, TSVLC_RB_RELEASED = (

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Token
-from compoclip.rewrites.edit import SENTENCE_ENDS
-from compoclip.rewrites.relations import phrases
+from compoclip.rewrites.edit import RULES, SENTENCE_ENDS
+from compoclip.rewrites.relations import RELATIONS, phrases
 
-KINDS = word_lists(__file__, "rules").keys("kinds of things")
+KINDS = RULES.keys_of("kinds of things")
 #: Words that stand for groups of people, and for some of anything.
 GROUPS = frozenset(word for word, kind in KINDS.items() if kind == "people")
 _COUNTED = GROUPS | {
     *("bunch", "flock", "herd", "line", "number", "pack", "pair", "row", "variety")
 }
 #: Prepositions that are counted as one, by their words.
-_ONE = {
-    phrase: key.replace(" ", "_")
-    for key, phrases in word_lists(__file__, "relations").table("one preposition").items()
-    for phrase in phrases
-}
+_ONE = RELATIONS.keys_of("one preposition")
 
 
 class Pairing(NamedTuple):
@@ -47,7 +42,7 @@ _FOLLOWS_VERB = ("ADP", "ADV", "ADJ", "PART", "DET", "PRON", "NUM", "NOUN", "PRO
 
 def preposition(words: str) -> str:
     """Return the preposition that stands for its near synonyms: "on" for "on top of"."""
-    return _ONE.get(words) or words.replace(" ", "_")
+    return _ONE.get(words, words).replace(" ", "_")
 
 
 def words_of(tokens: tuple[Token, ...]) -> tuple[list[str], dict[int, int]]:

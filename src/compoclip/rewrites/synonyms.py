@@ -5,32 +5,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import NamedTuple
 
-from compoclip.captions.lists import SHADES, word_lists
+from compoclip.captions.lists import WORDS, word_lists
 from compoclip.captions.tagger import lemma_of
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
-from compoclip.rewrites.edit import SpanChange, cased_like, inflect
+from compoclip.rewrites.edit import RULES, SpanChange, cased_like, inflect
 from compoclip.rewrites.exclusion import families, is_living, names_people
 from compoclip.rewrites.legality import names_together, states_place, subject_of
-from compoclip.rewrites.reading import Reading
+from compoclip.rewrites.reading import EXCEPTIONS, Reading
 from compoclip.rewrites.relations import is_symmetric, phrases
 
-_VERBS = ("VERB", "AUX")
-_LISTS = word_lists(__file__, "rules")  # which says what each list is for
-_KINDS_BY_COLOUR = _LISTS.words("kinds by colour")
-_SHADES = SHADES | _LISTS.words("shades")
-_SKIES = _LISTS.words("skies")
-_INSIDE = _LISTS.words("inside")
-_HOLDING = frozenset(("rooms", "places", "buildings", "containers", "tableware"))
-_GAZED = _LISTS.words("gazed")
-_MEASURES = _LISTS.words("measures")
-_LONG = _LISTS.words("long")
+NO_SYNONYM = "no-synonym"
 
 
-@dataclass(frozen=True, slots=True)
-class SynonymEntry:
+class SynonymEntry(NamedTuple):
     """One row of the table. kind: "relation" or "attribute". rows: how often it was published.
     loose: not quite the same. never: not the same, and not drawn."""
 
@@ -63,21 +53,21 @@ def places(s: Reading) -> Iterator[tuple[SynonymEntry, SpanChange]]:
         if entry.never or s.words.isdisjoint((words[0], entry.word, _verb(words[0]))):
             continue
         for first in range(len(s.lows)):
-            stop = first + len(words)
             text = _text(s, entry, words, first)
             if text is None or not s.asserted(first) or (first, text) in seen:
                 continue
-            if entry.kind == "relation" and stop - first == 1 and text in s.lows:
+            if entry.kind == "relation" and len(words) == 1 and text in s.lows:
                 continue
             seen.add((first, text))
-            yield entry, SpanChange(first, stop, text)
+            yield entry, SpanChange(first, first + len(words), text)
 
 
 def _text(s: Reading, entry: SynonymEntry, words: list[str], first: int) -> str | None:
     """The synonym in the form of the words at token `first`; None where the entry does not fit."""
     token, stop = s.caption.tokens[first], first + len(words)
+    here = list(s.lows[first:stop])
     if token.pos == "VERB" and words[0].endswith(("ing", "wears")):
-        if s.lemmas[first] != _verb(words[0]) or list(s.lows[first + 1 : stop]) != words[1:]:
+        if s.lemmas[first] != _verb(words[0]) or here[1:] != words[1:]:
             return None
         text = entry.synonym
         head, *rest = text.split()
@@ -87,12 +77,12 @@ def _text(s: Reading, entry: SynonymEntry, words: list[str], first: int) -> str 
             text = " ".join([inflect(_verb(head), token.tag), *rest])
         elif s.lows[first] != entry.word:
             return None  # no verb: it stands for the listed form alone
-        return text if _verb_fits(s, entry, first) else None
+        return text if _verb_fits(s, entry, first, stop) else None
     if token.pos == "ADJ" and entry.kind == "attribute" and s.lemmas[first] == entry.word:
         text = inflect(entry.synonym, token.tag)
-        fits = " " not in text and text not in s.lows and _adjective_fits(s, entry, first)
+        fits = " " not in text and text not in s.lows and _adjective_fits(s, entry.word, first)
         return text if fits else None
-    if entry.kind == "relation" and list(s.lows[first:stop]) == words and token.pos not in _VERBS:
+    if entry.kind == "relation" and here == words and token.pos not in ("VERB", "AUX"):
         return entry.synonym if _preposition_fits(s, entry.word, first, stop) else None
     return None
 
@@ -102,57 +92,39 @@ def _verb(form: str) -> str:
     return lemma_of(form, "VERB", "VBZ" if form.endswith("s") else "VBG")
 
 
-def _verb_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
+def _verb_fits(s: Reading, entry: SynonymEntry, at: int, after: int) -> bool:
     """Return whether the verb has the sense, and the surroundings, that its synonym needs."""
-    tokens = s.caption.tokens
-    if s.owner[at] >= 0:
+    if s.owner[at] >= 0 or entry.word not in EXCEPTIONS:
         return False
-    after = at + len(entry.word.split())
-    follower = tokens[after].text.lower() if after < len(tokens) else ""
-    has_object = after < len(tokens) and s.owner[after] >= 0
-    be = at > 0 and tokens[at - 1].lemma.lower() == "be"
-    match entry.word:
-        case "holding":
-            subject = subject_of(s, (at, at + 1))
-            return has_object and (subject < 0 or is_living(s.head_lemma(subject)))
-        case "wearing" | "wears" | "riding" | "riding on" | "eating":
-            return has_object
-        case "sitting" | "standing":
-            subject = subject_of(s, (at, at + 1))
-            if subject < 0 or not is_living(s.head_lemma(subject)):
-                return False  # plates stand, and are not upright; houses sit
-            bare = not has_object and follower not in ("up", "down", "out", "upright")
-            return bare and (be or entry.kind == "relation")
-        case "hanging" | "walking":
-            return not has_object and follower not in ("out", "up", "off", "on")
-        case "looking":
-            return follower in _GAZED and (at == 0 or tokens[at - 1].pos != "ADJ")
-        case "smiling":
-            return be and not has_object and follower not in ("at", "for")
-    return False
+    subject = subject_of(s, at)
+    lives = subject >= 0 and is_living(s.head_lemma(subject))
+    be = at > 0 and s.lemmas[at - 1] == "be"
+    if entry.word == "holding" and subject >= 0 and not lives:
+        return False
+    # Plates stand, and are not upright; houses sit.
+    if entry.word in ("sitting", "standing") and not (lives and (be or entry.kind == "relation")):
+        return False
+    return bool(EXCEPTIONS[entry.word].first(s.columns, after - 1))
 
 
-def _adjective_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
-    tokens = s.caption.tokens
-    if at in s.phrasal or names_together(tokens, at):
+def _adjective_fits(s: Reading, word: str, at: int) -> bool:
+    if at in s.phrasal or names_together(s.caption.tokens, at):
         return False
     head = s.head_lemma(s.owner[at]) if s.owner[at] >= 0 else ""
-    match entry.word:
+    match word:
         case "looking" | "sitting" | "standing" | "hanging":
             return False  # "a fresh looking salad"
         case "clear":
-            return head in _SKIES
-        case "old" if at + 1 < len(tokens) and "fashion" in tokens[at + 1].text.lower():
-            return False
+            return head in RULES["skies"]
         case "old":
-            return not any(t.text.lower() in _MEASURES for t in tokens[max(at - 2, 0) : at])
+            measured = not RULES["measures"].isdisjoint(s.lows[max(at - 2, 0) : at])
+            return not measured and "fashion" not in "".join(s.lows[at + 1 : at + 2])
         case "long":
-            return head not in _LONG
-    if families(entry.word, "ADJ") & {"colour"}:
-        if at and tokens[at - 1].text.lower() in _SHADES:
-            return False
-        return head not in _KINDS_BY_COLOUR and not names_people(head)
-    return True
+            return head not in RULES["long"]
+    if "colour" not in families(word, "ADJ"):
+        return True
+    shade = at > 0 and s.lows[at - 1] in WORDS["shades"] | RULES["shades"]
+    return not shade and head not in RULES["kinds by colour"] and not names_people(head)
 
 
 def _preposition_fits(s: Reading, word: str, first: int, stop: int) -> bool:
@@ -164,25 +136,20 @@ def _preposition_fits(s: Reading, word: str, first: int, stop: int) -> bool:
     place = s.owner[stop]
     if place < 0 or s.mentions[place].first != stop:
         return False
-    head = s.head_lemma(place)
     if word == "by":
         before = first - 1
         while before > 0 and tokens[before].pos == "ADV":
             before -= 1
-        verb = tokens[before] if before >= 0 else None
-        return verb is None or verb.tag not in ("VBN", "JJ") or is_symmetric([verb.text, "by"])
+        passive = before >= 0 and tokens[before].tag in ("VBN", "JJ")
+        return not passive or is_symmetric([s.lows[before], "by"])
     # Not within: clothes, idioms ("in progress"), "in the sun".
-    return word != "in" or head in _INSIDE or bool(families(head, "NOUN") & _HOLDING)
-
-
-NO_SYNONYM = "no-synonym"
+    head = s.head_lemma(place)
+    holding = families(head, "NOUN") & {"rooms", "places", "buildings", "containers", "tableware"}
+    return word != "in" or head in RULES["inside"] or bool(holding)
 
 
 def _proposed(s: Reading, rng: random.Random, strict: bool = False) -> Iterator[CandidateEdit]:
-    """Replaces one word or phrase by its synonym, in the same form; place and entry uniform.
-
-    strict: leave loose entries out (above -> on top of, wearing -> in, by -> near).
-    """
+    """Replaces one word or phrase by its synonym, in the same form; place and entry uniform."""
     found = [each for each in places(s) if not (strict and each[0].loose)]
     for entry, (first, stop, text) in rng.sample(found, len(found)):
         rule = f"synonym:{entry.kind}{'-loose' if entry.loose else ''}"

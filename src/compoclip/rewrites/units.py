@@ -10,19 +10,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import (
-    Edit,
-    Refused,
-    Rewritten,
-    fits_context,
-    same_to_clip,
-    token_key,
-)
+from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.driver import SampledRewrite, first_fluent
 from compoclip.rewrites.edit import MAX_DRAWS, TOO_LONG
 from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, entity, head_noun, same_thing
@@ -40,7 +33,8 @@ from compoclip.rewrites.graph_edits import (
     default_vocabulary,
 )
 from compoclip.rewrites.mosaic import NO_GRAPH, TAKEN, usable_subgraphs
-from compoclip.rewrites.reading import Reading, of_last, read
+from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.slots import NOUNS
 
 UNIT, UNIT_FOIL, NOUN_PHRASE = "unit", "unit-foil", "noun-phrase"
 ENTITY, PAIR, RELATION = "entity", "pair", "relation"
@@ -53,12 +47,7 @@ _TRIES = 3  # foils of a part
 
 
 class UnitPart(Protocol):
-    """An entity or a relation, of which units are made.
-
-    Attributes:
-        text: As it reads.
-        name: What it is about, to tell things apart.
-    """
+    """An entity or a relation, of which units are made: how it reads, and what it is about."""
 
     @property
     def text(self) -> str: ...
@@ -113,69 +102,70 @@ def draw_units(
     left = [rng.sample(entities, len(entities)), rng.sample(relations, len(relations))]
     found: list[tuple[Rewritten, Rewritten]] = []
     known, refused = set(taken), Counter[str]()
+
+    def one(kind: int, others: Sequence[UnitPart]) -> bool:
+        """Add a unit of the relations or entities that are left, if there is one."""
+        while left[kind]:
+            unit = _unit(left[kind].pop(), others, (ENTITY, RELATION)[kind], rng, named)
+            keys = set() if isinstance(unit, Refused) else {token_key(t.text) for t in unit}
+            if isinstance(unit, Refused) or keys & known:
+                refused[unit.reason if isinstance(unit, Refused) else TAKEN] += 1
+                continue
+            known.update(keys)
+            found.append(unit)
+            return True
+        return False
+
     for _ in range(slots):
-        paired = rng.random() < pair_share
-        for kind in (1, 0) if rng.random() < relation_share else (0,):
-            unit = None
-            while unit is None and left[kind]:
-                part = left[kind].pop()
-                others = entities if paired and kind == 0 else ()
-                unit = _unit(part, others, RELATION if kind else ENTITY, rng, named)
-                keys = set() if isinstance(unit, Refused) else {token_key(t.text) for t in unit}
-                if isinstance(unit, Refused) or keys & known:
-                    refused[unit.reason if isinstance(unit, Refused) else TAKEN] += 1
-                    unit = None
-                else:
-                    known |= keys
-                    found.append(unit)
-            if unit is not None:
-                break
+        others = entities if rng.random() < pair_share else ()
+        if not (rng.random() < relation_share and one(1, ())):
+            one(0, others)
     if len(found) < slots:
         refused[NO_UNIT] += slots - len(found)
     return UnitDraw(tuple(found), refused)
 
 
 def _unit(
-    part: UnitPart,
-    others: Sequence[UnitPart],
-    rule: str,
-    rng: random.Random,
-    named: frozenset[str],
+    part: UnitPart, others: Sequence[UnitPart], rule: str, rng: random.Random, named: frozenset[str]
 ) -> tuple[Rewritten, Rewritten] | Refused:
     """A part as a unit, beside one of the others if there is one of another thing."""
-    foil = _first([partial(_absent, part, rng, named)] * _TRIES)
+
+    def absent() -> Rewritten | Refused:
+        """A foil, unless it puts a thing that the image has instead of another."""
+        foil = part.foil(rng)
+        if not isinstance(foil, Rewritten) or foil.rule != NEW_OBJECT:
+            return foil
+        new = set(token_key(foil.text)) - set(token_key(part.text))
+        return foil if named.isdisjoint(new) else Refused(NAMED)
+
+    foil = _first([absent] * _TRIES)
     if isinstance(foil, Refused):
         return foil
     text = part.text
     strange = [each for each in others if not same_thing(each.name, part.name)]
     if strange:
         rule, other = PAIR, rng.choice(strange).text
-        if rng.random() < 0.5:
-            text, foil = f"{text} and {other}", replace(foil, text=f"{foil.text} and {other}")
-        else:
-            text, by = f"{other} and {text}", len(other) + len(" and ")
-            edits = tuple(
-                replace(edit, new_start=edit.new_start + by, new_end=edit.new_end + by)
-                for edit in foil.edits
-            )
-            foil = replace(foil, text=f"{other} and {foil.text}", edits=edits)
+        order, by = "{0} and {1}", 0
+        if rng.random() >= 0.5:
+            order, by = "{1} and {0}", len(f"{other} and ")
+        edits = tuple(
+            replace(each, new_start=each.new_start + by, new_end=each.new_end + by)
+            for each in foil.edits
+        )
+        text = order.format(text, other)
+        foil = replace(foil, text=order.format(foil.text, other), edits=edits)
     if not (fits_context(text) and fits_context(foil.text)):
         return Refused(TOO_LONG)
     return Rewritten(text, UNIT, True, rule, ()), replace(foil, rewrite=UNIT_FOIL)
 
 
-def _absent(part: UnitPart, rng: random.Random, named: frozenset[str]) -> Rewritten | Refused:
-    """A foil, unless it puts a thing that the image has instead of another."""
-    foil = part.foil(rng)
-    if not isinstance(foil, Rewritten) or foil.rule != NEW_OBJECT:
-        return foil
-    new = set(token_key(foil.text)) - set(token_key(part.text))
-    return foil if named.isdisjoint(new) else Refused(NAMED)
-
-
 # --- The units of a caption's scene graph. ---
 
 _Attempt = Callable[[], Rewritten | Refused]
+
+
+def _first(attempts: Sequence[_Attempt]) -> Rewritten | Refused:
+    return first_fluent(((2, attempt) for attempt in attempts), NO_CANDIDATE)
 
 
 @dataclass(frozen=True)
@@ -208,8 +198,7 @@ class GraphPart:
             slots = [Slot(REL, rule, self.graph, node) for rule, node in rules]
         else:
             slots = [Slot(REL, NEW_OBJECT, self.graph)]
-            attributes = len(self.graph.objects[0].attributes)
-            if attributes:
+            if attributes := len(self.graph.objects[0].attributes):
                 slots.append(Slot(OBJ, NEW_ATTRIBUTE, self.graph, 0, rng.randrange(attributes)))
         kinds: list[_Attempt] = []
         for slot in slots:
@@ -229,20 +218,17 @@ class GraphPart:
         if not options:
             return Refused(NO_CANDIDATE)
         words, weights = zip(*options)
-        drawn = rng.choices(words, weights, k=MAX_DRAWS)
-        return _first([partial(transform.make, slot, (word,)) for word in dict.fromkeys(drawn)])
+        drawn = dict.fromkeys(rng.choices(words, weights, k=MAX_DRAWS))
+        return _first([partial(transform.make, slot, (word,)) for word in drawn])
 
     def _negated(self) -> Rewritten | Refused:
         """ "cat not on mat" of "cat on mat", "cat does not sit on mat" of "cat sits on mat"."""
-        relation = self.graph.relations[0]
+        relation, (subject, target) = self.graph.relations[0], self.graph.objects
         if same_thing(*(self.reading.names[node] for node in self.graph.nodes)):
             return Refused(RELATED)  # it may hold of the other one
-        tag = self.reading.tag(relation.span)
-        denied = f"not {relation_words(relation)}"
-        if tag in ("VBZ", "VBP"):
-            denied = f"{'does' if tag == 'VBZ' else 'do'} not {relation.name}"
-        before = phrase(SubGraph(self.graph.objects[:1], ()))
-        behind = phrase(SubGraph(self.graph.objects[1:], ()))
+        does = {"VBZ": "does", "VBP": "do"}.get(self.reading.tag(relation.span))
+        denied = f"{does} not {relation.name}" if does else f"not {relation_words(relation)}"
+        before, behind = (phrase(SubGraph((node,), ())) for node in (subject, target))
         text = f"{before} {denied} {behind}"
         if token_key(text) in self.reading.said:
             return Refused(SAID)
@@ -251,11 +237,6 @@ class GraphPart:
         return Rewritten(text, UNIT_FOIL, False, "negate-relation", edits)
 
 
-def _first(attempts: Sequence[_Attempt]) -> Rewritten | Refused:
-    return first_fluent(((2, attempt) for attempt in attempts), NO_CANDIDATE)
-
-
-@of_last
 def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPart, ...]]:
     """Return the entities and the relations that a caption asserts.
 
@@ -268,29 +249,32 @@ def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPar
     Returns:
         Entities and relations, in the order of the caption; () without a graph.
     """
-    reading = read(caption)
+    return _parts_of(read(caption))
+
+
+@lru_cache(maxsize=1)
+def _parts_of(reading: Reading) -> tuple[tuple[GraphPart, ...], tuple[GraphPart, ...]]:
+    def is_thing(graph: SubGraph) -> bool:
+        """Return whether all it names are things that a photo can show or not."""
+        return all(head_noun(node.name) not in NOT_THINGS for node in graph.objects)
+
     alone = [SubGraph((node,), (), (i,)) for i, node in enumerate(reading.graph.objects)]
     entities = [
         each
         for each in alone
         if each.sure
         and reading.asserts(each)
-        and _thing(each)
-        and not same_to_clip(phrase(each), caption.text)
+        and is_thing(each)
+        and not same_to_clip(phrase(each), reading.caption.text)
     ]
     relations: dict[tuple[object, ...], SubGraph] = {}
     for each in usable_subgraphs(reading)[0]:  # with attributes first, then bare
-        if each.relations and _thing(each):
+        if each.relations and is_thing(each):
             relations.setdefault((each.nodes, relation_words(each.relations[0])), each)
     return (
         tuple(GraphPart(reading, each) for each in entities),
         tuple(GraphPart(reading, each) for each in relations.values()),
     )
-
-
-def _thing(graph: SubGraph) -> bool:
-    """Return whether all it names are things that a photo can show or not."""
-    return all(node.name.rpartition(" ")[2] not in NOT_THINGS for node in graph.objects)
 
 
 def _one(s: Reading, rng: random.Random, foil: bool) -> Iterator[Rewritten | Refused]:
@@ -320,19 +304,14 @@ def noun_phrases(caption: Caption) -> tuple[str, ...]:
     Args:
         caption: With chunks.
     """
-    reading = read(caption)
-    taken, found = {token_key(caption.text)}, []
-    for chunk in caption.chunks:
-        first, last = caption.tokens[chunk.first], caption.tokens[chunk.stop - 1]
-        text = caption.text[first.start : last.end]
-        head = caption.tokens[chunk.head]
-        named = head.pos in ("NOUN", "PROPN") and head.lemma.lower() not in NOT_THINGS
-        if not (named and reading.asserted(chunk.head) and fits_context(text)):
-            continue
-        if (key := token_key(text)) not in taken:
-            taken.add(key)
-            found.append(text)
-    return tuple(found)
+    reading, tokens = read(caption), caption.tokens
+    found = {token_key(caption.text): ""}
+    for first, stop, head in ((c.first, c.stop, c.head) for c in caption.chunks):
+        text = caption.text[tokens[first].start : tokens[stop - 1].end]
+        named = tokens[head].pos in NOUNS and reading.lemmas[head] not in NOT_THINGS
+        if named and reading.asserted(head) and fits_context(text):
+            found.setdefault(token_key(text), text)
+    return tuple(found.values())[1:]
 
 
 def _phrase(s: Reading, rng: random.Random) -> Iterator[Rewritten]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.lists import NUMBERS, word_lists
+from compoclip.captions.lists import NUMBERS
 from compoclip.captions.types import Caption, SceneGraph, Token
 from compoclip.rewrites.base import fits_context, same_to_clip
-from compoclip.rewrites.edit import EMPTY, SAME_TOKENS, TOO_LONG
+from compoclip.rewrites.edit import EMPTY, RULES, SAME_TOKENS, TOO_LONG
 from compoclip.rewrites.exclusion import families, may_coincide, related
+from compoclip.rewrites.reading import Reading, read
 from compoclip.rewrites.relations import (
     PREPOSITIONS,
     contradicting,
@@ -26,7 +28,6 @@ from compoclip.rewrites.synonyms import table
 # Used on texts that people or language models wrote, where nothing is known of how they were made.
 
 CONTENT = frozenset(("NOUN", "PROPN", "VERB", "ADJ", "ADV", "NUM"))
-_NEGATIONS = word_lists(__file__, "rules").words("negations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,47 +50,57 @@ class WordDifference:
 
 def difference(caption: Caption, written: Caption) -> WordDifference:
     """Return the words in which `written` differs from `caption`."""
-    before, after = (Counter(_lows(each)) for each in (caption, written))
-    mine, theirs = content_words(caption), content_words(written)
-    links, other_links = Counter(_links(caption)), Counter(_links(written))
+    readings = read(caption), read(written)
+    before, after = (Counter(each.lows) for each in readings)
+    mine, theirs = map(content_words, readings)
+    links, other_links = (Counter(_links(each)) for each in readings)
     shared = before & after
+
+    def among(tokens: Iterable[Token], left: Counter[str]) -> tuple[Token, ...]:
+        """The tokens with these words, each as often as it is counted."""
+        found = []
+        for token in tokens:
+            if left[token.text.lower()] > 0:
+                left[token.text.lower()] -= 1
+                found.append(token)
+        return tuple(found)
+
+    orders = ([w for t in each if shared[w := t.text.lower()]] for each in (mine, theirs))
     return WordDifference(
-        lost=_among(mine, before - after),
-        gained=_among(theirs, after - before),
+        lost=among(mine, before - after),
+        gained=among(theirs, after - before),
         lost_links=tuple((links - other_links).elements()),
         gained_links=tuple((other_links - links).elements()),
-        negated=_NEGATIONS.isdisjoint(before) != _NEGATIONS.isdisjoint(after),
-        moved=[t.text.lower() for t in mine if shared[t.text.lower()]]
-        != [t.text.lower() for t in theirs if shared[t.text.lower()]],
+        negated=RULES["negations"].isdisjoint(before) != RULES["negations"].isdisjoint(after),
+        moved=next(orders) != next(orders),
     )
 
 
-def content_words(caption: Caption) -> list[Token]:
+def content_words(s: Reading) -> list[Token]:
     """The content words in order; "front" of "in front of" is none."""
-    inside = {i for first, stop in phrases(_lows(caption)) for i in range(first, stop)}
-    return [t for i, t in enumerate(caption.tokens) if t.pos in CONTENT and i not in inside]
+    return [t for i, t in enumerate(s.caption.tokens) if t.pos in CONTENT and i not in s.phrasal]
+
+
+def _links(s: Reading) -> list[str]:
+    """The prepositions in order."""
+    single = [
+        low
+        for i, (low, token) in enumerate(zip(s.lows, s.caption.tokens))
+        if i not in s.phrasal and token.pos in ("ADP", "ADV") and low in PREPOSITIONS
+    ]
+    return [" ".join(s.lows[first:stop]) for first, stop in phrases(s.lows)] + single
 
 
 def may_mean_the_same(a: Token, b: Token) -> bool:
     """Return whether one word can stand for the other, or is a kind of it."""
     first, second = a.lemma.lower(), b.lemma.lower()
-    if str(NUMBERS.get(first, first)) == str(NUMBERS.get(second, second)):
-        return True
     pair = {a.text.lower(), b.text.lower()}
-    if any({entry.word, entry.synonym} == pair for entry in table()):
-        return True
-    # The tagger may take one of them for another part of speech than the other.
-    return any(related(first, second, pos) for pos in {a.pos, b.pos} if pos in CONTENT)
-
-
-def may_both_hold(a: Token, b: Token) -> bool:
-    """Return whether one thing can be both: words of one meaning, or adjectives of two kinds."""
-    if may_mean_the_same(a, b):
-        return True
-    if a.pos != "ADJ" or b.pos != "ADJ":
-        return False
-    mine, theirs = families(a.lemma.lower(), "ADJ"), families(b.lemma.lower(), "ADJ")
-    return bool(mine and theirs) and not mine & theirs
+    return (
+        str(NUMBERS.get(first, first)) == str(NUMBERS.get(second, second))
+        or any({entry.word, entry.synonym} == pair for entry in table())
+        # The tagger may take one of them for another part of speech than the other.
+        or any(related(first, second, pos) for pos in {a.pos, b.pos} if pos in CONTENT)
+    )
 
 
 def exclude_each_other(a: Token, b: Token) -> bool:
@@ -101,19 +112,22 @@ def exclude_each_other(a: Token, b: Token) -> bool:
     first, second = a.lemma.lower(), b.lemma.lower()
     if families(first, a.pos) & families(second, a.pos):
         return not may_coincide(first, second, a.pos)
-    words = lexicon()
-    return (
-        second in words.antonyms(first, a.pos)
-        or first in words.antonyms(second, a.pos)
-        or second in words.cohyponyms(first, a.pos)
-        or first in words.cohyponyms(second, a.pos)
+    return any(
+        other in sources(word, a.pos)
+        for sources in (lexicon().antonyms, lexicon().cohyponyms)
+        for word, other in ((first, second), (second, first))
     )
 
 
-def links_contradict(lost: Iterable[str], gained: Iterable[str]) -> bool:
-    """Return whether a preposition of one text rules out one of the other."""
-    theirs = set(gained)
-    return any(word in theirs for link in lost for word, _ in contradicting(link))
+def _contradicts(change: WordDifference, gone: Iterable[Token], new: Iterable[Token]) -> bool:
+    """Return whether a negation, a preposition or a new word rules out what was there."""
+    links = {word for link in change.lost_links for word, _ in contradicting(link)}
+    words = product(gone, new)
+    return (
+        change.negated
+        or not links.isdisjoint(change.gained_links)
+        or any(exclude_each_other(a, b) for a, b in words)
+    )
 
 
 def same_statement(caption: Caption, written: Caption) -> bool:
@@ -138,8 +152,18 @@ def same_statement(caption: Caption, written: Caption) -> bool:
     )
 
 
+def _statements(graph: SceneGraph) -> tuple[Counter[object], Counter[object]]:
+    things = [(o.name, frozenset(a.name for a in o.attributes)) for o in graph.objects]
+    relations: Counter[object] = Counter()
+    for r in graph.relations:
+        sides = things[r.subject], things[r.object]
+        free = is_symmetric(r.name.split()) or is_symmetric(r.words.split())
+        relations[(r.name, frozenset(sides) if free else sides)] += 1
+    return Counter(things), relations
+
+
 def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
-    """Return whether the sentence gives a thing of the caption a property that excludes one it has.
+    """Return whether the sentence gives a thing a property that excludes one of the caption's.
 
     Only things that either text names once; another property of a kind that the caption gives too
     ("a red and white cup") is no conflict.
@@ -157,55 +181,14 @@ def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
 
 def _qualities(caption: Caption) -> dict[str, list[Token]]:
     """The adjectives and numbers of every thing that is named once."""
-    assert caption.graph is not None
-    names = Counter(each.name for each in caption.graph.objects)
-    starts = {token.start: token for token in caption.tokens}
+    nodes = caption.graph.objects if caption.graph else ()
+    names = Counter(each.name for each in nodes)
+    starts = {t.start: t for t in caption.tokens if t.pos in ("ADJ", "NUM")}
     return {
-        each.name: [
-            starts[a.span.start]
-            for a in each.attributes
-            if a.span.start in starts and starts[a.span.start].pos in ("ADJ", "NUM")
-        ]
-        for each in caption.graph.objects
+        each.name: [starts[a.span.start] for a in each.attributes if a.span.start in starts]
+        for each in nodes
         if names[each.name] == 1
     }
-
-
-def _statements(graph: SceneGraph) -> tuple[Counter[object], Counter[object]]:
-    things = [(o.name, frozenset(a.name for a in o.attributes)) for o in graph.objects]
-    relations: Counter[object] = Counter()
-    for r in graph.relations:
-        sides = things[r.subject], things[r.object]
-        free = is_symmetric(r.name.split()) or is_symmetric(r.words.split())
-        relations[(r.name, frozenset(sides) if free else sides)] += 1
-    return Counter(things), relations
-
-
-def _lows(caption: Caption) -> tuple[str, ...]:
-    return tuple(token.text.lower() for token in caption.tokens)
-
-
-def _links(caption: Caption) -> list[str]:
-    """The prepositions in order."""
-    low = _lows(caption)
-    spans = phrases(low)
-    inside = {i for first, stop in spans for i in range(first, stop)}
-    single = [
-        low[i]
-        for i, token in enumerate(caption.tokens)
-        if i not in inside and token.pos in ("ADP", "ADV") and low[i] in PREPOSITIONS
-    ]
-    return [" ".join(low[first:stop]) for first, stop in spans] + single
-
-
-def _among(tokens: Iterable[Token], words: Counter[str]) -> tuple[Token, ...]:
-    """The tokens with these words, each as often as it is counted."""
-    left, found = Counter(words), []
-    for token in tokens:
-        if left[token.text.lower()] > 0:
-            left[token.text.lower()] -= 1
-            found.append(token)
-    return tuple(found)
 
 
 # --- What a text that a person or a language model wrote must be like. ---
@@ -266,9 +249,7 @@ def positive_objection(caption: Caption, written: Caption) -> str | None:
         return OTHER_WORDS
     if not change.lost and change.moved and not same_statement(caption, written):
         return OTHER_STATEMENT
-    wrong = change.negated or links_contradict(change.lost_links, change.gained_links)
-    wrong |= any(exclude_each_other(a, b) for a, b in zip(change.lost, change.gained))
-    return CONTRADICTS if wrong else None
+    return CONTRADICTS if _contradicts(change, change.lost, change.gained) else None
 
 
 def negative_objection(caption: Caption, written: Caption) -> str | None:
@@ -286,6 +267,14 @@ def negative_objection(caption: Caption, written: Caption) -> str | None:
     Returns:
         The reason why it may still be true of the image, or None.
     """
+
+    def both_hold(old: Token, new: Token) -> bool:
+        """Return whether one thing can be both: of one meaning, or adjectives of two kinds."""
+        if may_mean_the_same(old, new):
+            return True
+        mine, theirs = (families(t.lemma, "ADJ") if t.pos == "ADJ" else () for t in (old, new))
+        return bool(mine and theirs) and set(mine).isdisjoint(theirs)
+
     change = difference(caption, written)
     if change.negated:
         return None
@@ -294,19 +283,16 @@ def negative_objection(caption: Caption, written: Caption) -> str | None:
             return ONLY_DROPS
         if not change.lost:
             return ONLY_ADDS
-        foreign = [
-            new for new in change.gained if not any(may_both_hold(old, new) for old in change.lost)
-        ]
-        return None if foreign else KEEPS_MEANING
+        foreign = (not any(both_hold(old, new) for old in change.lost) for new in change.gained)
+        return None if any(foreign) else KEEPS_MEANING
     agree = all(  # each preposition that came can describe the scene of one that went
         any(new == old or new in preposition_synonyms(old) for old in change.lost_links)
         for new in change.gained_links
     )
     if change.lost_links and not agree:
         return None
-    if not change.moved or same_statement(caption, written):
-        return KEEPS_MEANING
-    return None
+    keeps = not change.moved or same_statement(caption, written)
+    return KEEPS_MEANING if keeps else None
 
 
 def paraphrase_objection(caption: Caption, written: Caption) -> str | None:
@@ -325,9 +311,7 @@ def paraphrase_objection(caption: Caption, written: Caption) -> str | None:
     change = difference(caption, written)
     gone = [old for old in change.lost if not any(may_mean_the_same(old, n) for n in change.gained)]
     new = [new for new in change.gained if not any(may_mean_the_same(o, new) for o in change.lost)]
-    wrong = change.negated or links_contradict(change.lost_links, change.gained_links)
-    wrong |= any(exclude_each_other(a, b) for a in gone for b in new)
-    if wrong or conflicting_attributes(caption, written):
+    if _contradicts(change, gone, new) or conflicting_attributes(caption, written):
         return CONTRADICTS
-    total = len(content_words(caption))
+    total = len(content_words(read(caption)))
     return None if total - len(gone) >= LEAST_KEPT * total else LOSES_CONTENT

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.captions.lists import NEGATIONS
+from compoclip.captions.lists import WORDS
 from compoclip.captions.parser import parse
 from compoclip.console import counted, note
 from compoclip.data.decode import decode
@@ -92,7 +92,8 @@ def split_negation(text: str) -> tuple[str, tuple[str, ...]]:
 def _split_once(text: str) -> tuple[str, list[str]] | None:
     caption = parse(text)
     tokens, lows = caption.tokens, [token.text.lower() for token in caption.tokens]
-    at = next((k for k, low in enumerate(lows) if low in NEGATIONS or low.endswith("n't")), None)
+    negations = WORDS["negations"]
+    at = next((k for k, low in enumerate(lows) if low in negations or low.endswith("n't")), None)
     if at is None:
         return None
     end = next((k for k in range(at, len(lows)) if lows[k] in _ENDS), len(lows))
