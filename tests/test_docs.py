@@ -86,7 +86,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def start(*_: object) -> None:
         raise ParsedError
 
-    monkeypatch.setattr(options, "require_seeds", start)  # the last step of parsing
+    monkeypatch.setattr(options, "require_ranges", start)  # the last step of parsing
     monkeypatch.setattr(train, "start", start)
     monkeypatch.setattr(sweep, "start", start)
 

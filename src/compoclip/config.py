@@ -76,6 +76,24 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class Within:
+    """The range of a number, in its `Annotated` beside the type."""
+
+    low: float
+    high: float = float("inf")
+
+    def __str__(self) -> str:
+        if self.high != float("inf"):
+            return f"lie between {self.low} and {self.high}"
+        return f"be at least {self.low}" if self.low else "not be negative"
+
+
+Natural = Annotated[int, Within(0)]
+Count = Annotated[int, Within(1)]
+_SEED = Within(0, 2**63 - 1)  # a seed for all generators
+
+
+@dataclass(frozen=True)
 class Option:
     """An option of the command line or of a file.
 
@@ -101,10 +119,14 @@ class Option:
     @property
     def plain(self) -> Any:
         """Return the annotation without marks and without None."""
-        kind = get_args(self.kind)[0] if get_origin(self.kind) is Annotated else self.kind
-        parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
-        left = [each for each in parts if each is not NoneType]
-        return left[0] if len(left) == 1 else kind
+        kind = self.kind
+        while get_origin(kind) in (Annotated, Union, UnionType):
+            annotated = get_origin(kind) is Annotated
+            left = [each for each in get_args(kind) if each is not NoneType]
+            if len(left) > 1 and not annotated:
+                break
+            kind = left[0]
+        return kind
 
     @property
     def shown(self) -> Shown:
@@ -113,7 +135,7 @@ class Option:
 
     def marked(self, mark: OptionMark) -> bool:
         """Return whether the annotation has that mark."""
-        return get_origin(self.kind) is Annotated and mark in get_args(self.kind)
+        return mark in get_args(self.kind)[1:]
 
     @property
     def is_place(self) -> bool:
@@ -153,6 +175,28 @@ def built(kind: type[T], values: Mapping[str, Any]) -> T:
         elif each.name in values:
             parts[each.name] = values[each.name]
     return kind(**parts)
+
+
+def require_ranges(options: Any) -> None:
+    """Raise UsageError unless all numbers of a dataclass of options are in their ranges.
+
+    A field named seed has the range of all generators.
+    """
+    hints = get_type_hints(type(options), include_extras=True)
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if is_dataclass(value):
+            require_ranges(value)
+        limits = [_SEED] if each.name == "seed" else _limits(hints[each.name])
+        for limit in limits if isinstance(value, Real) else ():
+            if not limit.low <= value <= limit.high:
+                raise UsageError(f"--{each.name.replace('_', '-')} must {limit}")
+
+
+def _limits(kind: Any) -> list[Within]:
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        return [limit for part in get_args(kind) for limit in _limits(part)]
+    return [kind] if isinstance(kind, Within) else []
 
 
 def described(doc: str) -> dict[str, str]:

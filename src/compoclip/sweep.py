@@ -14,13 +14,23 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import Option, Shown, as_kind, parsed_config, read_value, require
+from compoclip.config import (
+    Count,
+    Natural,
+    Option,
+    Shown,
+    as_kind,
+    parsed_config,
+    read_value,
+    require,
+    require_ranges,
+)
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
 from compoclip.own import fence
 from compoclip.request import TrainRequest, known_options
-from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train
+from compoclip.run import EvaluateOptions, TrainOptions, evaluate, train
 from compoclip.training.settings import RunSettings
 from compoclip.workers import RETRIES, Workers, available_cores
 
@@ -45,11 +55,11 @@ class SweepOptions:
 
     grid: Annotated[tuple[str, ...], Shown("NAME=VALUES ...")] = ()
     random: Annotated[tuple[str, ...], Shown("NAME=VALUES ...")] = ()
-    draws: int = 0
+    draws: Natural = 0
     sampler: Literal["random", "tpe"] = "random"
-    draw_seed: int = 0
+    draw_seed: Natural = 0
     sort_by: str | None = None
-    jobs: int = 1
+    jobs: Count = 1
 
 
 def space_of(texts: Sequence[str], flag: str, known: Mapping[str, Option]) -> dict[str, Any]:
@@ -135,8 +145,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
         for texts, flag in ((options.grid, "--grid"), (options.random, "--random"))
     )
     space = {**grid, **drawn}
-    require_least(1, options, "jobs")
-    require_least(0, options, "draws", "draw_seed")
+    require_ranges(options)
     if not space or len(space) < len(grid) + len(drawn):
         raise UsageError("name what to vary, each in one way: --grid NAME=VALUE,VALUE or --random")
     if bool(options.draws) != (tpe or bool(drawn)):

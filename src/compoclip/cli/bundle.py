@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from compoclip import console
-from compoclip.cli.options import Printing, parse
+from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
-from compoclip.errors import CompoclipError
+from compoclip.errors import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +36,13 @@ class BundleOptions(Printing):
     against: Annotated[tuple[str, ...], Shown("TABLE ...")] = ()
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: BundleOptions) -> Outcome:
     """Write a bundle, say where it is."""
-    options = parse(BundleOptions, "bundle", argv)
     from compoclip.evaluation.bundle import write_bundle
 
     out = write_bundle(options.run, options.results, options.out, options.against)
     text = f"{out}: written; compoclip verify {out} checks it"
-    return console.tell(options.json, {"bundle": str(out)}, text)
+    return {"bundle": str(out)}, text
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,8 @@ class VerifyOptions(Printing):
     bundles: Annotated[tuple[Path, ...], Shown("BUNDLE ...", positional=True, hint="(required)")]
 
 
-def verify_main(argv: Sequence[str]) -> int:
-    """Print what was checked and what was not; raise CompoclipError for what is wrong."""
-    options = parse(VerifyOptions, "verify", argv)
+def verify_main(options: VerifyOptions) -> Outcome:
+    """Return what was checked and what was not, with exit code 1 if anything is wrong."""
     from compoclip.evaluation.bundle import verify_bundle
 
     found = {str(path): verify_bundle(path) for path in options.bundles}
@@ -74,9 +71,9 @@ def verify_main(argv: Sequence[str]) -> int:
     for path, report in found.items():
         rows = [[word, line] for word, lines in asdict(report).items() for line in lines]
         texts.append(f"{path}\n\n{console.columns(rows)}")
-    console.tell(options.json, {path: asdict(e) for path, e in found.items()}, "\n\n".join(texts))
     wrong = [f"{path}: {line}" for path, report in found.items() for line in report.wrong]
     if wrong:
-        more = f"; and {len(wrong) - 1} more, listed above" if len(wrong) > 1 else ""
-        raise CompoclipError(f"{wrong[0]}{more}")
-    return 0
+        more = f"; and {len(wrong) - 1} more, listed below" if len(wrong) > 1 else ""
+        console.note(f"compoclip verify: {printable(wrong[0] + more)}")
+    record = {path: asdict(each) for path, each in found.items()}
+    return record, "\n\n".join(texts), int(bool(wrong))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from compoclip.cli.options import Printing, parse
-from compoclip.console import table, tell
+from compoclip.cli.options import Outcome, Printing
+from compoclip.console import table
 from compoclip.errors import CompoclipError
 from compoclip.files import cache_folder, reason
 
@@ -35,9 +34,8 @@ class CacheOptions(Printing):
     clear: Literal["parses", "features", "indexes", "all"] | None = None
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: CacheOptions) -> Outcome:
     """Print one row per kind, after removing what is asked for; returns the exit code."""
-    options = parse(CacheOptions, "cache", argv)
     folder = cache_folder()
     places: dict[str, list[Path]] = {kind: [] for kind in _KINDS}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -66,4 +64,4 @@ def main(argv: Sequence[str]) -> int:
     ]
     shown = table(rows, ["kind", "size", "state", "holds"], left=4)
     total = f"{sum(sizes.values()) / 1e6:.1f} MB in {folder}"
-    return tell(options.json, record, f"{shown}\n\n{total}")
+    return record, f"{shown}\n\n{total}"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from compoclip import console
-from compoclip.cli.options import Printing, ResultPaths, parse, require_with
+from compoclip.cli.options import Outcome, Printing, ResultPaths, require_with
+from compoclip.config import Count
 from compoclip.errors import UsageError
-from compoclip.run import require_least
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,13 @@ class CompareOptions(Printing):
     allow_partial: bool = False
     details: bool = False
     format: Literal["text", "markdown", "latex", "csv"] = "text"
-    resamples: int = 2000
+    resamples: Count = 2000
     seed: int = 0
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: CompareOptions) -> Outcome:
     """Print a table for each pair, and what they say."""
-    options = parse(CompareOptions, "compare", argv)
-    require_least(1, options, "resamples")
-    require_with(options, "allow_partial", "against")
+    require_with(options, "against", "allow_partial")
     if options.against is not None:
         return _against(options, options.against)
     if len(options.results) < 2:
@@ -83,10 +80,10 @@ def main(argv: Sequence[str]) -> int:
         more = "" if details else "--details adds the sub-tasks\n"
         places = " ".join(map(str, options.results))
         texts.append(f"{more}next: compoclip report {places} -o report.html")
-    return console.tell(options.json, [asdict(each) for each in found], "\n\n".join(texts))
+    return [asdict(each) for each in found], "\n\n".join(texts)
 
 
-def _against(options: CompareOptions, name: str) -> int:
+def _against(options: CompareOptions, name: str) -> Outcome:
     """Print a published table with our rows."""
     from compoclip.evaluation.comparison import one_model
     from compoclip.evaluation.published.beside import (
@@ -127,4 +124,4 @@ def _against(options: CompareOptions, name: str) -> int:
             f"{', '.join(wanted[:12])}{more}"
         )
     text = shown(table, measured, options.format)
-    return console.tell(options.json, to_json(table, measured), text)
+    return to_json(table, measured), text

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import Outcome
 from compoclip.errors import CompoclipError
 from compoclip.run import EvaluateOptions, evaluate, named_models
 
-if TYPE_CHECKING:
-    from compoclip.evaluation.results import Results
 
-
-def main(argv: Sequence[str]) -> int:
+def main(options: EvaluateOptions) -> Outcome | int:
     """Measure every model; print headlines, details if wanted, and what they say."""
-    options = parse(EvaluateOptions, "evaluate", argv)
     models = named_models(options.models)
     several = len(models) > 1
     failures: list[CompoclipError] = []
@@ -30,12 +24,8 @@ def main(argv: Sequence[str]) -> int:
     code = failures[0].exit_code if failures else 0
     if not results:  # rank 0 has them
         return code
-    text = "" if options.json else _text(options, results)
-    console.tell(options.json, [asdict(each) for each in results], text)
-    return code
-
-
-def _text(options: EvaluateOptions, results: list[Results]) -> str:
+    if options.json:
+        return [asdict(each) for each in results], "", code
     from compoclip.evaluation.closing import closing_sentences
     from compoclip.evaluation.groups import overall_scores, overall_text
     from compoclip.evaluation.tables import overview_text, results_text
@@ -50,4 +40,4 @@ def _text(options: EvaluateOptions, results: list[Results]) -> str:
     texts.append(console.prose(closing_sentences(results, names[0], (), *draws)))
     more = "" if options.details else "--details adds the sub-tasks\n"
     texts.append(f"{more}next: compoclip report {options.out} -o report.html")
-    return "\n\n".join(filter(None, texts))
+    return None, "\n\n".join(filter(None, texts)), code

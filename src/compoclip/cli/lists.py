@@ -13,9 +13,9 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip import own
-from compoclip.cli.options import Printing, parse
+from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
-from compoclip.console import counted, table, tell, without
+from compoclip.console import counted, table, without
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, method_names, method_origin, method_summaries
 
@@ -48,35 +48,28 @@ class ListOptions(Printing):
     names: Annotated[tuple[str, ...], Shown("NAME ...", positional=True)] = ()
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """One line of a list. kind: about it in a word or two. origin: where it comes from."""
-
-    name: str
-    kind: str
-    summary: str
-    origin: str
+Listed = tuple[str, str, str, str]
+"""A line of a list: name, its kind in a word or two, summary, origin."""
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: ListOptions) -> Outcome:
     """Print one row, or one JSON object, per thing; return the exit code."""
-    options = parse(ListOptions, "list", argv)
     if options.kind == "methods":
-        return _methods(options.names, options.json)
+        return _methods(options.names)
     made = {"rewrites": _rewrites, "losses": _losses, "benchmarks": _benchmarks}[options.kind]
     header, rows = made(options.names)
     shown = []
-    for row in rows:
-        short, more = row.summary[:87].rstrip(), len(row.summary) > 90
-        shown.append([row.name, row.kind, f"{short}..." if more else row.summary, row.origin])
+    for name, kind, about, origin in rows:
+        short = about if len(about) <= 90 else f"{about[:87].rstrip()}..."
+        shown.append([name, kind, short, origin])
     text = (
         f"{table(shown, [*header, 'what it is', 'from'], left=4)}\n\n{_HINTS[options.kind]}\n"
         "one of your own goes by its file, ./MY.py (compoclip new writes one)"
     )
-    return tell(options.json, [asdict(row) for row in rows], text)
+    return [dict(zip(("name", "kind", "summary", "origin"), row)) for row in rows], text
 
 
-def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
+def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     from compoclip.rewrites import base
 
     added = own.installed("rewrites")
@@ -87,11 +80,11 @@ def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
         kind = f"{'positive' if each.keeps_meaning else 'negative'}, version {each.version}"
         about = getattr(each, "propose", type(each))
         about = _summary(getattr(about, "func", about))  # a function, perhaps in a partial
-        rows.append(_Listed(each.name, kind, about, _origin(name, added)))
+        rows.append((each.name, kind, about, _origin(name, added)))
     return ("rewrite", "kind"), rows
 
 
-def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
+def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     from compoclip import losses
     from compoclip.losses.rows import OnlyKinds
     from compoclip.methods.compose import loss_named
@@ -113,7 +106,7 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
     for name, loss in sorted(offered.items()):
         if terms := used.get(loss, []):
             kind = ", ".join([*terms[:_MOST_TERMS], *["..."][: len(terms) > _MOST_TERMS]])
-            rows.append(_Listed(name, kind, _summary(loss), own.PACKAGE))
+            rows.append((name, kind, _summary(loss), own.PACKAGE))
     added = own.installed("losses")
     for name in names or sorted(added):
         found = loss_named(name)
@@ -121,18 +114,18 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
             raise UsageError(f"no loss '{name}' of yours or another package; list losses shows all")
         called = found.name if own.is_file(name) else name
         about = _summary(function(found.loss))
-        rows.append(_Listed(called, f"term {found.name}", about, _origin(name, added)))
+        rows.append((called, f"term {found.name}", about, _origin(name, added)))
     return ("loss", "terms"), rows
 
 
-def _benchmarks(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
+def _benchmarks(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     from compoclip.benchmarks.registry import benchmark_names, benchmark_origin, meta
 
     rows = []
     for name in names or benchmark_names():
         about = meta(name)
         count = "by set" if about.family else counted(about.items, "item") if about.items else "-"
-        rows.append(_Listed(about.id, count, about.title, benchmark_origin(name)))
+        rows.append((about.id, count, about.title, benchmark_origin(name)))
     return ("benchmark", "items"), rows
 
 
@@ -147,7 +140,7 @@ def _summary(thing: object) -> str:
 # --- Methods. ---
 
 
-def _methods(names: Sequence[str], as_json: bool) -> int:
+def _methods(names: Sequence[str]) -> Outcome:
     found = {name: load_recipe(name)() for name in names or method_names()}
     records, rows, lines = [], [], []
     for name, method in found.items():
@@ -184,7 +177,7 @@ def _methods(names: Sequence[str], as_json: bool) -> int:
     ]
     narrower = [without(1), without(2, 8)]  # paper, then images and from
     text = "\n".join([table(rows, [*header, "from"], left=5, narrower=narrower), *lines])
-    return tell(as_json, records, text)
+    return records, text
 
 
 def _differences(method: Method) -> Iterator[str]:

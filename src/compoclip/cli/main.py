@@ -9,10 +9,11 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, cast
 
 from compoclip import own
-from compoclip.console import columns
+from compoclip.console import columns, tell
 from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.process import set_up
@@ -49,10 +50,25 @@ class Verbs:
         return "\n".join([f"{how}    {more}", "", columns(rows), *self.notes])
 
     def call(self, name: str, arguments: Sequence[str]) -> int:
-        """Run one of them; returns the exit code."""
+        """Run one of them, print its outcome; return the exit code.
+
+        A function whose parameter is a class of options of its module gets these, parsed; any other
+        gets the arguments.
+        """
         module, _, function = self.table[name][1].partition(":")
         code = importlib.import_module(module if "." in module else f"{self.package}.{module}")
-        return int(getattr(code, function or "main")(arguments))
+        run = getattr(code, function or "main")
+        kind = vars(code).get(str(next(iter(getattr(run, "__annotations__", {}).values()), "")))
+        if not is_dataclass(kind):
+            return int(run(arguments))
+        from compoclip.cli.options import parse
+
+        options: Any = parse(cast(type, kind), f"{self.program} {name}", arguments)
+        outcome = run(options)
+        if isinstance(outcome, int):
+            return outcome
+        record, text, *failed = outcome
+        return tell(options.json, record, text) or sum(failed)
 
     def main(self, arguments: Sequence[str]) -> int:
         """Show the usage, or run what the first argument names; returns the exit code."""

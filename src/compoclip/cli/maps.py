@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from compoclip import console
-from compoclip.cli.options import Models, OnDevice, parse
+from compoclip.cli.options import Models, OnDevice, Outcome
 from compoclip.files import require_writable, write_atomically
 from compoclip.run import load_models
 
@@ -35,9 +34,8 @@ class MapsOptions(OnDevice):
     out: Path
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: MapsOptions) -> Outcome:
     """Write OUT/MODEL/01-word.png, a picture per word and model."""
-    options = parse(MapsOptions, "maps", argv)
     require_writable(options.out)
     models = load_models(options.models, options.device)
     from compoclip.analysis.maps import overlay, patch_maps
@@ -59,4 +57,4 @@ def main(argv: Sequence[str]) -> int:
         for lost in maps.left_out:
             console.note(f"{name}: '{lost}' lies beyond the context and has no map")
     text = console.table(rows, ["model", "word", "cosine", "picture"], left=2)
-    return console.tell(options.json, records, text)
+    return records, text

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from compoclip import own
-from compoclip.cli.options import Printing, parse
+from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
-from compoclip.console import tell
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text, writing
 
@@ -52,9 +51,8 @@ class NewOptions(Printing):
     out: Path = Path()
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: NewOptions) -> Outcome:
     """Copy both files. Return the exit code."""
-    options = parse(NewOptions, "new", argv)
     plain = options.name.lower().replace("-", "_")
     if not plain.isidentifier() or keyword.iskeyword(plain) or not plain.isascii():
         raise UsageError(
@@ -81,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         write_text(path, text)
     use = _USES[options.kind].format(paths[0] if paths[0].parent != Path() else f"./{paths[0]}")
     record = {"file": str(paths[0]), "test": str(paths[1]), "use": use}
-    return tell(options.json, record, f"{paths[0]}\n{paths[1]}    (pytest {paths[1]})\nnext: {use}")
+    return record, f"{paths[0]}\n{paths[1]}    (pytest {paths[1]})\nnext: {use}"
 
 
 def _taken(kind: str) -> Sequence[str]:

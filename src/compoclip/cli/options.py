@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from compoclip.config import (
+    Count,
     Option,
     OptionMark,
     Shown,
@@ -19,12 +20,14 @@ from compoclip.config import (
     kind_named,
     of_text,
     options_of,
+    require_ranges,
 )
 from compoclip.errors import UsageError, closest
-from compoclip.run import require_seeds
 
 T = TypeVar("T")
-WorkerCount = int | Literal["auto"]
+Outcome = tuple[Any, str] | tuple[Any, str, int]
+"""What a verb did, as a JSON value and as text, and its exit code if it is not 0."""
+WorkerCount = Count | Literal["auto"]
 Models = Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")]
 ResultPaths = Annotated[tuple[Path, ...], Shown("RESULTS ...", positional=True, hint="(required)")]
 
@@ -187,48 +190,36 @@ def _metavar(kind: Any) -> str:
     return "|".join(map(_metavar, parts)) or str(kind.__name__).upper()
 
 
-def parse(options: type[T], verb: str, arguments: Sequence[str], program: str = "compoclip") -> T:
-    """Build `options`, a dataclass, from the arguments of `compoclip VERB` or another program's.
+def parse(options: type[T], program: str, arguments: Sequence[str]) -> T:
+    """Build `options`, a dataclass, from the arguments of a program such as "compoclip evaluate".
 
     Its docstring up to "Args:" heads the help. Ends the process with code 2 and a message on wrong
-    usage, with 0 after --help. Raises UsageError for a seed out of range, and when there is nothing
-    of a list that the help calls required.
+    usage, with 0 after --help. Raises UsageError for a number out of range, and when there is
+    nothing of a list that the help calls required.
     """
     about = f"{inspect.getdoc(options) or ''}\n".partition("\nArgs:")[0].strip()
     known = sorted(options_of(options).values(), key=lambda option: option.group in _SHARED)
-    parser = OptionParser(f"{program} {verb}", about, {"options": known})
+    parser = OptionParser(program, about, {"options": known})
     parsed = built(options, parser.read(arguments))
-    require_seeds(parsed)
+    require_ranges(parsed)
     for option in known:
         if option.shown.hint == "(required)" and not getattr(parsed, option.name):
             noun = option.shown.metavar.split()[0].strip("[]").lower()
-            raise UsageError(f"name at least one {noun}; see {program} {verb} --help")
+            raise UsageError(f"name at least one {noun}; see {program} --help")
     return parsed
 
 
-def require_within(low: float, high: float, options: object, *names: str) -> None:
-    """Raise UsageError unless each of these options lies between two values."""
-    for name in names:
-        if not low <= getattr(options, name) <= high:
-            raise UsageError(f"{_flag(name)} must lie between {low} and {high}")
-
-
-def require_with(options: object, name: str, *others: str) -> None:
-    """Raise UsageError for an option that is given without the others that it needs."""
-    if getattr(options, name) and not all(getattr(options, other) for other in others):
-        raise UsageError(f"{_flag(name)} goes with {' and '.join(map(_flag, others))}")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def require_with(options: object, other: str, *names: str) -> None:
+    """Raise UsageError for each of these options that is given without another that it needs."""
+    for name in names if not getattr(options, other) else ():
+        if getattr(options, name):
+            raise UsageError(f"--{name.replace('_', '-')} goes with --{other}")
 
 
 def processes(workers: WorkerCount, work: float, enough: float) -> int:
     """Return the number of worker processes; "auto": all cores when `work` reaches `enough`."""
-    if workers == "auto":
-        from compoclip.workers import available_cores  # with multiprocessing
+    if workers != "auto":
+        return workers
+    from compoclip.workers import available_cores  # with multiprocessing
 
-        return available_cores() if work >= enough else 1
-    if workers < 1:
-        raise UsageError("--workers must be at least 1")
-    return workers
+    return available_cores() if work >= enough else 1

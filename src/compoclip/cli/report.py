@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from compoclip import console
-from compoclip.cli.options import Printing, ResultPaths, parse
-from compoclip.config import Shown
+from compoclip.cli.options import Outcome, Printing, ResultPaths
+from compoclip.config import Count, Shown
 from compoclip.files import require_writable
-from compoclip.run import load_models, require_least
+from compoclip.run import load_models
 
 
 @dataclass(frozen=True)
@@ -47,14 +45,12 @@ class ReportOptions(Printing):
     tables: Path | None = None
     base: str | None = None
     title: str = "Compositionality report"
-    resamples: int = 2000
+    resamples: Count = 2000
     seed: int = 0
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: ReportOptions) -> Outcome:
     """Parse, write the page, say where it is."""
-    options = parse(ReportOptions, "report", argv)
-    require_least(1, options, "resamples")
     if options.tables is not None:
         require_writable(options.tables)
     from compoclip.report.write import write_report
@@ -74,4 +70,4 @@ def main(argv: Sequence[str]) -> int:
     size = out.stat().st_size
     tables = {"tables": str(options.tables)} if options.tables else {}
     record = {"report": str(out), "bytes": size, **tables}
-    return console.tell(options.json, record, f"{out} ({size / 1e6:.1f} MB); open it in a browser")
+    return record, f"{out} ({size / 1e6:.1f} MB); open it in a browser"

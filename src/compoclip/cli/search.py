@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip.cli.caption_input import CaptionFile
-from compoclip.cli.options import OnDevice, parse, require_within
-from compoclip.config import Shown
-from compoclip.console import counted, note, table, tell
+from compoclip.cli.options import OnDevice, Outcome
+from compoclip.config import Count, Shown, Within
+from compoclip.console import counted, note, table
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_text
 from compoclip.ranks import device_named
-from compoclip.run import DataOptions, require_least
+from compoclip.run import DataOptions
 
 if TYPE_CHECKING:
     from compoclip.search import Found
@@ -47,17 +46,13 @@ class IndexOptions(DataOptions, OnDevice):
     photos: Annotated[str, Shown("PHOTOS", positional=True)]
     model: str
     out: Path
-    duplicates: float | None = None
+    duplicates: Annotated[float, Within(-1, 1)] | None = None
     calibrate: str = ""
-    batch_size: int | None = None
+    batch_size: Count | None = None
 
 
-def index_main(argv: Sequence[str]) -> int:
+def index_main(options: IndexOptions) -> Outcome:
     """Encode what is new, print what was done."""
-    options = parse(IndexOptions, "index", argv)
-    require_least(1, options, "batch_size")
-    if options.duplicates is not None:
-        require_within(-1, 1, options, "duplicates")
     require_writable(options.out.parent)
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
@@ -90,7 +85,7 @@ def index_main(argv: Sequence[str]) -> int:
     if options.duplicates is not None:
         record["duplicates"] = groups = duplicates(index, options.duplicates)
         lines += [f"nearly equal: {counted(len(groups), 'group')}", *map("  ".join, groups)]
-    return tell(options.json, record, "\n".join(lines))
+    return record, "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -121,9 +116,9 @@ class SearchOptions(OnDevice):
     texts: Annotated[tuple[str, ...], Shown("TEXT ...", positional=True)] = ()
     queries: Path | None = None
     image: Annotated[tuple[Path, ...], Shown("FILE ...")] = ()
-    top: int = 10
+    top: Annotated[int, Within(1, 1000)] = 10
     rerank: Literal["local", "maxsim", "itm", "subgraphs"] | None = None
-    negation: float = 0.0
+    negation: Annotated[float, Within(0, 10)] = 0.0
     model: str = ""
     images: Path | None = None
     page: Path | None = None
@@ -135,11 +130,8 @@ _REMEDIES = {
 }
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: SearchOptions) -> Outcome:
     """Load index and model, search, print a table per query."""
-    options = parse(SearchOptions, "search", argv)
-    require_within(1, 1000, options, "top")
-    require_within(0, 10, options, "negation")
     if options.rerank and options.image:
         raise UsageError("--rerank orders what texts find; leave --image out")
     more = [text for _, text in CaptionFile(options.queries)] if options.queries else []
@@ -176,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
     if options.page:
         write_text(options.page, results_page(index, found, options.images))
         note(f"written to {options.page}")
-    return tell(options.json, [*map(asdict, found)], "\n\n".join(map(_text, found)))
+    return [*map(asdict, found)], "\n\n".join(map(_text, found))
 
 
 def _text(found: Found) -> str:

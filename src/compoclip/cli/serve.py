@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console, own
-from compoclip.cli.options import OnDevice, parse, require_within
-from compoclip.config import Shown
+from compoclip.cli.options import OnDevice
+from compoclip.config import Count, Shown, Within
 from compoclip.errors import UsageError
-from compoclip.run import load_models, require_least
+from compoclip.run import load_models
 
 if TYPE_CHECKING:
     from compoclip.models import LoadedModel
     from compoclip.search import PhotoIndex
     from compoclip.web.app import Website
 
-_MOST_PORT = 65535
+Port = Annotated[int, Within(0, 65535)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class _ServingOptions(OnDevice):
 
     host: str = "127.0.0.1"
     names: Annotated[tuple[str, ...], Shown("NAME ...")] = ()
-    port: int = 8000
+    port: Port = 8000
     index: Path | None = None
 
 
@@ -66,21 +66,17 @@ class ServeOptions(_ServingOptions):
     """
 
     model: Annotated[str, Shown("MODEL", positional=True)]
-    max_batch: int = 64
-    max_wait: float = 5.0
-    max_items: int = 256
-    queue: int = 1024
-    max_megabytes: int = 32
+    max_batch: Count = 64
+    max_wait: Annotated[float, Within(0, 10_000)] = 5.0
+    max_items: Count = 256
+    queue: Count = 1024
+    max_megabytes: Count = 32
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: ServeOptions) -> int:
     """Load the model, serve until interrupted."""
-    options = parse(ServeOptions, "serve", argv)
-    require_least(1, options, "max_batch", "max_items", "queue", "max_megabytes")
-    require_within(0, 10_000, options, "max_wait")
     if options.max_items > options.queue:
         raise UsageError("--max-items must not be above --queue: such a request never finds room")
-    require_within(0, _MOST_PORT, options, "port")
     from compoclip.web.batches import BatchSettings
     from compoclip.web.service import Service, model_site
 
@@ -156,15 +152,13 @@ class PlayOptions(_ServingOptions):
     """
 
     models: Annotated[tuple[str, ...], Shown("MODEL [MODEL]", positional=True, hint="(required)")]
-    port: int = 7860
+    port: Port = 7860
 
 
-def play_main(argv: Sequence[str]) -> int:
+def play_main(options: PlayOptions) -> int:
     """Load the models, serve until interrupted."""
-    options = parse(PlayOptions, "play", argv)
     if len(options.models) > 2:
         raise UsageError("name one model, or two to see side by side; see play --help")
-    require_within(0, _MOST_PORT, options, "port")
     from compoclip.web.playground import Playground, play_site
 
     loaded = load_models(options.models, options.device)

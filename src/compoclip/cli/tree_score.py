@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from compoclip import console
 from compoclip.cli.caption_input import read_captions
-from compoclip.cli.options import Models, OnDevice, parse
+from compoclip.cli.options import Models, OnDevice, Outcome
+from compoclip.config import Count
 from compoclip.files import require_writable, write_json, write_text
 from compoclip.ranks import device_named
-from compoclip.run import named_models, require_least
+from compoclip.run import named_models
 
 if TYPE_CHECKING:
     from compoclip.analysis.trees import TreeScores
@@ -50,18 +51,16 @@ class TreeScoreOptions(OnDevice):
 
     models: Models
     captions: Path
-    sample: int = 1000
+    sample: Count = 1000
     seed: int = 0
     threshold: tuple[int, ...] = ()
-    batch_size: int = 64
+    batch_size: Count = 64
     out: Path | None = None
-    resamples: int = 2000
+    resamples: Count = 2000
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: TreeScoreOptions) -> Outcome:
     """Parse, draw captions, measure every model, print and write."""
-    options = parse(TreeScoreOptions, "tree-score", argv)
-    require_least(1, options, "sample", "batch_size", "resamples")
     models = named_models(options.models)
     if options.out is not None:
         require_writable(options.out)
@@ -127,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
         write_text(options.out / "trees.jsonl", "".join(lines))
         for path in tree_plot(options.out / "tree-score", scores, means):
             console.note(f"written to {path}")
-    return console.tell(options.json, records, "\n\n".join(texts))
+    return records, "\n\n".join(texts)
 
 
 def _by_threshold(scores: TreeScores, found: Sequence[Estimate]) -> dict[str, Any]:

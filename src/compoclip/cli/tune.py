@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import Outcome
 from compoclip.files import require_writable
 from compoclip.tune import TuneOptions, tune
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: TuneOptions) -> Outcome:
     """Tune, print the verdict."""
-    options = parse(TuneOptions, "tune", argv)
     require_writable(options.out)
     verdict = tune(options)
     lines = [
@@ -20,4 +17,4 @@ def main(argv: Sequence[str]) -> int:
         f"{verdict.model}: the model to use",
         f"to repeat the training: compoclip train --config {verdict.config} --out RUN",
     ]
-    return console.tell(options.json, verdict.record(), "\n".join(lines))
+    return verdict.record(), "\n".join(lines)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip import console
-from compoclip.cli.options import Printing, parse
-from compoclip.config import Shown
+from compoclip.cli.options import Outcome, Printing
+from compoclip.config import Shown, Within
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable, write_json
-from compoclip.run import Measuring, require_least
+from compoclip.run import Measuring
 
 if TYPE_CHECKING:
     from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule
@@ -63,13 +62,12 @@ class WiseFtOptions(Printing):
     sweep: bool = False
     steps: int = 10
     keep: Literal["zero-shot", "retrieval"] | None = None
-    max_loss: float = 1.0
+    max_loss: Annotated[float, Within(0)] = 1.0
     measuring: Measuring = field(default_factory=Measuring)
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: WiseFtOptions) -> Outcome:
     """Make one mix, or measure all."""
-    options = parse(WiseFtOptions, "wise-ft", argv)
     if not options.scope:
         raise UsageError("--scope needs all, image or text")
     if not options.sweep and (len(options.scope) > 1 or options.measuring.on or options.keep):
@@ -78,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     return _sweep(options) if options.sweep else _one(options)
 
 
-def _one(options: WiseFtOptions) -> int:
+def _one(options: WiseFtOptions) -> Outcome:
     """Load both, mix, save."""
     from compoclip.models.checkpoint import save_model
     from compoclip.models.conversion import interpolate
@@ -94,7 +92,7 @@ def _one(options: WiseFtOptions) -> int:
         f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {what}: "
         f"{options.out} (weights {identity.weights})"
     )
-    return console.tell(options.json, record, text)
+    return record, text
 
 
 def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel]:
@@ -111,9 +109,8 @@ def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel
     return base, tuned
 
 
-def _sweep(options: WiseFtOptions) -> int:
+def _sweep(options: WiseFtOptions) -> Outcome:
     """Measure every mix, write numbers and plot, pick and save one."""
-    require_least(0, options, "max_loss")
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis import interpolation as mixes
     from compoclip.evaluation.comparison import not_judged
@@ -151,10 +148,9 @@ def _sweep(options: WiseFtOptions) -> int:
         lines += ["", told]
     write_json(options.out / "sweep.json", record)
     plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
-    console.tell(options.json, record, "\n".join(lines))
     for path in plots if not options.json else ():
         console.note(f"written to {path}")
-    return 0
+    return record, "\n".join(lines)
 
 
 def _picked(
@@ -218,9 +214,8 @@ class TowersOptions(Printing):
     measuring: Measuring = field(default_factory=Measuring)
 
 
-def towers_main(argv: Sequence[str]) -> int:
+def towers_main(options: TowersOptions) -> Outcome:
     """Measure base, tuned and both swaps; print the scores and the differences to the base."""
-    options = parse(TowersOptions, "towers", argv)
     require_writable(options.out)
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
@@ -253,4 +248,4 @@ def towers_main(argv: Sequence[str]) -> int:
         "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model",
         *not_judged(each for d in study.differences.values() for each in d.items()),
     ]
-    return console.tell(options.json, record, "\n".join(lines))
+    return record, "\n".join(lines)
