@@ -166,9 +166,6 @@ def test_benchmark_texts_over_the_context_are_counted_and_shown(
     assert "1 text cut: longer than the model's context" in capsys.readouterr().out
 
 
-# ---- checkpoints
-
-
 # ---- benchmarks and names
 
 
@@ -338,7 +335,7 @@ def test_what_was_not_foreseen_is_one_line(
     def broken(*_: object) -> int:
         raise KeyError("odd\nmany lines")
 
-    monkeypatch.setattr("compoclip.cli.compare.main", broken)
+    monkeypatch.setattr("compoclip.cli.results.compare_main", broken)
     refused(capsys, ["compare", "a"], 1, "KeyError", "--debug")
     with pytest.raises(KeyError):
         main(["compare", "a", "--debug"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.cli.main import main
+from ranks_helpers import Forked
 
 
 @pytest.mark.slow
@@ -16,7 +17,8 @@ def test_demo_runs_end_to_end_and_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("compoclip_world.demo.available_cores", lambda: 1)  # starts no process
+    monkeypatch.setattr("compoclip_world.demo.available_cores", lambda: 1)
+    monkeypatch.setattr("compoclip_world.demo.subprocess.Popen", Forked)  # has imported torch
     out = tmp_path / "demo"
     arguments = [
         "demo",

@@ -23,7 +23,7 @@ from compoclip.benchmarks.download import Expected
 from compoclip.benchmarks.fetch import FetchJob, fetch
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.cli.main import main
-from compoclip.cli.train import main as train
+from compoclip.cli.train import train_main as train
 from compoclip.corpora.job import ParseJob
 from compoclip.corpora.run import process
 from compoclip.data.pack import PackSpec, pack

@@ -193,6 +193,13 @@ def require_ranges(options: Any) -> None:
                 raise UsageError(f"--{each.name.replace('_', '-')} must {limit}")
 
 
+def require_with(options: object, other: str, *names: str) -> None:
+    """Raise UsageError for each of these options that is given without another that it needs."""
+    for name in names if not getattr(options, other) else ():
+        if getattr(options, name):
+            raise UsageError(f"--{name} goes with --{other}".replace("_", "-"))
+
+
 def _limits(kind: Any) -> list[Within]:
     if get_origin(kind) in (Annotated, Union, UnionType):
         return [limit for part in get_args(kind) for limit in _limits(part)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from compoclip.config import Count, Natural, OptionMark, Shown, require_ranges
+from compoclip.config import Count, Natural, OptionMark, Shown, require_ranges, require_with
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
 from compoclip.files import require_writable
@@ -183,6 +183,21 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
     push_to_hub: Annotated[str | None, OptionMark.ONCE] = None
     json: Annotated[bool, OptionMark.ONCE] = False
 
+    def measuring(self, out: Path = Path("results")) -> EvaluateOptions:
+        """Return how the run's model is measured on the benchmarks of `on`."""
+        from compoclip.benchmarks.targets import file_of
+
+        # Benchmarks made of files show the photos of the training data.
+        more = "" if self.eval_images or not self.images else f",images={self.images}"
+        return EvaluateOptions(
+            on=tuple(f"{e}{more}" if file_of(e) and "images=" not in e else e for e in self.on),
+            data=self.eval_data,
+            images=self.eval_images,
+            allow_partial=self.allow_partial,
+            device=self.device,
+            out=out,
+        )
+
 
 @fence()
 def train(
@@ -190,20 +205,10 @@ def train(
 ) -> tuple[LoadedModel, RunSummary]:
     """Load model and data as the options say, and train.
 
-    Under torchrun all ranks train together and return the same; only rank 0 writes.
-
-    Args:
-        options: Model, data and settings.
-        method: The composed method (see `TrainRequest.composed`).
-        model: A loaded model instead of `options.model`. Changed in place.
-        config: The text of the run's configuration file, for its folder.
-
-    Returns:
-        The trained model, and the summary of the run.
-
-    Raises:
-        UsageError: For options that do not go together.
-        CompoclipError: For every error of `training.run.run_training`.
+    Under torchrun all ranks train together and return the same; only rank 0 writes. method: see
+    `TrainRequest.composed`. model: instead of `options.model`, changed in place. config: the text
+    of the run's configuration file, for its folder. Raise UsageError for options that do not go
+    together, CompoclipError as `training.run.run_training`.
     """
     require_options(options, method)
     if options.push_to_hub:
@@ -219,20 +224,7 @@ def train(
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
         with ranks.agreed():
-            from compoclip.benchmarks.targets import file_of
-
-            # Benchmarks made of files show the photos of the training data.
-            more = "" if options.eval_images or not options.images else f",images={options.images}"
-            measuring = Measuring(
-                on=tuple(
-                    f"{each}{more}" if file_of(each) and "images=" not in each else each
-                    for each in options.on
-                ),
-                data=options.eval_data,
-                images=options.eval_images,
-                allow_partial=options.allow_partial,
-            )
-            benchmarks = measuring.benchmarks() if options.on else []
+            benchmarks = options.measuring().benchmarks() if options.on else []
             source = request.open()
             require_trainable(source)
             model = model or _start(options)
@@ -244,12 +236,12 @@ def train(
 def require_options(options: TrainOptions, method: Method) -> None:
     """Raise UsageError for options out of range or in conflict."""
     require_ranges(options)
-    unless_on = ("eval_every", "keep_best", "eval_images", "allow_partial")
+    require_with(options, "from_scratch", "image_weights")
+    require_with(options, "on", "eval_every", "keep_best", "eval_images", "allow_partial")
+    require_with(options, "eval_every", "keep_best")
+    require_with(options, "keep_best", "patience")
     refuse(
         {
-            "--image-weights goes with --from-scratch": (
-                options.image_weights and not options.from_scratch
-            ),
             "--init-from is in place of --model and --from-scratch: leave them out": (
                 options.init_from and (options.from_scratch or options.model != "bundled")
             ),
@@ -257,18 +249,6 @@ def require_options(options: TrainOptions, method: Method) -> None:
             "loaded again: leave --lora out": options.init_from and method.lora,
             "LoRA adapts trained weights: leave --lora or --from-scratch out": (
                 options.from_scratch and method.lora
-            ),
-            **{
-                f"--{name.replace('_', '-')} goes with --on BENCHMARK ...": (
-                    getattr(options, name) and not options.on
-                )
-                for name in unless_on
-            },
-            "--patience waits for a better model: say by what with --keep-best NAME": (
-                options.patience and not options.keep_best
-            ),
-            "--keep-best goes with --eval-every N: else nothing but the end is known": (
-                options.keep_best and not options.eval_every
             ),
         }
     )
@@ -455,30 +435,21 @@ class EvaluateOptions(Measuring):
 def evaluate(
     options: EvaluateOptions,
     models: Mapping[str, str | LoadedModel | Embedder | Scorer],
-    done: Callable[[str, list[Results]], None] = lambda *_: None,
     processes: bool = False,
     failed: Callable[[str, CompoclipError], None] | None = None,
 ) -> list[Results]:
     """Load the benchmarks, then measure one model after the other.
 
-    Under torchrun all ranks encode; only rank 0 has results and calls `done`.
+    Under torchrun all ranks encode; only rank 0 has results, by model, then by benchmark.
 
     Args:
         options: Benchmarks and settings; `options.models` is ignored.
         models: Name -> a model to load, a loaded model (which stays on its device), or an embedder
             or scorer.
-        done: Called with the name and the results of each model.
         processes: Allow reading processes if many images are read for a GPU; they import the main
             module again.
         failed: Called with the name of a model that fails, and the error; then the next model is
             measured. Without it, and under torchrun, the error is raised.
-
-    Returns:
-        All results: by model, then by benchmark.
-
-    Raises:
-        UsageError: For wrong options.
-        CompoclipError: For every error of loading and of `evaluation.run.evaluate`.
     """
     if not options.on:
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
@@ -529,13 +500,9 @@ def evaluate(
                     encoder = ModelEncoder(model, options.precision)
                 else:
                     encoder = ExternalEncoder(name, model, device, options.precision)
-                results = evaluate_one(name, encoder, benchmarks, options.out, settings)
+                everything += evaluate_one(name, encoder, benchmarks, options.out, settings)
             except CompoclipError as error:
                 if failed is None or ranks.world > 1 or isinstance(error, RunInterruptedError):
                     raise
                 failed(name, error)
-                continue
-            everything += results
-            if ranks.first:
-                done(name, results)
     return everything

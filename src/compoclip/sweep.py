@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, fields, replace
 from multiprocessing import current_process
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from compoclip.config import (
@@ -30,7 +29,7 @@ from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
 from compoclip.own import fence
 from compoclip.request import TrainRequest, known_options
-from compoclip.run import EvaluateOptions, TrainOptions, evaluate, train
+from compoclip.run import evaluate, train
 from compoclip.training.settings import RunSettings
 from compoclip.workers import RETRIES, Workers, available_cores
 
@@ -93,18 +92,6 @@ def space_of(texts: Sequence[str], flag: str, known: Mapping[str, Option]) -> di
     return found
 
 
-def measuring_of(options: TrainOptions, out: Path) -> EvaluateOptions:
-    """Return how the runs of a sweep are measured; out: the folder of the sweep."""
-    return EvaluateOptions(
-        on=options.on,
-        data=options.eval_data,
-        images=options.eval_images,
-        allow_partial=options.allow_partial,
-        device=options.device,
-        out=out / "results",
-    )
-
-
 def run_one(request: TrainRequest) -> dict[str, Any]:
     """Train and measure as far as it is not done; in a worker, or in this process."""
     options, name = request.options, request.options.out.name
@@ -124,7 +111,7 @@ def run_one(request: TrainRequest) -> dict[str, Any]:
                 train(own, request.composed(), config=request.text(repeats=True))
             log = read_log(options.out / "train.jsonl")
             line["loss"] = [each["loss"] for each in log if "loss" in each][-1]
-            measuring = measuring_of(options, options.out.parents[1])
+            measuring = options.measuring(options.out.parents[1] / "results")
             for each in evaluate(measuring, {name: str(written)}) if options.on else ():
                 line["scores"][each.benchmark] = each.headline_score.value
     except CompoclipError as error:  # the others are to be done all the same

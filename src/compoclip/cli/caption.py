@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from compoclip import console
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.caption_input import caption_items
-from compoclip.cli.options import Outcome, Printing, require_with
-from compoclip.config import Count, Natural, Shown, Within
+from compoclip.cli.options import Outcome, Printing
+from compoclip.config import Count, Natural, Shown, Within, require_with
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -89,7 +89,7 @@ class CaptionOptions(Printing):
     device: str = "auto"
 
 
-def main(options: CaptionOptions) -> Outcome:
+def caption_main(options: CaptionOptions) -> Outcome:
     """Ask, write, sum up; exit code 1 when captions are left without an answer."""
     task = load_task(options.task)
     if options.timeout <= 0:

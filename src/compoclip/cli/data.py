@@ -29,13 +29,13 @@ TASKS = Verbs(
     {
         "ls": (
             "list the benchmarks: items, licence, source; with names, all details",
-            "data:ls_main",
+            "data",
         ),
-        "check": ("find missing or incomplete files of benchmarks", "data:check_main"),
-        "fetch": ("download the files that need no permission", "data:fetch_main"),
+        "check": ("find missing or incomplete files of benchmarks", "data"),
+        "fetch": ("download the files that need no permission", "data"),
         "pack": (
             "write training data as shards with small images, for fast training",
-            "data:pack_main",
+            "data",
         ),
         "audit": (
             "find faulty items: equal captions, duplicates, guessable answers, ...",
@@ -43,11 +43,11 @@ TASKS = Verbs(
         ),
         "mirror-pairs": (
             "write left-right and above-below captions for photos with boxes, for training",
-            "data_pairs:mirror_main",
+            "data_pairs",
         ),
         "cc-neg": (
             "convert the training rows of CC-Neg's pickle into a table",
-            "data_pairs:cc_neg_main",
+            "data_pairs",
         ),
     },
 )

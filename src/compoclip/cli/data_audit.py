@@ -71,7 +71,7 @@ class AuditOptions(DataOptions, Printing):
     out: Path | None = None
 
 
-def main(options: AuditOptions) -> Outcome:
+def audit_main(options: AuditOptions) -> Outcome:
     """Audit, print counts, write the list."""
     if options.kept is not None and not (options.overlap and len(options.train) == 1):
         raise UsageError("--kept goes with --overlap and one --train")

@@ -48,7 +48,7 @@ class MirrorOptions(Printing):
     seed: int = 0
 
 
-def mirror_main(options: MirrorOptions) -> Outcome:
+def mirror_pairs_main(options: MirrorOptions) -> Outcome:
     """Write the table, print what it holds."""
     from compoclip.benchmarks.photo_set import coco_boxes  # torch comes with sources
     from compoclip.data.boxes import mirror_rows

@@ -37,7 +37,7 @@ class InspectOptions(Printing):
     activation: Literal["gelu", "quick_gelu"] | None = None
 
 
-def main(options: InspectOptions) -> Outcome:
+def inspect_main(options: InspectOptions) -> Outcome:
     """Print what a checkpoint is, a line per fact."""
     from compoclip.models.conversion import inspect_model
 

@@ -209,13 +209,6 @@ def parse(options: type[T], program: str, arguments: Sequence[str]) -> T:
     return parsed
 
 
-def require_with(options: object, other: str, *names: str) -> None:
-    """Raise UsageError for each of these options that is given without another that it needs."""
-    for name in names if not getattr(options, other) else ():
-        if getattr(options, name):
-            raise UsageError(f"--{name.replace('_', '-')} goes with --{other}")
-
-
 def processes(workers: WorkerCount, work: float, enough: float) -> int:
     """Return the number of worker processes; "auto": all cores when `work` reaches `enough`."""
     if workers != "auto":

@@ -13,7 +13,7 @@ from compoclip.files import require_writable
 from compoclip.reproduce import ReproduceOptions, reproduce, stated
 
 
-def main(options: ReproduceOptions) -> Outcome | int:
+def reproduce_main(options: ReproduceOptions) -> Outcome | int:
     """State what it takes, ask, run all stages, print the page."""
     require_writable(options.out)
 

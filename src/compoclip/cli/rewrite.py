@@ -17,8 +17,8 @@ from compoclip.captions.parser import parse_records, provenance
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
-from compoclip.cli.options import Outcome, Printing, WorkerCount, processes, require_with
-from compoclip.config import Natural, Shown
+from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
+from compoclip.config import Natural, Shown, require_with
 from compoclip.corpora.export import Trainer, export
 from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob, add_counts
 from compoclip.corpora.run import Engine, process
@@ -244,7 +244,7 @@ class RewriteOptions(CorpusOptions):
     licence: str = ""
 
 
-def main(options: RewriteOptions) -> Outcome:
+def rewrite_main(options: RewriteOptions) -> Outcome:
     """Rewrite a text, a file of captions or shards."""
     names = rewrites_named(options.rewrites)
     settings = Settings(names, options.seed, options.epoch, options.tagger)

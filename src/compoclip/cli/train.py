@@ -1,7 +1,9 @@
-"""`compoclip train METHOD`: fine-tune with a published method, or pre-train from scratch."""
+"""`compoclip train METHOD`, `compoclip sweep METHOD`, `compoclip tune DATA`."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import textwrap
 from collections.abc import Collection, Sequence
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compoclip import console
-from compoclip.cli.options import OptionParser, help_text
+from compoclip.cli.options import OptionParser, Outcome, help_text
 from compoclip.config import (
     RELATIVE_TO,
     Option,
@@ -24,13 +26,16 @@ from compoclip.config import (
     require,
 )
 from compoclip.errors import UsageError, shown
-from compoclip.files import write_text
+from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.registry import method_summaries, recipe_card
 from compoclip.request import TrainRequest
-from compoclip.run import TrainOptions, push, train
+from compoclip.run import TrainOptions, evaluate, push, train
+from compoclip.sweep import SweepOptions, sweep
+from compoclip.tune import TuneOptions, tune
 
 if TYPE_CHECKING:
     from compoclip.training.run import RunSummary
+
 
 USUAL = (
     *("data", "model", "images", "out", "epochs", "batch_size", "lr", "seed", "device"),
@@ -68,7 +73,7 @@ SAVE_CONFIG = Option(
 )
 
 
-def main(argv: Sequence[str]) -> int:
+def train_main(argv: Sequence[str]) -> int:
     """Parse the method's own options and the run's, train, print a summary."""
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
@@ -234,3 +239,84 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     ):
         if number:
             console.note(f"  {count(number, noun)} {why}")
+
+
+# --- `compoclip sweep METHOD --grid NAME=VALUES ...`: many runs, one table, one report. ---
+
+
+def sweep_main(argv: Sequence[str]) -> int:
+    """Parse, train and measure every run, print the table; 1 when a run failed."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: compoclip sweep METHOD --data DATA --grid NAME=VALUE,VALUE ... --out OUT\n")
+        print("Train with every combination of values and compare the runs.\n\nExample:")
+        print("    compoclip sweep fsc-clip --data coco.csv --grid lr=1e-6,5e-6 --out sweeps/lr")
+        print("\n`compoclip sweep METHOD --help` lists all options.")
+        return 0 if argv else 2
+    own = options_of(SweepOptions)
+    without = ("resume", "stop_after", "push_to_hub")
+    method, values = called(argv, "sweep", (CONFIG_FILE, *own.values()), without)
+    options = SweepOptions(**{name: values.pop(name) for name in own if name in values})
+    return start_sweep(options, TrainRequest.of(method, values))
+
+
+def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
+    """Execute the sweep; write OUT/sweep.csv and OUT/report.html, print the table."""
+    run, out = request.options, request.options.out
+    require_writable(out)
+    measuring = run.measuring(out / "results")
+    names = [each.name for each in measuring.benchmarks()] if run.on else []
+    by = options.sort_by or next(iter(names), "loss")
+    if by not in (*names, "loss"):
+        raise UsageError(f"--sort-by {by}: there is {', '.join([*names, 'loss'])}")
+
+    def rank(line: dict[str, Any]) -> tuple[bool, float, str]:
+        score = line["loss"] if by == "loss" else -line["scores"].get(by, 0)
+        return bool(line["error"]), score or 0.0, line["name"]
+
+    with only_writer(out, folder=True):
+        lines = sorted(sweep(options, request, by), key=rank)
+        scored = ["base", *(each["name"] for each in lines if each["scores"])]
+        if len(scored) > 1:
+            from compoclip.report.write import write_report
+
+            evaluate(measuring, {"base": run.model})
+            runs = [out / "runs" / name for name in scored[1:]]
+            results = [out / "results" / name for name in scored]
+            write_report(results, out / "report.html", runs=runs, base="base", title="Sweep")
+    varied = [*lines[0]["point"]]
+    rows = [
+        [
+            each["name"],
+            *(str(each["point"][name]) for name in varied),
+            "failed" if each["error"] else f"{each['loss']:.4f}",
+            *(f"{100 * each['scores'][n]:.1f}" if n in each["scores"] else "-" for n in names),
+        ]
+        for each in lines
+    ]
+    header = ["run", *varied, "loss", *names]
+    text = io.StringIO()
+    errors = ["error", *(each["error"] for each in lines)]
+    csv.writer(text).writerows([*row, e] for row, e in zip([header, *rows], errors))
+    write_text(out / "sweep.csv", text.getvalue())
+    table = console.table([row[1:] for row in rows], header[1:], left=len(varied))
+    failed = [each for each in lines if each["error"]]
+    best = f"best by {by}: {out / 'runs' / lines[0]['name']}"
+    console.tell(run.json, {"runs": lines, "sorted_by": by}, f"{table}\n{best}")
+    if failed:
+        console.note(f"{console.counted(len(failed), 'run')} failed; the same command tries again")
+    return 1 if failed else 0
+
+
+# --- `compoclip tune DATA`: fine-tune on a user's own photos, and say whether it helped. ---
+
+
+def tune_main(options: TuneOptions) -> Outcome:
+    """Tune, print the verdict."""
+    require_writable(options.out)
+    verdict = tune(options)
+    lines = [
+        console.prose(verdict.sentences),
+        f"{verdict.model}: the model to use",
+        f"to repeat the training: compoclip train --config {verdict.config} --out RUN",
+    ]
+    return verdict.record(), "\n".join(lines)

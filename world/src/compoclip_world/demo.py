@@ -223,14 +223,12 @@ def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[R
     from compoclip.evaluation.results import card_rows
     from compoclip.models.formats.hub import write_card
 
-    def done(name: str, found: list[Results]) -> None:
-        console.note(f"measured {name}")
-        if name != BASE:  # beside the checkpoint lies its card; now it has results to show
-            identity = models[name].identity
-            write_card(options.out / "runs" / name / "model", card_rows(found, identity))
-
     suite, out = str(options.out / "suite"), options.out / "results"
-    return evaluate(EvaluateOptions(on=(suite,), out=out), models, done)
+    found = evaluate(EvaluateOptions(on=(suite,), out=out), models)
+    for name in options.methods:  # beside the checkpoint lies its card; now it has results to show
+        rows = card_rows([each for each in found if each.model == name], models[name].identity)
+        write_card(options.out / "runs" / name / "model", rows)
+    return found
 
 
 def _bounds(options: DemoOptions, model: LoadedModel) -> list[Results]:
