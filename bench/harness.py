@@ -129,8 +129,8 @@ def run(stages: Mapping[str, str], name: str, arguments: Sequence[str]) -> int:
     for stage in (options.only or stages) if every else (name,):
         module = import_module(f"bench.{stage}")
         given = _inputs(module, options) if every else words
-        arguments = [*(module.QUICK if quick else ()), *given]
-        asked = parse(module.Options, f"{PROGRAM} {stage}", arguments)
+        given = [*(module.QUICK if quick else ()), *given]
+        asked = parse(module.Options, f"{PROGRAM} {stage}", given)
         _require_numbers(asked)
         if every:
             note(f"measuring {stage}")

@@ -21,15 +21,8 @@ from compoclip.cli.main import main
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.models.weights import weights_hash
-from method_data import write_world
-from train_helpers import FEW
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "python"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("api") / "world", merges=FEW)
 
 
 @pytest.fixture(scope="module")

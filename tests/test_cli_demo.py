@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,8 @@ def test_demo_runs_end_to_end_and_resumes(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("compoclip_world.demo.available_cores", lambda: 1)
-    monkeypatch.setattr("compoclip_world.demo.subprocess.Popen", Forked)  # has imported torch
+    warm = SimpleNamespace(Popen=Forked)  # has imported torch
+    monkeypatch.setattr("compoclip_world.demo.subprocess", warm)
     out = tmp_path / "demo"
     arguments = [
         "demo",

@@ -76,14 +76,21 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_ready(tmp_path_factory.mktemp("docs") / "ready")
 
 
-@pytest.fixture
-def only_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert main(["new", "method", "my-idea", "--out", str(tmp_path)]) == 0
-    monkeypatch.chdir(tmp_path)  # where a file of one's own lies that commands name
-    write_configs(tmp_path)
-    repeats = tmp_path / "runs" / "first" / "config.yaml"
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the method and the configuration files that commands name."""
+    folder = tmp_path_factory.mktemp("named")
+    assert main(["new", "method", "my-idea", "--out", str(folder)]) == 0
+    write_configs(folder)
+    repeats = folder / "runs" / "first" / "config.yaml"
     repeats.parent.mkdir(parents=True)
-    shutil.copy(tmp_path / "run.yaml", repeats)
+    shutil.copy(folder / "run.yaml", repeats)
+    return folder
+
+
+@pytest.fixture
+def only_parse(monkeypatch: pytest.MonkeyPatch, named: Path) -> None:
+    monkeypatch.chdir(named)
 
     def start(*_: object) -> None:
         raise ParsedError
@@ -147,7 +154,7 @@ def test_six_commands_compare_an_own_method_with_a_published_one(
     commands = list(commands_of("your-own.md", f"```sh\n{block}```"))
     assert len(commands) == len(block.splitlines()) == 6
     less = {
-        "world": ["--count=16", "--suite-items=1"],
+        "world": ["--count=16", "--suite-items=2"],
         "train": ["--max-steps=2", "--batch-size=8", "--device=cpu"],
         "evaluate": ["--resamples=20", "--device=cpu"],
         "compare": ["--resamples=20"],

@@ -18,7 +18,6 @@ import inspect
 import re
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -48,31 +47,23 @@ RELATIVE_TO = "relative_to"
 """The key with the folder that relative paths in a file start from; else it is the current one."""
 
 
-class OptionMark(Enum):
-    """A property of an option, in its `Annotated` beside the type.
-
-    PLACE: a text that may hold the path of a file or folder. ONCE: of one call of the command, not
-    of the run that it makes; the file that repeats the run leaves it out. WORDS: a text of several
-    words on the command line.
-    """
-
-    PLACE = "place"
-    ONCE = "once"
-    WORDS = "words"
-
-
 @dataclass(frozen=True)
 class Shown:
-    """How the command line shows an option, in its `Annotated` beside the type.
+    """How an option is given, in its `Annotated` beside the type.
 
     metavar: Stands for the value. short: Another name, "-o". positional: Given without a name.
-    hint: Replaces the default in the help.
+    hint: Replaces the default in the help. words: A text of several words on the command line.
+    place: A text that may hold the path of a file or folder. once: Of one call of the command, not
+    of the run that it makes; the file that repeats the run leaves it out.
     """
 
     metavar: str = ""
     short: str = ""
     positional: bool = False
     hint: str = ""
+    words: bool = False
+    place: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,17 +121,13 @@ class Option:
 
     @property
     def shown(self) -> Shown:
-        """Return how the command line shows it."""
+        """Return how it is given."""
         return next((m for m in get_args(self.kind)[1:] if isinstance(m, Shown)), Shown())
-
-    def marked(self, mark: OptionMark) -> bool:
-        """Return whether the annotation has that mark."""
-        return mark in get_args(self.kind)[1:]
 
     @property
     def is_place(self) -> bool:
         """Return whether a value may be, or hold, the path of a file or folder."""
-        return self.marked(OptionMark.PLACE) or Path in _types(self.kind)
+        return self.shown.place or Path in _types(self.kind)
 
 
 def options_of(kind: type) -> dict[str, Option]:
@@ -273,8 +260,6 @@ def of_text(text: str, kind: Any) -> Any:
                 return of_text(text, part)
             except ValueError:
                 continue
-    elif kind is bool:
-        return {"true": True, "false": False}[text]
     elif origin is not Literal:
         return kind(text)
     elif text in parts:

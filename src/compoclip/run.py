@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from compoclip.config import Count, Natural, OptionMark, Shown, require_ranges, require_with
+from compoclip.config import Count, Natural, Shown, require_ranges, require_with
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
 from compoclip.files import require_writable
@@ -135,13 +135,13 @@ class TrainingInputs(DataOptions):
             ./my_model.py, a checkpoint), of any width. It sees the pixels and texts of each step.
     """
 
-    data: Annotated[str, OptionMark.PLACE, OptionMark.WORDS]
-    model: Annotated[str, OptionMark.PLACE] = "bundled"
-    init_from: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
+    data: Annotated[str, Shown(place=True, words=True)]
+    model: Annotated[str, Shown(place=True)] = "bundled"
+    init_from: Annotated[tuple[str, ...], Shown(place=True)] = ()
     from_scratch: bool = False
     image_weights: Path | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
-    teacher: Annotated[str, OptionMark.PLACE] = ""
+    teacher: Annotated[str, Shown(place=True)] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +177,11 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
     lora_towers: Literal["both", "image", "text"] | None = None
     lora_targets: Literal["linear", "+conv"] | None = None
     lora_init: Literal["zero", "xavier_ab"] | None = None
-    texts: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
-    terms: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
+    texts: Annotated[tuple[str, ...], Shown(place=True)] = ()
+    terms: Annotated[tuple[str, ...], Shown(place=True)] = ()
     set: tuple[str, ...] = ()
-    push_to_hub: Annotated[str | None, OptionMark.ONCE] = None
-    json: Annotated[bool, OptionMark.ONCE] = False
+    push_to_hub: Annotated[str | None, Shown(once=True)] = None
+    json: Annotated[bool, Shown(once=True)] = False
 
     def measuring(self, out: Path = Path("results")) -> EvaluateOptions:
         """Return how the run's model is measured on the benchmarks of `on`."""
@@ -417,10 +417,10 @@ class EvaluateOptions(Measuring):
 
     models: Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")] = ()
     out: Path = Path("results")
-    score: Annotated[str, OptionMark.PLACE] = ""
+    score: Annotated[str, Shown(place=True)] = ""
     precision: Literal["fp32", "bf16"] = "fp32"
     dimensions: Count | None = None
-    judge: Annotated[str, OptionMark.PLACE] = ""
+    judge: Annotated[str, Shown(place=True)] = ""
     text_prompt: str | None = None
     image_prompt: str | None = None
     trust_remote_code: bool = False

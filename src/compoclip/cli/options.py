@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_ori
 from compoclip.config import (
     Count,
     Option,
-    OptionMark,
     Shown,
     built,
     kind_named,
@@ -26,7 +25,7 @@ from compoclip.errors import UsageError, closest
 
 T = TypeVar("T")
 Outcome = tuple[Any, str] | tuple[Any, str, int]
-"""What a verb did, as a JSON value and as text, and its exit code if it is not 0."""
+"""The outcome of a verb: a JSON value, a text, and the exit code if it is not 0."""
 WorkerCount = Count | Literal["auto"]
 Models = Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")]
 ResultPaths = Annotated[tuple[Path, ...], Shown("RESULTS ...", positional=True, hint="(required)")]
@@ -108,7 +107,7 @@ class OptionParser(argparse.ArgumentParser):
         values = vars(self.parse_intermixed_args(words))
         for name, value in values.items():
             option = self._known[name]
-            if option.marked(OptionMark.WORDS) and isinstance(value, list):
+            if option.shown.words and isinstance(value, list):
                 values[name] = value[0] if len(value) == 1 else shlex.join(value)
             elif isinstance(value, list):
                 values[name] = tuple(value)
@@ -137,14 +136,14 @@ class OptionParser(argparse.ArgumentParser):
         def convert(text: str) -> Any:
             try:
                 return of_text(text, option.kind)
-            except (ValueError, KeyError):
+            except ValueError:
                 hint = closest(text, get_args(kind)) if get_origin(kind) is Literal else ""
                 hint = f"; {hint}" if hint.startswith("did you mean") else ""
                 wrong = f"{text!r} is not {kind_named(kind)}{hint}"
                 raise argparse.ArgumentTypeError(wrong) from None
 
         told |= {"type": convert, "metavar": _place(option)}
-        if several or option.marked(OptionMark.WORDS):
+        if several or option.shown.words:
             told["nargs"] = "*" if several else "+"
         if shown.positional:
             if not several and not must:

@@ -30,10 +30,10 @@ from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.registry import method_summaries, recipe_card
 from compoclip.request import TrainRequest
 from compoclip.run import TrainOptions, evaluate, push, train
-from compoclip.sweep import SweepOptions, sweep
 from compoclip.tune import TuneOptions, tune
 
 if TYPE_CHECKING:
+    from compoclip.sweep import SweepOptions
     from compoclip.training.run import RunSummary
 
 
@@ -252,6 +252,8 @@ def sweep_main(argv: Sequence[str]) -> int:
         print("    compoclip sweep fsc-clip --data coco.csv --grid lr=1e-6,5e-6 --out sweeps/lr")
         print("\n`compoclip sweep METHOD --help` lists all options.")
         return 0 if argv else 2
+    from compoclip.sweep import SweepOptions
+
     own = options_of(SweepOptions)
     without = ("resume", "stop_after", "push_to_hub")
     method, values = called(argv, "sweep", (CONFIG_FILE, *own.values()), without)
@@ -261,6 +263,8 @@ def sweep_main(argv: Sequence[str]) -> int:
 
 def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
     """Execute the sweep; write OUT/sweep.csv and OUT/report.html, print the table."""
+    from compoclip.sweep import sweep
+
     run, out = request.options, request.options.out
     require_writable(out)
     measuring = run.measuring(out / "results")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import Natural, OptionMark
+from compoclip.config import Natural, Shown
 
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
 _EXECUTION = {
@@ -130,7 +130,7 @@ class RunSettings:
             store, for `trackio show`).
     """
 
-    out: Annotated[Path, OptionMark.ONCE]
+    out: Annotated[Path, Shown(once=True)]
     seed: int = 0
     workers: Natural | Literal["auto"] = 0
     device: str = "cpu"
@@ -157,8 +157,8 @@ class RunSettings:
     save_every: Natural = 500
     log_every: Natural = 10
     max_steps: Natural = 0
-    stop_after: Annotated[Natural, OptionMark.ONCE] = 0
-    resume: Annotated[bool, OptionMark.ONCE] = False
+    stop_after: Annotated[Natural, Shown(once=True)] = 0
+    resume: Annotated[bool, Shown(once=True)] = False
     merge: bool = True
     fsdp: bool = False
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
