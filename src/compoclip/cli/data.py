@@ -27,16 +27,10 @@ TASKS = Verbs(
     "compoclip data",
     "TASK",
     {
-        "ls": (
-            "list the benchmarks: items, licence, source; with names, all details",
-            "data",
-        ),
+        "ls": ("list the benchmarks: items, licence, source; with names, all details", "data"),
         "check": ("find missing or incomplete files of benchmarks", "data"),
         "fetch": ("download the files that need no permission", "data"),
-        "pack": (
-            "write training data as shards with small images, for fast training",
-            "data",
-        ),
+        "pack": ("write training data as shards with small images, for fast training", "data"),
         "audit": (
             "find faulty items: equal captions, duplicates, guessable answers, ...",
             "data_audit",
@@ -45,10 +39,7 @@ TASKS = Verbs(
             "write left-right and above-below captions for photos with boxes, for training",
             "data_pairs",
         ),
-        "cc-neg": (
-            "convert the training rows of CC-Neg's pickle into a table",
-            "data_pairs",
-        ),
+        "cc-neg": ("convert the training rows of CC-Neg's pickle into a table", "data_pairs"),
     },
 )
 main = TASKS.main
