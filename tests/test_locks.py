@@ -33,6 +33,7 @@ from compoclip.evaluation.run import Options, evaluate
 from compoclip.files import LOCK, only_writer
 from compoclip.models.checkpoint import load_model
 from compoclip.recordfile import appending
+from compoclip_world.demo import DemoOptions
 from compoclip_world.demo import main as demo_main
 from corpus_shards import corpus
 from evaluation_helpers import FakeEncoder, choice_benchmark
@@ -204,7 +205,7 @@ def lab(folder: Path, out: Path) -> None:
 
 
 def demo(folder: Path, out: Path) -> None:
-    demo_main([f"--out={out}", "--scenes=1"])
+    demo_main(DemoOptions(out=out, scenes=1))
 
 
 def mixes(folder: Path, out: Path) -> None:
