@@ -122,14 +122,15 @@ def run(stages: Mapping[str, str], name: str, arguments: Sequence[str]) -> int:
     rows: list[tuple[str, Row]] = []
     failed: dict[str, str] = {}
     seconds: dict[str, float] = {}
-    options: Any = parse(All, name, words, PROGRAM) if every else None
+    options: Any = parse(All, f"{PROGRAM} {name}", words) if every else None
     unknown = set(options.only) - set(stages) if every else ()
     if unknown:
         raise UsageError(f"no stage '{min(unknown)}' to measure; one of {', '.join(stages)}")
     for stage in (options.only or stages) if every else (name,):
         module = import_module(f"bench.{stage}")
         given = _inputs(module, options) if every else words
-        asked = parse(module.Options, stage, [*(module.QUICK if quick else ()), *given], PROGRAM)
+        given = [*(module.QUICK if quick else ()), *given]
+        asked = parse(module.Options, f"{PROGRAM} {stage}", given)
         _require_numbers(asked)
         if every:
             note(f"measuring {stage}")

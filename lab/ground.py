@@ -116,7 +116,7 @@ def _suite(settings: LabSettings, suite: Path, spec: SuiteSpec) -> None:
     made_by = json.loads(json.dumps({"compoclip": __version__, **asdict(spec)}))
     if not (suite / "suite.json").is_file():
         note(f"writing {spec.items} items a sub-task -> {suite}")
-        write_suite(suite, spec, workers=2)
+        write_suite(suite, spec, workers=2 if spec.items >= 100 else 1)
     found = read_json(suite / "suite.json")
     if found.get("made_by") != made_by:
         raise CompoclipError(

@@ -131,7 +131,7 @@ class Options:
 
 def main() -> int:
     """Read, learn, write; prints the vocabulary size and the mean length of a caption."""
-    options = parse(Options, "build_bpe", sys.argv[1:], "scripts")
+    options = parse(Options, "scripts build_bpe", sys.argv[1:])
     captions = [text for path in options.captions for text in read_captions(path)]
     words = count_words(captions)
     write_merges(train_bpe(words, options.merges), options.out)

@@ -23,8 +23,8 @@ from compoclip.analysis.trees import (
     thresholds_of,
     tree_score,
 )
+from compoclip.cli.explain import _cell
 from compoclip.cli.main import main
-from compoclip.cli.tree_score import _cell
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.statistics import Estimate
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +21,8 @@ from compoclip.cli.main import main
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.models.weights import weights_hash
-from method_data import write_world
-from train_helpers import FEW
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "python"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("api") / "world", merges=FEW)
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +36,6 @@ def test_every_name_is_there_and_documented() -> None:
         assert inspect.getdoc(getattr(compoclip, name))
     with pytest.raises(AttributeError, match="No compoclip attribute nonsense"):
         _ = compoclip.nonsense  # type: ignore[attr-defined]
-
-
-def test_importing_the_package_and_naming_an_option_needs_no_torch() -> None:
-    code = "import compoclip, sys; compoclip.TrainOptions; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_scores_are_cosines_of_the_models_own_features(base: compoclip.Model, world: Path) -> None:

@@ -166,9 +166,6 @@ def test_benchmark_texts_over_the_context_are_counted_and_shown(
     assert "1 text cut: longer than the model's context" in capsys.readouterr().out
 
 
-# ---- checkpoints
-
-
 # ---- benchmarks and names
 
 
@@ -338,7 +335,7 @@ def test_what_was_not_foreseen_is_one_line(
     def broken(*_: object) -> int:
         raise KeyError("odd\nmany lines")
 
-    monkeypatch.setattr("compoclip.cli.compare.main", broken)
+    monkeypatch.setattr("compoclip.cli.results.compare_main", broken)
     refused(capsys, ["compare", "a"], 1, "KeyError", "--debug")
     with pytest.raises(KeyError):
         main(["compare", "a", "--debug"])
@@ -370,4 +367,4 @@ SEEDED = {
 @pytest.mark.parametrize("verb", SEEDED)
 def test_a_seed_that_no_generator_takes(verb: str, seed: str, capsys: Capture) -> None:
     argv = [*verb.split(), *SEEDED[verb].split(), f"--seed={seed}"]
-    refused(capsys, argv, 2, f"--seed {seed}: must be a whole number from 0 to 9223372036854775807")
+    refused(capsys, argv, 2, "--seed must lie between 0 and 9223372036854775807")

@@ -455,11 +455,12 @@ def test_real_captions_need_no_photos(
     shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = shared_data / "annotations"
-    asked = [f"{name},annotations={place / name}" for name in ("sugarcrepe", "sugarcrepe_pp")]
+    names = ("sugarcrepe", "sugarcrepe_pp")
+    asked = [f"{name}:swap_obj,annotations={place / name}" for name in names]
     assert main(["evaluate", "--on", *asked, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["ours"] for row in rows[::2]] == [1560, 1542, 1560]  # images
-    assert [row["baseline"] for row in rows[1::2]] == [15022, 14271, 15022 + 14271]
+    assert [row["ours"] for row in rows[::2]] == [224, 224, 224]  # images
+    assert [row["baseline"] for row in rows[1::2]] == [2 * 245, 3 * 245, 5 * 245]
     assert rows[5]["ours"] < rows[1]["ours"] + rows[3]["ours"]
 
 

@@ -32,11 +32,11 @@ def good() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def captions(shared_data: Path) -> list[str]:
-    """200 real captions, all different."""
+    """100 real captions, all different."""
     path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
     with path.open(newline="", encoding="utf-8") as file:
         found = [" ".join(row["title"].split()) for row in csv.DictReader(file, delimiter="\t")]
-    return list(dict.fromkeys(found))[:200]
+    return list(dict.fromkeys(found))[:100]
 
 
 def write(path: Path, captions: list[str]) -> Path:
@@ -54,20 +54,20 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_200_real_captions_through_a_server_that_misbehaves(
+def test_real_captions_through_a_server_that_misbehaves(
     captions: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     special = [f"a {word} on a mat" for word in ("xrefuse", "xbad", "xdown")]
     data = write(tmp_path / "captions.txt", [*captions, *special])
     out = tmp_path / "negatives.jsonl"
-    more = ["--timeout=5", "--retries=3", "--concurrency=16"]
+    more = ["--timeout=2", "--retries=3", "--concurrency=16"]
     with chat_server.running("bad") as url:
         assert run(data, out, url, *more, "--json") == 1  # one has no answer
         seen = chat_server.stats(url)
         first = json.loads(capsys.readouterr().out)
         made = rows(out)
         assert [row["caption"] for row in made] == [*captions, *special]
-        assert [row["id"] for row in made] == [str(n) for n in range(1, 204)]
+        assert [row["id"] for row in made] == [str(n) for n in range(1, 104)]
         provenance = {key: made[0][key] for key in made[0] if key not in ("id", "caption")}
         assert provenance.pop("negative")
         rules = provenance.pop("rules")
@@ -90,12 +90,12 @@ def test_200_real_captions_through_a_server_that_misbehaves(
         assert 1 < seen["most_at_once"] <= 16
         assert first["unanswered"] == 1
         assert first["refused"] == 1
-        assert first["answered_now"] == 202
+        assert first["answered_now"] == 102
         # A request that timed out on a busy machine may have used up the fault of its caption.
         assert 2 < first["rejected"]["refusal"] <= slots[7] + 2
         assert 0 < first["rejected"]["empty-caption"] <= slots[9]
         usable = sum(bool(row["negative"]) for row in made)
-        assert usable == first["with_text"] > 180  # the server has none where `replace` refuses
+        assert usable == first["with_text"] > 85  # the server has none where `replace` refuses
         assert first["tokens_in"] == 100 * first["answers"]
         side = rows(tmp_path / "negatives.rejected.jsonl")
         reasons = {row["caption"]: row["reason"] for row in side}
@@ -123,7 +123,7 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
         process = Forked([*command, f"--server={url}", "--model=tiny", "--concurrency=4"])
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
-            if part.exists() and part.read_bytes().count(b"\n") >= 40:
+            if part.exists() and part.read_bytes().count(b"\n") >= 20:
                 break
             time.sleep(0.02)
         assert process.poll() is None, process.communicate()
@@ -132,7 +132,7 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
         with part.open("ab") as file:
             file.write(b'{"n": 3, "capt')  # torn in the middle of a line
         kept = {row["n"] for row in map(json.loads, part.read_bytes().splitlines()[:-1])}
-        assert 40 <= len(kept) < 200
+        assert 20 <= len(kept) < 100
         assert not out.exists()
         before = chat_server.stats(url)["asked"]
         assert run(data, out, url, "--concurrency=16") == 0
@@ -141,7 +141,7 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
     made = rows(out)
     assert [row["caption"] for row in made] == captions
     answers = rows(tmp_path / "killed.answers.jsonl")
-    assert sorted(row["n"] for row in answers) == list(range(200))
+    assert sorted(row["n"] for row in answers) == list(range(100))
     # What was on record was not asked again; what was under way at the end, at most once.
     for number, caption in enumerate(captions):
         assert after[caption] - before.get(caption, 0) == (number not in kept)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from compoclip.cli.main import main
+from ranks_helpers import Forked
 
 
 @pytest.mark.slow
@@ -16,7 +18,9 @@ def test_demo_runs_end_to_end_and_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("compoclip_world.demo.available_cores", lambda: 1)  # starts no process
+    monkeypatch.setattr("compoclip_world.demo.available_cores", lambda: 1)
+    warm = SimpleNamespace(Popen=Forked)  # has imported torch
+    monkeypatch.setattr("compoclip_world.demo.subprocess", warm)
     out = tmp_path / "demo"
     arguments = [
         "demo",

@@ -13,7 +13,6 @@ from compoclip.cli.main import Verbs, all_verbs, main
 from compoclip.cli.options import processes
 from compoclip.cli.train import KEYS, USUAL
 from compoclip.config import options_of
-from compoclip.errors import UsageError
 from compoclip.methods.registry import method_names, recipe_card
 from compoclip.run import TrainOptions
 from compoclip.sweep import SweepOptions
@@ -159,5 +158,3 @@ def test_auto_is_all_cores_where_the_work_is_worth_it(monkeypatch: pytest.Monkey
     assert processes("auto", 4096, 4096) == 6
     assert processes("auto", 4095, 4096) == 1
     assert processes(3, 1, 4096) == 3
-    with pytest.raises(UsageError, match="--workers must be at least 1"):
-        processes(0, 1, 1)

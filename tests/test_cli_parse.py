@@ -89,41 +89,6 @@ def test_counts_as_json_and_a_rerun_goes_on(
     }
 
 
-def test_errors_are_one_line(
-    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    empty = tmp_path / "empty.txt"
-    empty.write_text("")
-    foreign = tmp_path / "foreign.jsonl"
-    foreign.write_text("not ours\n")
-    for arguments, code, message in (
-        (["a dog", "-o", "x.jsonl"], 2, "-o is for files"),
-        ([text_file], 2, "name the file to write"),
-        ([text_file, "-o", text_file], 2, "is the input itself"),
-        ([text_file, "-o", tmp_path / "o.jsonl", "--workers", "0"], 2, "--workers"),
-        ([tmp_path / "missing.txt", "-o", tmp_path / "o.jsonl"], 1, "no such file"),
-        ([empty, "-o", tmp_path / "o.jsonl"], 2, "holds no captions"),
-        ([text_file, "-o", foreign], 2, "does not say how it was made"),
-        (["a dog", "--tagger", "other"], 2, "unknown tagger"),
-        ([text_file, "-o", text_file / "o.jsonl"], 1, "cannot be written"),
-    ):
-        assert run(*arguments) == code
-        shown = capsys.readouterr()
-        assert message in shown.err
-        assert shown.err.count("\n") == 1
-    assert foreign.read_text() == "not ours\n"
-
-
-def test_another_input_is_refused(
-    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.jsonl"
-    assert run(text_file, "-o", out) == 0
-    text_file.write_text("a cat\n")
-    assert run(text_file, "-o", out) == 2
-    assert "was made with other settings (source was" in capsys.readouterr().err
-
-
 def test_captions_are_read_from_every_form(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(
         json.dumps({"7": {"filename": "x", "caption": "a", "negative_caption": "b"}})

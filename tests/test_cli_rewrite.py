@@ -231,53 +231,38 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
-def test_usage_errors(text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "o.jsonl"
-    assert run(text_file) == 2
-    assert "-o" in one_line(capsys)
-    assert run("a dog", "-o", out) == 2
-    assert "-o" in one_line(capsys)
-    assert run(text_file, "-o", text_file) == 2
-    assert "input itself" in one_line(capsys)
-    assert run("a dog", "--rewrites", "negklip") == 2
-    assert "did you mean negclip" in one_line(capsys)
-    assert run("a dog", "--rewrites", ",") == 2
-    assert "choose from" in one_line(capsys)
-    assert run("a dog", "--tagger", "magic") == 2
-    assert "magic" in one_line(capsys)
-    assert run("a dog", "--workers", "0") == 2
-    assert "--workers" in one_line(capsys)
-    other = tmp_path / "c.parquet"
-    other.write_bytes(b"PAR1")
-    assert run(other, "-o", out) == 2
-    assert ".jsonl" in one_line(capsys)
-    table = tmp_path / "c.csv"
-    table.write_text("id,title\n1,a dog on a mat\n")
-    assert run(table, "-o", out) == 2
-    assert "id, title" in one_line(capsys)
-    empty = tmp_path / "e.txt"
-    empty.write_text("")
-    assert run(empty, "-o", out) == 2
-    assert "no captions" in one_line(capsys)
-    assert not out.exists()
-
-
-def test_file_errors(text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "o.jsonl"
-    assert run("missing.txt", "-o", out) == 1
-    assert "missing.txt: no such file" in one_line(capsys)
-    latin = tmp_path / "latin.txt"
-    latin.write_bytes(b"caf\xe9\n")
-    assert run(latin, "-o", out) == 1
-    assert "UTF-8" in one_line(capsys)
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"caption": "a dog"}\n{"caption": 5}\n')
-    assert run(bad, "-o", out) == 1
-    assert "line 2" in one_line(capsys)
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert run(text_file, "-o", blocked / "o.jsonl") == 1
-    assert "cannot be written" in one_line(capsys)
+    for name, content in (
+        ("c.parquet", b"PAR1"),
+        ("c.csv", b"id,title\n1,a dog on a mat\n"),
+        ("e.txt", b""),
+        ("latin.txt", b"caf\xe9\n"),
+        ("bad.jsonl", b'{"caption": "a dog"}\n{"caption": 5}\n'),
+        ("file", b""),
+    ):
+        (tmp_path / name).write_bytes(content)
+    for words, code, message in (
+        ((text_file,), 2, "-o"),
+        (("a dog", "-o", out), 2, "-o"),
+        ((text_file, "-o", text_file), 2, "input itself"),
+        (("a dog", "--rewrites", "negklip"), 2, "did you mean negclip"),
+        (("a dog", "--rewrites", ","), 2, "choose from"),
+        (("a dog", "--tagger", "magic"), 2, "magic"),
+        (("a dog", "--workers", "0"), 2, "--workers"),
+        ((tmp_path / "c.parquet", "-o", out), 2, ".jsonl"),
+        ((tmp_path / "c.csv", "-o", out), 2, "id, title"),
+        ((tmp_path / "e.txt", "-o", out), 2, "no captions"),
+        (("missing.txt", "-o", out), 1, "missing.txt: no such file"),
+        ((tmp_path / "latin.txt", "-o", out), 1, "UTF-8"),
+        ((tmp_path / "bad.jsonl", "-o", out), 1, "line 2"),
+        ((text_file, "-o", tmp_path / "file" / "o.jsonl"), 1, "cannot be written"),
+    ):
+        assert run(*words) == code, words
+        assert message in one_line(capsys)
+        assert not out.exists()
 
 
 def test_full_disk_is_one_line_and_the_rest_can_follow(

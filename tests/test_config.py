@@ -14,7 +14,7 @@ import own_files
 from compoclip.cli.main import main
 from compoclip.config import (
     CONFIG,
-    OptionMark,
+    Shown,
     as_kind,
     checked,
     config_text,
@@ -162,7 +162,7 @@ def test_values_take_the_form_that_an_option_wants() -> None:
         (2, float, 2.0),
         (True, float, True),
         ("a", tuple[str, ...], ("a",)),
-        (["a"], Annotated[tuple[str, ...], OptionMark.PLACE], ("a",)),
+        (["a"], Annotated[tuple[str, ...], Shown(place=True)], ("a",)),
         ("auto", int | Literal["auto"], "auto"),
         (3, Path | float | None, 3.0),
         (None, Path | None, None),
@@ -223,7 +223,7 @@ def test_every_method_is_written_and_read_back(tmp_path: Path, name: str) -> Non
     assert again.composed().optim == request.composed().optim
     repeated = read_config(written(tmp_path, request.text(repeats=True)))
     assert set(values) - set(repeated) == {
-        each for each in values if each in options and options[each].marked(OptionMark.ONCE)
+        each for each in values if each in options and options[each].shown.once
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from compoclip.cli import options, sweep, train
+from compoclip.cli import options, train
 from compoclip.cli.main import main
 from compoclip.training.settings import RunSettings
 from doc_commands import (
@@ -56,8 +56,10 @@ def reason(command: Command) -> str:
 
 
 def shape(command: Command) -> str:
-    """A command without what makes no difference to it: names of runs, results and outputs."""
+    """A command without what makes no difference to it: names of runs, results and outputs, and of
+    a method, each of which trains in test_methods_golden."""
     text = re.sub(r"\b(runs|results|sweeps)/[\w-]+", r"\1/NAME", " ".join(command.words))
+    text = re.sub(r"^train [\w-]+(?= )", "train METHOD", text)
     return re.sub(r"\b[\w-]+(?==runs/)|(?<= -o )\S+", "NAME", text)
 
 
@@ -74,21 +76,28 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_ready(tmp_path_factory.mktemp("docs") / "ready")
 
 
-@pytest.fixture
-def only_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert main(["new", "method", "my-idea", "--out", str(tmp_path)]) == 0
-    monkeypatch.chdir(tmp_path)  # where a file of one's own lies that commands name
-    write_configs(tmp_path)
-    repeats = tmp_path / "runs" / "first" / "config.yaml"
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the method and the configuration files that commands name."""
+    folder = tmp_path_factory.mktemp("named")
+    assert main(["new", "method", "my-idea", "--out", str(folder)]) == 0
+    write_configs(folder)
+    repeats = folder / "runs" / "first" / "config.yaml"
     repeats.parent.mkdir(parents=True)
-    shutil.copy(tmp_path / "run.yaml", repeats)
+    shutil.copy(folder / "run.yaml", repeats)
+    return folder
+
+
+@pytest.fixture
+def only_parse(monkeypatch: pytest.MonkeyPatch, named: Path) -> None:
+    monkeypatch.chdir(named)
 
     def start(*_: object) -> None:
         raise ParsedError
 
-    monkeypatch.setattr(options, "require_seeds", start)  # the last step of parsing
+    monkeypatch.setattr(options, "require_ranges", start)  # the last step of parsing
     monkeypatch.setattr(train, "start", start)
-    monkeypatch.setattr(sweep, "start", start)
+    monkeypatch.setattr(train, "start_sweep", start)
 
 
 def test_commands_are_found_where_they_stand() -> None:
@@ -145,7 +154,7 @@ def test_six_commands_compare_an_own_method_with_a_published_one(
     commands = list(commands_of("your-own.md", f"```sh\n{block}```"))
     assert len(commands) == len(block.splitlines()) == 6
     less = {
-        "world": ["--count=24", "--suite-items=2"],
+        "world": ["--count=16", "--suite-items=2"],
         "train": ["--max-steps=2", "--batch-size=8", "--device=cpu"],
         "evaluate": ["--resamples=20", "--device=cpu"],
         "compare": ["--resamples=20"],

@@ -66,7 +66,7 @@ def test_an_interrupt_that_a_library_swallows_still_counts(
             raise ImportError("cannot load module more than once per process") from None
         return 0
 
-    monkeypatch.setattr(lists, "main", swallowing)
+    monkeypatch.setattr(lists, "list_main", swallowing)
     assert main(["list"]) == 130
     assert capsys.readouterr().err == "compoclip list: interrupted\n"
 

@@ -22,7 +22,7 @@ from compoclip.analysis.interpolation import BaseAndTuned, measure_mixes
 from compoclip.benchmarks.fetch import fetch
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.cli.main import main
-from compoclip.cli.train import main as train
+from compoclip.cli.train import train_main as train
 from compoclip.corpora.job import ParseJob
 from compoclip.corpora.run import process
 from compoclip.data.pack import PackSpec, pack
@@ -32,6 +32,7 @@ from compoclip.evaluation.run import Options, evaluate
 from compoclip.files import LOCK, only_writer
 from compoclip.models.checkpoint import load_model
 from compoclip.recordfile import appending
+from compoclip_world.demo import DemoOptions
 from compoclip_world.demo import main as demo_main
 from corpus_shards import corpus
 from evaluation_helpers import FakeEncoder, choice_benchmark
@@ -203,7 +204,7 @@ def lab(folder: Path, out: Path) -> None:
 
 
 def demo(folder: Path, out: Path) -> None:
-    demo_main([f"--out={out}", "--scenes=1"])
+    demo_main(DemoOptions(out=out, scenes=1))
 
 
 def mixes(folder: Path, out: Path) -> None:

@@ -327,7 +327,7 @@ def test_spoilt_packs(name: str, finished: bool, tmp_path: Path) -> None:
     shutil.copytree(out, keep)
     for file, value in (("pack.json", record), ("pack-000000.json", counts)):
         (keep / file).write_text(json.dumps(value))
-    for _ in ways_to_spoil(keep / name, 60):
+    for _ in ways_to_spoil(keep / name, 30):
         shutil.rmtree(out)
         shutil.copytree(keep, out)
         found = goes_on_or_one_line(lambda: pack(request, out, spec))
@@ -367,7 +367,7 @@ def test_spoilt_answers(tmp_path: Path) -> None:
 
     assert ask().answers == 4  # one of them was of no use
     settings = out.answers.with_name(f"{out.answers.name}.settings.json").read_bytes()
-    for _ in ways_to_spoil(out.answers, 150, json_lines=True):
+    for _ in ways_to_spoil(out.answers, 60, json_lines=True):
         found = goes_on_or_one_line(ask)
         assert found is None or found.rows == 3
         out.answers.with_name(f"{out.answers.name}.settings.json").write_bytes(settings)

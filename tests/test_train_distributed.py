@@ -53,7 +53,7 @@ def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
 
     monkeypatch.setattr(cli, "start", keep)
     for name in differing():
-        assert cli.main(arguments(folder, name, folder / name)[1:]) == 0
+        assert cli.train_main(arguments(folder, name, folder / name)[1:]) == 0
     return found
 
 

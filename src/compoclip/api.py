@@ -71,17 +71,9 @@ class Model:
         return current_identity(self.loaded)
 
     def encode_images(self, images: Sequence[Image | str | Path]) -> Features:
-        """Encode images with the model's own preprocessing.
+        """Encode files or PIL images; return (N, D) float32 features of unit length.
 
-        Args:
-            images: Files or PIL images.
-
-        Returns:
-            (N, D) float32 features of unit length.
-
-        Raises:
-            CompoclipError: For a missing or damaged file.
-            UsageError: For an object that is neither a path nor an image.
+        Raises CompoclipError for a missing or damaged file, UsageError for another object.
         """
         from PIL.Image import Image
 
@@ -93,20 +85,13 @@ class Model:
             return encoder.encode_images([encoder.read_image.pixels(_pixels(i)) for i in part])
 
         with encoder.evaluating():
-            kinds, wanted = (str, Path, Image), "a path or a PIL image"
-            return _by_batch("images", images, kinds, wanted, encode)
+            kinds = (str, Path, Image)
+            return _by_batch("images", images, kinds, "a path or a PIL image", encode)
 
     def encode_texts(self, captions: Sequence[str]) -> Features:
-        """Encode captions.
+        """Encode captions, cut at the model's context; return (M, D) float32 unit vectors.
 
-        Args:
-            captions: Texts; one beyond the model's context is cut.
-
-        Returns:
-            (M, D) float32 features of unit length.
-
-        Raises:
-            UsageError: For an object that is not a string.
+        Raises UsageError for an object that is not a string.
         """
         from compoclip.evaluation.encoder import ModelEncoder
 
@@ -114,18 +99,9 @@ class Model:
         return _by_batch("captions", captions, (str,), "a text", encode)
 
     def score(self, images: Sequence[Image | str | Path], captions: Sequence[str]) -> Features:
-        """Compare every image with every caption.
+        """Return the (N, M) float32 cosines of N images and M captions.
 
-        Args:
-            images: N files or PIL images.
-            captions: M texts.
-
-        Returns:
-            (N, M) float32 cosines.
-
-        Raises:
-            CompoclipError: For a missing or damaged file.
-            UsageError: For objects that are not images or strings.
+        Takes and raises what `encode_images` and `encode_texts` do.
         """
         scores: Features = self.encode_images(images) @ self.encode_texts(captions).T
         return scores
@@ -133,17 +109,12 @@ class Model:
     def evaluate(self, options: EvaluateOptions, name: str | None = None) -> list[Results]:
         """Measure this model on the benchmarks in `options.on`, as `compoclip evaluate` does.
 
+        Returns one result per benchmark, also written to `options.out`. Raises UsageError for
+        options that name a model, which is loaded already, and every error of `evaluate`.
+
         Args:
-            options: Benchmarks and settings. Leave out `models`, `activation` and `device`: this
-                model is loaded already.
+            options: Benchmarks and settings, without `models`, `activation` and `device`.
             name: Name of the model in the results (default: the name it was loaded by).
-
-        Returns:
-            One result per benchmark; also written to `options.out`.
-
-        Raises:
-            UsageError: For options of another type or model.
-            CompoclipError: For every error of `compoclip evaluate`.
         """
         options = _tidy(options)
         require("name", name, str | None)
@@ -153,32 +124,18 @@ class Model:
         return run.evaluate(options, {label: self.loaded})
 
     def train(self, method: str | Method, options: TrainOptions, **parameters: Any) -> Model:
-        """Train a copy of this model, which stays as it is; see `compoclip.train`.
+        """Train a copy of this model, which stays as it is, and return it; see `compoclip.train`.
 
-        Args:
-            method: A method's name, or a method.
-            options: As for `compoclip.train`. Leave out `model`, `activation`, `from_scratch` and
-                `image_weights`: this model is loaded already.
-            parameters: As for `compoclip.train`.
-
-        Returns:
-            The trained model.
-
-        Raises:
-            UsageError: For unknown parameters, and for the options to leave out.
-            CompoclipError: For every error of `compoclip train`.
+        Leave out the options `model`, `activation`, `from_scratch` and `image_weights`: this model
+        is loaded already.
         """
         require("options", options, TrainOptions)
         return _train(method, {**vars(options), **parameters}, self)
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as a checkpoint.
+        """Write the model as a new checkpoint folder.
 
-        Args:
-            folder: The checkpoint folder, which must not exist.
-
-        Raises:
-            CompoclipError: When it exists or cannot be written.
+        Raises CompoclipError when it exists or cannot be written.
         """
         from compoclip.models.checkpoint import save_model
 
@@ -366,7 +323,6 @@ def _tidy(options: EvaluateOptions) -> EvaluateOptions:
 
 
 def _pixels(image: Image | str | Path) -> Image:
-    """An image as RGB. Raises CompoclipError for a file that is missing or damaged."""
     from compoclip.data.decode import decode
 
     if isinstance(image, str) and image.lstrip()[:5].lower() == "data:":
@@ -381,7 +337,6 @@ def _by_batch(
     wanted: str,
     encode: Callable[[Sequence[Any]], Features],
 ) -> Features:
-    """Encode a list. Raises UsageError naming the first item that is of none of `kinds`."""
     import numpy as np
 
     if isinstance(items, str | Path) or not isinstance(items, Iterable):

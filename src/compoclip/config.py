@@ -18,7 +18,6 @@ import inspect
 import re
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -48,31 +47,41 @@ RELATIVE_TO = "relative_to"
 """The key with the folder that relative paths in a file start from; else it is the current one."""
 
 
-class OptionMark(Enum):
-    """A property of an option, in its `Annotated` beside the type.
-
-    PLACE: a text that may hold the path of a file or folder. ONCE: of one call of the command, not
-    of the run that it makes; the file that repeats the run leaves it out. WORDS: a text of several
-    words on the command line.
-    """
-
-    PLACE = "place"
-    ONCE = "once"
-    WORDS = "words"
-
-
 @dataclass(frozen=True)
 class Shown:
-    """How the command line shows an option, in its `Annotated` beside the type.
+    """How an option is given, in its `Annotated` beside the type.
 
     metavar: Stands for the value. short: Another name, "-o". positional: Given without a name.
-    hint: Replaces the default in the help.
+    hint: Replaces the default in the help. words: A text of several words on the command line.
+    place: A text that may hold the path of a file or folder. once: Of one call of the command, not
+    of the run that it makes; the file that repeats the run leaves it out.
     """
 
     metavar: str = ""
     short: str = ""
     positional: bool = False
     hint: str = ""
+    words: bool = False
+    place: bool = False
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class Within:
+    """The range of a number, in its `Annotated` beside the type."""
+
+    low: float
+    high: float = float("inf")
+
+    def __str__(self) -> str:
+        if self.high != float("inf"):
+            return f"lie between {self.low} and {self.high}"
+        return f"be at least {self.low}" if self.low else "not be negative"
+
+
+Natural = Annotated[int, Within(0)]
+Count = Annotated[int, Within(1)]
+_SEED = Within(0, 2**63 - 1)  # a seed for all generators
 
 
 @dataclass(frozen=True)
@@ -101,24 +110,24 @@ class Option:
     @property
     def plain(self) -> Any:
         """Return the annotation without marks and without None."""
-        kind = get_args(self.kind)[0] if get_origin(self.kind) is Annotated else self.kind
-        parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
-        left = [each for each in parts if each is not NoneType]
-        return left[0] if len(left) == 1 else kind
+        kind = self.kind
+        while get_origin(kind) in (Annotated, Union, UnionType):
+            annotated = get_origin(kind) is Annotated
+            left = [each for each in get_args(kind) if each is not NoneType]
+            if len(left) > 1 and not annotated:
+                break
+            kind = left[0]
+        return kind
 
     @property
     def shown(self) -> Shown:
-        """Return how the command line shows it."""
+        """Return how it is given."""
         return next((m for m in get_args(self.kind)[1:] if isinstance(m, Shown)), Shown())
-
-    def marked(self, mark: OptionMark) -> bool:
-        """Return whether the annotation has that mark."""
-        return get_origin(self.kind) is Annotated and mark in get_args(self.kind)
 
     @property
     def is_place(self) -> bool:
         """Return whether a value may be, or hold, the path of a file or folder."""
-        return self.marked(OptionMark.PLACE) or Path in _types(self.kind)
+        return self.shown.place or Path in _types(self.kind)
 
 
 def options_of(kind: type) -> dict[str, Option]:
@@ -153,6 +162,35 @@ def built(kind: type[T], values: Mapping[str, Any]) -> T:
         elif each.name in values:
             parts[each.name] = values[each.name]
     return kind(**parts)
+
+
+def require_ranges(options: Any) -> None:
+    """Raise UsageError unless all numbers of a dataclass of options are in their ranges.
+
+    A field named seed has the range of all generators.
+    """
+    hints = get_type_hints(type(options), include_extras=True)
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if is_dataclass(value):
+            require_ranges(value)
+        limits = [_SEED] if each.name == "seed" else _limits(hints[each.name])
+        for limit in limits if isinstance(value, Real) else ():
+            if not limit.low <= value <= limit.high:
+                raise UsageError(f"--{each.name.replace('_', '-')} must {limit}")
+
+
+def require_with(options: object, other: str, *names: str) -> None:
+    """Raise UsageError for each of these options that is given without another that it needs."""
+    for name in names if not getattr(options, other) else ():
+        if getattr(options, name):
+            raise UsageError(f"--{name} goes with --{other}".replace("_", "-"))
+
+
+def _limits(kind: Any) -> list[Within]:
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        return [limit for part in get_args(kind) for limit in _limits(part)]
+    return [kind] if isinstance(kind, Within) else []
 
 
 def described(doc: str) -> dict[str, str]:
@@ -222,8 +260,6 @@ def of_text(text: str, kind: Any) -> Any:
                 return of_text(text, part)
             except ValueError:
                 continue
-    elif kind is bool:
-        return {"true": True, "false": False}[text]
     elif origin is not Literal:
         return kind(text)
     elif text in parts:

@@ -31,10 +31,8 @@ def _cut(text: str, longest: int) -> str:
     return f"{text[: longest // 2]} ... {text[-longest // 2 :]}"
 
 
-class _Shown(reprlib.Repr):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = self.maxlong = _SHOWN
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _SHOWN
 
 
 def shown(value: object) -> str:
@@ -43,7 +41,7 @@ def shown(value: object) -> str:
     Of a nested value the whole repr may be larger than the memory.
     """
     try:
-        text = _Shown().repr(value)
+        text = _SHORT.repr(value)
     except Exception:  # a number of thousands of digits; any other code
         text = "..."
     return f"{printable(text, _SHOWN)} ({type(value).__name__})"

@@ -49,6 +49,8 @@ def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -
 
     Two batch sizes give the costs per step and per image, in time and memory.
     """
+    import torch
+
     from compoclip.benchmarks.case import ImageRef
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
@@ -83,13 +85,14 @@ def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -
                 "log_every": 1,
             }
             request = TrainRequest.of(chosen.recipe, values)
-            _peak(device, reset=True)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
             with silent():
                 train(request.options, request.composed())
             # Without the last step, whose time is that of saving, too.
             ends = [each["seconds"] for each in read_log(out / LOG)][:-1]
             times = sorted(b - a for a, b in pairwise(ends))
-            return times[len(times) // 2], _peak(device, reset=False)
+            return times[len(times) // 2], _peak(device)
 
         step(few)  # what only the first run loads
         (one, low), (two, high) = step(few), step(2 * few)
@@ -147,20 +150,12 @@ def _made(folder: Path, number: int, sentences: int) -> tuple[list[Path], list[s
     return photos, texts
 
 
-def _peak(device: torch.device, *, reset: bool) -> float:
-    """Return the most bytes held since the last reset: of the GPU, or of this process."""
+def _peak(device: torch.device) -> float:
+    """Return the most bytes held so far: of the GPU, or of this process."""
     import torch
 
     if device.type == "cuda":
-        if reset:
-            torch.cuda.reset_peak_memory_stats(device)
         return float(torch.cuda.max_memory_allocated(device))
-    with suppress(OSError):  # Linux
-        if reset:
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        text = Path("/proc/self/status").read_text(encoding="ascii")
-        if match := re.search(r"VmHWM:\s+(\d+) kB", text):
-            return 1024.0 * int(match[1])
     return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -188,5 +183,5 @@ def _memory(device: torch.device) -> float:
     with suppress(OSError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         if match := re.search(r"MemAvailable:\s+(\d+) kB", text):
-            return 1024.0 * int(match[1]) + _peak(device, reset=False)
+            return 1024.0 * int(match[1]) + _peak(device)
     return 8e9

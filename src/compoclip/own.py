@@ -25,8 +25,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from itertools import accumulate, chain
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from compoclip.errors import CompoclipError, UsageError
@@ -125,18 +126,15 @@ class _Loader(SourceFileLoader):
         return code
 
 
-class _Finder:
-    """Finds the modules that stand below this one by the path in their names."""
-
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        """Return how a module of that name is loaded; None for a name of another kind."""
-        if not name.startswith(f"{__name__}."):
-            return None
-        file = os.fsdecode(bytes.fromhex(name.rpartition("_")[2]))
-        return importlib.util.spec_from_file_location(name, file, loader=_Loader(name, file))
+def _find_spec(name: str, path: object, target: object = None) -> ModuleSpec | None:
+    """Find the modules that stand below this one by the path in their names."""
+    if not name.startswith(f"{__name__}."):
+        return None
+    file = os.fsdecode(bytes.fromhex(name.rpartition("_")[2]))
+    return importlib.util.spec_from_file_location(name, file, loader=_Loader(name, file))
 
 
-sys.meta_path.append(_Finder())
+sys.meta_path.append(SimpleNamespace(find_spec=_find_spec))
 
 
 # --- What foreign code raises. ---
@@ -295,23 +293,20 @@ def _local_imports(module: ModuleType, source: bytes) -> Iterator[ModuleType]:
     """The imported modules that a source names, in files that are neither ours nor installed."""
     import ast
 
+    names: list[str] = []
     for node in ast.walk(ast.parse(source)):
-        names: list[str] = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
             base = importlib.util.resolve_name(base, module.__package__ or "")
-            names = [f"{base}.{alias.name}" for alias in node.names]
-        for parts in (name.split(".") for name in names):
-            for name in (".".join(parts[: k + 1]) for k in range(len(parts))):
-                each = sys.modules.get(name)
-                file = getattr(each, "__file__", None)
-                if each is None or file is None or parts[0] == PACKAGE:
-                    continue
-                path = Path(file)
-                if _INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(_STANDARD):
-                    yield each
+            names += [f"{base}.{alias.name}" for alias in node.names]
+    outside = (name.split(".") for name in names if name.partition(".")[0] != PACKAGE)
+    for name in chain.from_iterable(accumulate(parts, "{}.{}".format) for parts in outside):
+        each = sys.modules.get(name)
+        path = Path(getattr(each, "__file__", None) or _STANDARD)
+        if each and _INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(_STANDARD):
+            yield each
 
 
 _INSTALLED = frozenset(("site-packages", "dist-packages"))

@@ -15,24 +15,15 @@ _SPINS = 3000
 
 
 def set_up() -> None:
-    """Set up this process and the processes that it starts.
+    """Set up this process and the processes that it starts, before `import torch`.
 
-    A process that imports the library is left as it is.
-    """
-    wait_briefly()
-    keep_freed()
-
-
-def wait_briefly() -> None:
-    """Let threads that wait for one another sleep soon, unless the environment says how they wait.
-
-    The threads of an operation wait for the slowest one. In libgomp, which PyTorch uses on Linux,
-    they wait a millisecond on a busy core: on a machine that runs anything else they hold up the
-    thread that they wait for. It reads the environment when it is
-    loaded, so this is for before `import torch`.
+    Threads that wait for one another sleep soon, unless the environment says how they wait: in
+    libgomp, which PyTorch uses on Linux, they wait a millisecond on a busy core and hold up the
+    thread that they wait for. A process that imports the library is left as it is.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
+    keep_freed()
 
 
 def keep_freed() -> bool:
@@ -42,9 +33,7 @@ def keep_freed() -> bool:
     the system clears all pages of the next one: with the activations of a convolutional tower that
     takes longer than the convolutions.
     """
-    setting = _c_function("mallopt")
-    if setting is None:
-        return False
+    setting = _c_function("mallopt") or (lambda *_: 0)
     return all([setting(_MMAP_THRESHOLD, _MUCH), setting(_TRIM_THRESHOLD, _MUCH)])
 
 
@@ -56,10 +45,9 @@ def give_back() -> bool:
     it uses.
     """
     trim = _c_function("malloc_trim")
-    if trim is None:
-        return False
-    trim(0)
-    return True
+    if trim is not None:
+        trim(0)
+    return trim is not None
 
 
 def _c_function(name: str) -> Any:

@@ -10,10 +10,9 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from compoclip.console import counted, note
 from compoclip.errors import UsageError
@@ -63,8 +62,8 @@ def write_records(
         if seen % each == 0:
             begun.clear()
 
-    with appending(out, made_from, recount) as records:
-        done, extra = records.before, records.before % each
+    with appending(out, made_from, recount) as (append, done):
+        extra = done % each
         with closing(in_batches(make, chain(begun, todo), BATCH, workers)) as batches:
             held: list[Record] = []
             stream = chain.from_iterable(batches)
@@ -79,42 +78,32 @@ def write_records(
             for _ in track(captions()):
                 for made in held:
                     count(made)
-                    records.append(made)
+                    append(made)
                 held.clear()
     return done
-
-
-@dataclass(frozen=True)
-class Appender:
-    """The record file that is being written; `before`: records of an interrupted run."""
-
-    file: BinaryIO
-    before: int
-
-    def append(self, made: Record, *, flush: bool = False) -> None:
-        """Add one record. flush: it outlives the end of this process, however sudden."""
-        self.file.write(json_bytes(made) + b"\n")
-        if flush:
-            self.file.flush()
 
 
 @contextmanager
 def appending(
     out: Path, made_from: Mapping[str, Any], count: Callable[[Record], None]
-) -> Iterator[Appender]:
+) -> Iterator[tuple[Callable[[Record], None], int]]:
     """Append records to OUT.part, which becomes `out` when the block ends without an error.
 
-    made_from, count: as for `write_records`; count is called with the records of an interrupted
-    run before the block, and those from the first that it objects to are dropped. Raises like
-    `write_records`.
+    Yields what adds a record, and the number of records of an interrupted run. made_from, count: as
+    for `write_records`; count is called with these records before the block, and those from the
+    first that it objects to are dropped. Raises like `write_records`.
     """
     part = out.with_name(out.name + ".part")
     with writing(out), only_writer(out):
         _prepare(out, part, made_from)
         done = _recover(part, count)
         with part.open("ab") as file:
-            yield Appender(file, done)
-            file.flush()
+
+            def append(made: Record) -> None:
+                file.write(json_bytes(made) + b"\n")
+                file.flush()  # it outlives the end of this process, however sudden
+
+            yield append, done
             os.fsync(file.fileno())
         os.replace(part, out)
         sync_folder(out.parent)

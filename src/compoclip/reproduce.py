@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 PLAN = "plan.json"
 _FEWEST, _MODELS = 500, 2  # photos of the smallest protocol; base and tuned model are measured
 _SAVE = 600  # seconds of training between states, at most
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +120,14 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     evaluating = _MODELS * sum(p * speed.photo + t * speed.text for p, t in counts.values())
     number, name = data.number, chosen.name
     if limit:
-        number = _photos(data, limit - evaluating, images, batch)
+        number, seconds = max(_FEWEST, batch), limit - evaluating
+        if seconds < number * images:
+            raise CompoclipError(
+                f"--budget: {number} photos, the fewest, take {duration(number * images)} to train "
+                f"and {duration(max(0.0, seconds))} are left beside measuring; give more"
+            )
+        while 2 * number <= data.number and 2 * number * images <= seconds:
+            number *= 2
         name = f"{name}-{number}-{precision}"
     folders = data.small if limit and number <= data.small_number else data.photos
     if not own:
@@ -197,21 +203,7 @@ def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", text)
     if match is None:
         raise UsageError(f"--budget {text}: write minutes, hours or days: 90m, 6h, 2d")
-    return float(match[1]) * _UNITS[match[2]]
-
-
-def _photos(data: TrainingPhotos, seconds: float, each: float, batch: int) -> int:
-    """Return the largest number of photos, 500 times a power of two, that is trained in time."""
-    least = max(_FEWEST, batch)
-    if seconds < least * each:
-        raise CompoclipError(
-            f"--budget: {least} photos, the fewest, take {duration(least * each)} to train and "
-            f"{duration(max(0.0, seconds))} are left beside measuring; give more"
-        )
-    number = least
-    while 2 * number <= data.number and 2 * number * each <= seconds:
-        number *= 2
-    return number
+    return float(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0}[match[2]]
 
 
 def _work(spec: str) -> tuple[int, int]:
@@ -290,10 +282,8 @@ def verified_weights(model: str) -> str:
 
     load_model(model)
     name, _, tag = model.partition(":")
-    repository = ""
-    if name == "hf-hub":
-        repository = tag
-    elif name in open_clip.list_models():
+    repository = tag if name == "hf-hub" else ""
+    if name in open_clip.list_models():
         repository = str(open_clip.get_pretrained_cfg(name, tag).get("hf_hub", "")).rstrip("/")
     for file in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
         place = try_to_load_from_cache(repository, file) if repository else None
@@ -336,7 +326,18 @@ def reproduce(
         if "weights" not in plan:
             plan["weights"] = verified_weights(plan["model"])
             write_json(out / PLAN, plan)
-        _fetch_all(plan, options, get)
+        done: set[str] = set()
+        while True:  # once more for photos that only the annotations could name
+            jobs = _missing(plan["benchmarks"], options.data)[0]
+            if not options.captions:
+                data = protocol(options.name).data
+                jobs = {**_training_jobs(data, plan["folders"], options.data), **jobs}
+            left = [job for target, job in jobs.items() if target not in done]
+            for job in left:
+                get(job)
+                done.add(job.target)
+            if not left:
+                break
         bundle = out / f"{plan['name']}.zip"
         benchmarks = tuple(plan["benchmarks"])
         measuring = EvaluateOptions(
@@ -363,24 +364,6 @@ def reproduce(
         if not bundle.is_file():
             write_bundle(out / "run", out / "results", bundle, [plan["table"]], plan, text)
     return bundle
-
-
-def _fetch_all(
-    plan: Mapping[str, Any], options: ReproduceOptions, get: Callable[[RemoteFile], None]
-) -> None:
-    """Fetch what is missing, then once more photos that only the annotations could name."""
-    done: set[str] = set()
-    data = protocol(options.name).data
-    while True:
-        jobs = _missing(plan["benchmarks"], options.data)[0]
-        if not options.captions:
-            jobs = {**_training_jobs(data, plan["folders"], options.data), **jobs}
-        left = [job for target, job in jobs.items() if target not in done]
-        if not left:
-            return
-        for job in left:
-            get(job)
-            done.add(job.target)
 
 
 def _training_data(plan: Mapping[str, Any], out: Path) -> str:
@@ -434,15 +417,12 @@ def page(plan: Mapping[str, Any], results: Sequence[Results], seconds: float) ->
             return "above"
         return "below" if 100 * found.high < value else "within"
 
-    def rows() -> Iterator[list[str]]:
-        for column, *values in zip(table.columns, *paper, *here):
-            old, new, base, tuned = values
-            shown = ["-" if v is None else f"{v:.1f}" for v in (old, new)]
-            low, high = (tuned.low, tuned.high) if tuned else (None, None)
-            interval = span(low, high) if tuned else "-"
-            row = [column.label, shown[0], cell(base), shown[1], cell(tuned), interval]
-            yield [*row, judged(new, tuned)]
-
+    rows = []
+    for column, old, new, base, tuned in zip(table.columns, *paper, *here):
+        shown = ["-" if v is None else f"{v:.1f}" for v in (old, new)]
+        interval = span(tuned.low, tuned.high) if tuned else "-"
+        row = [column.label, shown[0], cell(base), shown[1], cell(tuned), interval]
+        rows.append([*row, judged(new, tuned)])
     header = ["column", "paper: base", "here: base", "paper", "here", "95 % interval", "here is"]
     cost = plan["estimate"]
     rows_of = ", ".join(" ".join(filter(None, plan[each])) for each in ("base", "row"))
@@ -456,4 +436,4 @@ def page(plan: Mapping[str, Any], results: Sequence[Results], seconds: float) ->
             for target, each in plan["downloads"].items()
         ),
     ]
-    return laid_out(list(rows()), header, "markdown", title=f"# {plan['name']}", notes=notes) + "\n"
+    return laid_out(rows, header, "markdown", title=f"# {plan['name']}", notes=notes) + "\n"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from compoclip.config import Option, OptionMark, as_kind, config_text, options_of, require
+from compoclip.config import Option, as_kind, config_text, options_of, require
 from compoclip.errors import UsageError, closest
 from compoclip.methods.registry import load_recipe, recipe_card
 from compoclip.run import TrainOptions, require_options
@@ -88,7 +88,7 @@ class TrainRequest:
         options = {
             name: getattr(self.options, name)
             for name, option in known.items()
-            if not (repeats and option.marked(OptionMark.ONCE))
+            if not (repeats and option.shown.once)
         }
         card = recipe_card(self.method)
         # Adapters raise the method's own rate, and the run bounds its own warm-up.

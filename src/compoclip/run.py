@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from compoclip.config import OptionMark, Shown
+from compoclip.config import Count, Natural, Shown, require_ranges, require_with
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
 from compoclip.files import require_writable
@@ -33,26 +33,6 @@ if TYPE_CHECKING:
     from compoclip.models.checkpoint import LoadedModel
     from compoclip.training.run import RunSummary
     from compoclip.training.teacher import ExternalTeacher
-
-
-# --- Checks of options that every verb shares. ---
-
-
-def require_least(least: int, options: object, *names: str) -> None:
-    """Raise UsageError unless each of these options, if given, is at least `least` (0 or 1)."""
-    for name in names:
-        if (value := getattr(options, name)) is not None and value < least:
-            what = f"be at least {least}" if least else "not be negative"
-            raise UsageError(f"--{name.replace('_', '-')} must {what}")
-
-
-def require_seeds(options: object) -> None:
-    """Raise UsageError unless every seed in the options, a dataclass, is one for all generators."""
-    for each in fields(options) if is_dataclass(options) else ():
-        value = getattr(options, each.name)
-        if each.name == "seed" and not (type(value) is int and 0 <= value < 2**63):
-            raise UsageError(f"--seed {value}: must be a whole number from 0 to {2**63 - 1}")
-        require_seeds(value)
 
 
 def named_models(texts: Sequence[str]) -> dict[str, str]:
@@ -155,13 +135,13 @@ class TrainingInputs(DataOptions):
             ./my_model.py, a checkpoint), of any width. It sees the pixels and texts of each step.
     """
 
-    data: Annotated[str, OptionMark.PLACE, OptionMark.WORDS]
-    model: Annotated[str, OptionMark.PLACE] = "bundled"
-    init_from: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
+    data: Annotated[str, Shown(place=True, words=True)]
+    model: Annotated[str, Shown(place=True)] = "bundled"
+    init_from: Annotated[tuple[str, ...], Shown(place=True)] = ()
     from_scratch: bool = False
     image_weights: Path | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
-    teacher: Annotated[str, OptionMark.PLACE] = ""
+    teacher: Annotated[str, Shown(place=True)] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +169,7 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
         json: Print the summary as JSON.
     """
 
-    workers: int | Literal["auto"] = "auto"
+    workers: Natural | Literal["auto"] = "auto"
     device: str = "auto"
     lora: bool = False
     lora_rank: int | None = None
@@ -197,11 +177,26 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
     lora_towers: Literal["both", "image", "text"] | None = None
     lora_targets: Literal["linear", "+conv"] | None = None
     lora_init: Literal["zero", "xavier_ab"] | None = None
-    texts: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
-    terms: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
+    texts: Annotated[tuple[str, ...], Shown(place=True)] = ()
+    terms: Annotated[tuple[str, ...], Shown(place=True)] = ()
     set: tuple[str, ...] = ()
-    push_to_hub: Annotated[str | None, OptionMark.ONCE] = None
-    json: Annotated[bool, OptionMark.ONCE] = False
+    push_to_hub: Annotated[str | None, Shown(once=True)] = None
+    json: Annotated[bool, Shown(once=True)] = False
+
+    def measuring(self, out: Path = Path("results")) -> EvaluateOptions:
+        """Return how the run's model is measured on the benchmarks of `on`."""
+        from compoclip.benchmarks.targets import file_of
+
+        # Benchmarks made of files show the photos of the training data.
+        more = "" if self.eval_images or not self.images else f",images={self.images}"
+        return EvaluateOptions(
+            on=tuple(f"{e}{more}" if file_of(e) and "images=" not in e else e for e in self.on),
+            data=self.eval_data,
+            images=self.eval_images,
+            allow_partial=self.allow_partial,
+            device=self.device,
+            out=out,
+        )
 
 
 @fence()
@@ -210,26 +205,17 @@ def train(
 ) -> tuple[LoadedModel, RunSummary]:
     """Load model and data as the options say, and train.
 
-    Under torchrun all ranks train together and return the same; only rank 0 writes.
-
-    Args:
-        options: Model, data and settings.
-        method: The composed method (see `TrainRequest.composed`).
-        model: A loaded model instead of `options.model`. Changed in place.
-        config: The text of the run's configuration file, for its folder.
-
-    Returns:
-        The trained model, and the summary of the run.
-
-    Raises:
-        UsageError: For options that do not go together.
-        CompoclipError: For every error of `training.run.run_training`.
+    Under torchrun all ranks train together and return the same; only rank 0 writes. method: see
+    `TrainRequest.composed`. model: instead of `options.model`, changed in place. config: the text
+    of the run's configuration file, for its folder. Raise UsageError for options that do not go
+    together, CompoclipError as `training.run.run_training`.
     """
     require_options(options, method)
     if options.push_to_hub:
         from compoclip.models.formats.hub import require_pushable
 
         require_pushable(options.push_to_hub)
+    from compoclip.evaluation.run import watch_model
     from compoclip.training.checks import require_trainable
     from compoclip.training.run import run_training
 
@@ -238,47 +224,24 @@ def train(
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
         with ranks.agreed():
-            from compoclip.benchmarks.targets import file_of
-
-            # Benchmarks made of files show the photos of the training data.
-            photos = {each for each in options.on if file_of(each) and "images=" not in each}
-            photos = photos if options.images and not options.eval_images else set()
-            measuring = Measuring(
-                on=tuple(f"{t},images={options.images}" if t in photos else t for t in options.on),
-                data=options.eval_data,
-                images=options.eval_images,
-                allow_partial=options.allow_partial,
-            )
-            benchmarks = measuring.benchmarks() if options.on else []
+            benchmarks = options.measuring().benchmarks() if options.on else []
             source = request.open()
             require_trainable(source)
             model = model or _start(options)
             teacher = _teacher(options, device) if options.teacher else None
-        watch = None
-        if benchmarks:
-            from compoclip.evaluation.run import watch_model
-
-            watch = watch_model(model, benchmarks, options, options.out, ranks)
+        watch = watch_model(model, benchmarks, options, options.out, ranks) if benchmarks else None
         return model, run_training(model, method, source, options, ranks, config, watch, teacher)
 
 
 def require_options(options: TrainOptions, method: Method) -> None:
     """Raise UsageError for options out of range or in conflict."""
-    require_seeds(options)
-    counts = ["micro_batch", "crops", "max_bad", "save_every", "log_every", "max_steps"]
-    counts += ["workers"] if options.workers != "auto" else []
-    require_least(0, options, "stop_after", *counts, "eval_every", "patience")
-    unless_on = {
-        "eval-every": options.eval_every,
-        "keep-best": options.keep_best,
-        "eval-images": options.eval_images,
-        "allow-partial": options.allow_partial,
-    }
+    require_ranges(options)
+    require_with(options, "from_scratch", "image_weights")
+    require_with(options, "on", "eval_every", "keep_best", "eval_images", "allow_partial")
+    require_with(options, "eval_every", "keep_best")
+    require_with(options, "keep_best", "patience")
     refuse(
         {
-            "--image-weights goes with --from-scratch": (
-                options.image_weights and not options.from_scratch
-            ),
             "--init-from is in place of --model and --from-scratch: leave them out": (
                 options.init_from and (options.from_scratch or options.model != "bundled")
             ),
@@ -286,16 +249,6 @@ def require_options(options: TrainOptions, method: Method) -> None:
             "loaded again: leave --lora out": options.init_from and method.lora,
             "LoRA adapts trained weights: leave --lora or --from-scratch out": (
                 options.from_scratch and method.lora
-            ),
-            **{
-                f"--{name} goes with --on BENCHMARK ...": given and not options.on
-                for name, given in unless_on.items()
-            },
-            "--patience waits for a better model: say by what with --keep-best NAME": (
-                options.patience and not options.keep_best
-            ),
-            "--keep-best goes with --eval-every N: else nothing but the end is known": (
-                options.keep_best and not options.eval_every
             ),
         }
     )
@@ -373,13 +326,13 @@ class Measuring:
     on: Annotated[tuple[str, ...], Shown("BENCHMARK ...", hint="(required to measure)")] = ()
     data: Path = Path("data")
     images: Path | None = None
-    batch_size: int | None = None
-    workers: int | None = None
+    batch_size: Count | None = None
+    workers: Count | None = None
     device: str = "auto"
     allow_partial: bool = False
-    max_bad: int = 0
+    max_bad: Natural = 0
     fresh: bool = False
-    resamples: int = 2000
+    resamples: Count = 2000
     seed: int = 0
 
     def benchmarks(self, only: Collection[str] = ()) -> list[Benchmark]:
@@ -390,9 +343,7 @@ class Measuring:
         """
         if not self.on:
             raise UsageError("name what to measure on: --on BENCHMARK ...")
-        require_least(1, self, "batch_size", "workers", "resamples")
-        require_least(0, self, "max_bad")
-        require_seeds(self)
+        require_ranges(self)
         from compoclip.benchmarks.targets import parse_targets
         from compoclip.evaluation.run import require_data
 
@@ -401,23 +352,17 @@ class Measuring:
         require_data(benchmarks, self.allow_partial)
         return benchmarks
 
-    def settings(self, cache: Path | None, precision: str = "fp32") -> tuple[Options, torch.device]:
+    def settings(
+        self, cache: Path | None, precision: str = "fp32", **more: Any
+    ) -> tuple[Options, torch.device]:
         """Return the settings of `evaluation.run.evaluate` and the device, and log both.
 
-        cache: folder of cached features. precision: for the log line.
+        cache: folder of cached features. precision: for the log line. more: further settings.
         """
         from compoclip.evaluation.run import Options
 
-        settings = Options(
-            batch_size=self.batch_size,
-            workers=self.workers,
-            max_bad=self.max_bad,
-            allow_partial=self.allow_partial,
-            cache=cache,
-            resamples=self.resamples,
-            seed=self.seed,
-            fresh=self.fresh,
-        )
+        names = ("batch_size", "workers", "max_bad", "allow_partial", "resamples", "seed", "fresh")
+        settings = Options(cache=cache, **{name: getattr(self, name) for name in names}, **more)
         device = device_named(self.device)
         if not launched()[0]:
             readers = counted(settings.amounts(device).workers, "thread")
@@ -472,10 +417,10 @@ class EvaluateOptions(Measuring):
 
     models: Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")] = ()
     out: Path = Path("results")
-    score: Annotated[str, OptionMark.PLACE] = ""
+    score: Annotated[str, Shown(place=True)] = ""
     precision: Literal["fp32", "bf16"] = "fp32"
-    dimensions: int | None = None
-    judge: Annotated[str, OptionMark.PLACE] = ""
+    dimensions: Count | None = None
+    judge: Annotated[str, Shown(place=True)] = ""
     text_prompt: str | None = None
     image_prompt: str | None = None
     trust_remote_code: bool = False
@@ -490,35 +435,25 @@ class EvaluateOptions(Measuring):
 def evaluate(
     options: EvaluateOptions,
     models: Mapping[str, str | LoadedModel | Embedder | Scorer],
-    done: Callable[[str, list[Results]], None] = lambda *_: None,
     processes: bool = False,
     failed: Callable[[str, CompoclipError], None] | None = None,
 ) -> list[Results]:
     """Load the benchmarks, then measure one model after the other.
 
-    Under torchrun all ranks encode; only rank 0 has results and calls `done`.
+    Under torchrun all ranks encode; only rank 0 has results, by model, then by benchmark.
 
     Args:
         options: Benchmarks and settings; `options.models` is ignored.
         models: Name -> a model to load, a loaded model (which stays on its device), or an embedder
             or scorer.
-        done: Called with the name and the results of each model.
         processes: Allow reading processes if many images are read for a GPU; they import the main
             module again.
         failed: Called with the name of a model that fails, and the error; then the next model is
             measured. Without it, and under torchrun, the error is raised.
-
-    Returns:
-        All results: by model, then by benchmark.
-
-    Raises:
-        UsageError: For wrong options.
-        CompoclipError: For every error of loading and of `evaluation.run.evaluate`.
     """
     if not options.on:
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     require_writable(options.out)
-    require_least(1, options, "dimensions")
     benchmarks = options.benchmarks()
     from compoclip.evaluation.embedder import ExternalEncoder, open_encoder, require_known
     from compoclip.evaluation.libraries import YES_OR_NO, ModelOptions
@@ -529,24 +464,21 @@ def evaluate(
     for model in models.values():
         if isinstance(model, str):
             require_known(model)  # an unknown model is found before anything is said
-    settings, device = options.settings(
-        options.cache or options.out / ".features", options.precision
-    )
     from compoclip.benchmarks.audit import audit
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.evaluation.run import evaluate as evaluate_one
 
+    settings, device = options.settings(
+        options.cache or options.out / ".features",
+        options.precision,
+        score=options.score,
+        dimensions=options.dimensions or 0,
+        processes=processes,
+    )
     audits = {each.name: audit(each) for each in benchmarks} if options.exclude_faulty else {}
     everything: list[Results] = []
     with process_group(device) as ranks:
-        settings = replace(
-            settings,
-            score=options.score,
-            dimensions=options.dimensions or 0,
-            audits=audits,
-            ranks=ranks,
-            processes=processes,
-        )
+        settings = replace(settings, audits=audits, ranks=ranks)
         loading = ModelOptions(
             device,
             options.precision,
@@ -559,25 +491,18 @@ def evaluate(
             asking = replace(loading, text_prompt=YES_OR_NO, image_prompt=None, score="vqa")
             settings = replace(settings, judge=open_encoder(options.judge, asking))
 
-        def measured(name: str, model: str | LoadedModel | Embedder | Scorer) -> list[Results]:
-            encoder: Encoder
-            if isinstance(model, str):
-                encoder = open_encoder(model, loading, options.activation)
-            elif isinstance(model, LoadedModel):
-                encoder = ModelEncoder(model, options.precision)
-            else:
-                encoder = ExternalEncoder(name, model, device, options.precision)
-            return evaluate_one(name, encoder, benchmarks, options.out, settings)
-
         for name, model in models.items():
+            encoder: Encoder
             try:
-                results = measured(name, model)
+                if isinstance(model, str):
+                    encoder = open_encoder(model, loading, options.activation)
+                elif isinstance(model, LoadedModel):
+                    encoder = ModelEncoder(model, options.precision)
+                else:
+                    encoder = ExternalEncoder(name, model, device, options.precision)
+                everything += evaluate_one(name, encoder, benchmarks, options.out, settings)
             except CompoclipError as error:
                 if failed is None or ranks.world > 1 or isinstance(error, RunInterruptedError):
                     raise
                 failed(name, error)
-                continue
-            everything += results
-            if ranks.first:
-                done(name, results)
     return everything

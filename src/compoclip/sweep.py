@@ -11,16 +11,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, fields, replace
 from multiprocessing import current_process
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import Option, Shown, as_kind, parsed_config, read_value, require
+from compoclip.config import (
+    Count,
+    Natural,
+    Option,
+    Shown,
+    as_kind,
+    parsed_config,
+    read_value,
+    require,
+    require_ranges,
+)
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
 from compoclip.own import fence
 from compoclip.request import TrainRequest, known_options
-from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train
+from compoclip.run import evaluate, train
 from compoclip.training.settings import RunSettings
 from compoclip.workers import RETRIES, Workers, available_cores
 
@@ -45,11 +54,11 @@ class SweepOptions:
 
     grid: Annotated[tuple[str, ...], Shown("NAME=VALUES ...")] = ()
     random: Annotated[tuple[str, ...], Shown("NAME=VALUES ...")] = ()
-    draws: int = 0
+    draws: Natural = 0
     sampler: Literal["random", "tpe"] = "random"
-    draw_seed: int = 0
+    draw_seed: Natural = 0
     sort_by: str | None = None
-    jobs: int = 1
+    jobs: Count = 1
 
 
 def space_of(texts: Sequence[str], flag: str, known: Mapping[str, Option]) -> dict[str, Any]:
@@ -83,18 +92,6 @@ def space_of(texts: Sequence[str], flag: str, known: Mapping[str, Option]) -> di
     return found
 
 
-def measuring_of(options: TrainOptions, out: Path) -> EvaluateOptions:
-    """Return how the runs of a sweep are measured; out: the folder of the sweep."""
-    return EvaluateOptions(
-        on=options.on,
-        data=options.eval_data,
-        images=options.eval_images,
-        allow_partial=options.allow_partial,
-        device=options.device,
-        out=out / "results",
-    )
-
-
 def run_one(request: TrainRequest) -> dict[str, Any]:
     """Train and measure as far as it is not done; in a worker, or in this process."""
     options, name = request.options, request.options.out.name
@@ -114,7 +111,7 @@ def run_one(request: TrainRequest) -> dict[str, Any]:
                 train(own, request.composed(), config=request.text(repeats=True))
             log = read_log(options.out / "train.jsonl")
             line["loss"] = [each["loss"] for each in log if "loss" in each][-1]
-            measuring = measuring_of(options, options.out.parents[1])
+            measuring = options.measuring(options.out.parents[1] / "results")
             for each in evaluate(measuring, {name: str(written)}) if options.on else ():
                 line["scores"][each.benchmark] = each.headline_score.value
     except CompoclipError as error:  # the others are to be done all the same
@@ -135,8 +132,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
         for texts, flag in ((options.grid, "--grid"), (options.random, "--random"))
     )
     space = {**grid, **drawn}
-    require_least(1, options, "jobs")
-    require_least(0, options, "draws", "draw_seed")
+    require_ranges(options)
     if not space or len(space) < len(grid) + len(drawn):
         raise UsageError("name what to vary, each in one way: --grid NAME=VALUE,VALUE or --random")
     if bool(options.draws) != (tpe or bool(drawn)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -13,16 +12,15 @@ from typing import Annotated, Any
 from compoclip import console
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.caption_input import caption_items
-from compoclip.cli.options import Printing, parse, require_with
-from compoclip.config import Shown
+from compoclip.cli.options import Outcome, Printing
+from compoclip.config import Count, Natural, Shown, Within, require_with
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
 from compoclip.language.ask import Asking, collect
-from compoclip.language.engine import ChatServer, Engine, InProcessModel, PromptTask, load_task
+from compoclip.language.engine import ChatServer, Engine, InProcessModel, load_task
 from compoclip.language.judge import RULES_VERSION
 from compoclip.language.rows import Outputs, write_outputs
-from compoclip.run import require_least
 
 
 @dataclass(frozen=True)
@@ -81,25 +79,22 @@ class CaptionOptions(Printing):
     key_env: str | None = None
     column: str | None = None
     split: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
+    temperature: Annotated[float, Within(0)] | None = None
+    max_tokens: Count | None = None
     seed: int = 0
-    tries: int = 2
-    concurrency: int = 8
+    tries: Count = 2
+    concurrency: Count = 8
     timeout: float = 120.0
-    retries: int = 6
+    retries: Natural = 6
     device: str = "auto"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Parse, ask, write, sum up. Returns 1 when captions are left without an answer."""
-    options = parse(CaptionOptions, "caption", argv)
+def caption_main(options: CaptionOptions) -> Outcome:
+    """Ask, write, sum up; exit code 1 when captions are left without an answer."""
     task = load_task(options.task)
-    require_least(1, options, "tries", "concurrency", "max_tokens")
-    require_least(0, options, "temperature", "retries")
     if options.timeout <= 0:
         raise UsageError("--timeout must be above 0")
-    require_with(options, "key_env", "server")
+    require_with(options, "server", "key_env")
     out = Outputs(options.out)
     out.require_free()
     require_writable(options.out.parent)
@@ -113,9 +108,6 @@ def main(argv: Sequence[str]) -> int:
         options.seed,
         options.tries,
     )
-    digest = hashlib.blake2b(digest_size=16)  # tells these captions from others
-    for id, several in items:
-        digest.update(repr((id, tuple(several))).encode("utf-8", "surrogatepass"))
     provenance = {
         "task": task.name,
         "prompt": task.hash,
@@ -124,15 +116,17 @@ def main(argv: Sequence[str]) -> int:
         "seed": asking.seed,
         "rules": f"{RULES_VERSION} ({tagger_version(DEFAULT_TAGGER)})",
     }
+    digest = hashlib.blake2b(digest_size=16)
+    for id, several in items:
+        digest.update(repr((id, tuple(several))).encode("utf-8", "surrogatepass"))
     made_from = {
         "captions": digest.hexdigest(),
         "prompt": f"{task.name} {task.hash}",
         "model": options.model,
         **asdict(asking),
     }
-    engine: Engine
     if options.server is not None:
-        engine = ChatServer(
+        engine: Engine = ChatServer(
             options.server,
             options.model,
             key_variable=options.key_env,
@@ -158,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
     numbers = {caption: number for number, caption in enumerate(captions)}
     tally = write_outputs(task, items, numbers, collected, provenance, out)
     asked = len(collected.records) - collected.before
-    summary = {
+    summary: dict[str, Any] = {
         **asdict(tally),
         "rejected": dict(sorted(tally.rejected.items())),
         "answered_before": collected.before,
@@ -168,31 +162,22 @@ def main(argv: Sequence[str]) -> int:
         "out": str(out.rows),
         **provenance,
     }
-    console.tell(options.json, summary, _text(task, summary, out, collected.unanswered))
-    return 1 if collected.unanswered else 0
-
-
-def _text(task: PromptTask, made: dict[str, Any], out: Outputs, unanswered: dict[int, str]) -> str:
-    lines = [
-        f"{task.name}: {made['texts']:,} texts for {made['with_text']:,} of {made['captions']:,} "
-        f"captions -> {out.rows}"
-    ]
-    if made["rejected"]:
-        reasons = ", ".join(f"{n:,} x {why}" for why, n in made["rejected"].items())
-        lines.append(f"  rejected: {reasons} -> {out.rejected}")
-    if made["not_asked"]:
-        without = "empty, or without what the task changes"
-        lines.append(f"  not asked about: {made['not_asked']:,} ({without})")
-    if made["refused"]:
-        lines.append(f"  refused by the server: {made['refused']:,}, see {out.rejected.name}")
-    if unanswered:
-        last = list(unanswered.values())[-1]
-        again = "the same command asks them again"
-        lines.append(f"  no answer: {len(unanswered):,} (last: {last}); {again}")
-    before = f", {made['answered_before']:,} were there" if made["answered_before"] else ""
-    lines += [
-        f"  {console.counted(made['answered_now'], 'caption')} answered in {made['seconds']:.0f} s "
-        f"({made['captions_a_minute']:.0f} a minute){before}",
-        f"  tokens: {made['tokens_in']:,} in, {made['tokens_out']:,} out",
-    ]
-    return "\n".join(lines)
+    reasons = ", ".join(f"{n:,} x {why}" for why, n in summary["rejected"].items())
+    last = next(reversed(collected.unanswered.values()), "")
+    before = f", {collected.before:,} were there" if collected.before else ""
+    lines = {
+        f"{task.name}: {tally.texts:,} texts for {tally.with_text:,} of {tally.captions:,} "
+        f"captions -> {out.rows}": True,
+        f"  rejected: {reasons} -> {out.rejected}": reasons,
+        f"  not asked about: {tally.not_asked:,} (empty, or without what the task changes)": (
+            tally.not_asked
+        ),
+        f"  refused by the server: {tally.refused:,}, see {out.rejected.name}": tally.refused,
+        f"  no answer: {len(collected.unanswered):,} (last: {last}); the same command asks them "
+        "again": collected.unanswered,
+        f"  {console.counted(asked, 'caption')} answered in {seconds:.0f} s "
+        f"({summary['captions_a_minute']:.0f} a minute){before}": True,
+        f"  tokens: {tally.tokens_in:,} in, {tally.tokens_out:,} out": True,
+    }
+    text = "\n".join(line for line, holds in lines.items() if holds)
+    return summary, text, int(bool(collected.unanswered))

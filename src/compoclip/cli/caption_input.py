@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,25 +62,18 @@ class CaptionFile:
 def caption_file(source: str, column: str) -> CaptionFile | None:
     """Return the file that `source` names, or None when it is a caption itself.
 
-    An existing file, or a name with one of the known endings, is a file. Raises CompoclipError when
-    it is missing and UsageError for a file of an unknown kind.
+    An existing file, or a name with one of the known endings, is a file. Raises UsageError for a
+    file of an unknown kind.
     """
-    if not source.strip():
-        return None
+    path = Path(source)
     try:
-        path = Path(source)
-        exists = path.exists()
+        exists = bool(source.strip()) and path.exists()
     except (OSError, ValueError):  # too long or with odd bytes: surely a caption
         return None
     known = path.suffix.lower() in SUFFIXES
-    named = known and not any(c.isspace() for c in source)
-    if not exists and not named:
-        return None
-    if not exists:
-        raise CompoclipError(f"{source}: no such file; check the path")
-    if not path.is_file() or not known:
+    if exists and not (path.is_file() and known):
         raise UsageError(f"{source}: not one of the kinds {', '.join(SUFFIXES)}; convert it")
-    return CaptionFile(path, column)
+    return CaptionFile(path, column) if exists or (known and not re.search(r"\s", source)) else None
 
 
 # --- The captions of training data, or of a bare list, by sample. ---
@@ -109,15 +103,13 @@ def caption_items(data: str, column: str | None, split: str | None) -> Iterator[
 def _bare(path: Path, column: str | None) -> CaptionFile | None:
     """The file as a list of captions; None when it is (or should be) training data."""
     kind = path.suffix.lower()
-    if not path.is_file() or kind not in (".txt", ".jsonl", ".csv", ".tsv"):
+    if not path.is_file() or kind not in SUFFIXES:
         return None
     if kind == ".txt":
         first = next((line for _, line in read_lines(path) if line.strip()), "")
         return None if is_token_line(first) else CaptionFile(path)
-    if kind == ".jsonl":
-        names = list(next((row for _, row in read_jsonl(path)), {}))
-    else:
-        names = delimited_header(path)
+    first_row = next((row for _, row in read_jsonl(path)), {}) if kind == ".jsonl" else {}
+    names = [*first_row] or delimited_header(path)
     if usual_column(IMAGE_COLUMNS, names):
         return None
     return CaptionFile(path, column or usual_column(CAPTION_COLUMNS, names) or DEFAULT_COLUMN)

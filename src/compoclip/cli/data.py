@@ -17,39 +17,30 @@ from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
-from compoclip.cli.options import Printing, WorkerCount, parse, processes
-from compoclip.config import Shown
-from compoclip.console import counted, note, progress_bar, table, tell, without
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
+from compoclip.config import Natural, Shown
+from compoclip.console import counted, note, progress_bar, table, without
+from compoclip.errors import UsageError
 from compoclip.files import require_writable
-from compoclip.run import DataOptions, require_least
+from compoclip.run import DataOptions
 
 TASKS = Verbs(
     "compoclip data",
     "TASK",
     {
-        "ls": (
-            "list the benchmarks: items, licence, source; with names, all details",
-            "data:ls_main",
-        ),
-        "check": ("find missing or incomplete files of benchmarks", "data:check_main"),
-        "fetch": ("download the files that need no permission", "data:fetch_main"),
-        "pack": (
-            "write training data as shards with small images, for fast training",
-            "data:pack_main",
-        ),
+        "ls": ("list the benchmarks: items, licence, source; with names, all details", "data"),
+        "check": ("find missing or incomplete files of benchmarks", "data"),
+        "fetch": ("download the files that need no permission", "data"),
+        "pack": ("write training data as shards with small images, for fast training", "data"),
         "audit": (
             "find faulty items: equal captions, duplicates, guessable answers, ...",
             "data_audit",
         ),
         "mirror-pairs": (
             "write left-right and above-below captions for photos with boxes, for training",
-            "data_pairs:mirror_main",
+            "data_pairs",
         ),
-        "cc-neg": (
-            "convert the training rows of CC-Neg's pickle into a table",
-            "data_pairs:cc_neg_main",
-        ),
+        "cc-neg": ("convert the training rows of CC-Neg's pickle into a table", "data_pairs"),
     },
 )
 main = TASKS.main
@@ -72,13 +63,12 @@ class LsOptions(Printing):
     names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
 
 
-def ls_main(argv: Sequence[str]) -> int:
+def ls_main(options: LsOptions) -> Outcome:
     """Print one row per benchmark, or one paragraph per benchmark that is named."""
-    options = parse(LsOptions, "data ls", argv)
     entries = [meta(name) for name in options.names or benchmark_names()]
     if options.names:
         text = "\n\n".join("\n".join(details(each)) for each in entries)
-        return tell(options.json, [each.to_json() for each in entries], text)
+        return [each.to_json() for each in entries], text
     header = ["name", "title", "licence", "obtainable", "items", "files", "photos", "to fetch"]
     rows = []
     for each in entries:
@@ -96,7 +86,7 @@ def ls_main(argv: Sequence[str]) -> int:
         "to fetch: their size, archives packed; + if some sizes are unknown\n"
         "compoclip data ls NAME: source, terms, what to do by hand, files, checksums"
     )
-    return tell(options.json, [each.to_json() for each in entries], text)
+    return [each.to_json() for each in entries], text
 
 
 def details(about: Meta) -> Iterator[str]:
@@ -172,16 +162,15 @@ class CheckOptions(Printing):
     decode: bool = False
 
 
-def check_main(argv: Sequence[str]) -> int:
+def check_main(options: CheckOptions) -> Outcome:
     """Check every benchmark; 1 when one is not complete."""
-    options = parse(CheckOptions, "data check", argv)
     checks = [
         check(each.spec, each.root, each.images, options=each.options, decoding=options.decode)
         for each in named_or_present(options.names, options.data, options.images)
     ]
     record = [{**asdict(each), "complete": each.complete} for each in checks]
-    tell(options.json, record, "\n\n".join("\n".join(lines(each)) for each in checks))
-    return 0 if all(each.complete for each in checks) else 1
+    text = "\n\n".join("\n".join(lines(each)) for each in checks)
+    return record, text, int(not all(each.complete for each in checks))
 
 
 def lines(found: Check) -> Iterator[str]:
@@ -268,18 +257,15 @@ class FetchOptions(Printing):
         yes: Do not ask.
     """
 
-    names: Annotated[tuple[str, ...], Shown("NAME ...", positional=True)] = ()
+    names: Annotated[tuple[str, ...], Shown("BENCHMARK ...", positional=True, hint="(required)")]
     data: Path = Path("data")
     annotations_only: bool = False
     url_base: str | None = None
     yes: bool = False
 
 
-def fetch_main(argv: Sequence[str]) -> int:
+def fetch_main(options: FetchOptions) -> Outcome | int:
     """Show, ask, fetch; then once more for photos that only the annotations could name."""
-    options = parse(FetchOptions, "data fetch", argv)
-    if not options.names:
-        raise UsageError("name at least one benchmark; see compoclip data ls")
     require_writable(options.data)
     done: dict[str, RemoteFile] = {}
     while True:
@@ -303,10 +289,10 @@ def fetch_main(argv: Sequence[str]) -> int:
         "compoclip data check says what is there"
     )
     record = {"fetched": list(done), "not_verified": unsure, "by_hand": list(lack.by_hand)}
-    tell(options.json, record, "\n".join([text, *lack.by_hand]))
-    if lack.by_hand and not done:
-        raise CompoclipError("nothing that is lacking can be fetched for you; see the lines above")
-    return 0
+    nothing = bool(lack.by_hand) and not done
+    if nothing:
+        note("compoclip data: nothing that is lacking can be fetched for you; see the lines below")
+    return record, "\n".join([text, *lack.by_hand]), int(nothing)
 
 
 def agreed(question: str) -> bool:
@@ -369,18 +355,15 @@ class PackOptions(DataOptions, Printing):
     quality: int = 90
     keep: bool = False
     shard_size: int = 1000
-    max_bad: int = 0
+    max_bad: Natural = 0
     workers: WorkerCount = "auto"
 
 
 _MANY = 4096  # images that are worth starting processes for
 
 
-def pack_main(argv: Sequence[str]) -> int:
+def pack_main(options: PackOptions) -> Outcome:
     """Pack and say what became of the images."""
-    options = parse(PackOptions, "data pack", argv)
-    processes(options.workers, 0, 1)  # checks it
-    require_least(0, options, "max_bad")
     from compoclip.corpora.run import run
     from compoclip.data.pack import PackSpec, PackSummary, pack
 
@@ -395,9 +378,8 @@ def pack_main(argv: Sequence[str]) -> int:
         f"{in_bytes(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "
         f"{packed.as_they_were} as they were"
     )
-    tell(options.json, {**asdict(packed), "out": str(options.out)}, told)
     if not options.json:
         left_out = [f"  {count} x {reason}" for reason, count in packed.left_out.items()]
         for line in (*(f"left out: {reason}" for reason in packed.bad.values()), *left_out):
             note(line)
-    return 0
+    return {**asdict(packed), "out": str(options.out)}, told

@@ -8,14 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from compoclip.benchmarks.audit import (
-    FAULTS,
-    MEANING,
-    Audit,
-    Defect,
-    Kind,
-    audit,
-)
+from compoclip.benchmarks.audit import FAULTS, MEANING, Audit, Defect, Kind, audit
 from compoclip.benchmarks.case import Benchmark
 from compoclip.benchmarks.files import IGNORED, LEVELS
 from compoclip.benchmarks.solvability import (
@@ -25,9 +18,9 @@ from compoclip.benchmarks.solvability import (
     solvability,
 )
 from compoclip.benchmarks.targets import named_or_present
-from compoclip.cli.options import Printing, parse
+from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
-from compoclip.console import counted, note, table, tell
+from compoclip.console import counted, note, table
 from compoclip.errors import UsageError
 from compoclip.files import write_text
 from compoclip.run import DataOptions
@@ -78,9 +71,8 @@ class AuditOptions(DataOptions, Printing):
     out: Path | None = None
 
 
-def main(argv: Sequence[str]) -> int:
+def audit_main(options: AuditOptions) -> Outcome:
     """Audit, print counts, write the list."""
-    options = parse(AuditOptions, "data audit", argv)
     if options.kept is not None and not (options.overlap and len(options.train) == 1):
         raise UsageError("--kept goes with --overlap and one --train")
     for name in options.names:
@@ -128,13 +120,12 @@ def main(argv: Sequence[str]) -> int:
         defects += faults
     listed = [{**asdict(defect), "fault": defect.fault} for defect in defects]
     if options.out is not None:
-        lines = "".join(json.dumps(defect, ensure_ascii=False) + "\n" for defect in listed)
-        write_text(options.out, lines)
+        lines = (json.dumps(defect, ensure_ascii=False) + "\n" for defect in listed)
+        write_text(options.out, "".join(lines))
         note(f"{options.out}: {counted(len(defects), 'defect')}")
-    everything = {"audits": reports, "defects": listed}
-    tell(options.json, everything, "\n\n".join(texts))
     own = str(options.data)
-    return int(any(each.get("source") == own and each["missing_images"] for each in reports))
+    lacks = any(each.get("source") == own and each["missing_images"] for each in reports)
+    return {"audits": reports, "defects": listed}, "\n\n".join(texts), int(lacks)
 
 
 def audit_text(
@@ -224,16 +215,18 @@ def _training(
     }
     unnamed = len(found.missing) - _NAMED
     holds = ", ".join(counted(n, what.removesuffix("s")) for what, n in found.items.items())
+    notes = {
+        f"  missing: {unnamed:,} more": unnamed > 0,
+        "  (--images names the folder that paths start from)": found.missing,
+        f"  equal to an earlier image: {counted(found.repeated, 'image')}": found.repeated,
+        f"  stored sideways: {counted(found.sideways, 'image')}": found.sideways,
+    }
     lines = [
         f"{spec}: {holds}, {counted(len(found.missing), 'image')} missing",
         f"  {rows.describe()}, images {rows.orientation}",
-        *[f"  missing: {path}" for path in found.missing[:_NAMED]],
-        *[f"  missing: {unnamed:,} more"] * (unnamed > 0),
-        *["  (--images names the folder that paths start from)"] * bool(found.missing),
+        *(f"  missing: {path}" for path in found.missing[:_NAMED]),
+        *(line for line, applies in notes.items() if applies),
         *_counts(found.counts, {}),
-        *[f"  equal to an earlier image: {counted(found.repeated, 'image')}"]
-        * bool(found.repeated),
-        *[f"  stored sideways: {counted(found.sideways, 'image')}"] * bool(found.sideways),
         *(f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()),
     ]
     if held_out:

@@ -6,14 +6,14 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from compoclip.cli.options import Printing, parse, require_within
-from compoclip.config import Shown
-from compoclip.console import note, tell
+from compoclip.cli.options import Outcome, Printing
+from compoclip.config import Shown, Within
+from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
 
@@ -44,22 +44,19 @@ class MirrorOptions(Printing):
     out: Path
     captions: Path | None = None
     without: Annotated[tuple[Path, ...], Shown("FILE ...")] = ()
-    human: float = 0.5
+    human: Annotated[float, Within(0, 1)] = 0.5
     seed: int = 0
 
 
-def mirror_main(argv: Sequence[str]) -> int:
+def mirror_pairs_main(options: MirrorOptions) -> Outcome:
     """Write the table, print what it holds."""
     from compoclip.benchmarks.photo_set import coco_boxes  # torch comes with sources
-
-    options = parse(MirrorOptions, "data mirror-pairs", argv)
     from compoclip.data.boxes import mirror_rows
     from compoclip.data.overlap import coco_number, held_out_photos
     from compoclip.data.sources.published import open_coco
     from compoclip.files import read_json
 
     _require(options.out, ".jsonl")
-    require_within(0, 1, options, "human")
     photos = coco_boxes(options.boxes)
     left_out: Counter[str] = Counter()
     for path in options.without:
@@ -106,9 +103,8 @@ class CcNegOptions(Printing):
     out: Path
 
 
-def cc_neg_main(argv: Sequence[str]) -> int:
+def cc_neg_main(options: CcNegOptions) -> Outcome:
     """Write the table, print what it holds."""
-    options = parse(CcNegOptions, "data cc-neg", argv)
     from compoclip.benchmarks.negation import cc_neg_training
 
     _require(options.out, ".tsv")
@@ -128,10 +124,9 @@ def _require(out: Path, ending: str) -> None:
 
 def _told(
     options: MirrorOptions | CcNegOptions, counts: Mapping[str, int], left_out: Mapping[str, int]
-) -> int:
-    """Say what was written; returns exit code 0."""
+) -> Outcome:
     record = {"out": str(options.out), **counts, "left_out": dict(left_out)}
     for why, number in () if options.json else left_out.items():
         note(f"left out, {why}: {number:,}")
     said = ", ".join(f"{n:,} {name}" for name, n in counts.items())
-    return tell(options.json, record, f"{options.out}: {said}")
+    return record, f"{options.out}: {said}"

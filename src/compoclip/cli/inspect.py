@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from compoclip import console
-from compoclip.cli.options import Printing, parse
-from compoclip.config import Shown
+from compoclip.cli.options import Outcome, Printing
+from compoclip.config import Count, Shown, Within
 from compoclip.errors import CompoclipError
 from compoclip.files import require_writable
-from compoclip.run import require_least
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,8 @@ class InspectOptions(Printing):
     activation: Literal["gelu", "quick_gelu"] | None = None
 
 
-def main(argv: Sequence[str]) -> int:
+def inspect_main(options: InspectOptions) -> Outcome:
     """Print what a checkpoint is, a line per fact."""
-    options = parse(InspectOptions, "inspect", argv)
     from compoclip.models.conversion import inspect_model
 
     found = inspect_model(options.checkpoint, options.base, options.activation)
@@ -69,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     for name, value in found.provenance.items():
         if text := console.worded(value):
             lines.append((f"  {name.replace('_', ' ')}", text))
-    return console.tell(options.json, found.to_json(), _facts(lines))
+    return found.to_json(), _facts(lines)
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> str:
@@ -124,17 +122,14 @@ class ConvertOptions(Printing):
     base: str | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
     dtype: Literal["float32", "float16"] = "float32"
-    context_length: int | None = None
-    image_size: int | None = None
+    context_length: Annotated[int, Within(2)] | None = None
+    image_size: Count | None = None
     push_to_hub: Annotated[str | None, Shown("REPO")] = None
 
 
-def convert_main(argv: Sequence[str]) -> int:
+def convert_main(options: ConvertOptions) -> Outcome:
     """Parse, convert, say what was written."""
-    options = parse(ConvertOptions, "convert", argv)
     require_writable(options.destination)
-    require_least(2, options, "context_length")
-    require_least(1, options, "image_size")
     from compoclip.models.conversion import convert
     from compoclip.models.formats import hub
 
@@ -152,11 +147,10 @@ def convert_main(argv: Sequence[str]) -> int:
     )
     record = {"source": options.source, "written": str(options.destination), **made}
     facts = {name.replace("_", " "): console.worded(value) for name, value in record.items()}
-    console.tell(options.json, record, _facts([each for each in facts.items() if each[1]]))
     if options.push_to_hub:
         pushed = hub.publish(options.destination, options.push_to_hub)
         console.note(f"{options.destination} -> {pushed.url}")
-    return 0
+    return record, _facts([each for each in facts.items() if each[1]])
 
 
 # --- `compoclip push FOLDER REPO`: put a model on the Hugging Face hub. ---
@@ -190,9 +184,8 @@ class PushOptions(Printing):
     message: str = ""
 
 
-def push_main(argv: Sequence[str]) -> int:
+def push_main(options: PushOptions) -> Outcome:
     """Parse, upload, say what and where."""
-    options = parse(PushOptions, "push", argv)
     from compoclip.evaluation.results import card_rows, load_results
     from compoclip.models.checkpoint import plain_spec
     from compoclip.models.config import RECORD, read_record
@@ -203,10 +196,10 @@ def push_main(argv: Sequence[str]) -> int:
     if options.results:
         if RECORD not in model_files(folder):
             raise CompoclipError(f"{folder}: has no {RECORD} that says whose results these are")
-        identity, _ = read_record(folder / RECORD)
         measured = [each for path in options.results for each in load_results(path)]
-        rows = card_rows(measured, identity)
-    repository, private, message = options.repository, options.private, options.message
-    made = publish(folder, repository, results=rows, private=private, message=message)
+        rows = card_rows(measured, read_record(folder / RECORD)[0])
+    made = publish(
+        folder, options.repository, results=rows, private=options.private, message=options.message
+    )
     record = {"url": made.url, "files": list(made.files)}
-    return console.tell(options.json, record, f"{folder} -> {made.url}: {', '.join(made.files)}")
+    return record, f"{folder} -> {made.url}: {', '.join(made.files)}"

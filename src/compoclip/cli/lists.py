@@ -1,26 +1,28 @@
-"""`compoclip list KIND [NAME ...]`: methods, losses, rewrites, benchmarks, and their origin.
-
-A name may also be a user's file, which is shown instead of the list.
-"""
+"""`compoclip list KIND [NAME ...]`, `compoclip new KIND NAME`, `compoclip cache`."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import keyword
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip import own
-from compoclip.cli.options import Printing, parse
+from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
-from compoclip.console import counted, table, tell, without
-from compoclip.errors import UsageError
+from compoclip.console import counted, table, without
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import cache_folder, reason, write_text, writing
 from compoclip.methods.registry import load_recipe, method_names, method_origin, method_summaries
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
+
 
 _MOST_TERMS = 4  # that a line names
 _HINTS = {
@@ -48,35 +50,28 @@ class ListOptions(Printing):
     names: Annotated[tuple[str, ...], Shown("NAME ...", positional=True)] = ()
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """One line of a list. kind: about it in a word or two. origin: where it comes from."""
-
-    name: str
-    kind: str
-    summary: str
-    origin: str
+Listed = tuple[str, str, str, str]
+"""A line of a list: name, its kind in a word or two, summary, origin."""
 
 
-def main(argv: Sequence[str]) -> int:
+def list_main(options: ListOptions) -> Outcome:
     """Print one row, or one JSON object, per thing; return the exit code."""
-    options = parse(ListOptions, "list", argv)
     if options.kind == "methods":
-        return _methods(options.names, options.json)
+        return _methods(options.names)
     made = {"rewrites": _rewrites, "losses": _losses, "benchmarks": _benchmarks}[options.kind]
     header, rows = made(options.names)
     shown = []
-    for row in rows:
-        short, more = row.summary[:87].rstrip(), len(row.summary) > 90
-        shown.append([row.name, row.kind, f"{short}..." if more else row.summary, row.origin])
+    for name, kind, about, origin in rows:
+        short = about if len(about) <= 90 else f"{about[:87].rstrip()}..."
+        shown.append([name, kind, short, origin])
     text = (
         f"{table(shown, [*header, 'what it is', 'from'], left=4)}\n\n{_HINTS[options.kind]}\n"
         "one of your own goes by its file, ./MY.py (compoclip new writes one)"
     )
-    return tell(options.json, [asdict(row) for row in rows], text)
+    return [dict(zip(("name", "kind", "summary", "origin"), row)) for row in rows], text
 
 
-def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
+def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     from compoclip.rewrites import base
 
     added = own.installed("rewrites")
@@ -87,11 +82,11 @@ def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
         kind = f"{'positive' if each.keeps_meaning else 'negative'}, version {each.version}"
         about = getattr(each, "propose", type(each))
         about = _summary(getattr(about, "func", about))  # a function, perhaps in a partial
-        rows.append(_Listed(each.name, kind, about, _origin(name, added)))
+        rows.append((each.name, kind, about, _origin(name, added)))
     return ("rewrite", "kind"), rows
 
 
-def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
+def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     from compoclip import losses
     from compoclip.losses.rows import OnlyKinds
     from compoclip.methods.compose import loss_named
@@ -113,7 +108,7 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
     for name, loss in sorted(offered.items()):
         if terms := used.get(loss, []):
             kind = ", ".join([*terms[:_MOST_TERMS], *["..."][: len(terms) > _MOST_TERMS]])
-            rows.append(_Listed(name, kind, _summary(loss), own.PACKAGE))
+            rows.append((name, kind, _summary(loss), own.PACKAGE))
     added = own.installed("losses")
     for name in names or sorted(added):
         found = loss_named(name)
@@ -121,18 +116,18 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
             raise UsageError(f"no loss '{name}' of yours or another package; list losses shows all")
         called = found.name if own.is_file(name) else name
         about = _summary(function(found.loss))
-        rows.append(_Listed(called, f"term {found.name}", about, _origin(name, added)))
+        rows.append((called, f"term {found.name}", about, _origin(name, added)))
     return ("loss", "terms"), rows
 
 
-def _benchmarks(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
+def _benchmarks(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     from compoclip.benchmarks.registry import benchmark_names, benchmark_origin, meta
 
     rows = []
     for name in names or benchmark_names():
         about = meta(name)
         count = "by set" if about.family else counted(about.items, "item") if about.items else "-"
-        rows.append(_Listed(about.id, count, about.title, benchmark_origin(name)))
+        rows.append((about.id, count, about.title, benchmark_origin(name)))
     return ("benchmark", "items"), rows
 
 
@@ -147,7 +142,7 @@ def _summary(thing: object) -> str:
 # --- Methods. ---
 
 
-def _methods(names: Sequence[str], as_json: bool) -> int:
+def _methods(names: Sequence[str]) -> Outcome:
     found = {name: load_recipe(name)() for name in names or method_names()}
     records, rows, lines = [], [], []
     for name, method in found.items():
@@ -184,7 +179,7 @@ def _methods(names: Sequence[str], as_json: bool) -> int:
     ]
     narrower = [without(1), without(2, 8)]  # paper, then images and from
     text = "\n".join([table(rows, [*header, "from"], left=5, narrower=narrower), *lines])
-    return tell(as_json, records, text)
+    return records, text
 
 
 def _differences(method: Method) -> Iterator[str]:
@@ -229,3 +224,142 @@ def terms_of(method: Method) -> str:
         weighted = each.name if each.weight == 1 else f"{each.weight:g} {each.name}"
         terms.append(f"{weighted} ({each.on})" if each.on == "single" else weighted)
     return f"{' + '.join(terms)}{' (LoRA)' * bool(method.lora)}"
+
+
+# --- `compoclip new KIND NAME`: copy a working example under a new name, and its test. ---
+
+
+_PACKAGE = Path(__file__).parents[1]
+_GROUPS: Mapping[str, own.Kind] = {"loss": "losses", "model": "models"}
+_CUSTOM = Path("examples", "custom")  # inside the package of a wheel, at the root of a checkout
+_USES = {
+    "method": "compoclip train {} --data DATA --out RUN",
+    "rewrite": "compoclip train negclip --texts +{} --data DATA --out RUN",
+    "loss": "compoclip train negclip --terms +{} --data DATA --out RUN",
+    "benchmark": "compoclip evaluate MODEL --on {}",
+    "model": "compoclip evaluate {} --on BENCHMARK",
+}
+"""Kind -> the command that takes the file."""
+
+
+@dataclass(frozen=True)
+class NewOptions(Printing):
+    """Write a working template and a test of it that passes.
+
+    Examples:
+        compoclip new method my-method
+        compoclip new rewrite opposites --out ideas
+        pytest ideas/test_opposites.py
+
+    Args:
+        kind: Kind of template.
+        name: The name: letters, digits, - and _. The files are NAME.py and test_NAME.py, with _
+            for -.
+        out: Folder for the files; created if missing.
+    """
+
+    kind: Annotated[
+        Literal["method", "rewrite", "loss", "benchmark", "model"],
+        Shown("method|rewrite|loss|benchmark|model", positional=True),
+    ]
+    name: Annotated[str, Shown("NAME", positional=True)]
+    out: Path = Path()
+
+
+def new_main(options: NewOptions) -> Outcome:
+    """Copy both files. Return the exit code."""
+    plain = options.name.lower().replace("-", "_")
+    if not plain.isidentifier() or keyword.iskeyword(plain) or not plain.isascii():
+        raise UsageError(
+            f"{options.name!r:.80}: a name has letters, digits, - and _, and begins with a letter"
+        )
+    if plain in {each.replace("-", "_") for each in _taken(options.kind)}:
+        raise UsageError(f"{options.name}: there is a {options.kind} of that name; choose another")
+    paths = (options.out / f"{plain}.py", options.out / f"test_{plain}.py")
+    for path in paths:
+        if path.exists():
+            raise CompoclipError(f"{path}: exists; choose another name or --out")
+    folder = next(f for f in (_PACKAGE / _CUSTOM, _PACKAGE.parents[1] / _CUSTOM) if f.is_dir())
+    words = {
+        f"my_{options.kind}": plain,
+        f"my-{options.kind}": plain.replace("_", "-"),
+        f"My{options.kind.capitalize()}": plain.title().replace("_", ""),
+    }
+    with writing(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+    for path, start in zip(paths, ("", "test_")):
+        text = (folder / f"{start}my_{options.kind}.py").read_text(encoding="utf-8")
+        for mark, word in words.items():
+            text = text.replace(mark, word)
+        write_text(path, text)
+    use = _USES[options.kind].format(paths[0] if paths[0].parent != Path() else f"./{paths[0]}")
+    record = {"file": str(paths[0]), "test": str(paths[1]), "use": use}
+    return record, f"{paths[0]}\n{paths[1]}    (pytest {paths[1]})\nnext: {use}"
+
+
+def _taken(kind: str) -> Sequence[str]:
+    """Return the names of that kind that exist already."""
+    from compoclip.benchmarks.registry import benchmark_names
+    from compoclip.methods.registry import method_names
+    from compoclip.rewrites.base import rewrite_names
+
+    names = {"method": method_names, "rewrite": rewrite_names, "benchmark": benchmark_names}
+    return names[kind]() if kind in names else tuple(own.installed(_GROUPS[kind]))
+
+
+# --- `compoclip cache`: size and removal of cached files. ---
+
+
+_KINDS = {  # kind -> what it is
+    "parses": "parses of captions, made anew when they are asked for",
+    "features": "features of frozen towers, of train --cache-frozen without --features",
+    "indexes": "where samples begin in large data files on read-only disks",
+}
+
+
+@dataclass(frozen=True)
+class CacheOptions(Printing):
+    """Show the size of the cache; --clear empties it.
+
+    The cache holds no results; commands compute missing entries again. Clear it while no command
+    runs. It is in $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip. Folders given to a command
+    (--features, --cache) are not part of it.
+
+    Args:
+        clear: Entries to remove: parses, features, indexes or all.
+    """
+
+    clear: Literal["parses", "features", "indexes", "all"] | None = None
+
+
+def cache_main(options: CacheOptions) -> Outcome:
+    """Print one row per kind, after removing what is asked for; returns the exit code."""
+    folder = cache_folder()
+    places: dict[str, list[Path]] = {kind: [] for kind in _KINDS}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        # parses.sqlite has its log and index beside it
+        known = "parses" if path.name.startswith("parses.sqlite") else path.name
+        places[known if known in ("parses", "features") else "indexes"].append(path)
+    sizes = {}
+    for kind, paths in places.items():
+        files = (each for path in paths for each in (path, *path.rglob("*")) if each.is_file())
+        sizes[kind] = sum(each.stat().st_size for each in files)
+    cleared = [kind for kind in _KINDS if options.clear in (kind, "all")]
+    for path in (each for kind in cleared for each in places[kind]):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CompoclipError(
+                f"{path}: cannot be removed ({reason(error)}); check its rights"
+            ) from error
+    record = {"folder": str(folder), "bytes": sizes, "cleared": cleared}
+    rows = [
+        [kind, f"{size / 1e6:.1f} MB", "removed" if kind in cleared else "", _KINDS[kind]]
+        for kind, size in sizes.items()
+    ]
+    shown = table(rows, ["kind", "size", "state", "holds"], left=4)
+    total = f"{sum(sizes.values()) / 1e6:.1f} MB in {folder}"
+    return record, f"{shown}\n\n{total}"

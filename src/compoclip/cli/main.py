@@ -9,14 +9,15 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, cast
 
 from compoclip import own
-from compoclip.console import columns
+from compoclip.console import columns, tell
 from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.process import set_up
-from compoclip.ranks import launched, silent
+from compoclip.ranks import silent
 from compoclip.version import __version__
 
 
@@ -26,8 +27,8 @@ class Verbs:
 
     program: e.g. "compoclip data". noun: what a verb is called in its usage, e.g. "TASK". table:
     name -> what it does and where its code is, "module" or "module:function" of `package` (or with
-    all its packages, "a.b"), imported only when called; the function is `main` unless named. notes:
-    lines below the table. groups: first name of a group -> its heading.
+    all its packages, "a.b"), imported only when called; the function is VERB_main or main unless
+    named. notes: lines below the table. groups: first name of a group -> its heading.
     """
 
     program: str
@@ -49,10 +50,26 @@ class Verbs:
         return "\n".join([f"{how}    {more}", "", columns(rows), *self.notes])
 
     def call(self, name: str, arguments: Sequence[str]) -> int:
-        """Run one of them; returns the exit code."""
+        """Run one of them, print its outcome; return the exit code.
+
+        A function whose parameter is a class of options of its module gets these, parsed; any other
+        gets the arguments.
+        """
         module, _, function = self.table[name][1].partition(":")
         code = importlib.import_module(module if "." in module else f"{self.package}.{module}")
-        return int(getattr(code, function or "main")(arguments))
+        usual = f"{name.replace('-', '_')}_main"
+        run = getattr(code, function or (usual if hasattr(code, usual) else "main"))
+        kind = vars(code).get(str(next(iter(getattr(run, "__annotations__", {}).values()), "")))
+        if not is_dataclass(kind):
+            return int(run(arguments))
+        from compoclip.cli.options import parse
+
+        options: Any = parse(cast(type, kind), f"{self.program} {name}", arguments)
+        outcome = run(options)
+        if isinstance(outcome, int):
+            return outcome
+        record, text, *failed = outcome
+        return tell(options.json, record, text) or sum(failed)
 
     def main(self, arguments: Sequence[str]) -> int:
         """Show the usage, or run what the first argument names; returns the exit code."""
@@ -68,38 +85,32 @@ class Verbs:
 # verb -> what it does, and the function that does it
 VERBS = {
     "train": ("fine-tune with a published method; --from-scratch pre-trains", "train"),
-    "tune": ("fine-tune on your own photos, measure, and say whether it helped", "tune"),
-    "sweep": ("train with many settings, measure each: one table, one report", "sweep"),
-    "wise-ft": ("mix the weights of a fine-tuned model and its base", "wise_ft"),
-    "evaluate": ("measure models on benchmarks", "evaluate"),
-    "compare": ("paired comparison of results, with significance", "compare"),
-    "report": ("write an HTML report from results", "report"),
+    "tune": ("fine-tune on your own photos, measure, and say whether it helped", "train"),
+    "sweep": ("train with many settings, measure each: one table, one report", "train"),
+    "wise-ft": ("mix the weights of a fine-tuned model and its base", "explain"),
+    "evaluate": ("measure models on benchmarks", "results"),
+    "compare": ("paired comparison of results, with significance", "results"),
+    "report": ("write an HTML report from results", "results"),
     "reproduce": ("reproduce a paper: download, train, measure, bundle", "reproduce"),
-    "bundle": ("put results, their items, the run and hashes together for others", "bundle"),
-    "verify": (
-        "compute the scores and tests of a bundle again; check its hashes",
-        "bundle:verify_main",
-    ),
-    "towers": ("measure how much each tower contributes to the gains", "wise_ft:towers_main"),
-    "tree-score": ("measure how tree-like text encoders compute", "tree_score"),
-    "maps": ("draw which patches of an image the words of a caption align with", "maps"),
+    "bundle": ("put results, their items, the run and hashes together for others", "results"),
+    "verify": ("compute the scores and tests of a bundle again; check its hashes", "results"),
+    "towers": ("measure how much each tower contributes to the gains", "explain"),
+    "tree-score": ("measure how tree-like text encoders compute", "explain"),
+    "maps": ("draw which patches of an image the words of a caption align with", "explain"),
     "rewrite": ("show or write hard negatives and hard positives of captions", "rewrite"),
     "caption": ("let a language model write positives, negatives and paraphrases", "caption"),
-    "parse": ("show or write tags and scene graphs of captions", "rewrite:parse_main"),
+    "parse": ("show or write tags and scene graphs of captions", "rewrite"),
     "data": ("benchmark data: list, check, fetch, audit", "data"),
-    "index": ("encode photos of your own once, for search", "search:index_main"),
-    "search": ("find photos of an index by texts or images", "search"),
-    "play": ("open a web playground: score an image with captions and rewrites", "serve:play_main"),
+    "index": ("encode photos of your own once, for search", "serve"),
+    "search": ("find photos of an index by texts or images", "serve"),
+    "play": ("open a web playground: score an image with captions and rewrites", "serve"),
     "serve": ("serve embeddings and scores over HTTP, with dynamic batching", "serve"),
     "inspect": ("show a checkpoint's architecture, activation, sizes and origin", "inspect"),
-    "convert": (
-        "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
-        "inspect:convert_main",
-    ),
-    "push": ("upload a model to the Hugging Face hub", "inspect:push_main"),
+    "convert": ("write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX", "inspect"),
+    "push": ("upload a model to the Hugging Face hub", "inspect"),
     "list": ("list methods, losses, rewrites or benchmarks, with their origin", "lists"),
-    "new": ("write a template of a method, rewrite, loss or benchmark", "new"),
-    "cache": ("show or clear cached parses, features and indexes", "cache"),
+    "new": ("write a template of a method, rewrite, loss or benchmark", "lists"),
+    "cache": ("show or clear cached parses, features and indexes", "lists"),
 }
 _NOTES = (
     "",
@@ -121,8 +132,6 @@ _OF_WORLD = ("demo", "world")
 
 SHARED = ("train", "evaluate")  # verbs that several processes (torchrun) carry out together
 
-_PIPE_CLOSED = 141  # as if ended by the signal, like other programs
-
 
 def main(argv: Sequence[str]) -> int:
     """Run one verb; returns the exit code."""
@@ -131,7 +140,10 @@ def main(argv: Sequence[str]) -> int:
         print(__version__)
         return 0
     verb = arguments[0] if arguments else ""
-    try:
+    # Of a verb that several processes share only rank 0 prints.
+    aloud = verb not in SHARED or os.environ.get("RANK", "0") == "0"
+
+    def run() -> int:
         known = _PROGRAM if verb in VERBS else all_verbs()
         if verb in ("", "-h", "--help", "help"):
             title = "fine-tune CLIP for compositionality, measure it honestly"
@@ -141,15 +153,10 @@ def main(argv: Sequence[str]) -> int:
             unknown = f"no verb '{verb}'; {closest(verb, known.table)}"
             of_world = f"the verb '{verb}' {NEEDS_WORLD}"
             raise UsageError(of_world if verb in _OF_WORLD else unknown)
-    except CompoclipError as error:
-        print(f"compoclip: {error}", file=sys.stderr)
-        return error.exit_code
-
-    def run() -> int:
-        with nullcontext() if _prints(verb) else silent():
+        with nullcontext() if aloud else silent():
             return known.call(verb, arguments[1:])
 
-    return reported(f"compoclip {verb}", run, "--debug" in argv, _prints(verb))
+    return reported(f"compoclip {verb}".strip(), run, "--debug" in argv, aloud)
 
 
 def all_verbs() -> Verbs:
@@ -189,47 +196,29 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
         message = "ended by SIGTERM" if number == signal.SIGTERM else "interrupted"
         code = 128 + number
     if aloud:
-        print(f"{program}: {printable(message)}", file=sys.stderr)
+        print(printable(f"{program}: {message}"), file=sys.stderr)
     return code
-
-
-def _prints(verb: str) -> bool:
-    """Return whether this process prints: only rank 0 of a verb that several processes share."""
-    return verb not in SHARED or launched()[0] == 0
 
 
 def entry() -> None:
     """Console-script entry point."""
-    code: int | str | None
     # Imports make half a million objects, all of which stay: asking takes a sixth of their time.
     gc.set_threshold(50_000, 50)
     set_up()
     ENDING.install()
     end_with_parent()
+    code: int | str | None
     try:
-        code = main(sys.argv[1:])
-    except BrokenPipeError:
-        code = _PIPE_CLOSED
-    except OSError as error:
-        code = _unwritten(error)
-    except SystemExit as end:  # how the option parser ends after --help or a wrong option
-        code = end.code
-    sys.exit(_flushed(code))
-
-
-def _flushed(code: int | str | None) -> int | str | None:
-    """Write what standard output holds back; the exit code after that."""
-    try:
+        try:
+            code = main(sys.argv[1:])
+        except SystemExit as end:  # how the option parser ends after --help or a wrong option
+            code = end.code
         sys.stdout.flush()
-        return code
     except OSError as error:
         # what is left goes nowhere, so that closing the output does not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            return _PIPE_CLOSED
-        return code or _unwritten(error)
-
-
-def _unwritten(error: OSError) -> int:
-    print(f"compoclip: cannot write the output ({error.strerror})", file=sys.stderr)
-    return 1
+        code = 141  # as if ended by the signal, like other programs
+        if not isinstance(error, BrokenPipeError):
+            code = 1
+            print(f"compoclip: cannot write the output ({error.strerror})", file=sys.stderr)
+    sys.exit(code)

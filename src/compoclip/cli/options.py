@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from compoclip.config import (
+    Count,
     Option,
-    OptionMark,
     Shown,
     built,
     kind_named,
     of_text,
     options_of,
+    require_ranges,
 )
 from compoclip.errors import UsageError, closest
-from compoclip.run import require_seeds
 
 T = TypeVar("T")
-WorkerCount = int | Literal["auto"]
+Outcome = tuple[Any, str] | tuple[Any, str, int]
+"""The outcome of a verb: a JSON value, a text, and the exit code if it is not 0."""
+WorkerCount = Count | Literal["auto"]
 Models = Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")]
 ResultPaths = Annotated[tuple[Path, ...], Shown("RESULTS ...", positional=True, hint="(required)")]
 
@@ -105,7 +107,7 @@ class OptionParser(argparse.ArgumentParser):
         values = vars(self.parse_intermixed_args(words))
         for name, value in values.items():
             option = self._known[name]
-            if option.marked(OptionMark.WORDS) and isinstance(value, list):
+            if option.shown.words and isinstance(value, list):
                 values[name] = value[0] if len(value) == 1 else shlex.join(value)
             elif isinstance(value, list):
                 values[name] = tuple(value)
@@ -134,14 +136,14 @@ class OptionParser(argparse.ArgumentParser):
         def convert(text: str) -> Any:
             try:
                 return of_text(text, option.kind)
-            except (ValueError, KeyError):
+            except ValueError:
                 hint = closest(text, get_args(kind)) if get_origin(kind) is Literal else ""
                 hint = f"; {hint}" if hint.startswith("did you mean") else ""
                 wrong = f"{text!r} is not {kind_named(kind)}{hint}"
                 raise argparse.ArgumentTypeError(wrong) from None
 
         told |= {"type": convert, "metavar": _place(option)}
-        if several or option.marked(OptionMark.WORDS):
+        if several or option.shown.words:
             told["nargs"] = "*" if several else "+"
         if shown.positional:
             if not several and not must:
@@ -187,48 +189,29 @@ def _metavar(kind: Any) -> str:
     return "|".join(map(_metavar, parts)) or str(kind.__name__).upper()
 
 
-def parse(options: type[T], verb: str, arguments: Sequence[str], program: str = "compoclip") -> T:
-    """Build `options`, a dataclass, from the arguments of `compoclip VERB` or another program's.
+def parse(options: type[T], program: str, arguments: Sequence[str]) -> T:
+    """Build `options`, a dataclass, from the arguments of a program such as "compoclip evaluate".
 
     Its docstring up to "Args:" heads the help. Ends the process with code 2 and a message on wrong
-    usage, with 0 after --help. Raises UsageError for a seed out of range, and when there is nothing
-    of a list that the help calls required.
+    usage, with 0 after --help. Raises UsageError for a number out of range, and when there is
+    nothing of a list that the help calls required.
     """
     about = f"{inspect.getdoc(options) or ''}\n".partition("\nArgs:")[0].strip()
     known = sorted(options_of(options).values(), key=lambda option: option.group in _SHARED)
-    parser = OptionParser(f"{program} {verb}", about, {"options": known})
+    parser = OptionParser(program, about, {"options": known})
     parsed = built(options, parser.read(arguments))
-    require_seeds(parsed)
+    require_ranges(parsed)
     for option in known:
         if option.shown.hint == "(required)" and not getattr(parsed, option.name):
             noun = option.shown.metavar.split()[0].strip("[]").lower()
-            raise UsageError(f"name at least one {noun}; see {program} {verb} --help")
+            raise UsageError(f"name at least one {noun}; see {program} --help")
     return parsed
-
-
-def require_within(low: float, high: float, options: object, *names: str) -> None:
-    """Raise UsageError unless each of these options lies between two values."""
-    for name in names:
-        if not low <= getattr(options, name) <= high:
-            raise UsageError(f"{_flag(name)} must lie between {low} and {high}")
-
-
-def require_with(options: object, name: str, *others: str) -> None:
-    """Raise UsageError for an option that is given without the others that it needs."""
-    if getattr(options, name) and not all(getattr(options, other) for other in others):
-        raise UsageError(f"{_flag(name)} goes with {' and '.join(map(_flag, others))}")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def processes(workers: WorkerCount, work: float, enough: float) -> int:
     """Return the number of worker processes; "auto": all cores when `work` reaches `enough`."""
-    if workers == "auto":
-        from compoclip.workers import available_cores  # with multiprocessing
+    if workers != "auto":
+        return workers
+    from compoclip.workers import available_cores  # with multiprocessing
 
-        return available_cores() if work >= enough else 1
-    if workers < 1:
-        raise UsageError("--workers must be at least 1")
-    return workers
+    return available_cores() if work >= enough else 1

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from compoclip.benchmarks.fetch import fetch
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.cli.data import agreed, byte_progress
-from compoclip.cli.options import parse
-from compoclip.console import columns, note, tell
+from compoclip.cli.options import Outcome
+from compoclip.console import columns, note
 from compoclip.files import require_writable
 from compoclip.reproduce import ReproduceOptions, reproduce, stated
 
 
-def main(argv: Sequence[str]) -> int:
+def reproduce_main(options: ReproduceOptions) -> Outcome | int:
     """State what it takes, ask, run all stages, print the page."""
-    options = parse(ReproduceOptions, "reproduce", argv)
     require_writable(options.out)
 
     def agree(plan: Mapping[str, Any]) -> bool:
@@ -32,4 +31,4 @@ def main(argv: Sequence[str]) -> int:
         return 1
     text = (options.out / "page.md").read_text(encoding="utf-8")
     told = f"{text}\n{bundle}: compoclip verify {bundle} checks it"
-    return tell(options.json, {"bundle": str(bundle), "page": text}, told)
+    return {"bundle": str(bundle), "page": text}, told

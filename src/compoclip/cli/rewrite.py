@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,11 @@ from compoclip.captions.parser import parse as parse_caption
 from compoclip.captions.parser import parse_records, provenance
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
-from compoclip.cli.caption_input import DEFAULT_COLUMN, CaptionFile, caption_file
-from compoclip.cli.options import Printing, WorkerCount, parse, processes, require_with
-from compoclip.config import Shown
+from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
+from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
+from compoclip.config import Natural, Shown, require_with
 from compoclip.corpora.export import Trainer, export
-from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
+from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob, add_counts
 from compoclip.corpora.run import Engine, process
 from compoclip.corpora.shard import find_shards, kind_of, names_shards
 from compoclip.errors import UsageError
@@ -35,10 +35,6 @@ from compoclip.rewrites.records import (
     records,
     rows,
 )
-from compoclip.run import require_least
-
-# --- What `compoclip rewrite` and `compoclip parse` share: a text, a file, or shards in and
-# out. ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +60,7 @@ class CorpusOptions(Printing):
     column: str | None = None
     workers: WorkerCount = "auto"
     engine: Engine = "local"
-    max_bad: int = 0
+    max_bad: Natural = 0
     tagger: str = "hanta"
 
 
@@ -75,32 +71,27 @@ _MUCH = 4 << 20  # bytes of captions that are worth starting processes for
 class CaptionWork:
     """How a verb converts a text, a file of captions or shards.
 
-    verb, noun: for messages; noun is what a text is turned into. show: prints that. made_from:
-    what the records of a file depend on. make, count, each: as for `write_records`. summary: given
-    the number of captions, what the JSON says of a written file, and the text. job: for shards;
-    counted: text on what it counted.
+    show: for a text. make, each: as for `write_records`. count: adds a record to the numbers that
+    `lines` and `summary` (for JSON) show. job: for shards, counts the same numbers.
     """
 
     verb: str
-    noun: str
-    show: Callable[[], int]
+    show: Callable[[], Outcome]
     made_from: Mapping[str, Any]
     make: Make
-    count: Callable[[Record], None]
-    summary: Callable[[int], tuple[Mapping[str, Any], Sequence[str]]]
+    count: Callable[[Counts, Record], None]
     job: CorpusJob
-    counted: Callable[[Counts], Sequence[str]]
+    lines: Callable[[Counts], list[str]]
+    summary: Callable[[Counts], Mapping[str, Any]]
     each: int = 1
 
 
-def run(options: CorpusOptions, work: CaptionWork) -> int:
-    """Do with the source what its kind asks for; return the exit code.
+def run(options: CorpusOptions, work: CaptionWork) -> Outcome:
+    """Do with the source what its kind asks for.
 
     A .jsonl file is shards when the output is no .jsonl file; the other kinds of shards, folders
     and patterns always are. Raises UsageError for options that do not go together.
     """
-    processes(options.workers, 0, 1)  # checks it
-    require_least(0, options, "max_bad")
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
     spec, out = options.source, options.out
     to_file = out is not None and out.suffix.lower() == ".jsonl" and not out.is_dir()
@@ -109,42 +100,37 @@ def run(options: CorpusOptions, work: CaptionWork) -> int:
         if out is None or to_file:
             raise UsageError(f"{spec}: name a folder for the shards with -o OUT, not a .jsonl file")
         return _write_shards(options, out, work)
-    source = caption_file(spec, options.column or DEFAULT_COLUMN)
-    if source is None:
+    file = caption_file(spec, options.column or DEFAULT_COLUMN)
+    if file is None:
         if out is None:
             return work.show()
-        raise UsageError(
-            f"-o is for files of captions; leave it out to see one caption's {work.noun}"
-        )
+        raise UsageError("-o is for files of captions; leave it out to see what one caption gives")
     if out is None:
         raise UsageError(f"{spec}: name the file to write with -o OUT.jsonl")
-    if out.resolve() == source.path.resolve():
+    if out.resolve() == file.path.resolve():
         raise UsageError(f"{out}: is the input itself; choose another -o")
-    return _write_file(options, out, source, work)
-
-
-def _write_file(options: CorpusOptions, out: Path, file: CaptionFile, work: CaptionWork) -> int:
-    """Write the records of a file of captions, all read first so that a bad row shows early."""
-    cuts = [is_cut(text) for _, text in file]
+    cuts = [is_cut(text) for _, text in file]  # reads all, so that a bad row shows early
     if not cuts:
         raise UsageError(f"{file.path}: holds no captions")
+    counts: Counts = {}
     resumed = write_records(
         file,
         out,
         work.make,
         {**work.made_from, "source": file.identity()},
-        work.count,
+        partial(work.count, counts),
         work.each,
         processes(options.workers, file.path.stat().st_size, _MUCH),
         lambda done: console.track(done, work.verb, len(cuts), "captions"),
     )
-    more, lines = work.summary(len(cuts))
-    counts = {"captions": len(cuts), "captions_cut": sum(cuts), "records_from_before": resumed}
     if not options.json:
         if resumed:
             console.note(f"already there: {console.counted(resumed, 'record')}")
         note_cut(sum(cuts))
-    return console.tell(options.json, {"out": str(out), **counts, **more}, "\n".join(lines))
+    read = {"captions": len(cuts), "captions_cut": sum(cuts), "records_from_before": resumed}
+    lines = [console.counted(len(cuts), "caption"), *work.lines(counts), f"written to {out}"]
+    record = {"out": str(out), **read, **work.made_from, **work.summary(counts)}
+    return record, "\n".join(lines)
 
 
 def note_cut(number: int) -> None:
@@ -156,8 +142,13 @@ def note_cut(number: int) -> None:
         )
 
 
-def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> int:
-    """Process the shards, say what was done; 1 when more are damaged than allowed."""
+def _left_out(reasons: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{number} {reason}" for reason, number in sorted(reasons.items()))
+    return f" (left out: {parts})" if parts else ""
+
+
+def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outcome:
+    """Process the shards; exit code 1 when more are damaged than allowed."""
     shards = find_shards(options.source)
     size = sum(each.stat().st_size for each in shards if each.is_file())
     start = time.monotonic()
@@ -173,41 +164,37 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> int:
     seconds = time.monotonic() - start
     for error in outcome.bad.values():
         console.note(f"left out: {error}")
+    total = outcome.total
     record = {
         "out": str(out),
         "settings": {**work.job.settings(), "column": options.column},
         "shards": {**outcome.made, **outcome.skipped},
         "from_before": sorted(outcome.skipped),
         "left_out": outcome.bad,
-        "total": outcome.total,
+        "total": total,
     }
-    total = outcome.total
     now = sum(counts["captions"] for counts in outcome.made.values())
     rate = f", {now / seconds:.0f} captions/s" if now else ""
-    parts = [f"{number} {reason}" for reason, number in sorted(total["left_out"].items())]
-    left_out = f" (left out: {', '.join(parts)})" if parts else ""
     rows, captions = (console.counted(total[f"{each}s"], each) for each in ("row", "caption"))
     lines = [
         f"{console.counted(len(outcome.made), 'shard')} written in {seconds:.1f} s{rate}; "
         f"{len(outcome.skipped)} were there already; {len(outcome.bad)} left out",
-        f"{rows} with {captions}{left_out}",
+        f"{rows} with {captions}{_left_out(total['left_out'])}",
         f"written to {out}",
-        *work.counted(total),
+        *work.lines(total),
     ]
     if not options.json:
         note_cut(total["cut"])
-    console.tell(options.json, record, "\n".join(lines))
-    if len(outcome.bad) > options.max_bad:
+    failed = len(outcome.bad) > options.max_bad
+    if failed:
         console.note(
             f"compoclip {work.verb}: {console.counted(len(outcome.bad), 'shard')} left out, "
             f"{options.max_bad} allowed (--max-bad); fix them and run again"
         )
-        return 1
-    return 0
+    return record, "\n".join(lines), int(failed)
 
 
-# --- `compoclip rewrite TEXT|FILE`: show or mass-produce hard negatives and positives of
-# captions. ---
+# --- `compoclip rewrite TEXT|FILE`. ---
 
 
 @dataclass(frozen=True)
@@ -257,43 +244,41 @@ class RewriteOptions(CorpusOptions):
     licence: str = ""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Rewrite a text, a file of captions or shards; returns the exit code."""
-    options = parse(RewriteOptions, "rewrite", argv)
+def rewrite_main(options: RewriteOptions) -> Outcome:
+    """Rewrite a text, a file of captions or shards."""
     names = rewrites_named(options.rewrites)
     settings = Settings(names, options.seed, options.epoch, options.tagger)
-    for option in ("images", "split", "licence"):
-        require_with(options, option, "to")
+    require_with(options, "to", "images", "split", "licence")
     if options.to is not None:
         return _export(options, settings, options.to)
-    tallies = {get_rewrite(name).name: RewriteTally() for name in names}
 
-    def summary(total: int) -> tuple[dict[str, Any], list[str]]:
-        made = {name: tally.as_json() for name, tally in tallies.items()}
-        written = f"written to {options.out} (lexicon: {settings.provenance()['lexicon']})"
-        return {**settings.provenance(), "rewrites": made}, [*_tallied(tallies), written]
+    known = [get_rewrite(name).name for name in names]
 
-    def counted(total: Counts) -> list[str]:
-        made = total.get("rewrites", {})
-        return _tallied({name: RewriteTally.from_counts(made[name]) for name in names if made})
+    def add(counts: Counts, record: Record) -> None:
+        tally = {known[known.index(record["rewrite"])]: RewriteTally()}
+        count(tally, record)
+        add_counts(counts, {"rewrites": {name: t.as_counts() for name, t in tally.items()}})
+
+    def tallies(counts: Counts) -> dict[str, RewriteTally]:
+        made = counts.get("rewrites", {})
+        return {name: RewriteTally.from_counts(each) for name, each in made.items()}
 
     work = CaptionWork(
         "rewrite",
-        "rewrites",
         lambda: _show(options, settings),
         settings.provenance(),
         partial(records, settings=settings),
-        partial(count, tallies),
-        summary,
+        add,
         RewriteJob(settings),
-        counted,
+        lambda counts: _tallied(tallies(counts)),
+        lambda counts: {"rewrites": {k: v.as_json() for k, v in tallies(counts).items()}},
         len(names),
     )
     return run(options, work)
 
 
-def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> int:
-    """Write image-text data with its negatives for another trainer; returns the exit code."""
+def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> Outcome:
+    """Write image-text data with its negatives for another trainer."""
     from compoclip.data.sources.open import open_source
 
     if options.out is None or options.rewrites == "all" or options.engine != "local":
@@ -314,47 +299,41 @@ def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> int:
         workers=processes(options.workers, len(source), 20_000),
         track=lambda done: console.track(done, "export", len(source), "photos"),
     )
-    parts = [f"{number} {reason}" for reason, number in made["left_out"].items()]
     rows, photos, texts = (console.counted(made[f"{n}s"], n) for n in ("row", "photo", "negative"))
-    tallies = {name: RewriteTally.from_counts(each) for name, each in made["rewrites"].items()}
     lines = [
-        *_tallied(tallies),
-        f"{rows} of {photos} with {texts}" + (f" (left out: {', '.join(parts)})" if parts else ""),
+        *_tallied({k: RewriteTally.from_counts(each) for k, each in made["rewrites"].items()}),
+        f"{rows} of {photos} with {texts}{_left_out(made['left_out'])}",
         f"written to {options.out}, with README.md as its data card",
     ]
-    return console.tell(options.json, {"out": str(options.out), **made}, "\n".join(lines))
+    return {"out": str(options.out), **made}, "\n".join(lines)
 
 
 def _tallied(tallies: Mapping[str, RewriteTally]) -> list[str]:
-    return [console.table(rows(tallies), HEADER), *reason_lines(tallies)]
+    return [console.table(rows(tallies), HEADER), *reason_lines(tallies)] if tallies else []
 
 
-def _show(options: RewriteOptions, settings: Settings) -> int:
-    """Print every rewrite of a text with its edits marked: bold on a terminal, else in brackets."""
+def _show(options: RewriteOptions, settings: Settings) -> Outcome:
+    """Return every rewrite of a text, its edits bold on a terminal, else in brackets."""
     made = records([("0", options.source)], settings)
-    if options.json:
-        console.emit_json(made)
-        return 0
     width = max(len(r["rewrite"]) for r in made) + 2
     opening, closing = ("\x1b[1;33m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
-    print("caption".ljust(width) + made[0]["caption"])
-    note_cut(is_cut(options.source))
+    lines = ["caption".ljust(width) + made[0]["caption"]]
+    if not options.json:
+        note_cut(is_cut(options.source))
     for kind, keeps in (("negative", False), ("positive", True)):
         group = [r for r in made if r["keeps_meaning"] is keeps]
-        if group and len(made) > len(group):
-            print(f"\n{kind}s")
+        lines += ["", f"{kind}s"] if group and len(made) > len(group) else []
         for record in group:
-            name = record["rewrite"].ljust(width)
-            if record["reason"] is not None:
-                print(f"{name}refused: {record['reason']}")
-                continue
             text, marked, end = record["text"], "", 0
             for edit in record["edits"]:
                 start, stop = edit["new_start"], edit["new_end"]
                 marked += f"{text[end:start]}{opening}{text[start:stop]}{closing}"
                 end = stop
-            print(f"{name}{marked}{text[end:]}  ({kind}, {record['rule']})")
-    return 0
+            shown = f"refused: {record['reason']}"
+            if text is not None:
+                shown = f"{marked}{text[end:]}  ({kind}, {record['rule']})"
+            lines.append(record["rewrite"].ljust(width) + shown)
+    return made, "\n".join(lines)
 
 
 # --- `compoclip parse TEXT|FILE`: tags and scene graphs of captions. ---
@@ -383,52 +362,43 @@ class ParseOptions(CorpusOptions):
     """
 
 
-def parse_main(argv: Sequence[str]) -> int:
-    """Parse a text, a file of captions or shards; returns the exit code."""
-    options = parse(ParseOptions, "parse", argv)
-    counts = {"objects": 0, "attributes": 0, "relations": 0, "captions_without_objects": 0}
+def parse_main(options: ParseOptions) -> Outcome:
+    """Parse a text, a file of captions or shards."""
 
-    def count(record: Record) -> None:
-        objects = record["objects"]
-        counts["attributes"] += sum(len(node["attributes"]) for node in objects)
-        counts["objects"] += len(objects)
-        counts["relations"] += len(record["relations"])
-        counts["captions_without_objects"] += not objects
+    def add(counts: Counts, record: Record) -> None:
+        made = {
+            "objects": len(record["objects"]),
+            "attributes": sum(len(node["attributes"]) for node in record["objects"]),
+            "relations": len(record["relations"]),
+            "without_objects": not record["objects"],
+        }
+        add_counts(counts, {"parses": made})
 
-    def line(found: Mapping[str, int], without: str) -> str:
+    def lines(counts: Counts) -> list[str]:
+        found = counts.get("parses")
+        if not found:
+            return []
         parts = [console.counted(found[f"{n}s"], n) for n in ("object", "attribute", "relation")]
-        return f"{', '.join(parts)}; {without} without an object"
-
-    def summary(total: int) -> tuple[dict[str, Any], list[str]]:
-        said = line(counts, str(counts["captions_without_objects"]))
-        written = [f"{console.counted(total, 'caption')}: {said}", f"written to {options.out}"]
-        return {**counts, **provenance(options.tagger)}, written
-
-    def counted(total: Counts) -> list[str]:
-        found = total.get("parses")
-        return [line(found, console.counted(found["without_objects"], "caption"))] if found else []
+        return [f"{', '.join(parts)}; {found['without_objects']} without an object"]
 
     work = CaptionWork(
         "parse",
-        "graph",
         lambda: _show_parse(options),
         provenance(options.tagger),
         partial(parse_records, tagger=options.tagger),
-        count,
-        summary,
+        add,
         ParseJob(options.tagger),
-        counted,
+        lines,
+        lambda counts: counts["parses"],
     )
     return run(options, work)
 
 
-def _show_parse(options: ParseOptions) -> int:
-    if options.json:
-        console.emit_json(parse_records([("0", options.source)], options.tagger)[0])
-        return 0
+def _show_parse(options: ParseOptions) -> Outcome:
     caption = parse_caption(options.source, get_tagger(options.tagger))
-    note_cut(caption.cut)
-    if caption.tokens:
-        print(console.columns([[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]) + "\n")
-    print("\n".join(graph_tree(caption.graph or SceneGraph())))
-    return 0
+    if not options.json:
+        note_cut(caption.cut)
+    tokens = [[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]
+    lines = [console.columns(tokens), ""] if tokens else []
+    text = "\n".join([*lines, *graph_tree(caption.graph or SceneGraph())])
+    return parse_records([("0", options.source)], options.tagger)[0], text

@@ -1,16 +1,18 @@
-"""`compoclip train METHOD`: fine-tune with a published method, or pre-train from scratch."""
+"""`compoclip train METHOD`, `compoclip sweep METHOD`, `compoclip tune DATA`."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import MISSING, asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compoclip import console
-from compoclip.cli.options import OptionParser, help_text
+from compoclip.cli.options import OptionParser, Outcome, help_text
 from compoclip.config import (
     RELATIVE_TO,
     Option,
@@ -24,13 +26,16 @@ from compoclip.config import (
     require,
 )
 from compoclip.errors import UsageError, shown
-from compoclip.files import write_text
+from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.registry import method_summaries, recipe_card
 from compoclip.request import TrainRequest
-from compoclip.run import TrainOptions, push, train
+from compoclip.run import TrainOptions, evaluate, push, train
+from compoclip.tune import TuneOptions, tune
 
 if TYPE_CHECKING:
+    from compoclip.sweep import SweepOptions
     from compoclip.training.run import RunSummary
+
 
 USUAL = (
     *("data", "model", "images", "out", "epochs", "batch_size", "lr", "seed", "device"),
@@ -38,27 +43,14 @@ USUAL = (
 )
 """Options that the help of every method shows; --help-all shows the others."""
 
-KEYS = frozenset(
-    (
-        *("quoting", "orientation", "held_out", "split_seed", "image_weights", "activation"),
-        *("warmup_lr", "min_lr", "beta1", "beta2", "eps", "warmup_share", "clip_grad"),
-        *("max_logit_scale", "contrast", "features", "layer_decay", "lr_image", "lr_text"),
-        *("draft", "allow_no_negatives", "max_bad", "log_every", "save_every", "stop_after"),
-        *(
-            "compile",
-            "grad_checkpointing",
-            "mask_duplicates",
-            "near_margin",
-            "matryoshka",
-            "teacher",
-            "merge",
-            "ema",
-            "patience",
-        ),
-        *("eval_images", "allow_partial", "lora_alpha", "lora_towers", "lora_targets"),
-        "lora_init",
-    )
-)
+_RARE = """
+quoting orientation held_out split_seed image_weights activation warmup_lr min_lr beta1 beta2 eps
+warmup_share clip_grad max_logit_scale contrast features layer_decay lr_image lr_text draft
+allow_no_negatives max_bad log_every save_every stop_after compile grad_checkpointing
+mask_duplicates near_margin matryoshka teacher merge ema patience eval_images allow_partial
+lora_alpha lora_towers lora_targets lora_init
+"""
+KEYS = frozenset(_RARE.split())
 """Options that are keys of a file, or --set NAME=VALUE. As flags they go in the next release."""
 
 _GROUPS = {
@@ -81,7 +73,7 @@ SAVE_CONFIG = Option(
 )
 
 
-def main(argv: Sequence[str]) -> int:
+def train_main(argv: Sequence[str]) -> int:
     """Parse the method's own options and the run's, train, print a summary."""
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
@@ -105,7 +97,7 @@ def called(
     The command line overrides the file. own: options of the verb itself. without: options of a run
     that it does not have.
     """
-    method, words = (None, argv) if argv[0].startswith("-") else (argv[0], argv[1:])
+    named, words = ([], argv) if argv[0].startswith("-") else (argv[:1], argv[1:])
     program = f"compoclip {verb}"
     first = OptionParser("", "", {"": [CONFIG_FILE]}, required=False)
     no_help = [word for word in words if not word.startswith(("-h", "--help"))]
@@ -120,74 +112,65 @@ def called(
         raise UsageError(f"{file}: method: {shown(said)} is not the name of a method")
     if said and isinstance(values.get(RELATIVE_TO), str):
         said = place_in(said, Path(values[RELATIVE_TO]))
-    method = method or said
+    method = next(filter(None, (*named, said)), None)
     if method is None:
         where = f" or in {file} (method: NAME)" if file else ""
         raise UsageError(f"name a method first: {program} METHOD ...{where}; see {program} --help")
     card = recipe_card(method)
     run = {k: option for k, option in options_of(TrainOptions).items() if k not in without}
     verbs = {each.name: each for each in own}
-    in_file = {**run, **card.options, **{k: verbs[k] for k in verbs if verbs[k].group}}
+    in_file = {**run, **card.options, **{k: each for k, each in verbs.items() if each.group}}
     values = checked(file or Path(), values, in_file, method)
 
     defaults = {**card.defaults, **values}
-    told = {
+    known = {
         name: replace(each, default=defaults.get(name, each.default))
         for name, each in {**run, **card.options, **verbs}.items()
     }
     everything = "--help-all" in words
-    groups = {f"options of {method}": [told[name] for name in card.options]}
+    groups = {f"options of {method}": [known[name] for name in card.options]}
     if everything:
-        for name, option in told.items():
+        for name, option in known.items():
             if name not in card.options and name not in KEYS:
-                title = _GROUPS.get(option.group, verb)
-                groups.setdefault(title, []).append(option)
+                groups.setdefault(_GROUPS.get(option.group, verb), []).append(option)
     else:
-        usual = (*verbs, *(name for name in USUAL if name in run))
-        groups["usual options"] = [told[name] for name in usual]
+        groups["usual options"] = [known[name] for name in (*verbs, *USUAL) if name in known]
     seen = {option.name for options in groups.values() for option in options}
-    groups[""] = [each for name, each in told.items() if name not in seen]
+    groups[""] = [each for name, each in known.items() if name not in seen]
     parser = OptionParser(f"{program} {method}", card.about, groups, required=False)
     parser.add_argument(
         "--help-all", action="store_true", help="show all options and keys and exit"
     )
     if everything:
         lines = ["keys of a --config file, or --set NAME=VALUE:"]
-        for option in (each for name, each in told.items() if name in KEYS):
+        for option in (each for name, each in known.items() if name in KEYS):
             about = help_text(option).replace("%%", "%").replace(f"no-{option.flag[2:]}", "false")
-            indent = " " * 24
-            lines.append(f"  {option.name}")
-            lines += textwrap.wrap(about, 78, initial_indent=indent, subsequent_indent=indent)
+            lines += [f"  {option.name}", textwrap.indent(textwrap.fill(about, 54), " " * 24)]
         parser.epilog = "\n".join(lines)
         words = ["--help"]
     given = parser.read(words)
-    values |= {**given, **_set_keys(given, run)}
-    values.pop("config", None)
-    lacking = [each.flag for k, each in told.items() if each.default is MISSING and k not in values]
-    if lacking:
-        raise UsageError(f"{', '.join(lacking)} must be given; see {program} {method} --help")
-    return method, values
-
-
-def _set_keys(given: Mapping[str, Any], run: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the values of --set NAME=VALUE, and the parts' settings that stay under `set`."""
-    old = [name for name in given if name in KEYS & {*run}]
-    if old:
+    if old := [name for name in given if name in KEYS & {*run}]:
         now = " ".join(f"{name}={given[name]}" for name in old)
         flags = ", ".join(run[name].flag for name in old)
         console.note(f"{flags}: write --set {now}; the old spelling goes in the next release")
-    values: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
+    parts = []  # settings of the method's parts, which stay under `set`
     for setting in given.get("set", ()):
         path, equals, text = setting.partition("=")
         name = path.strip().replace("-", "_")
-        if name not in run or not equals:
-            values["set"] = (*values.get("set", ()), setting)
-            continue
-        values[name] = as_kind(read_value(text), run[name].kind)
-        require(f"--set {name}", values[name], run[name].kind)
-    if "set" in given and "set" not in values:
-        values["set"] = ()
-    return values
+        if name in run and equals:
+            keys[name] = as_kind(read_value(text), run[name].kind)
+            require(f"--set {name}", keys[name], run[name].kind)
+        else:
+            parts.append(setting)
+    values |= {**given, **keys, **({"set": tuple(parts)} if "set" in given else {})}
+    values.pop("config", None)
+    lacking = [
+        each.flag for k, each in known.items() if each.default is MISSING and k not in values
+    ]
+    if lacking:
+        raise UsageError(f"{', '.join(lacking)} must be given; see {program} {method} --help")
+    return method, values
 
 
 def usage() -> str:
@@ -209,10 +192,9 @@ _NOT_FINITE = "the loss or gradient was not finite (train.jsonl names them)"
 
 def start(request: TrainRequest) -> int:
     """Train, print a summary, and put the result on the hub where the options ask for it."""
-    options = request.options
-    model, summary = train(options, request.composed(), config=request.text(repeats=True))
-    show(options, summary, model.tokenizer.context_length)
-    push(options, summary)
+    model, summary = train(request.options, request.composed(), config=request.text(repeats=True))
+    show(request.options, summary, model.tokenizer.context_length)
+    push(request.options, summary)
     return 0
 
 
@@ -220,8 +202,8 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     """Print the summary of a run. context: the model's context length in tokens."""
     if options.json:
         paths = {"model": summary.model, "adapter": summary.adapter}
-        told = {name: str(path) if path else None for name, path in paths.items()}
-        console.emit_json({**asdict(summary), **told})
+        places = {name: str(path) if path else None for name, path in paths.items()}
+        console.emit_json({**asdict(summary), **places})
         return
     count = console.counted
     still = [f"{word} ({number:,} parameters)" for word, number in summary.frozen.items()]
@@ -257,3 +239,88 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     ):
         if number:
             console.note(f"  {count(number, noun)} {why}")
+
+
+# --- `compoclip sweep METHOD --grid NAME=VALUES ...`: many runs, one table, one report. ---
+
+
+def sweep_main(argv: Sequence[str]) -> int:
+    """Parse, train and measure every run, print the table; 1 when a run failed."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: compoclip sweep METHOD --data DATA --grid NAME=VALUE,VALUE ... --out OUT\n")
+        print("Train with every combination of values and compare the runs.\n\nExample:")
+        print("    compoclip sweep fsc-clip --data coco.csv --grid lr=1e-6,5e-6 --out sweeps/lr")
+        print("\n`compoclip sweep METHOD --help` lists all options.")
+        return 0 if argv else 2
+    from compoclip.sweep import SweepOptions
+
+    own = options_of(SweepOptions)
+    without = ("resume", "stop_after", "push_to_hub")
+    method, values = called(argv, "sweep", (CONFIG_FILE, *own.values()), without)
+    options = SweepOptions(**{name: values.pop(name) for name in own if name in values})
+    return start_sweep(options, TrainRequest.of(method, values))
+
+
+def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
+    """Execute the sweep; write OUT/sweep.csv and OUT/report.html, print the table."""
+    from compoclip.sweep import sweep
+
+    run, out = request.options, request.options.out
+    require_writable(out)
+    measuring = run.measuring(out / "results")
+    names = [each.name for each in measuring.benchmarks()] if run.on else []
+    by = options.sort_by or next(iter(names), "loss")
+    if by not in (*names, "loss"):
+        raise UsageError(f"--sort-by {by}: there is {', '.join([*names, 'loss'])}")
+
+    def rank(line: dict[str, Any]) -> tuple[bool, float, str]:
+        score = line["loss"] if by == "loss" else -line["scores"].get(by, 0)
+        return bool(line["error"]), score or 0.0, line["name"]
+
+    with only_writer(out, folder=True):
+        lines = sorted(sweep(options, request, by), key=rank)
+        scored = ["base", *(each["name"] for each in lines if each["scores"])]
+        if len(scored) > 1:
+            from compoclip.report.write import write_report
+
+            evaluate(measuring, {"base": run.model})
+            runs = [out / "runs" / name for name in scored[1:]]
+            results = [out / "results" / name for name in scored]
+            write_report(results, out / "report.html", runs=runs, base="base", title="Sweep")
+    varied = [*lines[0]["point"]]
+    rows = [
+        [
+            each["name"],
+            *(str(each["point"][name]) for name in varied),
+            "failed" if each["error"] else f"{each['loss']:.4f}",
+            *(f"{100 * each['scores'][n]:.1f}" if n in each["scores"] else "-" for n in names),
+        ]
+        for each in lines
+    ]
+    header = ["run", *varied, "loss", *names]
+    text = io.StringIO()
+    errors = ["error", *(each["error"] for each in lines)]
+    csv.writer(text).writerows([*row, e] for row, e in zip([header, *rows], errors))
+    write_text(out / "sweep.csv", text.getvalue())
+    table = console.table([row[1:] for row in rows], header[1:], left=len(varied))
+    failed = [each for each in lines if each["error"]]
+    best = f"best by {by}: {out / 'runs' / lines[0]['name']}"
+    console.tell(run.json, {"runs": lines, "sorted_by": by}, f"{table}\n{best}")
+    if failed:
+        console.note(f"{console.counted(len(failed), 'run')} failed; the same command tries again")
+    return 1 if failed else 0
+
+
+# --- `compoclip tune DATA`: fine-tune on a user's own photos, and say whether it helped. ---
+
+
+def tune_main(options: TuneOptions) -> Outcome:
+    """Tune, print the verdict."""
+    require_writable(options.out)
+    verdict = tune(options)
+    lines = [
+        console.prose(verdict.sentences),
+        f"{verdict.model}: the model to use",
+        f"to repeat the training: compoclip train --config {verdict.config} --out RUN",
+    ]
+    return verdict.record(), "\n".join(lines)

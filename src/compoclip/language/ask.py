@@ -111,7 +111,7 @@ def collect(
             raise ValueError("a record of another caption")
         collected.add(record)
 
-    with appending(path, made_from, known) as file:
+    with appending(path, made_from, known) as (append, _):
         collected.before = len(collected.records)
         todo = [
             number
@@ -144,7 +144,7 @@ def collect(
                     continue
                 in_a_row = 0
                 collected.add(outcome)
-                file.append(outcome, flush=True)
+                append(outcome)
     return collected
 
 

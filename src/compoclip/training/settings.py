@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import OptionMark
+from compoclip.config import Natural, Shown
 
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
 _EXECUTION = {
@@ -130,18 +130,18 @@ class RunSettings:
             store, for `trackio show`).
     """
 
-    out: Annotated[Path, OptionMark.ONCE]
+    out: Annotated[Path, Shown(once=True)]
     seed: int = 0
-    workers: int | Literal["auto"] = 0
+    workers: Natural | Literal["auto"] = 0
     device: str = "cpu"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    micro_batch: int = 0
+    micro_batch: Natural = 0
     contrast: Literal["auto", "softmax", "sigmoid"] = "auto"
     grad_checkpointing: bool = False
     compile: bool = False
     cache_frozen: bool = False
     features: Path | None = None
-    crops: int = 0
+    crops: Natural = 0
     freeze: tuple[str, ...] = ()
     lr_image: float | None = None
     lr_text: float | None = None
@@ -153,12 +153,12 @@ class RunSettings:
     near_margin: float | None = None
     matryoshka: tuple[int, ...] = ()
     allow_no_negatives: bool = False
-    max_bad: int = 0
-    save_every: int = 500
-    log_every: int = 10
-    max_steps: int = 0
-    stop_after: Annotated[int, OptionMark.ONCE] = 0
-    resume: Annotated[bool, OptionMark.ONCE] = False
+    max_bad: Natural = 0
+    save_every: Natural = 500
+    log_every: Natural = 10
+    max_steps: Natural = 0
+    stop_after: Annotated[Natural, Shown(once=True)] = 0
+    resume: Annotated[bool, Shown(once=True)] = False
     merge: bool = True
     fsdp: bool = False
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
@@ -196,9 +196,9 @@ class WatchSettings:
     """
 
     on: tuple[str, ...] = ()
-    eval_every: int = 0
+    eval_every: Natural = 0
     eval_data: Path = Path("data")
     eval_images: Path | None = None
     allow_partial: bool = False
     keep_best: str = ""
-    patience: int = 0
+    patience: Natural = 0

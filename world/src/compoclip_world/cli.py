@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,12 +11,11 @@ from typing import Annotated, Any, Literal
 from PIL import Image
 
 from compoclip.cli.main import Verbs
-from compoclip.cli.options import WorkerCount, parse, processes
-from compoclip.config import Shown
-from compoclip.console import columns, counted, tell
+from compoclip.cli.options import Outcome, WorkerCount, processes
+from compoclip.config import Count, Natural, Shown
+from compoclip.console import columns, counted
 from compoclip.errors import UsageError
 from compoclip.files import require_new_folder, write_atomically
-from compoclip.run import require_least
 from compoclip_world.captions import captions_for
 from compoclip_world.dataset import TrainingSet, read_world_config, write_training_set
 from compoclip_world.export.part import SuiteSpec
@@ -54,11 +52,11 @@ class WorldTrainOptions:
     """
 
     out: Path
-    count: int
+    count: Count
     suite: Path | None = None
-    suite_items: int = 250
+    suite_items: Count = 250
     size: int = 64
-    captions: int = 5
+    captions: Count = 5
     config: Path | None = None
     seed: int = 0
     split: Split = "train"
@@ -142,10 +140,10 @@ class ShowOptions:
     """
 
     out: Annotated[Path, Shown(short="-o")]
-    count: int = 12
-    captions: int = 3
+    count: Count = 12
+    captions: Count = 3
     size: int = 64
-    start: int = 0
+    start: Natural = 0
     seed: int = 0
     split: Split = "train"
     json: bool = False
@@ -164,16 +162,14 @@ class AskOptions:
     """
 
     caption: Annotated[str, Shown("CAPTION", positional=True)]
-    scene: int = 0
+    scene: Natural = 0
     seed: int = 0
     split: Split = "train"
     json: bool = False
 
 
-def train(arguments: Sequence[str]) -> int:
+def train(options: WorldTrainOptions) -> Outcome:
     """Write a training set."""
-    options = parse(WorldTrainOptions, "world train", arguments)
-    require_least(1, options, "count", "captions", "suite_items")
     if options.suite is not None:
         require_new_folder(options.suite)
         if options.suite.absolute() in (options.out.absolute(), *options.out.absolute().parents):
@@ -213,12 +209,11 @@ def train(arguments: Sequence[str]) -> int:
         made, _, total = _suite(of_suite)
         record["suite"] = made
         text += f"\n{total}"
-    return tell(options.json, record, text)
+    return record, text
 
 
-def pairs(arguments: Sequence[str]) -> int:
+def pairs(options: PairsOptions) -> Outcome:
     """Write minimal pairs."""
-    options = parse(PairsOptions, "world pairs", arguments)
     start = time.monotonic()
     skills = [_skill_count(each) for each in options.skills]
     counts = dict(skills)
@@ -236,7 +231,7 @@ def pairs(arguments: Sequence[str]) -> int:
     record = {"out": str(options.out), "pairs": counts, "rows": rows, "seconds": round(seconds, 2)}
     written = f"{counted(rows // 2, 'pair')}, {counted(rows, 'image')}"
     text = f"{written}, {seconds:.1f} s -> {options.out}"
-    return tell(options.json, record, text)
+    return record, text
 
 
 def _config(options: WorldTrainOptions | PairsOptions | SuiteOptions) -> WorldConfig:
@@ -255,11 +250,10 @@ def _skill_count(text: str) -> tuple[str, int]:
     return skill, int(count)
 
 
-def suite(arguments: Sequence[str]) -> int:
+def suite(options: SuiteOptions) -> Outcome:
     """Write the benchmarks."""
-    options = parse(SuiteOptions, "world suite", arguments)
     record, rows, total = _suite(options)
-    return tell(options.json, record, f"{columns(rows)}\n\n{total}")
+    return record, f"{columns(rows)}\n\n{total}"
 
 
 def _suite(options: SuiteOptions) -> tuple[dict[str, Any], list[list[str]], str]:
@@ -286,11 +280,8 @@ def _suite(options: SuiteOptions) -> tuple[dict[str, Any], list[list[str]], str]
     return record, rows, f"{written}, {seconds:.1f} s -> {options.out}"
 
 
-def show(arguments: Sequence[str]) -> int:
+def show(options: ShowOptions) -> Outcome:
     """Draw a contact sheet."""
-    options = parse(ShowOptions, "world show", arguments)
-    require_least(1, options, "count", "captions")
-    require_least(0, options, "start")
     config = WorldConfig(size=options.size)
     shown: list[tuple[Scene, list[str]]] = []
     for index in range(options.start, options.start + options.count):
@@ -305,13 +296,11 @@ def show(arguments: Sequence[str]) -> int:
             for i, (scene, captions) in enumerate(shown)
         ],
     }
-    return tell(options.json, record, f"{counted(options.count, 'scene')} -> {options.out}")
+    return record, f"{counted(options.count, 'scene')} -> {options.out}"
 
 
-def ask(arguments: Sequence[str]) -> int:
+def ask(options: AskOptions) -> Outcome:
     """Print the oracle's verdict."""
-    options = parse(AskOptions, "world ask", arguments)
-    require_least(0, options, "scene")
     if not options.caption.strip():
         raise UsageError("the caption is empty")
     scene = scene_for(WorldConfig(), options.seed, options.split, options.scene)
@@ -328,7 +317,7 @@ def ask(arguments: Sequence[str]) -> int:
     reason = f" ({verdict.reason})" if verdict.reason else ""
     note = ", with words that name nothing in the world" if verdict.foreign else ""
     seen = [*_things(scene), f"on a {background} background"]
-    return tell(options.json, record, "\n  ".join([f"{verdict.truth}{reason}{note}", *seen]))
+    return record, "\n  ".join([f"{verdict.truth}{reason}{note}", *seen])
 
 
 WHATS = Verbs(

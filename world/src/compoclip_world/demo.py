@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import Outcome
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import only_writer, read_json, require_writable
 from compoclip.interrupts import PARENT, signal_of
@@ -65,15 +65,14 @@ class DemoOptions:
     json: bool = False
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: DemoOptions) -> Outcome:
     """Run the stages in order, print the table, name the report."""
-    options = parse(DemoOptions, "demo", argv)
     require_writable(options.out)
     with only_writer(options.out, folder=True):
         return _run(options)
 
 
-def _run(options: DemoOptions) -> int:
+def _run(options: DemoOptions) -> Outcome:
     started = time.monotonic()
     _write_world(options)
     _train_all(options)
@@ -98,7 +97,7 @@ def _run(options: DemoOptions) -> int:
             "compoclip tune captions.csv --images photos/ --model MODEL --out tuned",
         ]
     )
-    return console.tell(options.json, record, text)
+    return record, text
 
 
 def _sentences(results: Sequence[Results], bounds: Sequence[Results]) -> list[str]:
@@ -224,14 +223,12 @@ def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[R
     from compoclip.evaluation.results import card_rows
     from compoclip.models.formats.hub import write_card
 
-    def done(name: str, found: list[Results]) -> None:
-        console.note(f"measured {name}")
-        if name != BASE:  # beside the checkpoint lies its card; now it has results to show
-            identity = models[name].identity
-            write_card(options.out / "runs" / name / "model", card_rows(found, identity))
-
     suite, out = str(options.out / "suite"), options.out / "results"
-    return evaluate(EvaluateOptions(on=(suite,), out=out), models, done)
+    found = evaluate(EvaluateOptions(on=(suite,), out=out), models)
+    for name in options.methods:  # beside the checkpoint lies its card; now it has results to show
+        rows = card_rows([each for each in found if each.model == name], models[name].identity)
+        write_card(options.out / "runs" / name / "model", rows)
+    return found
 
 
 def _bounds(options: DemoOptions, model: LoadedModel) -> list[Results]:

@@ -16,13 +16,14 @@ from PIL import Image
 
 from compoclip import console
 from compoclip.analysis.maps import Box, Floats, patch_maps
-from compoclip.cli.options import Models, parse
+from compoclip.cli.options import Models, Outcome
+from compoclip.config import Count
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import Estimate
 from compoclip.evaluation.tables import bracketed
 from compoclip.files import require_writable, write_json
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.run import load_models, require_least
+from compoclip.run import load_models
 from compoclip_world.dataset import bundled_world
 from compoclip_world.logic import Attribute, NounPhrase
 from compoclip_world.render import render
@@ -260,9 +261,9 @@ class PointingOptions:
     """
 
     models: Models
-    scenes: int = 500
+    scenes: Count = 500
     seed: int = 0
-    resamples: int = 2000
+    resamples: Count = 2000
     out: Path | None = None
     device: str = "auto"
     json: bool = False
@@ -271,10 +272,8 @@ class PointingOptions:
 Shares = Mapping[str, Mapping[str, MeanShare]]
 
 
-def main(argv: Sequence[str]) -> int:
+def main(options: PointingOptions) -> Outcome:
     """Print the pointing accuracy of every model, and its difference to the first."""
-    options = parse(PointingOptions, "world pointing", argv)
-    require_least(1, options, "scenes", "resamples")
     if options.out is not None:
         require_writable(options.out)
     models = load_models(options.models, options.device)
@@ -298,7 +297,7 @@ def main(argv: Sequence[str]) -> int:
     ]
     if options.out is not None:
         write_json(options.out / "maps.json", records)
-    return console.tell(options.json, records, _text(options, means, gaps))
+    return records, _text(options, means, gaps)
 
 
 def _record(found: Shares) -> dict[str, Any]:

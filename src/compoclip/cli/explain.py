@@ -1,21 +1,28 @@
-"""`compoclip wise-ft BASE TUNED`: interpolate a fine-tuned model with its base."""
+"""The verbs that explain models: `wise-ft`, `towers`, `tree-score`, `maps`."""
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip import console
-from compoclip.cli.options import Printing, parse
-from compoclip.config import Shown
+from compoclip.cli.caption_input import read_captions
+from compoclip.cli.options import Models, OnDevice, Outcome, Printing
+from compoclip.config import Count, Shown, Within
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import require_writable, write_json
-from compoclip.run import Measuring, require_least
+from compoclip.files import require_writable, write_atomically, write_json, write_text
+from compoclip.ranks import device_named
+from compoclip.run import Measuring, load_models, named_models
 
 if TYPE_CHECKING:
     from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule
+    from compoclip.analysis.trees import TreeScores
+    from compoclip.evaluation.statistics import Estimate
     from compoclip.models.checkpoint import LoadedModel
 
 
@@ -63,23 +70,19 @@ class WiseFtOptions(Printing):
     sweep: bool = False
     steps: int = 10
     keep: Literal["zero-shot", "retrieval"] | None = None
-    max_loss: float = 1.0
+    max_loss: Annotated[float, Within(0)] = 1.0
     measuring: Measuring = field(default_factory=Measuring)
 
 
-def main(argv: Sequence[str]) -> int:
+def wise_ft_main(options: WiseFtOptions) -> Outcome:
     """Make one mix, or measure all."""
-    options = parse(WiseFtOptions, "wise-ft", argv)
     if not options.scope:
         raise UsageError("--scope needs all, image or text")
     if not options.sweep and (len(options.scope) > 1 or options.measuring.on or options.keep):
         raise UsageError("several scopes, --on and --keep are for --sweep; add it")
     require_writable(options.out)
-    return _sweep(options) if options.sweep else _one(options)
-
-
-def _one(options: WiseFtOptions) -> int:
-    """Load both, mix, save."""
+    if options.sweep:
+        return _sweep(options)
     from compoclip.models.checkpoint import save_model
     from compoclip.models.conversion import interpolate
 
@@ -94,7 +97,7 @@ def _one(options: WiseFtOptions) -> int:
         f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {what}: "
         f"{options.out} (weights {identity.weights})"
     )
-    return console.tell(options.json, record, text)
+    return record, text
 
 
 def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel]:
@@ -111,9 +114,8 @@ def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel
     return base, tuned
 
 
-def _sweep(options: WiseFtOptions) -> int:
+def _sweep(options: WiseFtOptions) -> Outcome:
     """Measure every mix, write numbers and plot, pick and save one."""
-    require_least(0, options, "max_loss")
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis import interpolation as mixes
     from compoclip.evaluation.comparison import not_judged
@@ -151,10 +153,9 @@ def _sweep(options: WiseFtOptions) -> int:
         lines += ["", told]
     write_json(options.out / "sweep.json", record)
     plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
-    console.tell(options.json, record, "\n".join(lines))
     for path in plots if not options.json else ():
         console.note(f"written to {path}")
-    return 0
+    return record, "\n".join(lines)
 
 
 def _picked(
@@ -218,9 +219,8 @@ class TowersOptions(Printing):
     measuring: Measuring = field(default_factory=Measuring)
 
 
-def towers_main(argv: Sequence[str]) -> int:
+def towers_main(options: TowersOptions) -> Outcome:
     """Measure base, tuned and both swaps; print the scores and the differences to the base."""
-    options = parse(TowersOptions, "towers", argv)
     require_writable(options.out)
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
@@ -253,4 +253,176 @@ def towers_main(argv: Sequence[str]) -> int:
         "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model",
         *not_judged(each for d in study.differences.values() for each in d.items()),
     ]
-    return console.tell(options.json, record, "\n".join(lines))
+    return record, "\n".join(lines)
+
+
+# --- `compoclip tree-score MODEL ...`. ---
+
+
+@dataclass(frozen=True)
+class TreeScoreOptions(OnDevice):
+    """Measure how well the span vectors of text encoders follow some binary tree.
+
+    A span of words behaves like a constituent if its vector does not change when, from layer h on,
+    it attends to itself only. The chart of a caption holds the cosine of both vectors for every
+    span. A tree's score is the sum of its constituents' cosines minus the expected sum for random
+    splits of the same spans; "best" is the binary tree of the highest score, found exactly. For
+    comparison: the tree of the highest sum (in a causal encoder always the left-branching one), the
+    greedy tree, and left-branching, right-branching and random trees.
+
+    Examples:
+        compoclip tree-score bundled --captions captions.txt
+        compoclip tree-score base=ViT-B-32-quickgelu:openai tuned=runs/mosaic/model
+            --captions /data/sugarcrepe --out trees
+
+    Args:
+        models: As for evaluate; NAME=MODEL gives a name. The others are compared with the first.
+        captions: A .txt (one caption per line), .json or .jsonl file, or a folder of them.
+        sample: Number of distinct captions to sample.
+        seed: Seed of the sample, the random trees and the bootstrap.
+        threshold: The layers h [default: 0 to half the layers; the last one is the headline].
+        batch_size: Captions encoded at once; changes scores by rounding only.
+        out: Folder for tree-score.json, plots by layer (.png, .svg) and every caption's tree.
+        resamples: Bootstrap resamples.
+    """
+
+    models: Models
+    captions: Path
+    sample: Count = 1000
+    seed: int = 0
+    threshold: tuple[int, ...] = ()
+    batch_size: Count = 64
+    out: Path | None = None
+    resamples: Count = 2000
+
+
+def tree_score_main(options: TreeScoreOptions) -> Outcome:
+    """Parse, draw captions, measure every model, print and write."""
+    models = named_models(options.models)
+    if options.out is not None:
+        require_writable(options.out)
+    known = list(dict.fromkeys(read_captions(options.captions)))
+    if len(known) < options.sample:
+        console.note(f"{options.captions}: only {len(known)} distinct captions, all are taken")
+    drawn = random.Random(options.seed).sample(known, min(options.sample, len(known)))
+
+    from compoclip.analysis.trees import BEST, TREES, differences, estimates, measure_trees
+    from compoclip.models.checkpoint import load_model
+
+    device, drawing = device_named(options.device), (options.resamples, options.seed)
+    scores: list[TreeScores] = []
+    means, records, texts = [], [], []
+    for name, spec in models.items():
+        loaded = load_model(spec, device=device)
+        each = measure_trees(
+            name, loaded, drawn, options.threshold, options.batch_size, options.seed
+        )
+        scores.append(each)
+        means.append({tree: estimates(each.scores[tree], *drawing) for tree in TREES})
+        record: dict[str, Any] = {
+            "model": name,
+            "weights": each.weights,
+            "layers": each.layers,
+            "headline": each.headline,
+            "captions": len(each.captions),
+            "left_out": dict(each.left_out),
+            "source": str(options.captions),
+            "seed": options.seed,
+            "scores": {tree: _by_threshold(each, found) for tree, found in means[-1].items()},
+        }
+        rows = [[tree, *map(_cell, found)] for tree, found in means[-1].items()]
+        base = scores[0]
+        if each is not base and each.thresholds == base.thresholds:
+            number, gap = differences(base, each, *drawing)
+            record["difference"] = {"captions": number, "best": _by_threshold(each, gap)}
+            rows.append(["best, minus first", *(_cell(estimate, "+") for estimate in gap)])
+        elif each is not base:
+            console.note(
+                f"{base.model} has {base.layers} text layers and {name} {each.layers}: not "
+                "compared; name the layers to compare with --threshold"
+            )
+        records.append(record)
+        lost = "".join(f", {n} left out: {reason}" for reason, n in each.left_out.items())
+        columns = [f"h = {h}" for h in each.thresholds]
+        columns[-1] += " (headline)"
+        texts.append(
+            f"{name}: {each.layers} text layers, "
+            f"{console.counted(len(each.captions), 'caption')}{lost}\n"
+            f"{console.table(rows, ['tree score', *columns, 'mean'])}"
+        )
+    if options.out is not None:
+        from compoclip.report.trajectory import tree_plot
+
+        write_json(options.out / "tree-score.json", records)
+        lines = []
+        for each in scores:
+            for caption, tree, row in zip(each.captions, each.trees, each.scores[BEST]):
+                score = round(float(row[-1]), 6)
+                line = {"model": each.model, "caption": caption, "score": score, "tree": tree}
+                lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        write_text(options.out / "trees.jsonl", "".join(lines))
+        for path in tree_plot(options.out / "tree-score", scores, means):
+            console.note(f"written to {path}")
+    return records, "\n\n".join(texts)
+
+
+def _by_threshold(scores: TreeScores, found: Sequence[Estimate]) -> dict[str, Any]:
+    names = [*(str(h) for h in scores.thresholds), "mean"]
+    return {name: asdict(each) for name, each in zip(names, found)}
+
+
+def _cell(each: Estimate, sign: str = "") -> str:
+    if each.low is None or each.high is None:
+        return f"{each.value:{sign}.3f} [-]"
+    return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
+
+
+# --- `compoclip maps MODEL ...`. ---
+
+
+@dataclass(frozen=True)
+class MapsOptions(OnDevice):
+    """Draw token-patch maps: which patches of an image each word of a caption aligns with.
+
+    Writes one picture per word and model to OUT.
+
+    Examples:
+        compoclip maps bundled --image cup.jpg --caption "a red cup" --out maps
+
+    Args:
+        models: As for evaluate; NAME=MODEL gives a name.
+        image: Image file to map.
+        caption: Its caption.
+        out: Folder for the pictures.
+    """
+
+    models: Models
+    image: Path
+    caption: str
+    out: Path
+
+
+def maps_main(options: MapsOptions) -> Outcome:
+    """Write OUT/MODEL/01-word.png, a picture per word and model."""
+    require_writable(options.out)
+    models = load_models(options.models, options.device)
+    from compoclip.analysis.maps import overlay, patch_maps
+    from compoclip.data.decode import decode
+
+    image = decode(options.image, upright=True)
+    records, rows = [], []
+    for name, model in models.items():
+        maps = patch_maps(model, image, options.caption)
+        for place, word in enumerate(maps.words, 1):
+            plain = "".join(c for c in word.word if c.isalnum()) or "mark"
+            path = options.out / name / f"{place:02}-{plain}.png"
+            made = overlay(image, word.attention, maps.region)
+            write_atomically(path, partial(made.save, format="PNG"))
+            records.append(
+                {"model": name, "word": word.word, "cosine": word.cosine, "picture": str(path)}
+            )
+            rows.append([name, word.word, f"{word.cosine:.3f}", str(path)])
+        for lost in maps.left_out:
+            console.note(f"{name}: '{lost}' lies beyond the context and has no map")
+    text = console.table(rows, ["model", "word", "cosine", "picture"], left=2)
+    return records, text

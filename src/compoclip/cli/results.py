@@ -1,0 +1,299 @@
+"""The verbs about results: `evaluate`, `compare`, `report`, `bundle`, `verify`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from compoclip import console
+from compoclip.cli.options import Outcome, Printing, ResultPaths
+from compoclip.config import Count, Shown, require_with
+from compoclip.errors import CompoclipError, UsageError, printable
+from compoclip.files import require_writable
+from compoclip.run import EvaluateOptions, evaluate, load_models, named_models
+
+
+def evaluate_main(options: EvaluateOptions) -> Outcome | int:
+    """Measure every model; print headlines, details if wanted, and what they say."""
+    models = named_models(options.models)
+    several = len(models) > 1
+    failures: list[CompoclipError] = []
+
+    def failed(name: str, error: CompoclipError) -> None:
+        console.note(f"compoclip: {name} is left out: {error}")
+        failures.append(error)
+
+    results = evaluate(options, models, processes=True, failed=failed if several else None)
+    code = failures[0].exit_code if failures else 0
+    if not results:  # rank 0 has them
+        return code
+    if options.json:
+        return [asdict(each) for each in results], "", code
+    from compoclip.evaluation.closing import closing_sentences
+    from compoclip.evaluation.groups import overall_scores, overall_text
+    from compoclip.evaluation.tables import overview_text, results_text
+
+    names = list(dict.fromkeys(each.model for each in results))
+    draws = options.resamples, options.seed
+    texts = [overview_text(results, names[0])]
+    for name in names:
+        own = [each for each in results if each.model == name]
+        texts += [results_text(each) for each in own] if options.details else []
+        texts.append(overall_text(name, overall_scores(own, *draws)))
+    texts.append(console.prose(closing_sentences(results, names[0], (), *draws)))
+    more = "" if options.details else "--details adds the sub-tasks\n"
+    texts.append(f"{more}next: compoclip report {options.out} -o report.html")
+    return None, "\n\n".join(filter(None, texts)), code
+
+
+# --- `compoclip compare BASE OTHER...`. ---
+
+
+@dataclass(frozen=True)
+class CompareOptions(Printing):
+    """Compare models pairwise with a base, item by item, on every benchmark both have.
+
+    The test is a sign-flip test over photos, which is McNemar's test if every photo has one item.
+    p (Holm) is corrected over all sub-tasks of all models, or over all benchmarks of all models.
+    "higher" and "lower" are significant at 0.05 by this p; "equivalent within 1 point" means that
+    the interval lies within one point of zero; all else is "not significant". Fewer than ten photos
+    get no verdict. Intervals are from a bootstrap over photos and not corrected. Models measured on
+    different annotations or under different rules are refused.
+
+    --against fills the columns of a published table, below its rows. In a table with one block of
+    columns per fine-tuning set, BLOCK=RESULTS names the block of a model; models named so share one
+    row, until a block is repeated.
+
+    Examples:
+        compoclip compare results/base results/fsc results/negclip
+        compoclip compare results --against fsc-clip-table1 --format markdown
+        compoclip compare coco=results/a cc=results/b yfcc=results/c --against mosaiclip-table1
+
+    Args:
+        results: Folders that evaluate wrote (OUT/MODEL) or single result files; the first is the
+            base, each other one is compared with it. With --against also OUT itself.
+        against: Published table: fsc-clip-table1, fsc-clip-retrieval, fsc-clip-zero-shot,
+            mosaiclip-table1, mosaiclip-table8, mosaiclip-table9, hard-positives, clic, negbench,
+            half-truths, vismin, naturalbench, con-clip; mieb has 49 public models; newer-2026
+            has the best published numbers of 2024 to 2026 with the caveats of their sources.
+        allow_partial: With --against, make derived columns of the numbers that are there, marked.
+        details: Add the sub-tasks to the tables; layouts other than text have them always.
+        format: Layout of the tables.
+        resamples: Bootstrap resamples for intervals.
+        seed: Seed of the bootstrap.
+    """
+
+    results: ResultPaths
+    against: str | None = None
+    allow_partial: bool = False
+    details: bool = False
+    format: Literal["text", "markdown", "latex", "csv"] = "text"
+    resamples: Count = 2000
+    seed: int = 0
+
+
+def compare_main(options: CompareOptions) -> Outcome:
+    """Print a table for each pair, and what they say."""
+    require_with(options, "against", "allow_partial")
+    if options.against is not None:
+        return _against(options, options.against)
+    if len(options.results) < 2:
+        raise UsageError("give the base's results and at least one other; see compare --help")
+    from compoclip.evaluation.comparison import compare_all, one_model
+    from compoclip.evaluation.results import load_results
+    from compoclip.evaluation.tables import comparison_text
+
+    base, *others = (one_model(load_results(path), path) for path in options.results)
+    found = compare_all(base, others, options.resamples, options.seed)
+    plain = options.format == "text"  # other layouts are for files
+    details = options.details or not plain
+    texts = [comparison_text(each, options.format, len(found), details) for each in found]
+    if plain and not options.json:
+        from compoclip.evaluation.closing import closing_sentences
+
+        results = [each for model in (base, *others) for each in model]
+        draws = options.resamples, options.seed
+        texts.append(console.prose(closing_sentences(results, base[0].model, (), *draws)))
+        more = "" if details else "--details adds the sub-tasks\n"
+        places = " ".join(map(str, options.results))
+        texts.append(f"{more}next: compoclip report {places} -o report.html")
+    return [asdict(each) for each in found], "\n\n".join(texts)
+
+
+def _against(options: CompareOptions, name: str) -> Outcome:
+    """Print a published table with our rows."""
+    from compoclip.evaluation.comparison import one_model
+    from compoclip.evaluation.published.beside import (
+        TableEntry,
+        beside,
+        entries_of,
+        shown,
+        to_json,
+    )
+    from compoclip.evaluation.published.read import published_table
+    from compoclip.evaluation.results import load_results
+
+    table = published_table(name)
+    # Rows to be: one per model, and one for the models that are named for different blocks.
+    rows: list[TableEntry] = []
+    by_block: list[dict[str, Path]] = []
+    for path in options.results:
+        block, equals, place = str(path).partition("=")
+        if not equals or path.exists():
+            rows += entries_of(load_results(path))
+            continue
+        if block not in table.blocks:
+            blocks = ", ".join(table.blocks) or "none"
+            raise UsageError(f"{path}: {table.id} has no block '{block}'; its blocks: {blocks}")
+        if not by_block or block in by_block[-1]:
+            by_block.append({})
+        by_block[-1][block] = Path(place)
+    for each in by_block:
+        models_of = {b: one_model(load_results(place), place) for b, place in each.items()}
+        models = dict.fromkeys(results[0].model for results in models_of.values())
+        rows.append((" + ".join(models), models_of))
+    measured = beside(table, rows, allow_partial=options.allow_partial)
+    if not measured:
+        wanted = list(dict.fromkeys(s.benchmark for c in table.columns for s, _ in c.terms))
+        more = " and others" if len(wanted) > 12 else ""
+        console.note(
+            "no result fits a column, the published rows stand alone; the table is about "
+            f"{', '.join(wanted[:12])}{more}"
+        )
+    text = shown(table, measured, options.format)
+    return to_json(table, measured), text
+
+
+# --- `compoclip report RESULTS ...`. ---
+
+
+@dataclass(frozen=True)
+class ReportOptions(Printing):
+    """Write an HTML report of results: changes by skill with intervals, plots and examples, all
+    numbers and their origin. The page needs no network.
+
+    Example:
+        compoclip report results -o report.html --runs runs/negclip runs/fsc-clip
+
+    Args:
+        results: Results folders of evaluate (OUT or OUT/MODEL), or single result files.
+        out: The HTML file to write.
+        bounds: Folders of results of reference models (random weights, texts alone, an oracle), as
+            compoclip demo writes them. The tables show them beside the models.
+        runs: Run folders of train, for the training curves.
+        maps: Models as NAME=MODEL, named as in the results. The examples then show which patches
+            each model aligns with the changed words.
+        tables: Folder for all tables as Markdown, LaTeX and CSV, including papers' tables with
+            published rows.
+        base: Model to compare the others with [default: the model that others were trained from,
+            else the first].
+        title: Heading of the page.
+        resamples: Bootstrap resamples for intervals; verdicts need none.
+        seed: Seed of the bootstrap.
+    """
+
+    results: ResultPaths
+    out: Annotated[Path, Shown(short="-o")] = Path("report.html")
+    bounds: Annotated[tuple[Path, ...], Shown("RESULTS ...")] = ()
+    runs: Annotated[tuple[Path, ...], Shown("RUN ...")] = ()
+    maps: Annotated[tuple[str, ...], Shown("NAME=MODEL ...")] = ()
+    tables: Path | None = None
+    base: str | None = None
+    title: str = "Compositionality report"
+    resamples: Count = 2000
+    seed: int = 0
+
+
+def report_main(options: ReportOptions) -> Outcome:
+    """Parse, write the page, say where it is."""
+    if options.tables is not None:
+        require_writable(options.tables)
+    from compoclip.report.write import write_report
+
+    out = write_report(
+        options.results,
+        options.out,
+        runs=options.runs,
+        base=options.base,
+        maps=load_models(options.maps),
+        tables=options.tables,
+        title=options.title,
+        resamples=options.resamples,
+        seed=options.seed,
+        bounds=options.bounds,
+    )
+    size = out.stat().st_size
+    tables = {"tables": str(options.tables)} if options.tables else {}
+    record = {"report": str(out), "bytes": size, **tables}
+    return record, f"{out} ({size / 1e6:.1f} MB); open it in a browser"
+
+
+# --- `compoclip bundle` and `compoclip verify`: results that others can check without a GPU. ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleOptions(Printing):
+    """Put a run, its results and their items into one bundle that `verify` checks.
+
+    The run's configuration and log, the results of all models with the outcome of every item, and
+    hashes of weights, data, code and files. Weights and photos stay out; paths on this machine that
+    results and configuration name go in.
+
+    Examples:
+        compoclip bundle runs/fsc --results results --out fsc-bundle.zip
+
+    Args:
+        run: Folder of a finished run.
+        results: Results of its model, and of its base, which it is compared with.
+        out: New folder, or file that ends in .zip.
+        against: Published tables whose columns the page of the bundle shows.
+    """
+
+    run: Annotated[Path, Shown("RUN", positional=True)]
+    results: Path
+    out: Path
+    against: Annotated[tuple[str, ...], Shown("TABLE ...")] = ()
+
+
+def bundle_main(options: BundleOptions) -> Outcome:
+    """Write a bundle, say where it is."""
+    from compoclip.evaluation.bundle import write_bundle
+
+    out = write_bundle(options.run, options.results, options.out, options.against)
+    text = f"{out}: written; compoclip verify {out} checks it"
+    return {"bundle": str(out)}, text
+
+
+@dataclass(frozen=True)
+class VerifyOptions(Printing):
+    """Compute scores, intervals and tests of bundles again from their items; check all hashes.
+
+    Ends with 1 when anything differs. What the files cannot show is listed: above all, a bundle
+    has no signature, and only evaluating the weights shows that they give these scores.
+
+    Examples:
+        compoclip verify fsc-bundle.zip
+
+    Args:
+        bundles: Folders, or .zip or .tar.gz files.
+    """
+
+    bundles: Annotated[tuple[Path, ...], Shown("BUNDLE ...", positional=True, hint="(required)")]
+
+
+def verify_main(options: VerifyOptions) -> Outcome:
+    """Return what was checked and what was not, with exit code 1 if anything is wrong."""
+    from compoclip.evaluation.bundle import verify_bundle
+
+    found = {str(path): verify_bundle(path) for path in options.bundles}
+    texts = []
+    for path, report in found.items():
+        rows = [[word, line] for word, lines in asdict(report).items() for line in lines]
+        texts.append(f"{path}\n\n{console.columns(rows)}")
+    wrong = [f"{path}: {line}" for path, report in found.items() for line in report.wrong]
+    if wrong:
+        more = f"; and {len(wrong) - 1} more, listed below" if len(wrong) > 1 else ""
+        console.note(f"compoclip verify: {printable(wrong[0] + more)}")
+    record = {path: asdict(each) for path, each in found.items()}
+    return record, "\n\n".join(texts), int(bool(wrong))
