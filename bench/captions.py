@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,20 +71,15 @@ def measure(options: Options, folder: Path) -> list[Row]:
         for text, record in zip(texts, records):
             decode(text, record)
 
-    works: list[Callable[[], None]] = [
-        partial(stored, 1),
-        partial(stored, TOGETHER),
-        online,
-        decoded,
-    ]
-    one, several, each, read = cpu_medians(works, options.repeats)
+    ways = {"one": partial(stored, 1), "several": partial(stored, TOGETHER)}
+    spent = cpu_medians({**ways, "online": online, "read": decoded}, options.repeats)
     draws = len(texts) * len(rewrites)
 
     def row(what: str, value: float, target: float | None = None) -> Row:
-        return Row(what, value, draws / each, _ONLINE, None, target, "ours", _LIMIT)
+        return Row(what, value, draws / spent["online"], _ONLINE, None, target, "ours", _LIMIT)
 
     return [
-        row("rewrites of stored parses, rewrites/CPU second", draws / one, _TARGET),
-        row(f"the same, {TOGETHER} epochs at once", TOGETHER * draws / several),
-        Row("stored parses read, captions/CPU second", len(texts) / read),
+        row("rewrites of stored parses, rewrites/CPU second", draws / spent["one"], _TARGET),
+        row(f"the same, {TOGETHER} epochs at once", TOGETHER * draws / spent["several"]),
+        Row("stored parses read, captions/CPU second", len(texts) / spent["read"]),
     ]

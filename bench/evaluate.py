@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bench.harness import Row
 from bench.made import photo_files, world_captions
-from compoclip.benchmarks.case import Benchmark, Content, ImageRef, Retrieval
+from compoclip.benchmarks.case import Benchmark, ImageRef, Retrieval
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.config import Shown
 from compoclip.data.decode import decode
@@ -36,53 +36,36 @@ from compoclip_world.export.suite import write_suite
 QUICK = ("--items=20", "--images=64", "--texts=2500", "--no-readers")
 
 
-@dataclass(frozen=True)
-class Economy:
-    """Encodings that some benchmarks need. naive: every image and text of every item on its own,
-    as scripts that go through the items do. once: each distinct image (bytes and box; where the
-    file is absent: path and box) and each distinct token sequence."""
-
-    name: str
-    items: int
-    naive_images: int
-    naive_texts: int
-    once_images: int
-    once_texts: int
-
-
 def economies(
     benchmarks: Sequence[Benchmark],
     text_keys: Callable[[Sequence[str]], Sequence[TextKey]],
     workers: int = 2,
-) -> tuple[list[Economy], Economy]:
-    """One a benchmark as if it were alone, and that of all of them evaluated together.
+) -> list[Row]:
+    """Count the encodings of each benchmark as if it were alone, then of all evaluated together.
 
-    text_keys: of the model (`Encoder.text_keys`). Nothing is encoded.
+    The baseline is every image and text of every item on its own, as scripts that go through the
+    items do; ours is each distinct image (bytes and box; where the file is absent: path and box)
+    and each distinct token sequence. text_keys: of the model (`Encoder.text_keys`). Nothing is
+    encoded.
     """
+    alone = {each.name: [each.content] for each in benchmarks}
     contents = [each.content for each in benchmarks]
     texts = list(dict.fromkeys(text for each in contents for text in each.texts))
     images = list(dict.fromkeys(ref for each in contents for ref in each.images))
     tokens = {text: key.key for text, key in zip(texts, text_keys(texts))}
     _, rows = by_content(images, workers)
-    alone = [_economy(b.name, [b.content], tokens, rows) for b in benchmarks]
-    return alone, _economy("all together", contents, tokens, rows)
-
-
-def _economy(
-    name: str,
-    contents: Sequence[Content],
-    tokens: Mapping[str, bytes],
-    rows: Mapping[ImageRef, int],
-) -> Economy:
-    counts = [_counts(content) for content in contents]
-    return Economy(
-        name=name,
-        items=sum(items for items, _, _ in counts),
-        naive_images=sum(images for _, images, _ in counts),
-        naive_texts=sum(texts for _, _, texts in counts),
-        once_images=len({rows[ref] for each in contents for ref in each.images}),
-        once_texts=len({tokens[text] for each in contents for text in each.texts}),
-    )
+    found = []
+    for name, some in (*alone.items(), ("all together", contents)):
+        items = sum(sum(each.counts().values()) for each in some)
+        shown = [rows[ref] for each in some for ref in each.images]
+        read = [tokens[text] for each in some for text in each.texts]
+        for what, once, naive in (
+            ("images", len(set(shown)), len(shown)),
+            ("texts", len(set(read)), len(read)),
+        ):
+            what = f"{name}, {items} items: {what} encoded"
+            found.append(Row(what, once, naive, "every item's", less=True))
+    return found
 
 
 def encoding_seconds(
@@ -176,11 +159,6 @@ def reading_speed(
     return rest / (time.perf_counter() - start)
 
 
-def _counts(content: Content) -> tuple[int, int, int]:
-    """Items, images and texts, item by item."""
-    return sum(content.counts().values()), len(content.images), len(content.texts)
-
-
 @dataclass(frozen=True)
 class Options:
     """Count the images and texts that an evaluation encodes, each distinct one once over all
@@ -219,21 +197,13 @@ def measure(options: Options, folder: Path) -> list[Row]:
     benchmarks = [target.load() for target in parse_targets(names, root)]
     loaded = load_model(options.model, device=device_named("cpu"))
     encoder = ModelEncoder(loaded)
-    alone, together = economies(benchmarks, encoder.text_keys, options.workers or 1)
-    rows = []
-    for each in (*alone, together) if options.on else (together,):
-        for what, once, naive in (
-            ("images", each.once_images, each.naive_images),
-            ("texts", each.once_texts, each.naive_texts),
-        ):
-            name = f"{each.name}, {each.items} items: {what} encoded"
-            rows.append(Row(name, once, naive, "every item's", less=True))
+    rows = economies(benchmarks, encoder.text_keys, options.workers or 1)
     if options.on:
         return rows
     spent, less = encoding_seconds(encoder, benchmarks, EncodeOptions())
     world = f"{len(benchmarks)} benchmarks of the world, encoded, CPU seconds"
-    rows.append(Row(world, less, spent, "every item's", less=True))
-    return rows + _host_rows(loaded, options, folder)
+    encoded = Row(world, less, spent, "every item's", less=True)
+    return [*rows[-2:], encoded, *_host_rows(loaded, options, folder)]
 
 
 def _host_rows(loaded: LoadedModel, options: Options, folder: Path) -> list[Row]:

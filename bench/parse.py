@@ -47,5 +47,5 @@ def measure(options: Options, folder: Path) -> list[Row]:
         "noun chunks": lambda: [noun_chunks(caption.tokens) for caption in parsed],
         "scene graphs": lambda: [parse_graph(caption) for caption in parsed],
     }
-    times = {"all, cold": cold, **dict(zip(stages, cpu_medians(stages.values(), options.repeats)))}
+    times = {"all, cold": cold, **cpu_medians(stages, options.repeats)}
     return [Row(f"{name}, captions/CPU second", len(texts) / t) for name, t in times.items()]

@@ -239,18 +239,20 @@ def test_the_straightforward_step_encodes_stand_ins() -> None:
 def test_speed_counts_positions_and_operations() -> None:
     loaded, method = model(), load_recipe("fsc-clip")()
     batch = caption_batch(loaded, method, CAPTIONS, seed=0)
-    speed = train.measure_step_speed(loaded, method, batch, 1, SETTINGS)
+    rows = train.step_rows(loaded, method, batch, 1, SETTINGS)
+    assert [row.what for row in rows[:2]] == ["FSC-CLIP step, batch 5, images/s"] * 2
+    assert all(row.ratio is not None and row.ratio > 0 for row in rows[:2])
     texts = len(batch.block.texts)
-    assert speed.lacking == 20 - texts
-    assert speed.positions["plain"] == 20 * 32
-    assert speed.positions["released"] == texts * 32
-    assert speed.positions["ours"] < speed.tokens  # the repeated caption is encoded once
-    assert speed.tokens < speed.positions["plain"]
-    counts = speed.operations
-    assert counts["ours"] < counts["released"] < counts["plain"]
-    assert speed.loss_difference < 1e-5
-    assert speed.gradient_difference < 1e-4
-    assert min(speed.ratio("plain", "shared"), speed.ratio("released", "ours")) > 0
+    found = {(row.what, row.against[:4]): row for row in rows}
+    positions, released = (found["a step, positions", way] for way in ("full", "the "))
+    assert (positions.baseline, released.baseline) == (20 * 32, texts * 32)
+    tokens = texts * found["tokens a text", ""].ours
+    assert positions.ours < tokens < 20 * 32  # the repeated caption is encoded once
+    plain, other = (found["a step, TFLOP", way] for way in ("full", "the "))
+    assert plain.ours < (other.baseline or 0) < (plain.baseline or 0)
+    assert found["negatives that could not be made", ""].ours == 20 - texts
+    assert found["difference of losses", ""].ours < 1e-5
+    assert found["difference of gradients, of their largest entry", ""].ours < 1e-4
 
 
 def test_what_operations_keep_is_counted_once() -> None:
@@ -279,17 +281,18 @@ def test_memory_is_that_of_a_micro_batch() -> None:
             count_step_memory(loaded, method, batch, RunSettings(out=Path(), micro_batch=size))
             for size in (2, 4, 0)
         )
-        assert two.gradients == 4 * numbers
-        assert two.moments == 8 * numbers
-        assert two.batch == 5 * batch.pixels.numel()
-        assert 1.9 < four.image / two.image < 2.1
-        assert two.text < four.text < everything.text
-        assert two.peak < everything.peak == everything.whole
-        assert two.whole == pytest.approx(everything.whole, rel=0.1)
+        assert two["gradients"] == 4 * numbers
+        assert two["moments of AdamW"] == 8 * numbers
+        assert two["images of the batch"] == 5 * batch.pixels.numel()
+        images, texts = (f"kept for a micro-batch of {what}" for what in ("images", "texts"))
+        assert 1.9 < four[images] / two[images] < 2.1
+        assert two[texts] < four[texts] < everything[texts]
+        assert two["peak"] < everything["peak"] == everything["whole"]
+        assert two["whole"] == pytest.approx(everything["whole"], rel=0.1)
         assert loaded.encoder.recomputes is recompute
         kept.append(four)
-    assert kept[1].image < kept[0].image
-    assert kept[1].text < kept[0].text
+    assert kept[1][images] < kept[0][images]
+    assert kept[1][texts] < kept[0][texts]
 
 
 def test_operations_of_a_step_are_counted_with_the_teachers() -> None:
@@ -364,15 +367,15 @@ def test_operations_are_those_of_the_matrix_products() -> None:
 
 def test_counts_and_equality_on_a_thin_model() -> None:
     batches = [["a cat", "a cat", "a red cat on a mat"], ["a dog"]]
-    theirs, ours, once = text.text_passes(model(context_length=20), batches, repeats=2)
-    assert len(ours.seconds) == 2
-    assert theirs.positions == 4 * 20
-    assert ours.positions == 4 + 4 + 8 + 4  # real tokens
-    assert once.positions == ours.positions - 4
-    assert ours.operations < theirs.operations
-    assert max(ours.difference, once.difference) < 1e-5
+    rows = text.text_rows(model(context_length=20), batches, repeats=2)
+    _, positions, work, difference, _, once, _, differs = rows
+    assert positions.baseline == 4 * 20
+    assert positions.ours == 4 + 4 + 8 + 4  # real tokens
+    assert once.ours == positions.ours - 4
+    assert work.ours < (work.baseline or 0)
+    assert max(difference.ours, differs.ours) < 1e-5
     with pytest.raises(CompoclipError, match="nothing to compare"):
-        text.text_passes(model(no_causal_mask=True), [["a"]], repeats=1)
+        text.text_rows(model(no_causal_mask=True), [["a"]], repeats=1)
 
 
 # --- Images. ---
@@ -391,15 +394,13 @@ def test_every_part_of_reading_is_timed(tmp_path: Path) -> None:
     source = open_source(write_samples(tmp_path, CAPTIONS[:4]))
     small = Preprocess(size=(32, 32))
     transform = ImageTransform(small)
-    ours, plain = data.our_speed(source, transform, 1), data.plain_speed(source, small, 1)
-    assert set(ours.ms) == set(data.STAGES)
-    assert 0 < ours.worker_ms < sum(ours.ms.values())
-    assert plain.queue_bytes == 4 * ours.queue_bytes == 4 * 3 * 32 * 32
+    ms, sent = data.our_speed(source, transform, 1)
+    assert set(ms) == set(data.STAGES)
+    assert sum(ms.values()) > 0 < data.plain_speed(source, small, 1)
+    assert sent == 3 * 32 * 32
     assert data.PlainPhotos(source, small)[0].shape == (3, 32, 32)
     for plainly in (False, True):
         assert data.loader_speed(source, transform, 2, 0, plainly) > 0
-    resaved = open_source(str(data.resaved(source, tmp_path / "resaved", 2)))
-    assert [resaved[i].captions for i in range(len(resaved))] == [(c,) for c in CAPTIONS[:2]]
 
 
 # --- Evaluation and serving. ---
@@ -436,13 +437,17 @@ def test_encodings_are_those_of_a_loop(tmp_path: Path) -> None:
         Benchmark(name, content, "d")
         for name, content in (("cases", cases), ("pairs", pairs), ("classes", classes))
     ]
-    (one, two, three), together = economies(made, FakeEncoder().text_keys)
-    assert (one.items, one.naive_images, one.naive_texts) == (3, 4, 6)
-    assert (one.once_images, one.once_texts) == (2, 3)
-    assert (two.naive_images, two.naive_texts, two.once_images, two.once_texts) == (2, 2, 2, 2)
-    assert (three.items, three.naive_texts, three.once_texts) == (1, 4, 4)
-    assert (together.naive_images, together.naive_texts) == (7, 12)
-    assert (together.once_images, together.once_texts) == (2, 6)
+    rows = economies(made, FakeEncoder().text_keys)
+    assert [row.what for row in rows[:2]] == [
+        "cases, 3 items: images encoded",
+        "cases, 3 items: texts encoded",
+    ]
+    assert [(row.baseline, row.ours) for row in rows] == [
+        *((4, 2), (6, 3)),
+        *((2, 2), (2, 2)),
+        *((1, 1), (4, 4)),
+        *((7, 2), (12, 6)),
+    ]
     cases = tuple(Case(str(i), Form.CHOOSE_TEXT, (refs["a"],), ("x", "y"), "s") for i in range(5))
     encoder = FakeEncoder()
     naive, once = encoding_seconds(encoder, [Benchmark("c", cases, "d")], EncodeOptions())

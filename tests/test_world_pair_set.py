@@ -12,14 +12,13 @@ from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip_world import geometry
-from compoclip_world.dataset import bundled_world, png_bytes, read_world_config
+from compoclip_world.dataset import bundled_world, png_bytes
 from compoclip_world.oracle import Oracle, Truth
-from compoclip_world.pairs import TAUGHT_SKILLS, PairSet, pair, write_pair_set
+from compoclip_world.pairs import PairSet, pair, write_pair_set
 from compoclip_world.scene import WorldConfig
 
 CONFIG = WorldConfig(size=32)
 SKILLS = (("swap-place", 3), ("relation", 2))
-RECIPES = Path(__file__).parents[1] / "recipes" / "relations"
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -115,11 +114,3 @@ def test_a_world_without_such_pairs_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "set").exists()
     with pytest.raises(UsageError, match="unknown pair skill"):
         pair(CONFIG, 0, 0, "hats")
-
-
-def test_the_recipe_for_relations_names_a_world_that_has_them() -> None:
-    config = read_world_config(RECIPES / "pairs.json")
-    assert read_world_config(RECIPES / "places.json").objects == (1.0,)
-    for skill in ("swap-place", "position", "swap-colour", "relation", "swap-object"):
-        assert skill in TAUGHT_SKILLS
-        assert pair(config, 0, 0, skill).skill == skill
