@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.harness import Row, cpu_medians
+from bench.harness import OfCaptions, Row, cpu_medians
 from bench.made import captions_of
 from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.parser import parse
@@ -26,20 +26,18 @@ QUICK = ("--repeats=1", "--texts=1000")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(OfCaptions):
     """Rewrites per second of processor time on one core, from stored parses, against tagging each
     caption whenever it is rewritten, as training code of others does. A draw that finds no valid
     rewrite counts as one.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         texts: Captions to take, from the first (default: all).
         rewrites: Names joined by commas, or all.
         repeats: Timed passes after the one that fills the caches.
         tagger: Hanta, spacy or spacy:MODEL.
     """
 
-    captions: Path | None = None
     texts: int | None = None
     rewrites: str = "negclip,replace,bigram-shuffle"
     repeats: int = 3

@@ -20,20 +20,14 @@ from compoclip.benchmarks.case import Benchmark, ImageRef, Retrieval
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.config import Shown
 from compoclip.data.decode import decode
-from compoclip.evaluation.encode import (
-    Amounts,
-    EncodeOptions,
-    by_content,
-    encode_contents,
-    read_images,
-)
+from compoclip.evaluation.encode import EncodeOptions, by_content, encode_contents
 from compoclip.evaluation.encoder import Encoder, ModelEncoder, Pending, TextKey, evaluating
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.ranks import device_named
 from compoclip_world.export.part import SuiteSpec
 from compoclip_world.export.suite import write_suite
 
-QUICK = ("--items=20", "--images=64", "--texts=2500", "--no-readers")
+QUICK = ("--items=20", "--images=64", "--texts=2500")
 
 
 def economies(
@@ -147,18 +141,6 @@ def host_seconds(
     return found
 
 
-def reading_speed(
-    encoder: Encoder, images: Sequence[ImageRef], workers: int, processes: bool, repeats: int
-) -> float:
-    """Images read a second, once the readers have started."""
-    many = list(images) * repeats
-    reading = read_images(encoder.read_image, many, Amounts(64, 64, workers), processes)
-    for _ in zip(range(len(many) // 3), reading):
-        start = time.perf_counter()
-    rest = sum(1 for _ in reading)
-    return rest / (time.perf_counter() - start)
-
-
 @dataclass(frozen=True)
 class Options:
     """Count the images and texts that an evaluation encodes, each distinct one once over all
@@ -174,7 +156,6 @@ class Options:
         items: Items of each of the world's benchmarks.
         images: Photo-like images for the host's part.
         texts: Captions for the host's part.
-        readers: Measure how fast threads and processes read images, too.
     """
 
     on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")] = ()
@@ -184,7 +165,6 @@ class Options:
     items: int = 250
     images: int = 512
     texts: int = 10_000
-    readers: bool = True
 
 
 def measure(options: Options, folder: Path) -> list[Row]:
@@ -207,8 +187,7 @@ def measure(options: Options, folder: Path) -> list[Row]:
 
 
 def _host_rows(loaded: LoadedModel, options: Options, folder: Path) -> list[Row]:
-    """Measure the host's part, for a GPU and its batches, against floats made one by one; and
-    readers."""
+    """Measure the host's part, for a GPU and its batches, against floats made one by one."""
     size = replace(loaded.preprocess, size=(224, 224))  # the bundled model's images are small
     loaded = replace(loaded, preprocess=size)
     images = [ImageRef(path) for path in photo_files(folder / "photos", options.images)]
@@ -220,16 +199,4 @@ def _host_rows(loaded: LoadedModel, options: Options, folder: Path) -> list[Row]
         for kind, at_once, name in ((FloatsOneByOne, 64, "a"), (HostOnly, 1024, "b"))
     )
     against = "floats one by one, 64 at once"
-    rows = [Row(what, ours[what], plain[what], against, less=True) for what in ours]
-    if not options.readers:
-        return rows
-    ways = {"1 thread": (1, False), "2 threads": (2, False), "2 processes": (2, True)}
-    passes = [  # in turn, the better of two: other programs run, too
-        [reading_speed(ModelEncoder(loaded), images, *way, 3) for way in ways.values()]
-        for _ in range(2)
-    ]
-    one, *others = (max(each) for each in zip(*passes))
-    return rows + [
-        Row(f"images read a second by {readers}", speed, one, "1 thread")
-        for readers, speed in zip(list(ways)[1:], others)
-    ]
+    return [Row(what, ours[what], plain[what], against, less=True) for what in ours]

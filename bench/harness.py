@@ -97,6 +97,28 @@ def number_text(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfCaptions:
+    """Options of stages that work on captions.
+
+    Args:
+        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
+    """
+
+    captions: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(OfCaptions):
+    """Options of stages that sample captions.
+
+    Args:
+        seed: Seed of the draw.
+    """
+
+    seed: int = 0
+
+
 @dataclass(frozen=True)
 class All:
     """Measure every stage on this machine, each against the way it is compared with in the same

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bench.harness import Row
+from bench.harness import Row, Sampled
 from bench.made import caption_batch, drawn_captions
 from compoclip.data.batch import Batch
 from compoclip.losses.contract import Features
@@ -162,29 +162,25 @@ QUICK = ()
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sampled):
     """Bytes that a training step of FSC-CLIP holds at its peak, counted: weights, gradients and
     moments of AdamW, features of the whole batch, and what operations keep for the backward pass
     of one micro-batch, each storage once. Nothing is trained; micro-batches are encoded one at a
     time.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         model: Anything `compoclip evaluate` takes.
         batch_size: Images a step.
         micro_batch: Images encoded at once, as for `compoclip train`; 0 is all.
         grad_checkpointing: Activations computed again in backward, as for `compoclip train`.
         precision: Arithmetic of the towers (bf16: autocast).
-        seed: Seed of the draw.
     """
 
-    captions: Path | None = None
     model: str = "random:ViT-B-32"
     batch_size: int = 256
     micro_batch: int = 32
     grad_checkpointing: bool = False
     precision: Literal["fp32", "bf16"] = "fp32"
-    seed: int = 0
 
 
 def measure(options: Options, folder: Path) -> list[Row]:

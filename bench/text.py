@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bench.harness import Row, in_turn
+from bench.harness import Row, Sampled, in_turn
 from bench.made import drawn_captions
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, load_model
@@ -108,29 +108,25 @@ def tower_operations(
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sampled):
     """Captions per second of the text encoder, against open_clip's own encode_text on the same
     weights, batches and device, interleaved in one run.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         model: Whose text encoder: anything `compoclip evaluate` takes.
         batch_size: Captions a batch.
         batches: Batches a repeat, drawn at random without replacement.
         repeats: Timed repeats of each way after a warm-up; medians are shown.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: Arithmetic (bfloat16: autocast).
-        seed: Seed of the draw.
     """
 
-    captions: Path | None = None
     model: str = "random:ViT-B-32"
     batch_size: int = 256
     batches: int = 2
     repeats: int = 3
     device: str = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
-    seed: int = 0
 
 
 def measure(options: Options, folder: Path) -> list[Row]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.harness import Row, in_turn
+from bench.harness import Row, Sampled, in_turn
 from bench.made import caption_batch, drawn_captions
 from compoclip.data.batch import Batch
 from compoclip.losses.contract import Features
@@ -272,7 +272,7 @@ def step_rows(
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sampled):
     """Images per second of a whole training step of FSC-CLIP (an image, its caption and three hard
     negatives), against the straightforward one on the same weights and batch, in turn in one run:
     77 tokens a text, a text forward for each of the four, captions encoded again in the place of
@@ -283,22 +283,18 @@ class Options:
     time, so that other work on the machine matters less.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         model: Anything `compoclip evaluate` takes, with open_clip's own causal text tower.
         batch_size: Images a step.
         repeats: Timed steps of each way after a first one; medians are shown.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: Arithmetic of the towers (bf16: autocast).
-        seed: Seed of the draw.
     """
 
-    captions: Path | None = None
     model: str = "random:ViT-B-32"
     batch_size: int = 32
     repeats: int = 3
     device: str = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
-    seed: int = 0
 
 
 def measure(options: Options, folder: Path) -> list[Row]:

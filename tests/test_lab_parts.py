@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from lab.page import (
     Finding,
     Line,
     ahead_text,
-    aligned,
     effects_text,
     section,
     table_text,
@@ -67,7 +65,12 @@ def settings_file(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_every_arm_of_the_recipe_can_be_made(data: Path) -> None:
+@pytest.mark.parametrize("name", ["dial", "dial-photos", "proof", "proof-photos"])
+def test_every_arm_of_the_recipes_can_be_made(name: str, data: Path) -> None:
+    about = read_settings(RECIPES.with_name(f"compo-{name}.json"))
+    made = [method_of(arm, data) for arm in about.arms]
+    assert sum(method.name == "compo" for method in made) > 4
+    assert about.arm(about.control) in about.arms
     settings = read_settings(RECIPES)
     methods = {arm.name: method_of(arm, data) for arm in settings.arms}
     assert [term.name for term in methods["fsc-global"].losses] == ["clip", "global_hn"]
@@ -75,14 +78,6 @@ def test_every_arm_of_the_recipe_can_be_made(data: Path) -> None:
     assert "positive" not in [term.name for term in methods["hard-negatives"].losses]
     (bags,) = methods["dac"].plan.texts
     assert bags.record()["file"] == str(data / BAGS)
-
-
-@pytest.mark.parametrize("name", ["dial", "dial-photos", "proof", "proof-photos"])
-def test_every_arm_of_the_settings_about_compo_can_be_made(name: str, data: Path) -> None:
-    settings = read_settings(RECIPES.with_name(f"compo-{name}.json"))
-    methods = [method_of(arm, data) for arm in settings.arms]
-    assert sum(method.name == "compo" for method in methods) > 4
-    assert settings.arm(settings.control) in settings.arms
 
 
 def test_every_recipe_has_an_arm_or_is_left_out(data: Path) -> None:
@@ -175,14 +170,16 @@ def test_a_rate_is_chosen_by_what_is_learnt_and_what_is_kept() -> None:
         ({"control": "other"}, "control: no 'other'; there are: plain"),
         ({"seeds": [1, 1]}, "different whole numbers"),
         ({"seeds": []}, "different whole numbers"),
-        ({"seeds": ["a"]}, "different whole numbers"),
+        ({"seeds": [-1]}, "different whole numbers"),
+        ({"seeds": ["a"]}, "'seeds' must be a list, each of it a whole number"),
         ({"steps": 0}, "'steps' must be more than 0"),
         ({"ours": "nobody"}, "ours: no 'nobody'; there are: "),
         ({"steps": 1.5}, "'steps' must be a whole number"),
         ({"clip_grad": True}, "'clip_grad' must be a number"),
-        ({"lrs": 0.1}, "'lrs' must be a list"),
+        ({"lrs": "high"}, "'lrs' must be a list"),
+        ({"lrs": [0]}, "'lrs' must be numbers above 0"),
         ({"lrs": []}, "'lrs' must be numbers above 0"),
-        ({"lora_lrs": [1e-3, "a"]}, "'lora_lrs' must be numbers above 0"),
+        ({"lora_lrs": [1e-3, "a"]}, "'lora_lrs' must be a list, each of it a number"),
         ({"tables": ["relations"]}, "'tables' must be an object"),
         (
             {"arms": [*PLAIN, {"name": "b", "method": "x", "table": "variations"}]},
@@ -190,6 +187,7 @@ def test_a_rate_is_chosen_by_what_is_learnt_and_what_is_kept() -> None:
         ),
         ({"colour": 1}, "unknown field 'colour'"),
         ({"effects": [{"claim": "c"}]}, r"effects\[0\]: 'arm' is missing"),
+        ({"effects": [{"expect": "better"}]}, "'expect' must be one of higher, lower, kept"),
     ],
 )
 def test_settings_that_make_no_lab_are_refused(
@@ -202,7 +200,7 @@ def test_settings_that_make_no_lab_are_refused(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("arm", "nobody"), ("against", "nobody"), ("columns", ["taste"]), ("expect", "better")],
+    [("arm", "nobody"), ("against", "nobody"), ("columns", ["taste"])],
 )
 def test_effects_name_what_exists(tmp_path: Path, field: str, value: object) -> None:
     effect = {
@@ -381,6 +379,7 @@ def test_cells_show_mean_deviation_and_marks() -> None:
             Line("arm", values, (90.0, 100.0, 110.0), marked, {"i2t": difference(0.1, 0.01)}),
         ]
     )
+    assert len({len(row) for row in text.splitlines()}) == 1  # aligned
     header, _, base, arm = [
         [cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines()
     ]
@@ -393,12 +392,6 @@ def test_cells_show_mean_deviation_and_marks() -> None:
     found = dict(zip(header, arm))
     assert (found["object"], found["t2i"]) == ("52.0 ± 2.0", "52.0 ± 2.0 b-")
     assert (found["i2t"], found["images/s"], found["seeds"]) == ("52.0 ± 2.0 c+", "100 ± 10", "3")
-
-
-def test_markdown_columns_are_aligned() -> None:
-    rng = random.Random(0)
-    rows = [["x" * rng.randrange(1, 9) for _ in range(3)] for _ in range(5)]
-    assert len({len(line) for line in aligned(["a", "b", "c"], rows).splitlines()}) == 1
 
 
 def test_the_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:

@@ -45,13 +45,7 @@ _FAMILY_WEIGHTS: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class WorldCaption:
-    """A true caption.
-
-    Args:
-        text: Lower case, without a full stop.
-        kind: Its type, a key of `CAPTION_TYPES`.
-        form: What it claims.
-    """
+    """A true caption. kind: its type, a key of `CAPTION_TYPES`. form: what it claims."""
 
     text: str
     kind: str
@@ -325,19 +319,10 @@ CAPTION_TYPES: dict[str, tuple[float, Maker]] = {
 def captions_for(
     scene: Scene, config: WorldConfig, seed: int, index: int, count: int = 5
 ) -> tuple[WorldCaption, ...]:
-    """Different true captions of a scene, of varied type; a function of the arguments alone.
+    """`count` different true captions of scene `index` of a split; a function of the arguments.
 
-    Args:
-        scene: The scene.
-        config: Its world, with the weights of the caption types.
-        seed: Of the world.
-        index: Of the scene in its split.
-        count: How many captions.
-
-    Raises:
-        UsageError: For an unknown caption type in the config.
-        CompoclipError: When the scene has not enough different captions of the types that the
-            config allows.
+    Raises UsageError for an unknown caption type in the config, CompoclipError when the scene has
+    not enough different captions of the types that the config allows.
     """
     weights = {name: weight for name, (weight, _) in CAPTION_TYPES.items()}
     for name, weight in config.caption_weights:

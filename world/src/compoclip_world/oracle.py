@@ -64,13 +64,8 @@ class Truth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The oracle's judgement of a caption.
-
-    Args:
-        truth: Its answer.
-        reason: Why the answer is UNKNOWN, empty otherwise.
-        foreign: The caption has words that are not of the world.
-    """
+    """The oracle's judgement of a caption. reason: why the answer is UNKNOWN, empty otherwise.
+    foreign: the caption has words that are not of the world."""
 
     truth: Truth
     reason: str = ""
@@ -92,6 +87,16 @@ class Oracle:
         if held is None or (held and not _distinct(form, scene)):
             return Verdict(Truth.UNKNOWN, "ambiguous", foreign)
         return Verdict(Truth.TRUE if held else Truth.FALSE, "", foreign)
+
+
+def is_true(claim: str | Form, scene: Scene) -> bool:
+    """True if the oracle says TRUE."""
+    return Oracle().verdict(claim, scene).truth is Truth.TRUE
+
+
+def is_false(claim: str | Form, scene: Scene) -> bool:
+    """True if the oracle says FALSE."""
+    return Oracle().verdict(claim, scene).truth is Truth.FALSE
 
 
 def _all(values: Iterable[Maybe]) -> Maybe:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -15,6 +15,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import new_folder
 from compoclip_world.captions import extend, facts_of, mention
 from compoclip_world.dataset import mapper, png_bytes
+from compoclip_world.edits import OPPOSITE
 from compoclip_world.geometry import CONVERSE, POSITIONS, located, related
 from compoclip_world.logic import (
     Attribute,
@@ -27,11 +28,11 @@ from compoclip_world.logic import (
     Quantifier,
     Relation,
 )
-from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.sampling import (
-    ORDINARY,
     SPLITS,
     apart,
+    belongs,
     draw_scene,
     generator,
     held_out_in,
@@ -43,6 +44,7 @@ from compoclip_world.wording import Wording
 
 # --- The skills of minimal pairs: how one scene becomes another, and what tells them apart. ---
 
+_PLACINGS = ("left", "right", "above", "below")
 Draft = tuple[Scene, Form, Form]
 """The second scene, and what the two captions say."""
 
@@ -59,6 +61,12 @@ def _two(scene: Scene, rng: random.Random) -> tuple[int, int] | None:
     return rng.choice(found) if found else None
 
 
+def _fact(scene: Scene, rng: random.Random, *names: str) -> tuple[str, int, int] | None:
+    """A (relation, subject, object) fact of the scene with one of these relations."""
+    facts = [fact for fact in facts_of(scene).relations if fact[0] in names]
+    return rng.choice(facts) if facts else None
+
+
 def _say(thing: Thing, *families: str) -> NounPhrase:
     said = tuple(Attribute(family, getattr(thing, family)) for family in families)
     return NounPhrase(frozenset((thing.kind,)), thing.kind, said)
@@ -72,12 +80,9 @@ def _bound(family: str) -> Callable[[Scene, random.Random], Draft | None]:
         if chosen is None:
             return None
         i, j = chosen
-        a, b = scene.things[i], scene.things[j]
-        if getattr(a, family) == getattr(b, family):
-            return None
-        changes = {i: _take(a, b, family), j: _take(b, a, family)}
-        other = _with(scene, changes)
-        if not _drawable(other):
+        other = _swapped(scene, i, j, family)
+        alike = getattr(scene.things[i], family) == getattr(scene.things[j], family)
+        if alike or not _drawable(other):
             return None
         forms = [
             (Exists(_say(s.things[i], family)), Exists(_say(s.things[j], family)))
@@ -88,12 +93,15 @@ def _bound(family: str) -> Callable[[Scene, random.Random], Draft | None]:
     return draft
 
 
-def _take(thing: Thing, model: Thing, family: str) -> Thing:
-    if family == "colour":
-        return replace(thing, colour=model.colour)
-    if family == "pattern":
-        return replace(thing, pattern=model.pattern)
-    return replace(thing, size=model.size, radius=SIZES[model.size].radius)
+def _swapped(scene: Scene, i: int, j: int, family: str) -> Scene:
+    """The scene with a property of two things exchanged."""
+
+    def take(thing: Thing, model: Thing) -> Thing:
+        radius = SIZES[model.size].radius if family == "size" else thing.radius
+        return replace(thing, radius=radius, **{family: getattr(model, family)})
+
+    a, b = scene.things[i], scene.things[j]
+    return _with(scene, {i: take(a, b), j: take(b, a)})
 
 
 def _drawable(scene: Scene) -> bool:
@@ -118,9 +126,8 @@ def _compared(scene: Scene, rng: random.Random) -> Draft | None:
     if chosen is None:
         return None
     i, j = chosen
-    a, b = scene.things[i], scene.things[j]
-    other = _with(scene, {i: _take(a, b, "size"), j: _take(b, a, "size")})
-    if not related("bigger", a, b) or not _drawable(other):
+    other = _swapped(scene, i, j, "size")
+    if not related("bigger", scene.things[i], scene.things[j]) or not _drawable(other):
         return None
     return _tell(scene, other, i, j, ("bigger", "smaller"), rng)
 
@@ -148,10 +155,10 @@ def _mirrored(scene: Scene, across: bool) -> Scene:
 
 def _related(scene: Scene, rng: random.Random) -> Draft | None:
     """Mirrored pictures: left of or right of, above or below."""
-    facts = [f for f in facts_of(scene).relations if f[0] in ("left", "right", "above", "below")]
-    if not facts:
+    fact = _fact(scene, rng, *_PLACINGS)
+    if fact is None:
         return None
-    name, i, j = rng.choice(facts)
+    name, i, j = fact
     other = _mirrored(scene, name in ("left", "right"))
     return _tell(scene, other, i, j, (name, CONVERSE[name]), rng)
 
@@ -176,10 +183,10 @@ def _argued(scene: Scene, rng: random.Random) -> Draft | None:
 
 def _layered(scene: Scene, rng: random.Random) -> Draft | None:
     """The two things of an occlusion change places in depth."""
-    facts = [f for f in facts_of(scene).relations if f[0] in ("front", "behind")]
-    if not facts:
+    fact = _fact(scene, rng, "front", "behind")
+    if fact is None:
         return None
-    name, i, j = rng.choice(facts)
+    name, i, j = fact
     a, b = scene.things[i], scene.things[j]
     other = _with(scene, {i: replace(a, depth=b.depth), j: replace(b, depth=a.depth)})
     return _tell(scene, other, i, j, (name, CONVERSE[name]), rng)
@@ -187,15 +194,15 @@ def _layered(scene: Scene, rng: random.Random) -> Draft | None:
 
 def _contained(scene: Scene, rng: random.Random) -> Draft | None:
     """A thing inside a hollow one leaves it for a place beside it."""
-    facts = [f for f in facts_of(scene).relations if f[0] == "inside"]
-    if not facts:
+    fact = _fact(scene, rng, "inside")
+    if fact is None:
         return None
-    _, i, j = rng.choice(facts)
+    _, i, j = fact
     inner = scene.things[i]
     x, y = spot(rng, inner.radius, anchored=False)
     moved = replace(inner, x=x, y=y)
     other = _with(scene, {i: moved})
-    placed = [n for n in ("left", "right", "above", "below") if related(n, moved, scene.things[j])]
+    placed = [n for n in _PLACINGS if related(n, moved, scene.things[j])]
     free = all(apart(moved, t) for k, t in enumerate(scene.things) if k != i)
     if not placed or not free:
         return None
@@ -214,8 +221,7 @@ def _placed(scene: Scene, rng: random.Random) -> Draft | None:
     for across, words in ((True, ("left", "right")), (False, ("top", "bottom"))):
         if any(word in name for word in words):
             other = _mirrored(other, across)
-    swap = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
-    opposite = " ".join(swap[word] for word in name.split())
+    opposite = " ".join(OPPOSITE[word] for word in name.split())
     said = mention(thing, rng, rng.choice((0, 1, 1)))
     first, second = ((Exists(extend(said, Position(place))),) for place in (name, opposite))
     return other, first, second
@@ -328,20 +334,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 # --- Minimal pairs of scenes: two pictures, two captions, each true of its own picture only. ---
 
 _ATTEMPTS = 3000
-_ORACLE = Oracle()
 
 
 @dataclass(frozen=True, slots=True)
 class WorldPair:
-    """Two scenes and two captions, each true of its own scene only.
-
-    Args:
-        scene_a: First scene.
-        scene_b: Second scene.
-        caption_a: True of scene_a and false of scene_b.
-        caption_b: True of scene_b and false of scene_a.
-        skill: What tells them apart.
-    """
+    """Two scenes and two captions, each true of its own scene only. skill: what tells them apart,
+    a key of `TAUGHT_SKILLS`."""
 
     scene_a: Scene
     scene_b: Scene
@@ -354,18 +352,8 @@ def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "t
     """A minimal pair, a function of the arguments; the oracle has judged all four cases.
 
     In ordinary splits neither scene shows a held-out compound; in the others one of them may be
-    all that does.
-
-    Args:
-        config: The world.
-        seed: Of the world.
-        index: Number of the pair.
-        skill: What tells the two scenes apart, a key of `TAUGHT_SKILLS`.
-        split: Split of the scenes.
-
-    Raises:
-        UsageError: For an unknown skill or split.
-        CompoclipError: When the config leaves no such pair.
+    all that does. Raises UsageError for an unknown skill or split, CompoclipError when the config
+    leaves no such pair.
     """
     if skill not in TAUGHT_SKILLS:
         raise UsageError(f"world: unknown pair skill {skill!r}; known: {', '.join(TAUGHT_SKILLS)}")
@@ -402,9 +390,9 @@ def edited(
         Wording(random.Random(style), variants=0.5, colour_first=colour_first).caption(form)
         for form in forms
     )
-    if not _known(other, config) or not _in_split(scene, other, config, split):
+    if not _known(other, config) or not belongs(split, config, scene, other):
         return None
-    if not _separates(scene, other, first, second):
+    if not _separated([(first, scene), (second, other)]):
         return None
     return WorldPair(scene, other, first, second, skill)
 
@@ -416,48 +404,34 @@ def neighbours(
 
     The first caption says how two things, each with its colour, are placed. The second scene
     exchanges their colours, the third is mirrored. In the fourth one of the things is of another
-    kind or, at odd numbers, absent, which its caption says.
-
-    Args:
-        config: The world.
-        seed: Of the world.
-        index: Number of the group; the result is a function of the arguments.
-        split: Split of the scenes.
-
-    Returns:
-        The captions and scenes; None when this draw gives no such scenes.
+    kind or, at odd numbers, absent, which its caption says. A function of the arguments; index:
+    number of the group. Returns captions and scenes; None when this draw gives no such scenes.
     """
     rng = generator("neighbours", seed, split, index)
     shaped = replace(config, **SHAPES["swap-colour"], inside=0.0, occlusion=0.0)
     scene = draw_scene(shaped, rng, split)
-    facts = facts_of(scene).relations if scene is not None else ()
-    placed = [fact for fact in facts if fact[0] in ("left", "right", "above", "below")]
-    if scene is None or not placed:
+    fact = _fact(scene, rng, *_PLACINGS) if scene is not None else None
+    if scene is None or fact is None:
         return None
-    name, i, j = rng.choice(placed)
-    a, b = scene.things[i], scene.things[j]
+    name, i, j = fact
+    b = scene.things[j]
     absent = [k for k in config.known_kinds if k not in {t.kind for t in scene.things}]
-    kind = rng.choice([k for k in absent if not KINDS[k].hollow])
-    exchanged = {i: _take(a, b, "colour"), j: _take(b, a, "colour")}
-    mirrored = _mirrored(scene, name in ("left", "right"))
+    other = replace(b, kind=rng.choice([k for k in absent if not KINDS[k].hollow]))
     drafts = [
-        (scene, name, a, b),
-        (_with(scene, exchanged), name, exchanged[i], exchanged[j]),
-        (mirrored, CONVERSE[name], a, b),
+        (scene, name),
+        (_swapped(scene, i, j, "colour"), name),
+        (_mirrored(scene, name in ("left", "right")), CONVERSE[name]),
+        *([] if index % 2 else [(_with(scene, {j: other}), name)]),
     ]
-    last = []
+    said = [
+        (shown, extend(_say(one, "colour"), Relation(relation, _say(two, "colour"))))
+        for shown, relation in drafts
+        for one, two in [(shown.things[i], shown.things[j])]
+    ]
     if index % 2:
         without = replace(scene, things=tuple(t for t in scene.things if t is not b))
         denied = Lacking(replace(_say(b), quantifier=Quantifier.NONE))
-        last = [(without, extend(_say(a, "colour"), denied))]
-    else:
-        other = replace(b, kind=kind)
-        drafts.append((_with(scene, {j: other}), name, a, other))
-    said: list[tuple[Scene, NounPhrase]] = [
-        (shown, extend(_say(one, "colour"), Relation(relation, _say(two, "colour"))))
-        for shown, relation, one, two in drafts
-    ]
-    said += last
+        said.append((without, extend(_say(scene.things[i], "colour"), denied)))
     style = rng.randrange(2**32)
     found = [
         (Wording(random.Random(style)).caption((Exists(phrase),)), shown) for shown, phrase in said
@@ -465,12 +439,7 @@ def neighbours(
     fits = all(
         _drawable(s) and _known(s, config) and not any(held_out_in(s, config)) for _, s in found
     )
-    own = all(
-        _ORACLE.verdict(text, shown).truth is (Truth.TRUE if at == place else Truth.FALSE)
-        for at, (text, _) in enumerate(found)
-        for place, (_, shown) in enumerate(found)
-    )
-    return found if fits and own else None
+    return found if fits and _separated(found) else None
 
 
 def _known(scene: Scene, config: WorldConfig) -> bool:
@@ -479,22 +448,12 @@ def _known(scene: Scene, config: WorldConfig) -> bool:
     return all(t.kind in kinds and t.colour in colours for t in scene.things)
 
 
-def _in_split(a: Scene, b: Scene, config: WorldConfig, split: str) -> bool:
-    found = [held_out_in(scene, config) for scene in (a, b)]
-    if split in ORDINARY:
-        return not any(pairs or triples for pairs, triples in found)
-    return any(found[i][split != "novel-attribute"] for i in (0, 1))
-
-
-def _separates(a: Scene, b: Scene, first: str, second: str) -> bool:
+def _separated(found: Sequence[tuple[str, Scene]]) -> bool:
+    """True if every caption is true of its own scene and false of all others."""
     return all(
-        _ORACLE.verdict(text, scene).truth is truth
-        for text, scene, truth in (
-            (first, a, Truth.TRUE),
-            (second, b, Truth.TRUE),
-            (first, b, Truth.FALSE),
-            (second, a, Truth.FALSE),
-        )
+        (is_true if own is shown else is_false)(text, shown)
+        for text, own in found
+        for _, shown in found
     )
 
 

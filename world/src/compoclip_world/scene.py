@@ -10,18 +10,11 @@ from compoclip_world.vocabulary import COLOURS, KINDS
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One object. Lengths are shares of the image side; x runs right, y runs down.
+    """One object, in the words of `vocabulary`. Lengths are shares of the image side.
 
-    Args:
-        kind: A key of `vocabulary.KINDS`.
-        colour: A key of `COLOURS`.
-        size: A key of `SIZES`.
-        pattern: A key of `PATTERNS`.
-        x: Of the centre.
-        y: Of the centre.
-        radius: Half the side of the square its icon is drawn in.
-        depth: 0 is nearest to the viewer; nearer things are drawn over farther ones.
-        shade: Brightness shift in 8-bit steps, never enough to change the colour's name.
+    x, y: the centre, right and down. radius: half the side of the square its icon is drawn in.
+    depth: 0 is nearest to the viewer; nearer things are drawn over farther ones. shade: brightness
+    shift in 8-bit steps, never enough to change the colour's name.
     """
 
     kind: str
@@ -46,12 +39,7 @@ class Backdrop:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that is in the picture, and nothing else (closed world).
-
-    Args:
-        things: The objects.
-        backdrop: The background.
-    """
+    """Everything that is in the picture, and nothing else (closed world)."""
 
     things: tuple[Thing, ...]
     backdrop: Backdrop

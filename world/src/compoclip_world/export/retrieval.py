@@ -14,13 +14,12 @@ from compoclip_world.edits import nodes_of
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.export.sugarcrepe import photos
 from compoclip_world.logic import Form, NounPhrase, Quantifier
-from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.oracle import is_false
 from compoclip_world.scene import Scene
 
 _EACH = 5
 _CANDIDATES = 16
 _SPARE = 2.0
-_ORACLE = Oracle()
 # Captions that tell little are not drawn at all.
 _WEIGHTS = (
     ("object", 0.0),
@@ -100,8 +99,7 @@ def own_captions(
             continue
         needed = needed_kinds(caption.form)
         if not any(
-            needed <= {thing.kind for thing in other.things}
-            and _ORACLE.verdict(caption.form, other).truth is not Truth.FALSE
+            needed <= {thing.kind for thing in other.things} and not is_false(caption.form, other)
             for i, other in enumerate(scenes)
             if i != index
         ) and accepted(caption.text, len(found)):

@@ -27,14 +27,14 @@ from compoclip_world.logic import (
     Quantifier,
     Relation,
 )
-from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.oracle import is_false as is_false
+from compoclip_world.oracle import is_true as is_true
 from compoclip_world.parser import parse
 from compoclip_world.sampling import names_held_out
 from compoclip_world.scene import Scene, WorldConfig
 from compoclip_world.vocabulary import FAMILIES, KINDS, SYNONYMS, VALUES, usual, with_article
 from compoclip_world.wording import Wording
 
-_ORACLE = Oracle()
 _TRIES = 6
 _FAR = 60
 _GENERAL = ("object", "conjunction", "relation", "position", "predicate")
@@ -233,16 +233,6 @@ def _can_be(node: Node) -> bool:
                 if not all(KINDS[kind].hollow for kind in outer):
                     return False
     return True
-
-
-def is_true(text: str, scene: Scene) -> bool:
-    """True if the oracle says TRUE."""
-    return _ORACLE.verdict(text, scene).truth is Truth.TRUE
-
-
-def is_false(text: str, scene: Scene) -> bool:
-    """True if the oracle says FALSE."""
-    return _ORACLE.verdict(text, scene).truth is Truth.FALSE
 
 
 def changed_words(text: str, other: str) -> tuple[str, str]:
