@@ -36,12 +36,6 @@ from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
 
 # The parts of a step, in the order in which they come.
-PARTS = (
-    *("texts", "pixels", "images", "captions", "join", "losses", "backward"),
-    *("take", "clip", "optimiser", "rest"),
-)
-PREAMBLE = ("take", "texts")
-COUNTED = (2, 3, 4)  # steps whose operations are counted, and which are not timed
 _MEANING = {
     "texts": "copy the buffer of texts, cut it into views",
     "pixels": "normalise pixels",
@@ -55,6 +49,9 @@ _MEANING = {
     "optimiser": "AdamW",
     "rest": "the loop itself, with a line of the log",
 }
+PARTS = tuple(_MEANING)
+PREAMBLE = ("take", "texts")
+COUNTED = (2, 3, 4)  # steps whose operations are counted, and which are not timed
 
 
 class StepTimes:

@@ -66,7 +66,8 @@ def text_rows(
     def work(way: str) -> tuple[float, float]:
         """Positions through the tower, and TFLOP."""
         if way == "theirs":
-            shapes, positions = [tuple(batch.shape) for batch in ids], sum(map(torch.numel, ids))
+            shapes = [(len(batch), batch.shape[1]) for batch in ids]
+            positions = sum(map(torch.numel, ids))
         else:
             plans = [encoder.text_planner().inputs(batch, bool(way)) for batch in ids]
             groups = (group for plan in plans for group in plan.groups)

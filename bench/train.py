@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -235,7 +235,7 @@ def step_rows(
     everything = sum(map(len, separate_forwards(batch, method.kinds)[0]))
     texts, context = len(batch.block.texts), tokenize.context_length
     ours = inputs.positions if encoder.text_planner().causal else everything * context
-    work = {
+    work: dict[str, Mapping[str, float]] = {
         "processor s": spent,
         "positions": {"plain": everything * context, "ours": ours, "released": texts * context},
         "TFLOP": operations,

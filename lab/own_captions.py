@@ -312,8 +312,8 @@ def half_truths(
     for kind, name, each in items:
         texts = (each.short, each.full, each.half)
         labels = {"foil": each.foil}
-        place = files.image_path(folder, name, f"{path}: photo {name!r:.80}")
-        images = (ImageRef(place, upright=True),)
+        image = files.image_path(folder, name, f"{path}: photo {name!r:.80}")
+        images = (ImageRef(image, upright=True),)
         yield Case(f"{kind}/{name}", Form.HALF_TRUTH, images, texts, kind, labels=labels)
 
 

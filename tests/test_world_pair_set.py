@@ -41,28 +41,6 @@ def test_twins_name_each_other(tmp_path: Path) -> None:
     assert (tmp_path / "set" / last["image"]).read_bytes() == png_bytes(made.scene_a, 32)
 
 
-def test_bytes_do_not_depend_on_the_workers(tmp_path: Path) -> None:
-    for workers in (1, 2):
-        write_pair_set(tmp_path / str(workers), PairSet(CONFIG, SKILLS), workers)
-    one, two = (
-        {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-        for folder in (tmp_path / "1", tmp_path / "2")
-    )
-    assert one == two
-    assert len(one) == 12
-
-
-def test_places_of_two_things_are_exchanged() -> None:
-    sides = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
-    for i in range(8):
-        made = pair(CONFIG, 0, i, "swap-place")
-        turned = " ".join(sides.get(word, word) for word in made.caption_a.split())
-        assert made.caption_b == turned
-        assert sum(word in sides for word in turned.split()) == 2
-        oracle = Oracle()
-        assert oracle.verdict(made.caption_a, made.scene_b).truth is Truth.FALSE
-
-
 def test_no_false_caption_is_true_by_a_small_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [pair(bundled_world(), 0, i, "relation") for i in range(150)]
     monkeypatch.setattr(geometry, "_ahead", lambda along, across: along > 0)

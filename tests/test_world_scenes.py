@@ -268,16 +268,10 @@ def test_words():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"inside": 1.5}, "inside"),
-        ({"size": 4}, "size"),
-        ({"objects": ()}, "objects"),
-        ({"objects": (0.0, 0.0)}, "objects"),
-    ],
+    "change", [{"inside": 1.5}, {"size": 4}, {"objects": ()}, {"objects": (0.0, 0.0)}]
 )
-def test_bad_configs_are_refused(change, message):
-    with pytest.raises(UsageError, match=message):
+def test_bad_configs_are_refused(change):
+    with pytest.raises(UsageError, match=next(iter(change))):
         WorldConfig(**change)
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip_world.geometry import POSITIONS, located, related
 from compoclip_world.logic import (
     Attribute,
@@ -25,6 +25,7 @@ from compoclip_world.logic import (
 )
 from compoclip_world.sampling import generator, held_out_attributes
 from compoclip_world.scene import Scene, Thing, WorldConfig
+from compoclip_world.vocabulary import require_known
 from compoclip_world.wording import Wording
 
 _PREFIXES = ("a picture of ", "an image of ", "a drawing of ")
@@ -57,13 +58,9 @@ class Facts:
     """Facts about a scene, computed once for all its captions."""
 
     scene: Scene
+    things: tuple[Thing, ...]
     positions: tuple[tuple[str, ...], ...]
     relations: tuple[tuple[str, int, int], ...]
-
-    @property
-    def things(self) -> tuple[Thing, ...]:
-        """The things of the scene."""
-        return self.scene.things
 
 
 def facts_of(scene: Scene) -> Facts:
@@ -81,7 +78,7 @@ def facts_of(scene: Scene) -> Facts:
         if related(name, a, b) and not (name == "same colour" and a.kind == b.kind)
     )
     positions = tuple(tuple(p for p in POSITIONS if located(p, t)) for t in things)
-    return Facts(scene, positions, relations)
+    return Facts(scene, things, positions, relations)
 
 
 def fits(thing: Thing, kind: str | None, attributes: tuple[Attribute, ...]) -> bool:
@@ -326,10 +323,7 @@ def captions_for(
     """
     weights = {name: weight for name, (weight, _) in CAPTION_TYPES.items()}
     for name, weight in config.caption_weights:
-        if name not in weights:
-            raise UsageError(
-                f"world: unknown caption type {name!r}; known: {', '.join(CAPTION_TYPES)}"
-            )
+        require_known("caption type", (name,), CAPTION_TYPES)
         weights[name] = weight
     first = scene.things[0]
     rng = generator("captions", seed, index, first.x, first.y)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any, cast
 
-from compoclip.errors import UsageError
 from compoclip_world.captions import WorldCaption
 from compoclip_world.geometry import CONVERSE, POSITIONS
 from compoclip_world.logic import (
@@ -19,11 +18,13 @@ from compoclip_world.logic import (
     Form,
     Lacking,
     Modifier,
+    Node,
     NounPhrase,
     Position,
     Quantifier,
     Relation,
-    Statement,
+    children,
+    nodes_of,
 )
 from compoclip_world.oracle import is_false, is_true
 from compoclip_world.scene import Scene
@@ -33,40 +34,12 @@ from compoclip_world.vocabulary import (
     KINDS,
     NUMERALS,
     VALUES,
+    require_known,
 )
 from compoclip_world.wording import Wording
 
-Node = Statement | Modifier | NounPhrase
-
 OPPOSITE = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
 _PLACING = ("left", "right", "above", "below")
-
-
-def _children(node: Node) -> tuple[Node, ...]:
-    match node:
-        case Exists(phrase):
-            return (phrase,)
-        case Claim(subject, modifiers):
-            return (subject, *modifiers)
-        case NounPhrase():
-            return node.modifiers
-        case Relation() | Lacking():
-            return (node.object,)
-    return ()
-
-
-def nodes_of(form: Form) -> list[Node]:
-    """All statements, noun phrases and modifiers of the form, outermost first."""
-    found: list[Node] = []
-
-    def visit(node: Node) -> None:
-        found.append(node)
-        for child in _children(node):
-            visit(child)
-
-    for statement in form:
-        visit(statement)
-    return found
 
 
 def substitute(form: Form, changes: dict[int, Node]) -> Form:
@@ -77,19 +50,19 @@ def substitute(form: Form, changes: dict[int, Node]) -> Form:
         nonlocal place
         place += 1
         here = place
-        children = tuple(visit(child) for child in _children(node))
+        parts = tuple(visit(child) for child in children(node))
         if here in changes:
             return changes[here]
         match node:
             case Exists():
-                return Exists(cast(NounPhrase, children[0]))
+                return Exists(cast(NounPhrase, parts[0]))
             case Claim():
-                modifiers = cast(tuple[Modifier, ...], children[1:])
-                return Claim(cast(NounPhrase, children[0]), modifiers)
+                modifiers = cast(tuple[Modifier, ...], parts[1:])
+                return Claim(cast(NounPhrase, parts[0]), modifiers)
             case NounPhrase():
-                return replace(node, modifiers=cast(tuple[Modifier, ...], children))
+                return replace(node, modifiers=cast(tuple[Modifier, ...], parts))
             case Relation() | Lacking():
-                return replace(node, object=cast(NounPhrase, children[0]))
+                return replace(node, object=cast(NounPhrase, parts[0]))
         return node
 
     return cast(Form, tuple(visit(statement) for statement in form))
@@ -220,12 +193,10 @@ def replacements_of_positions(node: Node) -> Iterator[Node]:
 def replacements_of_backgrounds(node: Node) -> Iterator[Node]:
     """Forms with the colour, or else the texture, of the background replaced."""
     if isinstance(node, Background):
-        family, values = "colour", [*BACKDROP_COLOURS]
-        if not node.colour:
-            family, values = "texture", [*BACKDROP_TEXTURES]
-        yield from (
-            replace(node, **{family: each}) for each in values if each != getattr(node, family)
-        )
+        if node.colour:
+            yield from (replace(node, colour=c) for c in BACKDROP_COLOURS if c != node.colour)
+        else:
+            yield from (replace(node, texture=t) for t in BACKDROP_TEXTURES if t != node.texture)
 
 
 # --- Captions that differ in one thing: hard negatives and hard positives of a caption. ---
@@ -272,13 +243,9 @@ def hard_negative(
 
     Both texts are worded anew in the same way, so that they differ by the edit alone. The oracle
     has judged the first TRUE and the second FALSE. A "word-order" negative is a scrambled text,
-    which the oracle must not judge TRUE.
-
-    Raises:
-        UsageError: For an unknown skill.
+    which the oracle must not judge TRUE. Raises UsageError for an unknown skill.
     """
-    if skill not in NEGATIVE_SKILLS:
-        raise UsageError(f"world: unknown skill {skill!r}; known: {', '.join(NEGATIVE_SKILLS)}")
+    require_known("skill", (skill,), NEGATIVE_SKILLS)
     style = rng.randrange(2**32)
     text = _worded(caption.form, style)
     if not is_true(text, scene):
@@ -315,8 +282,7 @@ def hard_positive(
     positions), "converse" ("a star left of a mug" as "a mug right of a star") or "and-swap" (the
     statements joined by "and" in reverse). Raises UsageError for another one.
     """
-    if rule not in POSITIVE_RULES:
-        raise UsageError(f"world: unknown rule {rule!r}; known: {', '.join(POSITIVE_RULES)}")
+    require_known("rule", (rule,), POSITIVE_RULES)
     style = rng.randrange(2**32)
     form: Form | None = caption.form
     if rule == "converse":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.console import track
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
 from compoclip_world.captions import extend, facts_of, mention
 from compoclip_world.dataset import mapper, png_bytes
@@ -39,7 +39,14 @@ from compoclip_world.sampling import (
     spot,
 )
 from compoclip_world.scene import Scene, Thing, WorldConfig
-from compoclip_world.vocabulary import BACKDROP_COLOURS, KINDS, SIZES, can_show, clashes
+from compoclip_world.vocabulary import (
+    BACKDROP_COLOURS,
+    KINDS,
+    SIZES,
+    can_show,
+    clashes,
+    require_known,
+)
 from compoclip_world.wording import Wording
 
 # --- The skills of minimal pairs: how one scene becomes another, and what tells them apart. ---
@@ -54,17 +61,28 @@ def _with(scene: Scene, changes: dict[int, Thing]) -> Scene:
     return replace(scene, things=things)
 
 
-def _two(scene: Scene, rng: random.Random) -> tuple[int, int] | None:
+class _UnfitError(Exception):
+    """The scene offers no edit of the skill."""
+
+
+def _need(holds: object) -> None:
+    if not holds:
+        raise _UnfitError
+
+
+def _two(scene: Scene, rng: random.Random) -> tuple[int, int]:
     """Two things of different kinds."""
     things = scene.things
     found = [(i, j) for i, a in enumerate(things) for j, b in enumerate(things) if a.kind != b.kind]
-    return rng.choice(found) if found else None
+    _need(found)
+    return rng.choice(found)
 
 
-def _fact(scene: Scene, rng: random.Random, *names: str) -> tuple[str, int, int] | None:
+def _fact(scene: Scene, rng: random.Random, *names: str) -> tuple[str, int, int]:
     """A (relation, subject, object) fact of the scene with one of these relations."""
     facts = [fact for fact in facts_of(scene).relations if fact[0] in names]
-    return rng.choice(facts) if facts else None
+    _need(facts)
+    return rng.choice(facts)
 
 
 def _say(thing: Thing, *families: str) -> NounPhrase:
@@ -72,18 +90,14 @@ def _say(thing: Thing, *families: str) -> NounPhrase:
     return NounPhrase(frozenset((thing.kind,)), thing.kind, said)
 
 
-def _bound(family: str) -> Callable[[Scene, random.Random], Draft | None]:
+def _bound(family: str) -> Callable[[Scene, random.Random], Draft]:
     """Binding: two things exchange their colour, size or pattern."""
 
-    def draft(scene: Scene, rng: random.Random) -> Draft | None:
-        chosen = _two(scene, rng)
-        if chosen is None:
-            return None
-        i, j = chosen
+    def draft(scene: Scene, rng: random.Random) -> Draft:
+        i, j = _two(scene, rng)
         other = _swapped(scene, i, j, family)
-        alike = getattr(scene.things[i], family) == getattr(scene.things[j], family)
-        if alike or not _drawable(other):
-            return None
+        _need(getattr(scene.things[i], family) != getattr(scene.things[j], family))
+        _need(_drawable(other))
         forms = [
             (Exists(_say(s.things[i], family)), Exists(_say(s.things[j], family)))
             for s in (scene, other)
@@ -120,15 +134,11 @@ def _drawable(scene: Scene) -> bool:
     return True
 
 
-def _compared(scene: Scene, rng: random.Random) -> Draft | None:
+def _compared(scene: Scene, rng: random.Random) -> Draft:
     """Two things exchange their sizes: which one is bigger."""
-    chosen = _two(scene, rng)
-    if chosen is None:
-        return None
-    i, j = chosen
+    i, j = _two(scene, rng)
     other = _swapped(scene, i, j, "size")
-    if not related("bigger", scene.things[i], scene.things[j]) or not _drawable(other):
-        return None
+    _need(related("bigger", scene.things[i], scene.things[j]) and _drawable(other))
     return _tell(scene, other, i, j, ("bigger", "smaller"), rng)
 
 
@@ -153,69 +163,51 @@ def _mirrored(scene: Scene, across: bool) -> Scene:
     )
 
 
-def _related(scene: Scene, rng: random.Random) -> Draft | None:
+def _related(scene: Scene, rng: random.Random) -> Draft:
     """Mirrored pictures: left of or right of, above or below."""
-    fact = _fact(scene, rng, *_PLACINGS)
-    if fact is None:
-        return None
-    name, i, j = fact
+    name, i, j = _fact(scene, rng, *_PLACINGS)
     other = _mirrored(scene, name in ("left", "right"))
     return _tell(scene, other, i, j, (name, CONVERSE[name]), rng)
 
 
-def _argued(scene: Scene, rng: random.Random) -> Draft | None:
+def _argued(scene: Scene, rng: random.Random) -> Draft:
     """Mirrored pictures told with the same relation: who is left of whom."""
-    drafted = _related(scene, rng)
-    if drafted is None:
-        return None
-    other, first, _ = drafted
-    outer = first[0]
-    if not isinstance(outer, Exists):
-        return None
-    link = outer.phrase.modifiers[-1]
-    if not isinstance(link, Relation) or link.object.kinds == outer.phrase.kinds:
-        return None
-    inner = replace(outer.phrase, modifiers=outer.phrase.modifiers[:-1])
-    turned = replace(link, object=inner)
-    second = extend(link.object, turned)
-    return other, first, (Exists(second),)
+    other, first, _ = _related(scene, rng)
+    match first:
+        case (Exists(NounPhrase(kinds, modifiers=(*rest, Relation() as link)) as outer),):
+            _need(link.object.kinds != kinds)
+            turned = replace(link, object=replace(outer, modifiers=tuple(rest)))
+            return other, first, (Exists(extend(link.object, turned)),)
+    raise _UnfitError
 
 
-def _layered(scene: Scene, rng: random.Random) -> Draft | None:
+def _layered(scene: Scene, rng: random.Random) -> Draft:
     """The two things of an occlusion change places in depth."""
-    fact = _fact(scene, rng, "front", "behind")
-    if fact is None:
-        return None
-    name, i, j = fact
+    name, i, j = _fact(scene, rng, "front", "behind")
     a, b = scene.things[i], scene.things[j]
     other = _with(scene, {i: replace(a, depth=b.depth), j: replace(b, depth=a.depth)})
     return _tell(scene, other, i, j, (name, CONVERSE[name]), rng)
 
 
-def _contained(scene: Scene, rng: random.Random) -> Draft | None:
+def _contained(scene: Scene, rng: random.Random) -> Draft:
     """A thing inside a hollow one leaves it for a place beside it."""
-    fact = _fact(scene, rng, "inside")
-    if fact is None:
-        return None
-    _, i, j = fact
+    _, i, j = _fact(scene, rng, "inside")
     inner = scene.things[i]
     x, y = spot(rng, inner.radius, anchored=False)
     moved = replace(inner, x=x, y=y)
     other = _with(scene, {i: moved})
     placed = [n for n in _PLACINGS if related(n, moved, scene.things[j])]
     free = all(apart(moved, t) for k, t in enumerate(scene.things) if k != i)
-    if not placed or not free:
-        return None
+    _need(placed and free)
     return _tell(scene, other, i, j, ("inside", rng.choice(placed)), rng)
 
 
-def _placed(scene: Scene, rng: random.Random) -> Draft | None:
+def _placed(scene: Scene, rng: random.Random) -> Draft:
     """Mirrored pictures: a thing at one place of the picture or at the opposite one."""
     i = rng.randrange(len(scene.things))
     thing = scene.things[i]
     names = [p for p in POSITIONS if p != "middle" and located(p, thing)]
-    if not names:
-        return None
+    _need(names)
     name = max(names, key=lambda p: (" " in p) + 1.5 * rng.random())
     other = scene
     for across, words in ((True, ("left", "right")), (False, ("top", "bottom"))):
@@ -227,18 +219,15 @@ def _placed(scene: Scene, rng: random.Random) -> Draft | None:
     return other, first, second
 
 
-def _both_placed(scene: Scene, rng: random.Random) -> Draft | None:
+def _both_placed(scene: Scene, rng: random.Random) -> Draft:
     """Mirrored pictures told by the places of two things: which one is at which side."""
-    found = _two(scene, rng)
-    if found is None:
-        return None
+    i, j = _two(scene, rng)
     across = rng.random() < 0.5
     one, other = ("left", "right") if across else ("top", "bottom")
-    a, b = (scene.things[i] for i in found)
+    a, b = scene.things[i], scene.things[j]
     if located(other, a):
         one, other = other, one
-    if not (located(one, a) and located(other, b)):
-        return None
+    _need(located(one, a) and located(other, b))
     count = rng.choice((0, 1, 1))
     said = mention(a, rng, count), mention(b, rng, count)
     first, second = (
@@ -248,15 +237,14 @@ def _both_placed(scene: Scene, rng: random.Random) -> Draft | None:
     return _mirrored(scene, across), first, second
 
 
-def _counted(scene: Scene, rng: random.Random) -> Draft | None:
+def _counted(scene: Scene, rng: random.Random) -> Draft:
     """One of several alike things is taken away."""
     alike = [
         t
         for t in scene.things
         if sum((o.kind, o.colour) == (t.kind, t.colour) for o in scene.things) > 1
     ]
-    if not alike:
-        return None
+    _need(alike)
     gone = rng.choice(alike)
     other = replace(scene, things=tuple(t for t in scene.things if t is not gone))
     families = rng.choice(((), ("colour",), ("colour",)))
@@ -270,7 +258,7 @@ def _counted(scene: Scene, rng: random.Random) -> Draft | None:
     return other, forms[0], forms[1]
 
 
-def _exchanged(scene: Scene, rng: random.Random) -> Draft | None:
+def _exchanged(scene: Scene, rng: random.Random) -> Draft:
     """One thing becomes a thing of another kind."""
     i = rng.randrange(len(scene.things))
     thing = scene.things[i]
@@ -278,25 +266,23 @@ def _exchanged(scene: Scene, rng: random.Random) -> Draft | None:
     fitting = [k for k, spec in KINDS.items() if spec.solid == KINDS[thing.kind].solid]
     kinds = [k for k in fitting if k not in present and not KINDS[k].hollow]
     other = _with(scene, {i: replace(thing, kind=rng.choice(kinds))})
-    if KINDS[thing.kind].hollow or not _drawable(other):
-        return None
+    _need(not KINDS[thing.kind].hollow and _drawable(other))
     families = rng.choice(((), ("colour",)))
     first, second = ((Exists(_say(s.things[i], *families)),) for s in (scene, other))
     return other, first, second
 
 
-def _backed(scene: Scene, rng: random.Random) -> Draft | None:
+def _backed(scene: Scene, rng: random.Random) -> Draft:
     """Return the scene on another background."""
     colours = [c for c in BACKDROP_COLOURS if c != scene.backdrop.colour]
     other = replace(scene, backdrop=replace(scene.backdrop, colour=rng.choice(colours)))
-    if not _drawable(other):
-        return None
+    _need(_drawable(other))
     said = mention(rng.choice(scene.things), rng, 1)
     first, second = ((Exists(extend(said, Background(s.backdrop.colour))),) for s in (scene, other))
     return other, first, second
 
 
-PAIR_SKILLS: dict[str, Callable[[Scene, random.Random], Draft | None]] = {
+PAIR_SKILLS: dict[str, Callable[[Scene, random.Random], Draft]] = {
     "swap-colour": _bound("colour"),
     "swap-size": _bound("size"),
     "swap-pattern": _bound("pattern"),
@@ -355,10 +341,8 @@ def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "t
     all that does. Raises UsageError for an unknown skill or split, CompoclipError when the config
     leaves no such pair.
     """
-    if skill not in TAUGHT_SKILLS:
-        raise UsageError(f"world: unknown pair skill {skill!r}; known: {', '.join(TAUGHT_SKILLS)}")
-    if split not in SPLITS:
-        raise UsageError(f"world: unknown split {split!r}; known: {', '.join(SPLITS)}")
+    require_known("pair skill", (skill,), TAUGHT_SKILLS)
+    require_known("split", (split,), SPLITS)
     rng = generator("pair", seed, split, skill, index)
     shaped = replace(config, **SHAPES.get(skill, {}))
     for _ in range(_ATTEMPTS):
@@ -374,6 +358,14 @@ def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "t
     )
 
 
+def drafted(scene: Scene, skill: str, rng: random.Random) -> Draft | None:
+    """One edit of a scene, not judged yet; None when the scene offers none of the skill."""
+    try:
+        return TAUGHT_SKILLS[skill](scene, rng)
+    except _UnfitError:
+        return None
+
+
 def edited(
     scene: Scene, config: WorldConfig, skill: str, rng: random.Random, split: str = "train"
 ) -> WorldPair | None:
@@ -381,10 +373,10 @@ def edited(
 
     One attempt with `rng`; the edited scene belongs to the split as `pair` says.
     """
-    drafted = TAUGHT_SKILLS[skill](scene, rng)
-    if drafted is None:
+    draft = drafted(scene, skill, rng)
+    if draft is None:
         return None
-    other, *forms = drafted
+    other, *forms = draft
     style, colour_first = rng.randrange(2**32), rng.random() < 0.4
     first, second = (
         Wording(random.Random(style), variants=0.5, colour_first=colour_first).caption(form)
@@ -410,10 +402,12 @@ def neighbours(
     rng = generator("neighbours", seed, split, index)
     shaped = replace(config, **SHAPES["swap-colour"], inside=0.0, occlusion=0.0)
     scene = draw_scene(shaped, rng, split)
-    fact = _fact(scene, rng, *_PLACINGS) if scene is not None else None
-    if scene is None or fact is None:
+    try:
+        if scene is None:
+            return None
+        name, i, j = _fact(scene, rng, *_PLACINGS)
+    except _UnfitError:
         return None
-    name, i, j = fact
     b = scene.things[j]
     absent = [k for k in config.known_kinds if k not in {t.kind for t in scene.things}]
     other = replace(b, kind=rng.choice([k for k in absent if not KINDS[k].hollow]))

@@ -174,6 +174,19 @@ _SCREEN_RELATIONS = frozenset(("touching", "inside", "front", "above", "with"))
 """Relation readings of the words that put a thing before a background ("on", "against", ...)."""
 _PHRASE = frozenset((Mark.ADJECTIVE, Mark.NOUN, Mark.BACKGROUND, Mark.PLACE, Mark.WORD))
 _PREDICATE = frozenset((Mark.ADJECTIVE, Mark.RELATION, Mark.POSITION, Mark.NOT, Mark.LACKING))
+_COUNTED = {
+    "the": Quantifier.THE, "this": Quantifier.THE,
+    "exactly": Quantifier.EXACTLY, "at least": Quantifier.SOME,
+}  # fmt: skip
+"""Determiners that a number may follow."""
+_DETERMINERS: dict[str, tuple[Quantifier | None, int]] = {
+    **dict.fromkeys(("the", "this"), (Quantifier.THE, 1)),
+    **dict.fromkeys(("a pair of", "a couple of"), (Quantifier.EXACTLY, 2)),
+    **dict.fromkeys(("several", "a few"), (Quantifier.SOME, 3)),
+    **dict.fromkeys(("some", "any"), (None, 1)),
+    **dict.fromkeys(("a", "an"), (Quantifier.SOME, 1)),
+    "no": (Quantifier.NONE, 1),
+}
 _START = frozenset((Mark.DETERMINER, Mark.NUMBER))
 
 
@@ -398,22 +411,8 @@ class _Parser:
         if self._mark() is not Mark.DETERMINER:
             return None, 1
         word = self._take().text
-        counted = self._mark() is Mark.NUMBER
-        match word:
-            case "the" | "this":
-                number = NUMBERS[self._take().text] if counted else 1
-                return Quantifier.THE, number
-            case "exactly" | "at least" if counted:
-                kind = Quantifier.EXACTLY if word == "exactly" else Quantifier.SOME
-                return kind, NUMBERS[self._take().text]
-            case "no":
-                return Quantifier.NONE, 1
-            case "a pair of" | "a couple of":
-                return Quantifier.EXACTLY, 2
-            case "several" | "a few":
-                return Quantifier.SOME, 3
-            case "some" | "any":
-                return None, 1
-            case "a" | "an":
-                return Quantifier.SOME, 1
-        raise UngrammaticalError(f"cannot read {word!r}")
+        if word in _COUNTED and self._mark() is Mark.NUMBER:
+            return _COUNTED[word], NUMBERS[self._take().text]
+        if word not in _DETERMINERS:
+            raise UngrammaticalError(f"cannot read {word!r}")
+        return _DETERMINERS[word]

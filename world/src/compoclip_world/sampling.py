@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip_world.geometry import CENTRE, CONVERSE, EDGE, POSITIONS, related
 from compoclip_world.logic import Attribute, Claim, Exists, Form, Modifier, NounPhrase, Relation
 from compoclip_world.scene import Backdrop, Scene, Thing, WorldConfig
@@ -22,6 +22,7 @@ from compoclip_world.vocabulary import (
     SIZES,
     can_show,
     clashes,
+    require_known,
 )
 
 # --- Which compounds are kept out of ordinary splits, so that unseen compounds can be tested. ---
@@ -127,8 +128,7 @@ def _tables(config: WorldConfig) -> _Tables:
         (colours, COLOURS, "colour"),
         (backdrops, BACKDROP_COLOURS, "backdrop"),
     ):
-        if unknown := [word for word in given if word not in known]:
-            raise UsageError(f"world: unknown {name} {unknown[0]!r}; known: {', '.join(known)}")
+        require_known(name, given, known)
     held = held_out_attributes(config)
     fits = {b: [c for c in colours if not clashes(c, b)] for b in BACKDROP_COLOURS}
     if not any(fits[b] for b in backdrops):
@@ -163,8 +163,7 @@ def scene_for(config: WorldConfig, seed: int, split: str, index: int) -> Scene:
     Raises UsageError for an unknown split, CompoclipError when the config (a tiny subset of kinds
     or colours, say) leaves no scene for the split.
     """
-    if split not in SPLITS:
-        raise UsageError(f"world: unknown split {split!r}; known: {', '.join(SPLITS)}")
+    require_known("split", (split,), SPLITS)
     rng = generator("scene", seed, split, index)
     for _ in range(_ATTEMPTS):
         scene = draw_scene(config, rng, split)

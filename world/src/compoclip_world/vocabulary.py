@@ -7,11 +7,14 @@ such as "vehicle") live with the oracle, because captions never need them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from compoclip.errors import UsageError
 
 Rgb = tuple[int, int, int]
 
@@ -91,6 +94,13 @@ VALUES: dict[str, tuple[str, ...]] = {
 """Property -> its values."""
 
 _IRREGULAR_PLURALS = {"fish": "fish", "trout": "trout", "hare": "hares"}
+
+
+def require_known(what: str, words: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError when one of the words is none of the known ones."""
+    for word in words:
+        if word not in (names := tuple(known)):
+            raise UsageError(f"world: unknown {what} {word!r}; known: {', '.join(names)}")
 
 
 def pluralise(noun: str) -> str:
