@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.harness import Row, cpu_medians
+from bench.harness import OfCaptions, Row, cpu_medians
 from bench.made import captions_of
 from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.parser import parse
@@ -27,20 +26,18 @@ QUICK = ("--repeats=1", "--texts=1000")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(OfCaptions):
     """Rewrites per second of processor time on one core, from stored parses, against tagging each
     caption whenever it is rewritten, as training code of others does. A draw that finds no valid
     rewrite counts as one.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         texts: Captions to take, from the first (default: all).
         rewrites: Names joined by commas, or all.
         repeats: Timed passes after the one that fills the caches.
         tagger: Hanta, spacy or spacy:MODEL.
     """
 
-    captions: Path | None = None
     texts: int | None = None
     rewrites: str = "negclip,replace,bigram-shuffle"
     repeats: int = 3
@@ -72,20 +69,15 @@ def measure(options: Options, folder: Path) -> list[Row]:
         for text, record in zip(texts, records):
             decode(text, record)
 
-    works: list[Callable[[], None]] = [
-        partial(stored, 1),
-        partial(stored, TOGETHER),
-        online,
-        decoded,
-    ]
-    one, several, each, read = cpu_medians(works, options.repeats)
+    ways = {"one": partial(stored, 1), "several": partial(stored, TOGETHER)}
+    spent = cpu_medians({**ways, "online": online, "read": decoded}, options.repeats)
     draws = len(texts) * len(rewrites)
 
     def row(what: str, value: float, target: float | None = None) -> Row:
-        return Row(what, value, draws / each, _ONLINE, None, target, "ours", _LIMIT)
+        return Row(what, value, draws / spent["online"], _ONLINE, None, target, "ours", _LIMIT)
 
     return [
-        row("rewrites of stored parses, rewrites/CPU second", draws / one, _TARGET),
-        row(f"the same, {TOGETHER} epochs at once", TOGETHER * draws / several),
-        Row("stored parses read, captions/CPU second", len(texts) / read),
+        row("rewrites of stored parses, rewrites/CPU second", draws / spent["one"], _TARGET),
+        row(f"the same, {TOGETHER} epochs at once", TOGETHER * draws / spent["several"]),
+        Row("stored parses read, captions/CPU second", len(texts) / spent["read"]),
     ]

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.harness import Row
+from bench.harness import Row, Sampled
 from bench.made import caption_batch, drawn_captions
 from compoclip.config import Shown
 from compoclip.data.images import Single
@@ -56,7 +56,7 @@ def count_operations(
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sampled):
     """Floating point operations of a training step of a recipe, as a multiple of FSC-CLIP's.
 
     Counted, not timed, so the same on every machine. A tower that stays frozen is passed through
@@ -65,19 +65,15 @@ class Options:
 
     Args:
         recipes: Recipes that show each caption with its own image.
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         model: Anything `compoclip evaluate` takes.
         batch_size: Images a step.
-        seed: Seed of the draw.
     """
 
     recipes: Annotated[tuple[str, ...], Shown("RECIPE", positional=True)] = (
         *("clip-ft", "negclip", "degla", "compo"),
     )
-    captions: Path | None = None
     model: str = "random:ViT-B-32"
     batch_size: int = 8
-    seed: int = 0
 
 
 def measure(options: Options, folder: Path) -> list[Row]:

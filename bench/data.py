@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -20,7 +19,6 @@ from torchvision import transforms  # type: ignore[import-untyped]
 from bench.harness import Row, timed
 from bench.made import block_of, drawn_captions, narrow_model, write_samples
 from compoclip.captions.store import ParseStore
-from compoclip.data.decode import decode
 from compoclip.data.loader import BatchLoader
 from compoclip.data.pack import PackSpec, pack
 from compoclip.data.plan import StoredCaptions, TextPlan
@@ -28,7 +26,6 @@ from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import Request
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
-from compoclip.files import write_text
 from compoclip.methods.fsc_clip import PLAN
 from compoclip.models.preprocess import Preprocess
 
@@ -36,20 +33,6 @@ STAGES = ("read", "decode", "crop and resize", "stack", "normalise")
 PER_CORE = 250  # images a second: 4,000 on 16 cores
 PLAIN, WHOLE, DRAFT, PACKED = "PIL and torchvision", "originals, --no-draft", "originals", "pack"
 QUICK = ("--count=32", "--workers=0", "--repeats=2", "--texts=500")
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Milliseconds of an image by stage, of processor time of one process, the best of the repeats;
-    and bytes of an image on its way from a worker, on average."""
-
-    ms: dict[str, float]
-    queue_bytes: int
-
-    @property
-    def worker_ms(self) -> float:
-        """Return what a worker spends on an image: the last stage is the device's."""
-        return sum(self.ms.values()) - self.ms.get(STAGES[-1], 0.0)
 
 
 def text_cost(texts: Sequence[str], batch_size: int, folder: Path) -> tuple[float, float, float]:
@@ -106,46 +89,53 @@ class PlainPhotos:
         return pixels
 
 
-def plain_speed(source: Source, preprocess: Preprocess, repeats: int) -> Speed:
-    """Measure `PlainPhotos` on all images of a source."""
+def plain_speed(source: Source, preprocess: Preprocess, repeats: int) -> float:
+    """Measure `PlainPhotos` on all images of a source: milliseconds of an image, at best."""
     photos = PlainPhotos(source, preprocess)
-    all_of_them = range(len(photos))
     best = min(
-        timed(lambda: torch.stack([photos[i] for i in all_of_them]))[1] for _ in range(repeats)
+        timed(lambda: torch.stack([photos[i] for i in range(len(photos))]))[1]
+        for _ in range(repeats)
     )
-    width, height = preprocess.size
-    return Speed({"all": 1000 * best / len(source)}, 4 * 3 * width * height)
+    return 1000 * best / len(source)
 
 
-def our_speed(source: Source, transform: ImageTransform, repeats: int) -> Speed:
-    """Measure `ImageTransform.read` on all images of a source, stage by stage.
+def our_speed(
+    source: Source, transform: ImageTransform, repeats: int
+) -> tuple[dict[str, float], int]:
+    """Measure `ImageTransform.read` on all images of a source.
 
-    Includes the normalisation, which training does on its device, and what else it does there.
+    Returns milliseconds of an image by stage, of processor time of one process, the best of the
+    repeats; and bytes of an image on its way from a worker. Includes the normalisation, which
+    training does on its device.
     """
     best: dict[str, float] = {}
-    sent = 0
     preprocess = transform.preprocess
     for _ in range(repeats):
-        clock = _Clock()
+        spent = dict.fromkeys(STAGES, 0.0)
+        last = time.process_time()
+
+        def done(stage: str, spent: dict[str, float] = spent) -> None:
+            nonlocal last
+            last, before = time.process_time(), last
+            spent[stage] += last - before
+
         pixels = []
         for index in range(len(source)):
-            clock.start()
             image = source[index].image
             data = image if isinstance(image, bytes) else image.read_bytes()
-            clock.done("read")
+            done("read")
             rgb, stored, box = transform.decoded(data, random.Random(index))
-            clock.done("decode")
+            done("decode")
             pixels.append(transform.pixels(rgb, stored, box))
-            clock.done("crop and resize")
+            done("crop and resize")
         batch = transform.together(pixels)
-        clock.done("stack")
-        sent = batch.numel()
+        done("stack")
         normalised(batch, preprocess.mean, preprocess.std)
-        clock.done("normalise")
-        if not best or sum(clock.spent.values()) < sum(best.values()):
-            best = clock.spent
+        done("normalise")
+        if not best or sum(spent.values()) < sum(best.values()):
+            best = spent
     each = 1000 / len(source)
-    return Speed({name: each * spent for name, spent in best.items()}, sent // len(source))
+    return {name: each * s for name, s in best.items()}, batch.numel() // len(source)
 
 
 def loader_speed(
@@ -168,36 +158,6 @@ def loader_speed(
     return count / (time.perf_counter() - start)
 
 
-def resaved(source: Source, folder: Path, count: int) -> Path:
-    """The first images of a source as 640 x 480 JPEGs with their captions beside them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for index in range(min(count, len(source))):
-        sample = source[index]
-        photo = decode(sample.image).resize((640, 480), Image.Resampling.BICUBIC)
-        # Enlarged photos have no fine detail, which takes most of a file: noise stands in for it.
-        noise = np.random.default_rng(index).normal(0, 10, (480, 640, 1))
-        pixels = np.clip(np.asarray(photo) + noise, 0, 255).astype(np.uint8)
-        Image.fromarray(pixels).save(folder / f"{index:05d}.jpg", quality=90)
-        write_text(folder / f"{index:05d}.txt", sample.captions[0] + "\n")
-    return folder
-
-
-class _Clock:
-    """Adds processor time since the last call to a stage."""
-
-    def __init__(self) -> None:
-        self.spent = dict.fromkeys(STAGES, 0.0)
-        self._last = time.process_time()
-
-    def start(self) -> None:
-        self._last = time.process_time()
-
-    def done(self, stage: str) -> None:
-        now = time.process_time()
-        self.spent[stage] += now - self._last
-        self._last = now
-
-
 @dataclass(frozen=True)
 class Options:
     """Images per second of processor time from files to normalised pixels, with the share of each
@@ -210,8 +170,6 @@ class Options:
     Args:
         data: Image-text data, as for train --data.
         images: Folder that image paths in the data are relative to.
-        resave: Make them 640 x 480 JPEGs of some 160 kB first, as COCO has them: enlarged, with a
-            little noise in place of the detail that they lack.
         captions: Captions (a .txt, .json, .jsonl file or a folder of them); else the world's.
         texts: Captions to measure with.
         count: Photo-like images to make, without --data.
@@ -224,7 +182,6 @@ class Options:
 
     data: str | None = None
     images: Path | None = None
-    resave: bool = False
     captions: Path | None = None
     texts: int = 2000
     count: int = 96
@@ -242,8 +199,6 @@ def measure(options: Options, folder: Path) -> list[Row]:
         texts = [f"photo number {index}" for index in range(options.count)]
         made = write_samples(folder / "photos", texts, options.count)
     request = Request(made, options.images)
-    if options.resave:
-        request = Request(str(resaved(request.open(), folder / "resaved", options.count)))
     packed = pack(request, folder / "pack", PackSpec(options.pack_size), max_bad=0)
     originals, small = request.open(), Request(str(folder / "pack")).open()
     preprocess = Preprocess(size=(options.size, options.size))
@@ -254,36 +209,36 @@ def measure(options: Options, folder: Path) -> list[Row]:
     captions = drawn_captions(options.captions, options.texts, 0, "--texts")
     rewrites, tokens, texts_of = text_cost(captions, 256, folder)
     rows = []
-    for name, way in ways.items():
-        most = max(way.ms, key=way.ms.__getitem__)
-        rows.append(
+    for name, (ms, _) in ways.items():
+        most = max(ms, key=ms.__getitem__)
+        # The last stage is the device's.
+        spent = sum(ms.values()) - ms[STAGES[-1]] + rewrites + tokens
+        rows += [
             Row(
                 what=f"images from {name}, images/CPU second",
-                ours=1000 / sum(way.ms.values()),
-                baseline=1000 / plain.ms["all"],
+                ours=1000 / sum(ms.values()),
+                baseline=1000 / plain,
                 against=PLAIN,
                 target=PER_CORE if name == PACKED else None,
                 of="ours",
-                limit=f"{way.ms[most] / sum(way.ms.values()):.0%} of the time goes to: {most}",
-            )
-        )
-        rows.append(
+                limit=f"{ms[most] / sum(ms.values()):.0%} of the time goes to: {most}",
+            ),
             Row(
                 what=f"the same with texts, from {name}, images/CPU second of a worker",
-                ours=1000 / (way.worker_ms + rewrites + tokens),
+                ours=1000 / spent,
                 target=None if name == WHOLE else PER_CORE,
                 of="ours",
                 limit="rewrites, decoding and resizing share it",
-            )
-        )
-        rows += [Row(f"{name}: {stage}, ms an image", ms) for stage, ms in way.ms.items()]
+            ),
+            *(Row(f"{name}: {stage}, ms an image", each) for stage, each in ms.items()),
+        ]
     rows += [
         Row("rewrites, ms an image", rewrites),
         Row(f"tokens of {texts_of:.1f} texts, ms an image", tokens),
         Row(
             what="bytes of an image on its way from a worker",
-            ours=ways[PACKED].queue_bytes,
-            baseline=plain.queue_bytes,
+            ours=ways[PACKED][1],
+            baseline=4 * 3 * options.size**2,
             against="float32 pixels",
             less=True,
         ),

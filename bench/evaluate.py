@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,73 +16,50 @@ from torch import Tensor
 
 from bench.harness import Row
 from bench.made import photo_files, world_captions
-from compoclip.benchmarks.case import Benchmark, Content, ImageRef, Retrieval
+from compoclip.benchmarks.case import Benchmark, ImageRef, Retrieval
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.config import Shown
 from compoclip.data.decode import decode
-from compoclip.evaluation.encode import (
-    Amounts,
-    EncodeOptions,
-    by_content,
-    encode_contents,
-    read_images,
-)
+from compoclip.evaluation.encode import EncodeOptions, by_content, encode_contents
 from compoclip.evaluation.encoder import Encoder, ModelEncoder, Pending, TextKey, evaluating
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.ranks import device_named
 from compoclip_world.export.part import SuiteSpec
 from compoclip_world.export.suite import write_suite
 
-QUICK = ("--items=20", "--images=64", "--texts=2500", "--no-readers")
-
-
-@dataclass(frozen=True)
-class Economy:
-    """Encodings that some benchmarks need. naive: every image and text of every item on its own,
-    as scripts that go through the items do. once: each distinct image (bytes and box; where the
-    file is absent: path and box) and each distinct token sequence."""
-
-    name: str
-    items: int
-    naive_images: int
-    naive_texts: int
-    once_images: int
-    once_texts: int
+QUICK = ("--items=20", "--images=64", "--texts=2500")
 
 
 def economies(
     benchmarks: Sequence[Benchmark],
     text_keys: Callable[[Sequence[str]], Sequence[TextKey]],
     workers: int = 2,
-) -> tuple[list[Economy], Economy]:
-    """One a benchmark as if it were alone, and that of all of them evaluated together.
+) -> list[Row]:
+    """Count the encodings of each benchmark as if it were alone, then of all evaluated together.
 
-    text_keys: of the model (`Encoder.text_keys`). Nothing is encoded.
+    The baseline is every image and text of every item on its own, as scripts that go through the
+    items do; ours is each distinct image (bytes and box; where the file is absent: path and box)
+    and each distinct token sequence. text_keys: of the model (`Encoder.text_keys`). Nothing is
+    encoded.
     """
+    alone = {each.name: [each.content] for each in benchmarks}
     contents = [each.content for each in benchmarks]
     texts = list(dict.fromkeys(text for each in contents for text in each.texts))
     images = list(dict.fromkeys(ref for each in contents for ref in each.images))
     tokens = {text: key.key for text, key in zip(texts, text_keys(texts))}
     _, rows = by_content(images, workers)
-    alone = [_economy(b.name, [b.content], tokens, rows) for b in benchmarks]
-    return alone, _economy("all together", contents, tokens, rows)
-
-
-def _economy(
-    name: str,
-    contents: Sequence[Content],
-    tokens: Mapping[str, bytes],
-    rows: Mapping[ImageRef, int],
-) -> Economy:
-    counts = [_counts(content) for content in contents]
-    return Economy(
-        name=name,
-        items=sum(items for items, _, _ in counts),
-        naive_images=sum(images for _, images, _ in counts),
-        naive_texts=sum(texts for _, _, texts in counts),
-        once_images=len({rows[ref] for each in contents for ref in each.images}),
-        once_texts=len({tokens[text] for each in contents for text in each.texts}),
-    )
+    found = []
+    for name, some in (*alone.items(), ("all together", contents)):
+        items = sum(sum(each.counts().values()) for each in some)
+        shown = [rows[ref] for each in some for ref in each.images]
+        read = [tokens[text] for each in some for text in each.texts]
+        for what, once, naive in (
+            ("images", len(set(shown)), len(shown)),
+            ("texts", len(set(read)), len(read)),
+        ):
+            what = f"{name}, {items} items: {what} encoded"
+            found.append(Row(what, once, naive, "every item's", less=True))
+    return found
 
 
 def encoding_seconds(
@@ -164,23 +141,6 @@ def host_seconds(
     return found
 
 
-def reading_speed(
-    encoder: Encoder, images: Sequence[ImageRef], workers: int, processes: bool, repeats: int
-) -> float:
-    """Images read a second, once the readers have started."""
-    many = list(images) * repeats
-    reading = read_images(encoder.read_image, many, Amounts(64, 64, workers), processes)
-    for _ in zip(range(len(many) // 3), reading):
-        start = time.perf_counter()
-    rest = sum(1 for _ in reading)
-    return rest / (time.perf_counter() - start)
-
-
-def _counts(content: Content) -> tuple[int, int, int]:
-    """Items, images and texts, item by item."""
-    return sum(content.counts().values()), len(content.images), len(content.texts)
-
-
 @dataclass(frozen=True)
 class Options:
     """Count the images and texts that an evaluation encodes, each distinct one once over all
@@ -196,7 +156,6 @@ class Options:
         items: Items of each of the world's benchmarks.
         images: Photo-like images for the host's part.
         texts: Captions for the host's part.
-        readers: Measure how fast threads and processes read images, too.
     """
 
     on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")] = ()
@@ -206,7 +165,6 @@ class Options:
     items: int = 250
     images: int = 512
     texts: int = 10_000
-    readers: bool = True
 
 
 def measure(options: Options, folder: Path) -> list[Row]:
@@ -219,26 +177,17 @@ def measure(options: Options, folder: Path) -> list[Row]:
     benchmarks = [target.load() for target in parse_targets(names, root)]
     loaded = load_model(options.model, device=device_named("cpu"))
     encoder = ModelEncoder(loaded)
-    alone, together = economies(benchmarks, encoder.text_keys, options.workers or 1)
-    rows = []
-    for each in (*alone, together) if options.on else (together,):
-        for what, once, naive in (
-            ("images", each.once_images, each.naive_images),
-            ("texts", each.once_texts, each.naive_texts),
-        ):
-            name = f"{each.name}, {each.items} items: {what} encoded"
-            rows.append(Row(name, once, naive, "every item's", less=True))
+    rows = economies(benchmarks, encoder.text_keys, options.workers or 1)
     if options.on:
         return rows
     spent, less = encoding_seconds(encoder, benchmarks, EncodeOptions())
     world = f"{len(benchmarks)} benchmarks of the world, encoded, CPU seconds"
-    rows.append(Row(world, less, spent, "every item's", less=True))
-    return rows + _host_rows(loaded, options, folder)
+    encoded = Row(world, less, spent, "every item's", less=True)
+    return [*rows[-2:], encoded, *_host_rows(loaded, options, folder)]
 
 
 def _host_rows(loaded: LoadedModel, options: Options, folder: Path) -> list[Row]:
-    """Measure the host's part, for a GPU and its batches, against floats made one by one; and
-    readers."""
+    """Measure the host's part, for a GPU and its batches, against floats made one by one."""
     size = replace(loaded.preprocess, size=(224, 224))  # the bundled model's images are small
     loaded = replace(loaded, preprocess=size)
     images = [ImageRef(path) for path in photo_files(folder / "photos", options.images)]
@@ -250,16 +199,4 @@ def _host_rows(loaded: LoadedModel, options: Options, folder: Path) -> list[Row]
         for kind, at_once, name in ((FloatsOneByOne, 64, "a"), (HostOnly, 1024, "b"))
     )
     against = "floats one by one, 64 at once"
-    rows = [Row(what, ours[what], plain[what], against, less=True) for what in ours]
-    if not options.readers:
-        return rows
-    ways = {"1 thread": (1, False), "2 threads": (2, False), "2 processes": (2, True)}
-    passes = [  # in turn, the better of two: other programs run, too
-        [reading_speed(ModelEncoder(loaded), images, *way, 3) for way in ways.values()]
-        for _ in range(2)
-    ]
-    one, *others = (max(each) for each in zip(*passes))
-    return rows + [
-        Row(f"images read a second by {readers}", speed, one, "1 thread")
-        for readers, speed in zip(list(ways)[1:], others)
-    ]
+    return [Row(what, ours[what], plain[what], against, less=True) for what in ours]

@@ -11,7 +11,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -95,6 +95,28 @@ def number_text(value: Any) -> str:
     if not isinstance(value, int | float):
         return "" if value is None else str(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfCaptions:
+    """Options of stages that work on captions.
+
+    Args:
+        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
+    """
+
+    captions: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(OfCaptions):
+    """Options of stages that sample captions.
+
+    Args:
+        seed: Seed of the draw.
+    """
+
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -192,11 +214,30 @@ def timed(work: Callable[[], Any], device: torch.device | None = None) -> tuple[
     return now[0] - start[0], max(now[1] - start[1], 1e-9), result
 
 
-def cpu_medians(works: Iterable[Callable[[], Any]], repeats: int) -> list[float]:
-    """Return the median processor seconds of each, over repeats in turn after one uncounted."""
-    works = list(works)
-    passes = [[timed(work)[1] for work in works] for _ in range(repeats + 1)][1:]
-    return [statistics.median(each) for each in zip(*passes)]
+def in_turn(
+    ways: Mapping[str, Callable[[], Any]],
+    repeats: int,
+    device: torch.device | None = None,
+    before: Callable[[], object] = lambda: None,
+) -> tuple[dict[str, list[tuple[float, float]]], dict[str, Any]]:
+    """Return by way the wall and processor seconds of each repeat, and its last result.
+
+    The order is turned round every time. before: is called before each, and not timed.
+    """
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    results: dict[str, Any] = {}
+    for repeat in range(repeats):
+        for name in list(ways)[:: -1 if repeat % 2 else 1]:
+            before()
+            *spent, results[name] = timed(ways[name], device)
+            times[name].append((spent[0], spent[1]))
+    return times, results
+
+
+def cpu_medians(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return by way the median processor seconds, over repeats after an uncounted one."""
+    times, _ = in_turn(ways, repeats + 1)
+    return {name: statistics.median(t for _, t in each[1:]) for name, each in times.items()}
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import compoclip.training.step as step_module
-from bench.harness import Row
+from bench.harness import Row, Sampled
 from bench.made import drawn_captions, narrow_model, write_samples
 from compoclip.data.batch import Batch, Numbers
 from compoclip.data.loader import BatchLoader
@@ -36,12 +36,6 @@ from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
 
 # The parts of a step, in the order in which they come.
-PARTS = (
-    *("texts", "pixels", "images", "captions", "join", "losses", "backward"),
-    *("take", "clip", "optimiser", "rest"),
-)
-PREAMBLE = ("take", "texts")
-COUNTED = (2, 3, 4)  # steps whose operations are counted, and which are not timed
 _MEANING = {
     "texts": "copy the buffer of texts, cut it into views",
     "pixels": "normalise pixels",
@@ -55,6 +49,9 @@ _MEANING = {
     "optimiser": "AdamW",
     "rest": "the loop itself, with a line of the log",
 }
+PARTS = tuple(_MEANING)
+PREAMBLE = ("take", "texts")
+COUNTED = (2, 3, 4)  # steps whose operations are counted, and which are not timed
 
 
 class StepTimes:
@@ -241,7 +238,7 @@ QUICK = ("--batch-size=64", "--steps=20")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sampled):
     """Processor milliseconds of a training step of FSC-CLIP in the main process, by part: what a
     GPU waits for when it has nothing left to do. Measured on a CPU, in the loop that trains, with
     a model of ViT-B/32's depth and next to no width; taking a batch and copying its texts with the
@@ -249,18 +246,14 @@ class Options:
     what they compute.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         batch_size: Images of the whole batch.
         few: Images for all but taking and copying.
         steps: Timed steps with few images; a fifth of that with the whole batch.
-        seed: Seed of the draw.
     """
 
-    captions: Path | None = None
     batch_size: int = 256
     few: int = 16
     steps: int = 60
-    seed: int = 0
 
 
 def measure(options: Options, folder: Path) -> list[Row]:

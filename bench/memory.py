@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bench.harness import Row
+from bench.harness import Row, Sampled
 from bench.made import caption_batch, drawn_captions
 from compoclip.data.batch import Batch
 from compoclip.losses.contract import Features
@@ -25,54 +25,18 @@ from compoclip.training.sharding import repeated_units
 from compoclip.training.step import weighted_loss
 
 
-@dataclass(frozen=True)
-class StepMemory:
-    """Bytes by what they are for.
-
-    weights, gradients, moments: of the parameters (moments: two for each that learns). batch:
-    images as bytes and as numbers. features: of the whole batch, as encoded, as losses see them,
-    and their gradients. losses: kept for the losses' backward pass. image, text: kept for the
-    backward pass of the largest piece of a tower; if activations are computed again, with those of
-    one block, taken as an equal share of the tower's. all_images, all_texts: what all pieces keep
-    together. in_pieces: whether the batch is encoded in pieces. What lives only within one
-    operation is not counted.
-    """
-
-    weights: int
-    gradients: int
-    moments: int
-    batch: int
-    features: int
-    losses: int
-    image: int
-    text: int
-    all_images: int
-    all_texts: int
-    in_pieces: bool
-
-    @property
-    def peak(self) -> int:
-        """The most that is held at once. In pieces, the losses' part is given back before the first
-        piece is encoded again."""
-        if not self.in_pieces:
-            return self.whole
-        return self._always + max(self.image, self.text, self.losses)
-
-    @property
-    def whole(self) -> int:
-        """The peak without pieces: everything is held when the losses' backward pass begins."""
-        return self._always + self.all_images + self.all_texts + self.losses
-
-    @property
-    def _always(self) -> int:
-        return self.weights + self.gradients + self.moments + self.batch + self.features
-
-
 def count_step_memory(
     loaded: LoadedModel, method: Method, batch: Batch, settings: RunSettings
-) -> StepMemory:
-    """Count for a batch: pieces are encoded with a graph, one at a time, and the losses computed on
-    features of the sizes of the whole batch. Nothing is trained."""
+) -> dict[str, int]:
+    """Count the bytes that a step holds, by what they are for, the most at once ("peak") and the
+    same if the batch is not encoded in pieces ("whole").
+
+    Pieces are encoded with a graph, one at a time, and the losses computed on features of the sizes
+    of the whole batch. Nothing is trained. Features: as encoded, as losses see them, and their
+    gradients. Images and texts: of the largest piece; if activations are computed again, with
+    those of one block, taken as an equal share of the tower's. What lives only within one operation
+    is not counted.
+    """
     encoder = loaded.encoder
     freeze(encoder.model, method.trains)
     encoder.train()
@@ -116,19 +80,25 @@ def count_step_memory(
     del loss
     learn = sum(_bytes(p) for p in encoder.parameters() if p.requires_grad)
     whole = (features.image, features.text, features.patches, features.tokens)
-    return StepMemory(
-        weights=sum(map(_bytes, [*encoder.parameters(), *encoder.buffers()])),
-        gradients=learn,
-        moments=2 * learn,
-        batch=_bytes(batch.pixels) + _bytes(pixels),
-        features=3 * sum(_bytes(each) for each in whole if each is not None),
-        losses=saved.bytes,
-        image=image,
-        text=text,
-        all_images=images[0] * len(pixels) // len(seen[0]),
-        all_texts=sum(texts),
-        in_pieces=not work.whole,
-    )
+    always = {
+        "weights": sum(map(_bytes, [*encoder.parameters(), *encoder.buffers()])),
+        "gradients": learn,
+        "moments of AdamW": 2 * learn,
+        "images of the batch": _bytes(batch.pixels) + _bytes(pixels),
+        "features of the batch and their gradients": 3
+        * sum(_bytes(x) for x in whole if x is not None),
+    }
+    all_pieces = images[0] * len(pixels) // len(seen[0]) + sum(texts)
+    together = sum(always.values()) + all_pieces + saved.bytes
+    # In pieces, the losses' part is given back before the first piece is encoded again.
+    peak = together if work.whole else sum(always.values()) + max(image, text, saved.bytes)
+    return always | {
+        "kept for the losses": saved.bytes,
+        "kept for a micro-batch of images": image,
+        "kept for a micro-batch of texts": text,
+        "peak": peak,
+        "whole": together,
+    }
 
 
 class SavedBytes:
@@ -192,29 +162,25 @@ QUICK = ()
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sampled):
     """Bytes that a training step of FSC-CLIP holds at its peak, counted: weights, gradients and
     moments of AdamW, features of the whole batch, and what operations keep for the backward pass
     of one micro-batch, each storage once. Nothing is trained; micro-batches are encoded one at a
     time.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         model: Anything `compoclip evaluate` takes.
         batch_size: Images a step.
         micro_batch: Images encoded at once, as for `compoclip train`; 0 is all.
         grad_checkpointing: Activations computed again in backward, as for `compoclip train`.
         precision: Arithmetic of the towers (bf16: autocast).
-        seed: Seed of the draw.
     """
 
-    captions: Path | None = None
     model: str = "random:ViT-B-32"
     batch_size: int = 256
     micro_batch: int = 32
     grad_checkpointing: bool = False
     precision: Literal["fp32", "bf16"] = "fp32"
-    seed: int = 0
 
 
 def measure(options: Options, folder: Path) -> list[Row]:
@@ -226,24 +192,15 @@ def measure(options: Options, folder: Path) -> list[Row]:
         loaded.encoder.set_grad_checkpointing()
     batch = caption_batch(loaded, method, captions, options.seed)
     settings = RunSettings(out=Path(), precision=options.precision, micro_batch=options.micro_batch)
-    memory = count_step_memory(loaded, method, batch, settings)
-    parts = {
-        "weights": memory.weights,
-        "gradients": memory.gradients,
-        "moments of AdamW": memory.moments,
-        "images of the batch": memory.batch,
-        "features of the batch and their gradients": memory.features,
-        "kept for the losses": memory.losses,
-        "kept for a micro-batch of images": memory.image,
-        "kept for a micro-batch of texts": memory.text,
-    }
+    parts = count_step_memory(loaded, method, batch, settings)
+    peak, whole = (parts.pop(name) / _GB for name in ("peak", "whole"))
     size = f"batch {options.batch_size} by {options.micro_batch}"
-    peak = Row(
+    most = Row(
         what=f"FSC-CLIP step, {options.model}, {size}, GB at the peak ({_MOST:.0f} asked)",
-        ours=memory.peak / _GB,
-        baseline=memory.whole / _GB,
+        ours=peak,
+        baseline=whole,
         against="the whole batch at once",
-        target=memory.whole / _GB / _MOST,
+        target=whole / _MOST,
         less=True,
     )
-    return [peak, *(Row(f"{name}, GB", size / _GB) for name, size in parts.items())]
+    return [most, *(Row(f"{name}, GB", size / _GB) for name, size in parts.items())]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Row, cpu_medians, timed
+from bench.harness import OfCaptions, Row, cpu_medians, timed
 from bench.made import captions_of
 from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.graph import parse_graph
@@ -18,20 +18,18 @@ QUICK = ("--repeats=1", "--texts=500")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(OfCaptions):
     """Captions per second of the scene-graph parser and of its stages, on one core.
 
     Processor time is counted, not wall time, so that other work on the machine matters less. "cold"
     is the first pass over the captions, with every cache empty; the others are medians.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         texts: Captions to take, from the first (default: all).
         repeats: Timed repeats after the cold pass.
         tagger: Hanta, spacy or spacy:MODEL.
     """
 
-    captions: Path | None = None
     texts: int | None = None
     repeats: int = 3
     tagger: str = "hanta"
@@ -47,5 +45,5 @@ def measure(options: Options, folder: Path) -> list[Row]:
         "noun chunks": lambda: [noun_chunks(caption.tokens) for caption in parsed],
         "scene graphs": lambda: [parse_graph(caption) for caption in parsed],
     }
-    times = {"all, cold": cold, **dict(zip(stages, cpu_medians(stages.values(), options.repeats)))}
+    times = {"all, cold": cold, **cpu_medians(stages, options.repeats)}
     return [Row(f"{name}, captions/CPU second", len(texts) / t) for name, t in times.items()]

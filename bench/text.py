@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from bench.harness import Row, timed
+from bench.harness import Row, Sampled, in_turn
 from bench.made import drawn_captions
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, load_model
@@ -21,31 +21,19 @@ from compoclip.ranks import device_named
 QUICK = ("--batch-size=64", "--batches=1", "--repeats=1")
 
 
-@dataclass(frozen=True)
-class Pass:
-    """One way to encode all batches.
-
-    Attributes:
-        seconds: Of each repeat.
-        positions: Token positions through the tower.
-        operations: Floating point operations of its matrix products (a multiply-add is two), with
-            attention counted as full squares.
-        difference: Largest absolute difference of a normalised feature from open_clip's.
-    """
-
-    seconds: list[float]
-    positions: int
-    operations: float
-    difference: float
-
-
-def text_passes(
-    loaded: LoadedModel, batches: Sequence[Sequence[str]], repeats: int, precision: str = "float32"
-) -> tuple[Pass, Pass, Pass]:
+def text_rows(
+    loaded: LoadedModel,
+    batches: Sequence[Sequence[str]],
+    repeats: int,
+    precision: str = "float32",
+    name: str = "",
+) -> list[Row]:
     """Encode the batches by open_clip, by the DualEncoder, and by it with equal texts once.
 
-    In turn, `repeats` times after a short warm-up; tokenising is not timed. precision: "float32"
-    or "bfloat16" (autocast). Raises CompoclipError when the text tower is not one that is trimmed.
+    In turn, `repeats` times after a short warm-up; tokenising is not timed. Operations are those of
+    matrix products (a multiply-add is two), with attention counted as full squares. precision:
+    "float32" or "bfloat16" (autocast). name: of the rows. Raises CompoclipError when the text tower
+    is not one that is trimmed.
     """
     encoder, text = loaded.encoder, loaded.config.model_cfg["text_cfg"]
     if not encoder.text_planner().causal:
@@ -55,46 +43,53 @@ def text_passes(
         )
     device = encoder.device
     ids = [loaded.tokenizer(batch) for batch in batches]
-    own = [batch.to(device) for batch in ids]
-    ways: list[Callable[[], list[Tensor]]] = [
-        lambda: [encoder.model.encode_text(batch) for batch in own],  # type: ignore[operator]
-        lambda: [encoder.encode_texts(batch, deduplicate=False).pooled for batch in ids],
-        lambda: [encoder.encode_texts(batch).pooled for batch in ids],
-    ]
-    times: list[list[float]] = [[] for _ in ways]
-    outputs = [torch.empty(0)] * len(ways)
+    there = [batch.to(device) for batch in ids]
+    encode: Any = encoder.model.encode_text
+    ways: dict[str, Callable[[], list[Tensor]]] = {
+        "theirs": lambda: [encode(batch) for batch in there],
+        "": lambda: [encoder.encode_texts(batch, deduplicate=False).pooled for batch in ids],
+        ", equal texts once": lambda: [encoder.encode_texts(batch).pooled for batch in ids],
+    }
     amp = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
     with torch.inference_mode(), amp:
-        encoder.model.encode_text(own[0][:16])  # type: ignore[operator]
+        encode(there[0][:16])
         encoder.encode_texts(ids[0][:16])
-        for repeat in range(repeats):
-            for i in [0, 1, 2] if repeat % 2 == 0 else [2, 1, 0]:
-                seconds, _, encoded = timed(ways[i], device)
-                times[i].append(seconds)
-                outputs[i] = torch.nn.functional.normalize(torch.cat(encoded).float(), dim=-1)
-    shapes, positions = (
-        [[(len(batch), batch.shape[1]) for batch in ids]],
-        [sum(map(torch.numel, ids))],
-    )
-    for flag in (False, True):
-        plans = [encoder.text_planner().inputs(batch, flag) for batch in ids]
-        groups = (group for plan in plans for group in plan.groups)
-        packed = (group for group in groups if isinstance(group, PackedTokens))
-        shapes.append([(s.rows, s.length) for group in packed for s in group.segments])
-        positions.append(sum(plan.positions for plan in plans))
+        times, last = in_turn(ways, repeats, device)
+    features = {
+        way: torch.nn.functional.normalize(torch.cat(each).float(), dim=-1)
+        for way, each in last.items()
+    }
     width = text.get("width", 512)
     sizes = (width, text.get("layers", 12), int(width * text.get("mlp_ratio", 4.0)))
     out = loaded.config.model_cfg["embed_dim"]
-    one, two, three = (
-        Pass(
-            seconds,
-            count,
-            tower_operations(shape, count, *sizes, out),
-            (outputs[0] - output).abs().max().item(),
-        )
-        for seconds, shape, count, output in zip(times, shapes, positions, outputs)
-    )
-    return one, two, three
+
+    def work(way: str) -> tuple[float, float]:
+        """Positions through the tower, and TFLOP."""
+        if way == "theirs":
+            shapes = [(len(batch), batch.shape[1]) for batch in ids]
+            positions = sum(map(torch.numel, ids))
+        else:
+            plans = [encoder.text_planner().inputs(batch, bool(way)) for batch in ids]
+            groups = (group for plan in plans for group in plan.groups)
+            packed = (group for group in groups if isinstance(group, PackedTokens))
+            shapes = [(s.rows, s.length) for group in packed for s in group.segments]
+            positions = sum(plan.positions for plan in plans)
+        return positions, tower_operations(shapes, positions, *sizes, out) / 1e12
+
+    wanted, against, rows = sum(map(len, batches)), "open_clip encode_text", []
+    theirs, (full, most) = times.pop("theirs"), work("theirs")
+    for way, each in times.items():
+        ours, other = (wanted / statistics.median(s for s, _ in x) for x in (each, theirs))
+        faster = statistics.median(a / b for (a, _), (b, _) in zip(theirs, each))
+        positions, operations = work(way)
+        difference = (features["theirs"] - features[way]).abs().max().item()
+        rows += [
+            Row(f"{name}{way}, captions/s", ours, other, against, faster),
+            Row(f"{name}{way}, positions", positions, full, against, less=True),
+            Row(f"{name}{way}, TFLOP", operations, most, against, less=True),
+            Row(f"{name}{way}, largest difference of features", difference),
+        ]
+    return rows
 
 
 def tower_operations(
@@ -114,29 +109,25 @@ def tower_operations(
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sampled):
     """Captions per second of the text encoder, against open_clip's own encode_text on the same
     weights, batches and device, interleaved in one run.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         model: Whose text encoder: anything `compoclip evaluate` takes.
         batch_size: Captions a batch.
         batches: Batches a repeat, drawn at random without replacement.
         repeats: Timed repeats of each way after a warm-up; medians are shown.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: Arithmetic (bfloat16: autocast).
-        seed: Seed of the draw.
     """
 
-    captions: Path | None = None
     model: str = "random:ViT-B-32"
     batch_size: int = 256
     batches: int = 2
     repeats: int = 3
     device: str = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
-    seed: int = 0
 
 
 def measure(options: Options, folder: Path) -> list[Row]:
@@ -146,18 +137,5 @@ def measure(options: Options, folder: Path) -> list[Row]:
     drawn = drawn_captions(options.captions, wanted, options.seed, "--batch-size or --batches")
     loaded = load_model(options.model, device=device)
     batches = [drawn[i : i + size] for i in range(0, wanted, size)]
-    theirs, *ours = text_passes(loaded, batches, options.repeats, options.precision)
-    rows = []
-    for name, way in zip(("", ", equal texts once"), ours):
-        of, against = f"{options.model} on {device}{name}", "open_clip encode_text"
-        own, other = (wanted / statistics.median(each.seconds) for each in (way, theirs))
-        times = statistics.median(a / b for a, b in zip(theirs.seconds, way.seconds))
-        rows += [
-            Row(f"{of}, captions/s", own, other, against, times),
-            Row(f"{of}, positions", way.positions, theirs.positions, against, less=True),
-            Row(
-                f"{of}, TFLOP", way.operations / 1e12, theirs.operations / 1e12, against, less=True
-            ),
-            Row(f"{of}, largest difference of features", way.difference),
-        ]
-    return rows
+    name = f"{options.model} on {device}"
+    return text_rows(loaded, batches, options.repeats, options.precision, name)

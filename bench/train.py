@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.harness import Row, timed
+from bench.harness import Row, Sampled, in_turn
 from bench.made import caption_batch, drawn_captions
 from compoclip.data.batch import Batch
 from compoclip.losses.contract import Features
@@ -31,7 +31,10 @@ from compoclip.training.settings import RunSettings
 from compoclip.training.step import StepResult, step, weighted_loss
 
 QUICK = ("--batch-size=8", "--repeats=1")
-_TARGETS = {"plain": 2.5, "released": 3.2}  # how many times faster a step is to be
+_OTHERS = {  # way -> what it is, how many times faster a step is to be
+    "plain": ("full length, four text forwards", 2.5),
+    "released": ("the released form", 3.2),
+}
 
 
 def plain_step(
@@ -161,51 +164,20 @@ def _calibrated(logits: Tensor, valid: Tensor, method: Method) -> Tensor:
     return each[having].mean()
 
 
-@dataclass(frozen=True)
-class StepSpeed:
-    """Time and work of a training step, with gradients and optimiser, per way and "shared".
+def step_rows(
+    loaded: LoadedModel,
+    method: Method,
+    batch: Batch,
+    repeats: int,
+    settings: RunSettings,
+    name: str = "FSC-CLIP step",
+) -> list[Row]:
+    """Train on the batch in all ways in turn, `repeats` times after a first step of each.
 
-    Attributes:
-        lacking: Rewrites that could not be made, for which the plain step encodes a stand-in.
-        tokens: Real tokens of the batch, start and end included.
-        seconds: Wall and processor seconds of each repeat. "shared" is what all ways do alike: the
-            image tower and the optimiser.
-        positions: Token positions through the text tower.
-        operations: Floating point operations of matrix products and convolutions, forward and
-            backward (a multiply-add is two).
-        loss_difference: Of the first step, plain and ours.
-        gradient_difference: The largest difference of an entry of its gradients, relative to the
-            largest entry of that parameter's.
-        clock: 1: ratios are of processor time, as on a CPU, where other work on the machine then
-            matters less; 0: of wall time.
-    """
-
-    lacking: int
-    tokens: int
-    seconds: dict[str, list[tuple[float, float]]]
-    positions: dict[str, int]
-    operations: dict[str, float]
-    loss_difference: float
-    gradient_difference: float
-    clock: int
-
-    def ratio(self, of: str, to: str) -> float:
-        """Return the median over repeats of one way's time divided by another's."""
-        pairs = zip(self.seconds[of], self.seconds[to])
-        return statistics.median(a[self.clock] / b[self.clock] for a, b in pairs)
-
-    def median(self, way: str, clock: int = 0) -> float:
-        """Return the median seconds of a step."""
-        return statistics.median(each[clock] for each in self.seconds[way])
-
-
-def measure_step_speed(
-    loaded: LoadedModel, method: Method, batch: Batch, repeats: int, settings: RunSettings
-) -> StepSpeed:
-    """Train on the batch in all ways in turn, `repeats` times after a first step of each, whose
-    gradients are compared, but for the released form, and whose operations are counted.
-
-    Raises CompoclipError when the model has no local features.
+    Of the first step the operations are counted (a multiply-add is two; forward and backward), and
+    the gradients compared, but for the released form: the largest difference of an entry, relative
+    to the largest of that parameter's. Ratios are of processor time on a CPU, where other work on
+    the machine then matters less. Raises CompoclipError when the model has no local features.
     """
     encoder, tokenize = loaded.encoder, loaded.tokenizer
     encoder.require_local()
@@ -227,52 +199,80 @@ def measure_step_speed(
     steps = {"plain": one(plain_step), "released": one(released_step), "ours": one(step)}
     losses, operations = {}, {}
     gradients: dict[str, list[Tensor | None]] = {}
-    for name, way in steps.items():
+    for way, first in steps.items():
         optimizer.zero_grad(set_to_none=True)
         # Older counters pass over fused attention on the CPU.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            losses[name] = way()
-        operations[name] = float(counter.get_total_flops())
-        if name != "released":
-            gradients[name] = [p.grad for p in parameters]
+            losses[way] = first()
+        operations[way] = counter.get_total_flops() / 1e12
+        if way != "released":
+            gradients[way] = [p.grad for p in parameters]
     differences = [
         float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
         for a, b in zip(gradients.pop("plain"), gradients.pop("ours"))
         if a is not None and b is not None
     ]
+    ways: dict[str, Callable[[], object]] = {**steps, "shared": images}  # what all do alike
 
-    ways: dict[str, Callable[[], object]] = {**steps, "shared": images}
-    optimisers = {name: as_released if name == "released" else optimizer for name in ways}
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    def whole(way: str) -> None:
+        ways[way]()
+        (as_released if way == "released" else optimizer).step()
 
-    def whole(name: str) -> None:
-        ways[name]()
-        optimisers[name].step()
-
-    for each in optimisers.values():  # moments are made
+    for each in (optimizer, as_released):  # moments are made
         each.step()
-    for repeat in range(repeats):
-        for name in list(ways) if repeat % 2 == 0 else list(ways)[::-1]:
-            optimizer.zero_grad(set_to_none=True)
-            times[name].append(timed(partial(whole, name), device)[:2])
+    whole_steps = {way: partial(whole, way) for way in ways}
+    times, _ = in_turn(whole_steps, repeats, device, partial(optimizer.zero_grad, set_to_none=True))
+    clock = 1 if device.type == "cpu" else 0
+
+    def ratio(of: str, to: str) -> float:
+        pairs = zip(times[of], times[to])
+        return statistics.median(a[clock] / b[clock] for a, b in pairs)
+
+    wall, spent = (
+        {way: statistics.median(t[k] for t in each) for way, each in times.items()} for k in (0, 1)
+    )
     inputs = encoder.text_planner().inputs(tokenize(list(batch.block.texts)))
     everything = sum(map(len, separate_forwards(batch, method.kinds)[0]))
     texts, context = len(batch.block.texts), tokenize.context_length
-    own = inputs.positions if encoder.text_planner().causal else everything * context
-    return StepSpeed(
-        lacking=everything - texts,
-        tokens=int((inputs.last[inputs.place] + 1).sum()),
-        seconds=times,
-        positions={"plain": everything * context, "ours": own, "released": texts * context},
-        operations=operations,
-        loss_difference=abs(losses["plain"] - losses["ours"]),
-        gradient_difference=max(differences, default=0.0),
-        clock=1 if device.type == "cpu" else 0,
+    ours = inputs.positions if encoder.text_planner().causal else everything * context
+    work: dict[str, Mapping[str, float]] = {
+        "processor s": spent,
+        "positions": {"plain": everything * context, "ours": ours, "released": texts * context},
+        "TFLOP": operations,
+    }
+    limit = (
+        f"{ratio('shared', 'ours'):.0%} of the step is image tower and optimiser, which cost "
+        "the same in both ways: no saving on texts could reach more than "
+        f"{ratio('plain', 'shared'):.2f} times"
     )
+    count = batch.block.images
+    return [
+        *(
+            Row(
+                what=f"{name}, batch {count}, images/s",
+                ours=count / wall["ours"],
+                baseline=count / wall[way],
+                against=against,
+                times=ratio(way, "ours"),
+                target=target,
+                limit=limit,
+            )
+            for way, (against, target) in _OTHERS.items()
+        ),
+        *(
+            Row(f"a step, {unit}", values["ours"], values[way], against, less=True)
+            for way, (against, _) in _OTHERS.items()
+            for unit, values in work.items()
+        ),
+        Row("tokens a text", int((inputs.last[inputs.place] + 1).sum()) / texts),
+        Row("negatives that could not be made", everything - texts),
+        Row("difference of losses", abs(losses["plain"] - losses["ours"])),
+        Row("difference of gradients, of their largest entry", max(differences, default=0.0)),
+    ]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sampled):
     """Images per second of a whole training step of FSC-CLIP (an image, its caption and three hard
     negatives), against the straightforward one on the same weights and batch, in turn in one run:
     77 tokens a text, a text forward for each of the four, captions encoded again in the place of
@@ -283,22 +283,18 @@ class Options:
     time, so that other work on the machine matters less.
 
     Args:
-        captions: Captions: a .txt, .json, .jsonl file or a folder of them; else those of the world.
         model: Anything `compoclip evaluate` takes, with open_clip's own causal text tower.
         batch_size: Images a step.
         repeats: Timed steps of each way after a first one; medians are shown.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: Arithmetic of the towers (bf16: autocast).
-        seed: Seed of the draw.
     """
 
-    captions: Path | None = None
     model: str = "random:ViT-B-32"
     batch_size: int = 32
     repeats: int = 3
     device: str = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
-    seed: int = 0
 
 
 def measure(options: Options, folder: Path) -> list[Row]:
@@ -310,38 +306,5 @@ def measure(options: Options, folder: Path) -> list[Row]:
     settings = RunSettings(
         out=Path(), device=str(device), precision=options.precision, mask_duplicates=False
     )
-    speed = measure_step_speed(loaded, method, batch, options.repeats, settings)
-    images, texts = batch.block.images, len(batch.block.texts)
-    limit = (
-        f"{speed.ratio('shared', 'ours'):.0%} of the step is image tower and optimiser, which cost "
-        "the same in both ways: no saving on texts could reach more than "
-        f"{speed.ratio('plain', 'shared'):.2f} times"
-    )
-    names = {"plain": "full length, four text forwards", "released": "the released form"}
-    what = f"FSC-CLIP step, {options.model} on {device}, batch {images}"
-    rows = [
-        Row(
-            what=f"{what}, images/s",
-            ours=images / speed.median("ours"),
-            baseline=images / speed.median(way),
-            against=against,
-            times=speed.ratio(way, "ours"),
-            target=_TARGETS[way],
-            limit=limit,
-        )
-        for way, against in names.items()
-    ]
-    for way, against in names.items():
-        for unit, values in (
-            ("processor s", {w: speed.median(w, 1) for w in speed.seconds}),
-            ("positions", speed.positions),
-            ("TFLOP", {w: n / 1e12 for w, n in speed.operations.items()}),
-        ):
-            rows.append(Row(f"a step, {unit}", values["ours"], values[way], against, less=True))
-    return [
-        *rows,
-        Row("tokens a text", speed.tokens / texts),
-        Row("negatives that could not be made", speed.lacking),
-        Row("difference of losses", speed.loss_difference),
-        Row("difference of gradients, of their largest entry", speed.gradient_difference),
-    ]
+    name = f"FSC-CLIP step, {options.model} on {device}"
+    return step_rows(loaded, method, batch, options.repeats, settings, name)

@@ -31,7 +31,7 @@ from compoclip.files import new_folder, read_json
 from compoclip_world.captions import CAPTION_TYPES, WorldCaption, captions_for
 from compoclip_world.dataset import png_bytes
 from compoclip_world.edits import NEGATIVES, POSITIVE_RULES, hard_negative, hard_positive
-from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.oracle import is_false
 from compoclip_world.pairs import PAIR_SKILLS, WorldPair, edited
 from compoclip_world.parser import parse
 from compoclip_world.sampling import generator, scene_for
@@ -50,7 +50,6 @@ _SENTENCES = (8, 6, 4, 2)  # of a bag: as many as the scene yields
 _TOLD = (4, 2)  # captions of a scene in a further table: as many as it yields
 _DENSE = {"object": 0.25, "position": 0.2, "relation": 0.3, "predicate": 0.15, "count": 0.1}
 _PATIENCE = 20  # scenes to look at, per wanted scene, before giving up
-_ORACLE = Oracle()
 
 
 @dataclass(frozen=True)
@@ -214,7 +213,7 @@ def _paraphrases(scene: Scene, captions: Sequence[str], rng: Random) -> dict[str
 def _telling(captions: Sequence[WorldCaption], other: Scene) -> tuple[str, ...]:
     """The first caption that is false of the other scene, if any is."""
     for caption in captions:
-        if _ORACLE.verdict(caption.text, other).truth is Truth.FALSE:
+        if is_false(caption.text, other):
             return (caption.text,)
     return ()
 

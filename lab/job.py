@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks.case import Benchmark
+from compoclip.config import is_a
 from compoclip.data.images import RankShare
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import Results, file_stem, load_results
 from compoclip.evaluation.run import evaluate
@@ -102,8 +103,7 @@ class Job:
         common = {k: v for k, v in asdict(self.settings).items() if k not in others}
         arm = asdict(replace(self.arm, about="")) if self.arm else None
         which = {"arm": arm, "rate": self.rate, "seed": self.seed, "weights": self.weights}
-        made = {"common": common, **which}
-        found: dict[str, Any] = json.loads(json.dumps(made))
+        found: dict[str, Any] = json.loads(json.dumps({"common": common, **which}))
         return found
 
 
@@ -131,14 +131,10 @@ def outcome(job: Job) -> Outcome | None:
             f"{job.folder}: made with other settings; delete it to run it again, or choose "
             "another --out"
         )
-    return Outcome(job.name, _number(path, record, "seconds"), _number(path, record, "speed"))
-
-
-def _number(path: Path, record: Mapping[str, Any], name: str) -> float:
-    value = record.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise CompoclipError(f"{path}: damaged; delete the folder it is in")
-    return value
+    numbers: list[Any] = [record.get(name) for name in ("seconds", "speed")]
+    good = all(is_a(each, float) and math.isfinite(each) for each in numbers)
+    require(good, path, "damaged; delete the folder it is in")
+    return Outcome(job.name, *numbers)
 
 
 def results_of(job: Job) -> list[Results]:
@@ -266,15 +262,12 @@ def method_of(arm: Arm, data: Path) -> Method:
     Raises UsageError for an unknown method or setting, and for values the recipe refuses.
     """
     recipe = load_recipe(arm.method)
-    for name in arm.settings:
-        if name not in recipe.options:
-            switches = ", ".join(recipe.options)
-            raise UsageError(
-                f"arm '{arm.name}': {arm.method} has no setting '{name}'; it has: {switches}"
-            )
-    settings: dict[str, Any] = {
-        k: str(data / v) if v in FILES else v for k, v in arm.settings.items()
-    }
+    known = ", ".join(recipe.options)
+    settings: dict[str, Any] = {}
+    for name, value in arm.settings.items():
+        lacking = f"{arm.method} has no setting '{name}'; it has: {known}"
+        require(name in recipe.options, f"arm '{arm.name}'", lacking, UsageError)
+        settings[name] = str(data / value) if value in FILES else value
     return recipe(**settings)
 
 

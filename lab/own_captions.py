@@ -1,4 +1,4 @@
-"""Benchmarks made from captions of your own photos: half-truths, and retrieval in pairs.
+"""A benchmark made from captions of your own photos: half-truths.
 
     compoclip evaluate MODEL --on lab/own_captions.py:half_truth_own,annotations=captions.json
 
@@ -9,8 +9,6 @@
 - relation: short "dog", full "dog under chair", half one of "chair under dog" (swap, where that
   says something else), "dog on chair" (antonym: another relation that excludes it), "dog not under
   chair" (negation), another object, subject or attribute.
-
-**among_own** is retrieval in pairs, for any score: one caption of a photo among those of 49 others.
 
 Captions are read from `<root>/NAME/captions.json` (option `annotations`: another file), photos from
 `<root>/NAME/images` (argument `images`). The file is BLIP's or Karpathy's JSON (of the latter the
@@ -24,8 +22,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -82,25 +80,6 @@ def _captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Capt
     raise UsageError(
         f"{path}: expected captions in .json or .jsonl, or Flickr8k's .txt with split_file=..."
     )
-
-
-def _own_photos(
-    data: Loading, annotations: Path | None, split_file: Path | None, most: int, least: int = 0
-) -> tuple[tuple[Captioned, ...], Callable[[str], ImageRef]]:
-    """Return the captioned photos, and a function that finds the image of a name."""
-    files.require_positive(data.name, "most", most)
-    path = annotations or data.root / data.name / "captions.json"
-    folder = data.photos(f"{data.name}/images")
-    data.stated += ["upright"]
-
-    def image_of(name: str) -> ImageRef:
-        place = files.image_path(folder, name, f"{path}: photo {name!r:.80}")
-        return ImageRef(place, upright=True)
-
-    photos = _captioned(data, path, split_file)
-    if len(photos) < least:
-        raise UsageError(f"{path}: {data.name} needs {least} photos, not {len(photos)}")
-    return photos, image_of
 
 
 # --- Half-truths. ---
@@ -300,7 +279,11 @@ def half_truths(
     most: int = 1000,
 ) -> Iterator[Case]:
     """Yield items of captions. most: items of each kind. seed: of all that is drawn."""
-    captioned, image_of = _own_photos(data, annotations, split_file, most)
+    files.require_positive(data.name, "most", most)
+    path = annotations or data.root / data.name / "captions.json"
+    folder = data.photos(f"{data.name}/images")
+    data.stated += ["upright"]
+    captioned = _captioned(data, path, split_file)
     tagger = get_tagger()
     photos = [_Photo(each.image, each.captions, tagger) for each in captioned]
     order = random.Random(seed).sample(photos, len(photos))
@@ -329,7 +312,8 @@ def half_truths(
     for kind, name, each in items:
         texts = (each.short, each.full, each.half)
         labels = {"foil": each.foil}
-        images = (image_of(name),)
+        image = files.image_path(folder, name, f"{path}: photo {name!r:.80}")
+        images = (ImageRef(image, upright=True),)
         yield Case(f"{kind}/{name}", Form.HALF_TRUTH, images, texts, kind, labels=labels)
 
 
@@ -360,42 +344,4 @@ HALF_TRUTHS = CaseReader(
     rules=half_truth_rules,
     headline="ht",
     empty="no photo gives an item of PARTS; are the captions English sentences?",
-)
-
-
-# --- Retrieval in pairs. ---
-
-
-def among(
-    data: Loading,
-    *,
-    annotations: Path | None = None,
-    split_file: Path | None = None,
-    seed: int = 42,
-    most: int = 1000,
-) -> Iterator[Case]:
-    """Yield a caption of each photo with those of 49 others. most: items. seed: of sampling."""
-    photos, image_of = _own_photos(data, annotations, split_file, most, least=50)
-    order = random.Random(seed).sample(photos, len(photos))
-    data.stated += [f"seed {seed}", f"most {most}"]
-    for place, photo in enumerate(order[:most]):
-        rest = order[:place] + order[place + 1 :]
-        others = random.Random(f"{seed} {place}").sample(rest, 49)
-        texts = tuple(each.captions[0] for each in (photo, *others))
-        yield Case(photo.image, Form.CHOOSE_TEXT, (image_of(photo.image),), texts, "among")
-
-
-AMONG = CaseReader(
-    replace(
-        HALF_TRUTHS.meta,
-        id="among_own",
-        title="One caption among 50 (your own photos)",
-        citation="the captions' own",
-        files=("among_own/captions.json",),
-        images=("among_own/images",),
-        parts=("among",),
-        chance={"": 1 / 50},
-        skills={"among": "retrieval"},
-    ),
-    among,
 )

@@ -290,16 +290,9 @@ def write_section(page: Path, text: str) -> None:
 
 
 def lab_table(page: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """The columns of the lab's table on a page, and its rows by arm.
+    """The columns of the lab's table on a Markdown page, and by arm its cells that are not empty.
 
-    Args:
-        page: Markdown, such as reports/lab.md.
-
-    Returns:
-        Names of columns; for each arm its cells that are not empty.
-
-    Raises:
-        UsageError: When there is no such table.
+    Raises UsageError when there is no such table.
     """
     try:
         text = page.read_text(encoding="utf-8")

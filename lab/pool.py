@@ -36,11 +36,24 @@ def run_all(
     for name in _THREADS:
         os.environ[name] = "1"  # read when the processes import torch
     waiting, failed = list(jobs), list[Exception]()
-    progress = _Progress(len(jobs), workers)
+    start, seconds = time.monotonic(), deque[float](maxlen=_LAST)
+
+    def mean() -> float:
+        return fmean(seconds) if seconds else 0.0
 
     def todo() -> Iterator[tuple[Callable[[Job], Outcome], Job]]:
-        while waiting and not failed and progress.fits(budget):
+        while waiting and not failed and time.monotonic() - start + mean() <= budget:
             yield run, waiting.pop(0)
+
+    def say(made: Outcome, left: int) -> None:
+        if made.speed:  # the base takes no time worth counting
+            seconds.append(made.seconds)
+        speed = f", {made.speed:.0f} images/s" if made.speed else ""
+        to_go = f"to do, about {duration(mean() * left / workers)} left" if seconds else "left"
+        note(
+            f"[{len(jobs) - left} of {len(jobs)}] {made.name}: {made.seconds:.0f} s"
+            f"{speed}; {counted(left, 'job')} {to_go}"
+        )
 
     done = 0
     try:
@@ -48,7 +61,7 @@ def run_all(
             for made in pool.as_done(_outcome, todo()):
                 done += 1
                 if isinstance(made, Outcome):
-                    progress.tell(made, len(jobs) - done)
+                    say(made, len(jobs) - done)
                 else:
                     failed.append(made)
     except KeyboardInterrupt as error:
@@ -77,30 +90,3 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-class _Progress:
-    """Says what is done and when the rest will be."""
-
-    def __init__(self, total: int, workers: int) -> None:
-        self._start = time.monotonic()
-        self._total, self._workers = total, workers
-        self._seconds = deque[float](maxlen=_LAST)
-
-    def fits(self, budget: float) -> bool:
-        """Whether one more job ends in time, as far as is known."""
-        mean = fmean(self._seconds) if self._seconds else 0.0
-        return time.monotonic() - self._start + mean <= budget
-
-    def tell(self, outcome: Outcome, left: int) -> None:
-        """Print a line about a finished job."""
-        if outcome.speed:  # the base takes no time worth counting
-            self._seconds.append(outcome.seconds)
-        speed = f", {outcome.speed:.0f} images/s" if outcome.speed else ""
-        to_go = "left"
-        if self._seconds:
-            to_go = f"to do, about {duration(fmean(self._seconds) * left / self._workers)} left"
-        note(
-            f"[{self._total - left} of {self._total}] {outcome.name}: {outcome.seconds:.0f} s"
-            f"{speed}; {counted(left, 'job')} {to_go}"
-        )

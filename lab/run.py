@@ -7,7 +7,8 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,10 +29,11 @@ from lab.columns import (
     differences,
     merit,
 )
-from lab.job import Job, Outcome, method_of, outcome, results_of, run_job
-from lab.page import Finding, Line, means_on, section
+from lab.ground import DATA
+from lab.job import Job, method_of, outcome, results_of, run_job
+from lab.page import Choices, Finding, Line, means_on, section
 from lab.pool import run_all
-from lab.settings import BASE, Arm, LabSettings
+from lab.settings import BASE, LabSettings
 
 NAME = "lab"
 
@@ -65,7 +67,10 @@ def _run_lab(
 ) -> str:
     started = time.monotonic()
     chosen = {settings.arm(name).name for name in arms} or {arm.name for arm in settings.arms}
-    grids = {arm.name: _grid(arm, settings, out) for arm in settings.arms}
+    grids = {
+        arm.name: settings.lora_lrs if method_of(arm, out / DATA).lora else settings.lrs
+        for arm in settings.arms
+    }
     weights = load_model(settings.model).identity.weights
     if settings.compare_with:
         means_on(Path(settings.compare_with))  # hours before it is needed
@@ -90,22 +95,22 @@ def _run_lab(
     left = finish([*fixed, *trials], "learning rates")
     columns = settings.ground.columns_for(settings, choosing=True)
     rates = {
-        arm.name: Rates.of(grids[arm.name], [job for job in trials if job.arm == arm], columns)
+        arm.name: _rates(grids[arm.name], [job for job in trials if job.arm == arm], columns)
         for arm in settings.arms
     }
     for job in trials:  # they would take gigabytes
-        if rates[job.arm.name if job.arm else ""].chosen not in (0.0, job.rate):
+        if rates[job.arm.name if job.arm else ""][1] not in (0.0, job.rate):
             shutil.rmtree(job.folder / "model", ignore_errors=True)
             (job.folder / "train.jsonl").unlink(missing_ok=True)
     finals = [
-        Job(out, settings, arm, seed, weights, rates[arm.name].chosen)
+        Job(out, settings, arm, seed, weights, rates[arm.name][1])
         for seed in settings.seeds
         for arm in settings.arms
-        if rates[arm.name].chosen
+        if rates[arm.name][1]
     ]
     left += finish(finals, "measured")
     text = _report(settings, out / name, [*fixed, *finals], trials, rates)
-    unchosen = len([name for name in chosen if not rates[name].chosen])
+    unchosen = len([name for name in chosen if not rates[name][1]])
     if left or unchosen:
         note(
             f"the budget is spent: {counted(left, 'job')} not run, the rate of "
@@ -114,30 +119,18 @@ def _run_lab(
     return text
 
 
-@dataclass(frozen=True)
-class Rates:
-    """The choice of an arm's learning rate. merits: rate -> what it is chosen by, of those tried,
-    with none where there is no choice. chosen: 0 when some of several have not been tried."""
-
-    merits: Mapping[float, float]
-    chosen: float
-
-    @classmethod
-    def of(cls, grid: Sequence[float], trials: Sequence[Job], columns: Sequence[Column]) -> Rates:
-        """The choice among a grid by these columns of the trials that are finished."""
-        merits = {
-            job.rate: merit({c.name: column_value(c, results_of(job)) for c in columns})
-            for job in trials
-            if outcome(job) is not None
-        }
-        if len(grid) == 1:
-            return cls(merits, grid[0])
-        return cls(merits, best_rate(merits) if len(merits) == len(grid) else 0.0)
-
-
-def _grid(arm: Arm, settings: LabSettings, out: Path) -> tuple[float, ...]:
-    """The rates that an arm chooses from."""
-    return settings.lora_lrs if method_of(arm, out / "data").lora else settings.lrs
+def _rates(
+    grid: Sequence[float], trials: Sequence[Job], columns: Sequence[Column]
+) -> tuple[Mapping[float, float], float]:
+    """The choice among a grid by these columns of the trials that are finished, see `Choices`."""
+    merits = {
+        job.rate: merit({c.name: column_value(c, results_of(job)) for c in columns})
+        for job in trials
+        if outcome(job) is not None
+    }
+    if len(grid) == 1:
+        return merits, grid[0]
+    return merits, best_rate(merits) if len(merits) == len(grid) else 0.0
 
 
 def _report(
@@ -145,52 +138,76 @@ def _report(
     out: Path,
     jobs: Sequence[Job],
     trials: Sequence[Job],
-    rates: Mapping[str, Rates],
+    rates: Choices,
 ) -> str:
     """Tables of all finished jobs, whichever were asked for, in `out` without its suffix."""
     runs: dict[str, list[Run]] = {}
-    done: dict[str, list[Outcome]] = {}
+    speeds: dict[str, list[float]] = {}
     for job in jobs:
         finished = outcome(job)
         if finished is not None:
             name = job.fixed if job.arm is None else job.arm.name
             runs.setdefault(name, []).append(results_of(job))
-            done.setdefault(name, []).append(finished)
+            speeds.setdefault(name, []).extend([finished.speed] if finished.speed else [])
     if not runs:
         raise CompoclipError(f"{out.parent}: nothing is finished yet; raise --budget-minutes")
     columns = settings.ground.columns_for(settings, choosing=False)
-    compared = _Compared(runs, columns)
+
+    @cache
+    def compared(base: str, other: str) -> Mapping[str, Difference]:
+        """By column, other minus base; empty when one of them has not been run."""
+        if base == other or {base, other} & {*BOUNDS} or not {base, other} <= runs.keys():
+            return {}
+        return differences(runs[base], runs[other], base != BASE, columns)
+
     controls = {arm.name: settings.control_of(arm) for arm in settings.arms}
     lines = [
-        _line(name, runs, done, compared, controls.get(name, ""), columns)
+        Line(
+            name=name,
+            values={c.name: [_value(c, run, name) for run in runs[name]] for c in columns},
+            speeds=speeds[name],
+            to_base=compared(BASE, name),
+            to_control=compared(controls.get(name, ""), name),
+        )
         for name in track(runs, "comparing", unit="arms")
     ]
     findings = [
-        Finding(effect, column, compared.of(effect.against, effect.arm).get(column))
+        Finding(effect, column, compared(effect.against, effect.arm).get(column))
         for effect in settings.effects
         for column in effect.columns
     ]
     ended = [found for job in (*jobs, *trials) if (found := outcome(job)) is not None]
     minutes = sum(each.seconds for each in ended) / 60
-    expected = len(jobs) + len(trials)
     made = (
         f"{counted(settings.steps, 'step')} of {settings.batch_size} images, "
         f"{settings.ground.about(settings)}, seeds {', '.join(map(str, settings.seeds))}; "
         f"base `{settings.model}`, weights {jobs[0].weights[:8]}; "
-        f"{len(ended)} of {counted(expected, 'job')}, {minutes:.0f} minutes of one thread; "
-        f"compoclip {__version__}."
+        f"{len(ended)} of {counted(len(jobs) + len(trials), 'job')}, "
+        f"{minutes:.0f} minutes of one thread; compoclip {__version__}."
     )
-    choices = {name: (each.merits, each.chosen) for name, each in rates.items()}
-    numbers: dict[str, Any] = {"made": made, "lines": [asdict(line) for line in lines]}
-    agreeing = _agreement(settings, lines)
-    others = list(runs) if settings.ours else []
+    agreeing = []
+    if settings.compare_with:
+        means = {
+            line.name: {name: fmean(values) for name, values in line.values.items()}
+            for line in lines
+            if line.name in controls
+        }
+        agreeing = agreement(means, means_on(Path(settings.compare_with)))
     beside = {
-        name: compared.of(name, settings.ours)
-        for name in track(others, f"comparing {settings.ours} with", unit="arms")
+        name: compared(name, settings.ours)
+        for name in track(
+            list(runs) if settings.ours else [], f"comparing {settings.ours} with", unit="arms"
+        )
     }
     ahead = {name: each for name, each in beside.items() if each}
-    text = section(settings, lines, findings, choices, made, _partial(runs), agreeing, ahead)
-    numbers["rates"] = {name: asdict(each) for name, each in rates.items()}
+    partial = ", ".join(
+        f"{each.benchmark} ({each.headline_score.items(',')} items)"
+        for each in next(iter(runs.values()))[0]
+        if each.partial
+    )
+    text = section(settings, lines, findings, rates, made, partial, agreeing, ahead)
+    numbers: dict[str, Any] = {"made": made, "lines": [asdict(line) for line in lines]}
+    numbers["rates"] = {n: {"merits": all_of, "chosen": one} for n, (all_of, one) in rates.items()}
     numbers["effects"] = [
         {**asdict(replace(each.effect, columns=(each.column,))), "verdict": each.verdict}
         for each in findings
@@ -204,64 +221,6 @@ def _report(
     for suffix, content in ((".md", text), (".json", json.dumps(_plain(numbers), indent=1))):
         write_text(out.with_name(out.name + suffix), content + "\n")
     return text
-
-
-def _partial(runs: Mapping[str, Sequence[Run]]) -> str:
-    """The benchmarks of which items are missing, with how many are there."""
-    first = next(iter(runs.values()))[0]
-    return ", ".join(
-        f"{each.benchmark} ({each.headline_score.items(',')} items)"
-        for each in first
-        if each.partial
-    )
-
-
-def _agreement(settings: LabSettings, lines: Sequence[Line]) -> list[tuple[str, int, float, float]]:
-    """Column by column, how the recipes rank here and in the other lab."""
-    if not settings.compare_with:
-        return []
-    arms = {arm.name for arm in settings.arms}
-    mine = {
-        line.name: {name: fmean(values) for name, values in line.values.items()}
-        for line in lines
-        if line.name in arms
-    }
-    return agreement(mine, means_on(Path(settings.compare_with)))
-
-
-class _Compared:
-    """Differences between arms, each worked out once."""
-
-    def __init__(self, runs: Mapping[str, Sequence[Run]], columns: Sequence[Column]) -> None:
-        self._runs, self._columns = runs, columns
-        self._known: dict[tuple[str, str], dict[str, Difference]] = {}
-
-    def of(self, base: str, other: str) -> Mapping[str, Difference]:
-        """By column, other minus base; empty when one of them has not been run."""
-        if base == other or {base, other} & {*BOUNDS} or not {base, other} <= self._runs.keys():
-            return {}
-        if (base, other) not in self._known:
-            self._known[base, other] = differences(
-                *(self._runs[base], self._runs[other]), base != BASE, self._columns
-            )
-        return self._known[base, other]
-
-
-def _line(
-    name: str,
-    runs: Mapping[str, Sequence[Run]],
-    done: Mapping[str, Sequence[Outcome]],
-    compared: _Compared,
-    control: str,
-    columns: Sequence[Column],
-) -> Line:
-    return Line(
-        name=name,
-        values={c.name: [_value(c, run, name) for run in runs[name]] for c in columns},
-        speeds=[each.speed for each in done[name] if each.speed],
-        to_base=compared.of(BASE, name),
-        to_control=compared.of(control, name),
-    )
 
 
 def _value(column: Column, run: Run, name: str) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_origin
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.config import as_kind, is_a, kind_named, options_of
+from compoclip.errors import UsageError, require
 from compoclip.files import read_json
 from compoclip.methods.registry import method_names
 from lab.ground import Ground, World
@@ -125,32 +126,28 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
     it, its arms come behind theirs. Raises CompoclipError, naming the file, when it is missing or
     malformed, has unknown fields, or names arms, methods' tables or columns that do not exist.
     """
-    data, where = _merged(path), str(path)
-    if not isinstance(data, dict):
-        raise CompoclipError(f"{where}: not an object; fix the file")
-    values = dict(data)
-    for name, kind in (("arms", Arm), ("effects", Effect)):
-        rows = values.get(name, [])
-        if not isinstance(rows, list):
-            raise CompoclipError(f"{where}: '{name}' must be a list")
-        values[name] = tuple(
-            _record(kind, row, f"{where}: {name}[{i}]") for i, row in enumerate(rows)
-        )
+    data = _merged(path)
+    values: dict[str, Any] = {"arms": (), **data}
     photos = values.get("photos", {})
-    _require(isinstance(photos, dict), f"{where}: 'photos' must be an object")
-    ground: Ground = _record(Photos, photos, f"{where}: photos") if photos else World()
-    values["arms"] = tuple(
-        arm if "table" in row else replace(arm, table=ground.tables[0])
-        for arm, row in zip(values["arms"], data.get("arms", []))
-    )
-    settings = _record(LabSettings, values, where)
+    ground: Ground = _record(Photos, photos, f"{path}: photos") if photos else World()
+    for name, kind in (("arms", Arm), ("effects", Effect)):
+        rows = values.get(name, ())
+        require(isinstance(rows, list | tuple), path, f"'{name}' must be a list")
+        plain = {"table": ground.tables[0]} if kind is Arm else {}
+        values[name] = tuple(
+            _record(
+                kind, {**plain, **row} if isinstance(row, dict) else row, f"{path}: {name}[{i}]"
+            )
+            for i, row in enumerate(rows)
+        )
+    settings = _record(LabSettings, values, path)
     names = [arm.name for arm in settings.arms]
     if quick:
         changes = dict(settings.quick)
         names = changes.pop("arms", names)
-        _require(isinstance(names, list), f"{where}: quick: 'arms' must be a list of names")
-        settings = _record(LabSettings, {**values, **changes, "left_out": None}, where)
-    _check(settings, names, where)
+        require(isinstance(names, list), path, "quick: 'arms' must be a list of names")
+        settings = _record(LabSettings, {**values, **changes, "left_out": None}, path)
+    _check(settings, names, path)
     if settings.left_out is not None:
         named = {arm.method for arm in settings.arms} | set(settings.left_out)
         table = settings.ground.tables[0]
@@ -158,7 +155,7 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
         names += [arm.name for arm in others]
         settings = replace(settings, arms=settings.arms + others)
     if settings.ours and not quick:
-        _one_of(settings.ours, names, f"{where}: ours")
+        _one_of(settings.ours, names, path, "ours")
     known = {*names, BASE}
     return replace(
         settings,
@@ -168,113 +165,77 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
     )
 
 
-def _merged(path: Path) -> Any:
+def _merged(path: Path) -> dict[str, Any]:
     """Return the content of a settings file over that of the files named by its key "like"."""
-    own = read_json(path, damaged="fix the file")
-    if not isinstance(own, dict) or "like" not in own:
-        return own
-    names = own.pop("like")
+    last = read_json(path, damaged="fix the file")
+    names = last.pop("like", []) if isinstance(last, dict) else []
     known = isinstance(names, list) and all(
         isinstance(name, str) and name == Path(name).name and name for name in names
     )
-    _require(known, f"{path}: 'like' must be a list of names of files beside it")
+    require(known, path, "'like' must be a list of names of files beside it")
     parts = {each: read_json(each, damaged="fix the file") for each in map(path.with_name, names)}
-    parts[path] = own
+    parts[path] = last
     for where, part in parts.items():
-        good = isinstance(part, dict) and isinstance(part.get("arms", []), list)
-        _require(good, f"{where}: no settings of a lab; fix the file")
+        good = isinstance(part, dict) and (not names or isinstance(part.get("arms", []), list))
+        require(good, where, "no settings of a lab; fix the file")
     values = {name: value for part in parts.values() for name, value in part.items()}
-    return {**values, "arms": [arm for part in parts.values() for arm in part.get("arms", [])]}
+    if names:
+        values["arms"] = [arm for part in parts.values() for arm in part.get("arms", [])]
+    return values
 
 
-def _record(kind: type[T], row: Any, where: str) -> T:
+def _record(kind: type[T], row: Any, where: object) -> T:
     """A frozen dataclass from a JSON object; lists become tuples."""
-    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(row, dict):
-        raise CompoclipError(f"{where}: not an object; fix the file")
-    for name in row:
-        if name not in known:
-            raise CompoclipError(f"{where}: unknown field '{name}'; known: {', '.join(known)}")
+    require(isinstance(row, dict), where, "not an object; fix the file")
+    known, given = options_of(kind), {}
+    for name, value in row.items():
+        require(name in known, where, f"unknown field '{name}'; known: {', '.join(known)}")
+        wanted = known[name].kind
+        if get_origin(wanted) is Mapping:
+            require(isinstance(value, dict), where, f"'{name}' must be an object")
+        else:
+            value = as_kind(value, wanted)
+            require(is_a(value, wanted), where, f"'{name}' must be {kind_named(wanted)}")
+        given[name] = value
     for name, each in known.items():
-        required = each.default is MISSING and each.default_factory is MISSING
-        if required and name not in row:
-            raise CompoclipError(f"{where}: '{name}' is missing")
-    frozen = {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
-    for name, value in frozen.items():
-        kinds = _KINDS.get(str(known[name].type), ())
-        if kinds and (not isinstance(value, kinds) or isinstance(value, bool)):
-            raise CompoclipError(f"{where}: '{name}' must be {_IN_WORDS[kinds[0]]}")
-    return kind(**frozen)
+        require(name in row or each.default is not MISSING, where, f"'{name}' is missing")
+    return kind(**given)
 
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (float, int),
-    "Mapping[str, Any]": (dict,),
-    "tuple[str, ...]": (tuple,),
-    "tuple[int, ...]": (tuple,),
-    "tuple[float, ...]": (tuple,),
-}
-_IN_WORDS = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    dict: "an object",
-    tuple: "a list",
-}
-
-
-def _check(settings: LabSettings, run: Sequence[str], where: str) -> None:
+def _check(settings: LabSettings, run: Sequence[str], where: Path) -> None:
     """run: names of the arms that are run, each of which needs a control."""
     names = [arm.name for arm in settings.arms]
-    _require(bool(names), f"{where}: no arms")
+    require(names, where, "no arms")
     twice = next((name for name in names if names.count(name) > 1), None)
-    _require(twice is None, f"{where}: two arms are called '{twice}'")
+    require(twice is None, where, f"two arms are called '{twice}'")
     for arm in settings.arms:
+        of_arm = f"arm '{arm.name}':"
         plain = arm.name.replace("-", "").isalnum() and arm.name != BASE
-        _require(plain, f"{where}: arm '{arm.name}': use letters, digits and -, not 'base'")
-        _one_of(
-            arm.table,
-            [*settings.ground.tables, *settings.tables],
-            f"{where}: arm '{arm.name}': table",
-        )
-        _require(0 <= arm.wise_ft <= 1, f"{where}: arm '{arm.name}': wise_ft must be 0 to 1")
-    _one_of(settings.control, names, f"{where}: control")
+        require(plain, where, f"{of_arm} use letters, digits and -, not 'base'")
+        tables = [*settings.ground.tables, *settings.tables]
+        _one_of(arm.table, tables, where, f"{of_arm} table")
+        require(0 <= arm.wise_ft <= 1, where, f"{of_arm} wise_ft must be 0 to 1")
+    _one_of(settings.control, names, where, "control")
     for arm in settings.arms:
-        _require(
-            arm.name not in run or bool(settings.control_of(arm)),
-            f"{where}: arm '{arm.name}': no arm trains {settings.control} on '{arm.table}'; add it",
-        )
+        there = arm.name not in run or settings.control_of(arm)
+        lacking = f"no arm trains {settings.control} on '{arm.table}'; add it"
+        require(there, where, f"arm '{arm.name}': {lacking}")
     for name in ("lrs", "lora_lrs"):
         grid = getattr(settings, name)
-        _require(
-            bool(grid) and all(isinstance(v, float | int) and v > 0 for v in grid),
-            f"{where}: '{name}' must be numbers above 0",
-        )
+        require(grid and min(grid) > 0, where, f"'{name}' must be numbers above 0")
     seeds = settings.seeds
-    whole = all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds)
-    _require(
-        whole and 0 < len(set(seeds)) == len(seeds),
-        f"{where}: seeds must be different whole numbers from 0",
-    )
-    _one_of(settings.split, ("test", "val"), f"{where}: split")
+    good = 0 < len(set(seeds)) == len(seeds) and min(seeds) >= 0 and max(seeds) < 2**63
+    require(good, where, "seeds must be different whole numbers from 0")
     for name in ("scenes", "items", "choice_items", "steps", "batch_size"):
-        _require(getattr(settings, name) > 0, f"{where}: '{name}' must be more than 0")
+        require(getattr(settings, name) > 0, where, f"'{name}' must be more than 0")
     columns = [column.name for column in settings.ground.columns]
     for effect in settings.effects:
-        title = f"{where}: effect '{effect.claim}'"
-        _one_of(effect.expect, get_args(Expected), f"{title}: expect")
-        _one_of(effect.arm, names, f"{title}: arm")
-        _one_of(effect.against, [*names, BASE], f"{title}: against")
+        title = f"effect '{effect.claim}':"
+        _one_of(effect.arm, names, where, f"{title} arm")
+        _one_of(effect.against, [*names, BASE], where, f"{title} against")
         for column in effect.columns:
-            _one_of(column, columns, f"{title}: columns")
+            _one_of(column, columns, where, f"{title} columns")
 
 
-def _one_of(value: object, known: Sequence[str], what: str) -> None:
-    _require(value in known, f"{what}: no '{value}'; there are: {', '.join(known)}")
-
-
-def _require(good: bool, message: str) -> None:
-    if not good:
-        raise CompoclipError(message)
+def _one_of(value: object, known: Sequence[str], where: Path, what: str) -> None:
+    require(value in known, where, f"{what}: no '{value}'; there are: {', '.join(known)}")

@@ -28,14 +28,7 @@ _ROW = 176  # pixels per item
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the picture.
-
-    Args:
-        argv: Arguments of the command line.
-
-    Raises:
-        CompoclipError: results cannot be read, or there is no such item.
-    """
+    """Write the picture; raise CompoclipError for results without such items."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("base", type=Path, help="results of the base")
     parser.add_argument("tuned", type=Path, help="results of the tuned model")

@@ -12,148 +12,82 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
+import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from graph_score import parse_facts
 
-from compoclip.captions.types import (
-    GraphAttribute,
-    GraphObject,
-    GraphRelation,
-    SceneGraph,
-    Span,
-)
 from compoclip.console import end_with
 from compoclip.errors import CompoclipError
-from compoclip.files import unreadable, write_json
+from compoclip.files import read_json, read_text, write_json
 from compoclip.rewrites.graph_edits import VOCABULARY_FORMAT, WORD_KINDS
 
 #: Least instances of an object, number of attributes and of relations.
 MIN_OBJECTS, ATTRIBUTES, RELATIONS = 30, 524, 50
 
-_CHUNK = 1 << 20
-_NOWHERE = Span(0, 0)
 _FORMATS = "give FACTUAL's .csv, Visual Genome's scene_graphs.json or GQA's sceneGraphs.json"
-_Link = tuple[int, str, int]
+
+Words = dict[str, list[str]]
+"""The names of a scene graph's objects, attributes and relations, one per instance."""
 
 
-def read_scene_graphs(path: Path) -> Iterator[SceneGraph]:
-    """The scene graphs of a file, without spans.
+def read_scene_graphs(path: Path) -> Iterator[Words]:
+    """Yield the words of the scene graphs of a file.
 
     Raises CompoclipError, naming the file and the place, when it cannot be read or holds none.
     """
+    if path.suffix.lower() != ".json":
+        yield from _table_words(path)
+        return
+    whole = read_json(path, damaged=_FORMATS)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix.lower() == ".json":
-                yield from _json_graphs(path, file)
-            else:
-                yield from _table_graphs(path, file)
-    except UnicodeDecodeError as error:
-        raise CompoclipError(f"{path}: not UTF-8 text; {_FORMATS}") from error
-    except OSError as error:
-        raise unreadable(path, error, _FORMATS) from error
-
-
-def _table_graphs(path: Path, file: TextIO) -> Iterator[SceneGraph]:
-    rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-    try:
-        if "scene_graph" not in (rows.fieldnames or ()):
-            raise CompoclipError(f"{path}: no column scene_graph; {_FORMATS}")
-        for row in rows:
-            try:
-                facts = parse_facts(row["scene_graph"] or "")
-            except ValueError as error:
-                raise CompoclipError(f"{path}, line {rows.line_num}: {error}; fix it") from error
-            names = sorted(facts.entities)
-            attributes: dict[str, list[str]] = {name: [] for name in names}
-            links: list[_Link] = []
-            for subject, predicate, target in sorted(facts.triples):
-                if predicate == "is":
-                    attributes[subject].append(target)
-                else:
-                    links.append((names.index(subject), predicate, names.index(target)))
-            yield _graph(attributes.items(), links)
-    except csv.Error as error:
-        raise CompoclipError(f"{path}, line {rows.line_num}: {error}; fix the table") from error
-
-
-def _json_graphs(path: Path, file: TextIO) -> Iterator[SceneGraph]:
-    try:
-        head = file.read(_CHUNK)
-        if head.lstrip().startswith("["):
-            graphs: Iterable[SceneGraph] = map(_visual_genome, _list_items(head, file))
-        else:
-            whole = json.loads(head + file.read())
-            graphs = map(_gqa, whole.values())
-        yield from graphs
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        yield from map(_image_words, whole if isinstance(whole, list) else whole.values())
+    except (TypeError, KeyError, IndexError, AttributeError) as error:
         what = f"{type(error).__name__} {error}"
         raise CompoclipError(f"{path}: not a file of scene graphs ({what}); {_FORMATS}") from error
 
 
-def _list_items(text: str, file: TextIO) -> Iterator[Any]:
-    """The items of the JSON list that begins with `text`, holding no more than one of them."""
-    decoder = json.JSONDecoder()
-    text = text.lstrip()[1:]
-    while True:
-        text = text.lstrip(" \t\r\n,")
-        if text.startswith("]"):
-            return
-        try:
-            item, end = decoder.raw_decode(text)
-        except json.JSONDecodeError:
-            more = file.read(max(_CHUNK, len(text)))
-            if not more:
-                raise
-            text += more
-            continue
-        yield item
-        text = text[end:]
+def _table_words(path: Path) -> Iterator[Words]:
+    text = io.StringIO(read_text(path, damaged=_FORMATS), newline="")
+    rows = csv.DictReader(text, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    try:
+        if "scene_graph" not in (rows.fieldnames or ()):
+            raise CompoclipError(f"{path}: no column scene_graph; {_FORMATS}")
+        for row in rows:
+            facts = parse_facts(row["scene_graph"] or "")
+            said: Words = {"attributes": [], "relations": []}
+            for _, predicate, target in facts.triples:
+                if predicate == "is":
+                    said["attributes"].append(target)
+                else:
+                    said["relations"].append(predicate)
+            yield {"objects": [*facts.entities], **said}
+    except (ValueError, csv.Error) as error:
+        raise CompoclipError(f"{path}, line {rows.line_num}: {error}; fix the table") from error
 
 
-def _visual_genome(image: Any) -> SceneGraph:
-    place = {node["object_id"]: number for number, node in enumerate(image["objects"])}
-    nodes = [
-        (node["names"][0] if "names" in node else node["name"], node.get("attributes") or ())
-        for node in image["objects"]
-    ]
-    links = [
-        (place[r["subject_id"]], r["predicate"], place[r["object_id"]])
-        for r in image["relationships"]
-        if r["subject_id"] in place and r["object_id"] in place
-    ]
-    return _graph(nodes, links)
-
-
-def _gqa(image: Any) -> SceneGraph:
-    place = {key: number for number, key in enumerate(image["objects"])}
-    nodes = [(node["name"], node.get("attributes") or ()) for node in image["objects"].values()]
-    links = [
-        (place[key], relation["name"], place[relation["object"]])
-        for key, node in image["objects"].items()
-        for relation in node.get("relations") or ()
-        if relation["object"] in place
-    ]
-    return _graph(nodes, links)
-
-
-def _graph(nodes: Iterable[tuple[str, Iterable[str]]], links: Iterable[_Link]) -> SceneGraph:
-    return SceneGraph(
-        tuple(
-            GraphObject(name, _NOWHERE, tuple(GraphAttribute(a, _NOWHERE) for a in attributes))
-            for name, attributes in nodes
-        ),
-        tuple(GraphRelation(a, name, b, _NOWHERE) for a, name, b in links),
-    )
+def _image_words(image: Any) -> Words:
+    """Words of an image of Visual Genome (objects in a list) or GQA (by their ids)."""
+    nodes = image["objects"]
+    if isinstance(nodes, dict):
+        known, nodes = nodes, [*nodes.values()]
+        links = (link for node in nodes for link in node.get("relations") or ())
+        relations = [link["name"] for link in links if link["object"] in known]
+    else:
+        ids = {node["object_id"] for node in nodes}
+        links = (r for r in image["relationships"] if {r["subject_id"], r["object_id"]} <= ids)
+        relations = [link["predicate"] for link in links]
+    names = [node["names"][0] if "names" in node else node["name"] for node in nodes]
+    attributes = [each for node in nodes for each in node.get("attributes") or ()]
+    return {"objects": names, "attributes": attributes, "relations": relations}
 
 
 def build_vocabulary(
-    graphs: Iterable[SceneGraph],
+    graphs: Iterable[Words],
     *,
     source: str,
     licence: str,
@@ -171,13 +105,10 @@ def build_vocabulary(
     counted: dict[str, Counter[str]] = {kind: Counter() for kind in WORD_KINDS}
     for graph in graphs:
         total += 1
-        for node in graph.objects:
-            counted["objects"][_normal(node.name)] += 1
-            for attribute in node.attributes:
-                if attribute.kind != "number" and not _normal(attribute.name).isdigit():
-                    counted["attributes"][_normal(attribute.name)] += 1
-        for relation in graph.relations:
-            counted["relations"][_normal(relation.name)] += 1
+        for kind, words in graph.items():
+            counted[kind].update(map(_normal, words))
+    for word in [each for each in counted["attributes"] if each.isdigit()]:
+        del counted["attributes"][word]
     ranked = {
         kind: sorted((item for item in counts.items() if item[0]), key=lambda i: (-i[1], i[0]))
         for kind, counts in counted.items()

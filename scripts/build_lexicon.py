@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import lzma
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from itertools import groupby
 from pathlib import Path
 
 from compoclip.captions.lexicon import FORMAT, MAGIC
+from compoclip.files import write_text
 
 FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 SENSE_LETTER = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
@@ -213,13 +213,6 @@ def licence(folder: Path) -> str:
     return "\n".join(re.sub(r"^ +\d+ ?", "", x).rstrip() for x in text if x.startswith("  ")) + "\n"
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write through a temporary name so that a reader never sees half a file."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -228,8 +221,8 @@ def main() -> None:
     options = parser.parse_args()
     text, report = build(options.wordnet)
     packed = lzma.compress(text.encode(), filters=[FILTER])
-    write(options.out / "lexicon.xz", packed)
-    write(options.out / "LICENSE.wordnet", licence(options.wordnet).encode())
+    (options.out / "lexicon.xz").write_bytes(packed)
+    write_text(options.out / "LICENSE.wordnet", licence(options.wordnet))
     for name, count in sorted(report.items()):
         print(f"{count:8d}  {name}")
     print(f"{len(packed):8d}  bytes")

@@ -22,7 +22,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -99,7 +99,6 @@ TINY = Size(
 )
 
 
-@dataclass
 class Run:
     """What sections share, and what they found.
 
@@ -107,19 +106,12 @@ class Run:
     hold, or the error that ended the section.
     """
 
-    device: torch.device
-    size: Size
-    folder: Path
-    out: Path
-    log: Any
-    figures: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    failed: dict[str, list[str]] = field(default_factory=dict)
-    section: str = ""
-    step_seconds: float = 0.0
-
-    @property
-    def cuda(self) -> bool:
-        return self.device.type == "cuda"
+    def __init__(self, device: torch.device, size: Size, folder: Path, out: Path, log: Any) -> None:
+        self.device, self.size, self.folder, self.out, self.log = device, size, folder, out, log
+        self.cuda = device.type == "cuda"
+        self.figures: dict[str, list[dict[str, Any]]] = {}
+        self.failed: dict[str, list[str]] = {}
+        self.section, self.step_seconds = "", 0.0
 
     def figure(self, what: str, value: Any, unit: str = "", target: str = "") -> None:
         """Add a row, and say it."""
@@ -165,15 +157,17 @@ class Run:
     def method(self) -> Method:
         return load_recipe("fsc-clip")(optim=Optim(batch_size=self.size.batch))
 
+    def train(self, times: StepTimes, **changes: Any) -> None:
+        """Train FSC-CLIP on captioned photos, made once."""
+        train_steps(self.model(), self.method(), self.data(), self.settings(**changes), times)
+
     def settings(self, **changes: Any) -> RunSettings:
         return RunSettings(out=Path(), device=str(self.device), precision="bf16", **changes)
 
     def data(self) -> str:
-        """Captioned photos, made once."""
         folder = self.folder / "originals"
         if not folder.exists():
-            captions = world_captions(self.size.samples)
-            write_samples(folder, captions, self.size.photos)
+            write_samples(folder, world_captions(self.size.samples), self.size.photos)
         return str(folder / "samples.jsonl")
 
 
@@ -288,7 +282,7 @@ def varlen(run: Run) -> None:
 
 def step(run: Run) -> None:
     """A step of FSC-CLIP by part, with batches that are there: no loader."""
-    loaded, size = run.model(), run.size
+    size = run.size
     waits: Counter[str] = Counter()
     seen: list[profile] = []
 
@@ -319,8 +313,7 @@ def step(run: Run) -> None:
     drained = StepTimes(time.perf_counter, run.wait)
     for times in (free, drained):
         with cycled(6):
-            settings = run.settings(stop_after=size.steps)
-            train_steps(loaded, run.method(), run.data(), settings, times)
+            run.train(times, stop_after=size.steps)
     host, device = free.median(8), drained.median(8)
     run.step_seconds = host["step"]
     run.figure("a step", 1000 * host["step"], "ms", "at most 65")
@@ -385,20 +378,19 @@ def recipe(run: Run) -> None:
     for workers in size.workers:
         last = workers == size.workers[-1]
         times = StepTimes(time.perf_counter)
-        settings = run.settings(stop_after=steps if last else max(6, steps // 4), workers=workers)
+        count = steps if last else max(6, steps // 4)
         start = time.perf_counter()
-        train_steps(run.model(), run.method(), run.data(), settings, times)
+        run.train(times, stop_after=count, workers=workers)
         whole = time.perf_counter() - start
         taken = [each["step"] for each in times.steps[5:]]
         mean = sum(taken) / max(1, len(taken))
         run.figure(f"images a second with {workers} workers", size.batch / mean)
-        run.figure(
-            "a step, mean and median", f"{1000 * mean:.1f}, {1000 * median(taken):.1f}", "ms"
-        )
+        both = f"{1000 * mean:.1f}, {1000 * median(taken):.1f}"
+        run.figure("a step, mean and median", both, "ms")
         if last:
             words = f"{PAPER_STEPS} steps, extrapolated from {len(taken)}"
             run.figure(words, PAPER_STEPS * mean / 60, "minutes", "at most 2.5")
-            run.figure(f"start, {settings.stop_after} steps and a state on disk", whole, "s")
+            run.figure(f"start, {count} steps and a state on disk", whole, "s")
 
 
 def agrees(run: Run) -> None:
@@ -503,8 +495,7 @@ def compiled(run: Run) -> None:
     eager = mock.patch.object(torch, "compile", lambda f, **more: real(f, backend="eager", **more))
     real = torch.compile
     with cycled(12), nullcontext() if run.size.model else eager:
-        settings = run.settings(stop_after=steps, compile=True)
-        train_steps(run.model(), run.method(), run.data(), settings, times)
+        run.train(times, stop_after=steps, compile=True)
     run.figure("the first step", times.steps[0]["step"], "s", "at most 60")
     run.figure("a step, after four", 1000 * times.median(5)["step"], "ms")
     run.figure("graphs after four steps, and at the end", f"{graphs[0]}, {graphs[1]}")

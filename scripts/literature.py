@@ -18,14 +18,7 @@ _PUBLISHED = Path(__file__).with_name("published.json")
 
 
 def at_a_glance(methods: Sequence[Method]) -> str:
-    """The page in Markdown.
-
-    Args:
-        methods: Its rows.
-
-    Returns:
-        The text.
-    """
+    """Return the page in Markdown; methods: its rows."""
     published = read_json(_PUBLISHED, absent="install compoclip again")
     names = [method.name for method in methods]
     parts = [
@@ -38,16 +31,10 @@ def at_a_glance(methods: Sequence[Method]) -> str:
         "## Recipes",
         "",
         *_markdown(
-            (
-                "recipe",
-                "idea",
-                "texts",
-                "images",
-                "losses",
-                "trains",
-                "epochs, batch, lr",
-                "paper",
-            ),
+            [
+                *("recipe", "idea", "texts", "images", "losses", "trains"),
+                *("epochs, batch, lr", "paper"),
+            ],
             [_glance(method) for method in methods],
         ),
         "",

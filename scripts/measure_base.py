@@ -35,7 +35,7 @@ from compoclip_world.export.part import Photos, SuiteSpec
 from compoclip_world.export.retrieval import captioned
 from compoclip_world.render import render
 from compoclip_world.sampling import scene_for
-from compoclip_world.scene import Scene, WorldConfig
+from compoclip_world.scene import Scene, Thing, WorldConfig
 from compoclip_world.vocabulary import COLOURS, KINDS, with_article
 
 SPLIT = "val"
@@ -128,11 +128,17 @@ def probes(
     model: compoclip.Model, config: WorldConfig, seed: int, items: int
 ) -> list[tuple[str, int, int]]:
     """What a linear map reads off the embedding."""
+    two = replace(config, objects=(0.0, 1.0))
+    kinds, colours = list(KINDS), list(COLOURS)
     asked: tuple[tuple[str, WorldConfig, Callable[[Scene], int]], ...] = (
-        ("probe: place of a thing (4 corners)", replace(config, objects=(1.0,)), _corner),
-        ("probe: colour of the left thing", replace(config, objects=(0.0, 1.0)), _left_colour),
-        ("probe: kind of the left thing", replace(config, objects=(0.0, 1.0)), _left_kind),
-        ("probe: count", replace(config, objects=(1.0, 1.0, 1.0, 1.0)), _count),
+        (
+            "probe: place of a thing (4 corners)",
+            replace(config, objects=(1.0,)),
+            lambda scene: 2 * (scene.things[0].x > 0.5) + (scene.things[0].y > 0.5),
+        ),
+        ("probe: colour of the left thing", two, lambda s: colours.index(_left(s).colour)),
+        ("probe: kind of the left thing", two, lambda s: kinds.index(_left(s).kind)),
+        ("probe: count", replace(config, objects=(1.0,) * 4), lambda s: len(s.things) - 1),
     )
     rows = []
     for name, world, answer in asked:
@@ -147,20 +153,8 @@ def probes(
     return rows
 
 
-def _corner(scene: Scene) -> int:
-    return 2 * (scene.things[0].x > 0.5) + (scene.things[0].y > 0.5)
-
-
-def _left_colour(scene: Scene) -> int:
-    return list(COLOURS).index(min(scene.things, key=lambda thing: thing.x).colour)
-
-
-def _left_kind(scene: Scene) -> int:
-    return list(KINDS).index(min(scene.things, key=lambda thing: thing.x).kind)
-
-
-def _count(scene: Scene) -> int:
-    return len(scene.things) - 1
+def _left(scene: Scene) -> Thing:
+    return min(scene.things, key=lambda thing: thing.x)
 
 
 def fitted(known: torch.Tensor, labels: torch.Tensor) -> torch.nn.Linear:

@@ -19,7 +19,6 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -103,14 +102,11 @@ def answers_of(scene: Scene) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {name: [] for name in QUESTIONS}
     for thing in things:
         kind, colour = KIND.index(thing.kind), COLOUR.index(thing.colour)
-        size, pattern = SIZE.index(thing.size), PATTERN.index(thing.pattern)
         found["kind"].append(kind)
-        found["colour"].append(colour)
-        found["size"].append(size)
-        found["pattern"].append(pattern)
-        found["colour of kind"].append(colour * kinds + kind)
-        found["size of kind"].append(size * kinds + kind)
-        found["pattern of kind"].append(pattern * kinds + kind)
+        for name, words in (("colour", COLOUR), ("size", SIZE), ("pattern", PATTERN)):
+            value = words.index(getattr(thing, name))
+            found[name].append(value)
+            found[f"{name} of kind"].append(value * kinds + kind)
         for place, side in enumerate(SIDES):
             if on_side(thing, side):
                 found["side of kind"].append(place * kinds + kind)
@@ -118,12 +114,10 @@ def answers_of(scene: Scene) -> dict[str, list[int]]:
         for place, name in enumerate(RELATIONS):
             if any(other is not thing and related(name, thing, other) for other in things):
                 found["relation of kind"].append(place * kinds + kind)
-        alike = sum(other.kind == thing.kind for other in things)
-        if alike > 1:
-            found["several of kind"].append((alike - 2) * kinds + kind)
-        alike = sum(other.colour == thing.colour for other in things)
-        if alike > 1:
-            found["several of colour"].append((alike - 2) * len(COLOUR) + colour)
+        for name, value, words in (("kind", kind, KIND), ("colour", colour, COLOUR)):
+            alike = sum(getattr(other, name) == getattr(thing, name) for other in things)
+            if alike > 1:
+                found[f"several of {name}"].append((alike - 2) * len(words) + value)
     found["count"].append(len(things) - 1)
     found["backdrop"].append(BACKDROP.index(scene.backdrop.colour))
     found["texture"].append(TEXTURE.index(scene.backdrop.texture))
@@ -202,18 +196,25 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
 def main(argv: list[str] | None = None) -> int:
     """Train, or go on; write the tower."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True, help="open_clip configuration")
-    parser.add_argument("--world", type=Path, required=True, help="what scenes are drawn from")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--warmup", type=int, default=200)
-    parser.add_argument("--weight-decay", type=float, default=0.05)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2, help="processes that draw scenes")
-    parser.add_argument("--save-every", type=int, default=250)
-    parser.add_argument("--stop-after", type=int, default=0, help="stop here, to go on later")
+    for name, about in (
+        ("model", "open_clip configuration"),
+        ("world", "what scenes are drawn from"),
+        ("out", "folder to write"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, required=True, help=about)
+    options: tuple[tuple[str, float, str], ...] = (
+        ("steps", 6000, "steps in all"),
+        ("batch-size", 128, "scenes a step"),
+        ("lr", 1e-3, "peak learning rate"),
+        ("warmup", 200, "steps"),
+        ("weight-decay", 0.05, "of matrices"),
+        ("seed", 0, "of weights and scenes"),
+        ("workers", 2, "processes that draw scenes"),
+        ("save-every", 250, "steps"),
+        ("stop-after", 0, "stop here, to go on later"),
+    )
+    for name, default, about in options:
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=about)
     train(parser.parse_args(argv))
     return 0
 
@@ -261,7 +262,11 @@ def train(options: argparse.Namespace) -> None:
     quiz.train()
     began = time.monotonic()
     with mapper(options.workers) as each:
-        batches = _batches(each, config, options, first, last)
+        size = options.batch_size
+        starts = range(first * size, last * size, size)
+        batches = each(
+            draw, repeat(config), repeat(options.seed), repeat("train"), starts, repeat(size)
+        )
         for step, drawn in enumerate(batches, first):
             pixels, answers = tensors(*drawn)
             for group in optimiser.param_groups:
@@ -272,44 +277,22 @@ def train(options: argparse.Namespace) -> None:
             nn.utils.clip_grad_norm_(quiz.parameters(), 5.0)
             optimiser.step()
             done = step + 1
-            if done % 50 == 0 or done % options.save_every == 0 or done == last:
-                record: dict[str, Any] = {
-                    "step": done,
-                    "loss": round(loss.item(), 4),
-                    "images_per_s": round(
-                        (done - first) * options.batch_size / (time.monotonic() - began), 1
-                    ),
-                }
-                if done % options.save_every == 0 or done == last:
+            saving = done % options.save_every == 0 or done == last
+            if done % 50 == 0 or saving:
+                record: dict[str, Any] = {"step": done, "loss": round(loss.item(), 4)}
+                speed = (done - first) * options.batch_size / (time.monotonic() - began)
+                record["images_per_s"] = round(speed, 1)
+                if saving:
                     record["held_out"] = accuracy(quiz, held_out)
+                    parts = {"quiz": quiz.state_dict(), "optimiser": optimiser.state_dict()}
                     with replacing(state) as file:
-                        torch.save(
-                            {
-                                "quiz": quiz.state_dict(),
-                                "optimiser": optimiser.state_dict(),
-                                "step": done,
-                            },
-                            file,
-                        )
+                        torch.save({**parts, "step": done}, file)
                 with log.open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps(record) + "\n")
                 print(json.dumps(record), flush=True)
     if last == options.steps:
         weights = {key: value.contiguous() for key, value in tower.state_dict().items()}
         save_file(weights, options.out / "tower.safetensors")
-
-
-def _batches(
-    each: Callable[..., Iterator[Any]],
-    config: WorldConfig,
-    options: argparse.Namespace,
-    first: int,
-    last: int,
-) -> Iterator[tuple[NDArray[np.uint8], dict[str, Answers]]]:
-    """What the steps from `first` to `last` learn from, drawn ahead of them."""
-    size = options.batch_size
-    starts = range(first * size, last * size, size)
-    return each(draw, repeat(config), repeat(options.seed), repeat("train"), starts, repeat(size))
 
 
 if __name__ == "__main__":

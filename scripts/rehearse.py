@@ -63,13 +63,8 @@ CAPTIONS = ("a red dog next to a blue boat", "two men ride a small brown horse",
 class Rehearsal:
     """Files of the real layouts, what the package must expect of them, and two servers.
 
-    Args:
-        folder: For the protocol file.
-        annotations: Official SugarCrepe files, a folder; None makes two items per sub-task.
-        weights: Files of the repository on the hub.
-        repository: Its name.
-        number: Photos to train on.
-        run: Values of `PROTOCOL`.
+    annotations: folder of official SugarCrepe files; None makes two items per sub-task. weights:
+    files of the hub's repository. number: photos to train on. run: values of `PROTOCOL`.
     """
 
     def __init__(

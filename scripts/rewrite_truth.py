@@ -7,7 +7,6 @@ stays true when each text holds in one of them.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -90,14 +89,14 @@ def judge_rewrites(
         for name, rewrite in singles.items():
             count = counts[name]
             count.captions += 1
-            result = rewrite(caption, _rng(seed, key, name))
+            result = rewrite(caption, rng_for(seed, key, 0, name))
             if not isinstance(result, Refused):
                 count.add(_ORACLE.verdict(result.text, scene), f"{caption.text} -> {result.text}")
         if before is not None and before[0] is not scene:
             for name, pair_rewrite in pairs.items():
                 count = counts[name]
                 count.captions += 1
-                both = pair_rewrite(before[1], caption, _rng(seed, key, name))
+                both = pair_rewrite(before[1], caption, rng_for(seed, key, 0, name))
                 if not isinstance(both, Refused):
                     texts = tuple(made.text for made in both)
                     old = (before[1].text, caption.text)
@@ -118,10 +117,6 @@ def _captions(number: int, seed: int, split: str) -> Iterator[tuple[str, Scene, 
         if place < len(texts[i]):
             text = texts[i][place].text
             yield f"{i}/{text}", scenes[i], parse(text)
-
-
-def _rng(seed: int, key: str, name: str) -> random.Random:
-    return rng_for(seed, key, 0, name)
 
 
 def _joint(texts: Iterable[str], scenes: tuple[Scene, Scene]) -> Verdict:

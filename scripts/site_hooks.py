@@ -42,11 +42,7 @@ class FormulaExtension(Extension):
 
 
 def on_config(config: Any) -> None:
-    """Draw formulas on pages and in docstrings; put a reference page per module into the contents.
-
-    Args:
-        config: The configuration of mkdocs.
-    """
+    """Draw formulas on pages and in docstrings; put reference pages into the contents."""
     config["markdown_extensions"].append(FormulaExtension())
     rooms: dict[str, list[dict[str, str]]] = {}
     for name in _modules():
@@ -56,15 +52,7 @@ def on_config(config: Any) -> None:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Make the reference pages.
-
-    Args:
-        files: The files of the site.
-        config: The configuration of mkdocs.
-
-    Returns:
-        The files with the reference pages.
-    """
+    """Add the reference pages to the files of the site."""
     for name in _modules():
         files.append(
             File.generated(config, f"reference/{name}.md", content=f"# {name}\n\n::: {name}\n")
@@ -85,29 +73,13 @@ def _modules() -> list[str]:
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Take the script that search needs on file:// from the site, not from another server.
-
-    Args:
-        output: The page as HTML.
-        page: The page.
-        config: The configuration of mkdocs.
-
-    Returns:
-        The page as HTML.
-    """
+    """Take the script that search needs on file:// from the site, not from another server."""
     up = "../" * page.url.count("/")
     return output.replace("https://unpkg.com/iframe-worker/shim", f"{up}assets/iframe-worker.js")
 
 
 def on_post_build(config: Any) -> None:
-    """Write llms.txt; fail on a raw formula or a dead link.
-
-    Args:
-        config: The configuration of mkdocs.
-
-    Raises:
-        PluginError: When a built page holds a raw formula or links to a missing file or anchor.
-    """
+    """Write llms.txt; raise PluginError for a page with a raw formula or a dead link."""
     site, docs = Path(config["site_dir"]), Path(config["docs_dir"])
     lines = [f"# {config['site_name']}", "", f"> {config['site_description']}", ""]
     for page in sorted(docs.rglob("*.md")):

@@ -26,10 +26,8 @@ from compoclip_world.pointing import (
     OWN,
     Pointed,
     PointedWord,
-    Pointing,
     box_of,
     cover,
-    gains,
     measure_pointing,
     pointed,
     pointing_scenes,
@@ -126,29 +124,29 @@ def test_a_model_that_sees_colours_points_at_them() -> None:
         (PointedWord(1, "colour", red, (blue,)), PointedWord(5, "colour", blue, (red,))),
     )
     found = measure_pointing(model, [scene, scene])
-    assert found.values.keys() == {"colour"}
-    mass, hit, own = (found.values["colour"][m] for m in (MASS, HIT, OWN))
+    assert found.keys() == {"colour"}
+    mass, hit, own = (found["colour"][m] for m in (MASS, HIT, OWN))
     assert mass[:, 0] == pytest.approx([1.0, 1.0])
     assert mass[:, 1] == pytest.approx([1.5 / 16] * 2)
     assert hit[:, 0].tolist() == own[:, 0].tolist() == [1.0, 1.0]
-    assert measure_pointing(model, [replace(scene, targets=())]).values == {}
+    assert measure_pointing(model, [replace(scene, targets=())]) == {}
     with pytest.raises(CompoclipError, match="does not keep the words"):
         measure_pointing(model, [replace(scene, caption="a &amp; thing and a blue thing")])
 
 
 def test_intervals_and_paired_differences() -> None:
     values = np.random.default_rng(0).normal(0.5, 0.1, (400, 1))
-    one = Pointing({"noun": {MASS: np.hstack([values, values * 0 + 0.25])}})
-    other = Pointing({"noun": {MASS: np.hstack([values + 0.03, values * 0 + 0.25])}})
+    one = {"noun": {MASS: np.hstack([values, values * 0 + 0.25])}}
+    other = {"noun": {MASS: np.hstack([values + 0.03, values * 0 + 0.25])}}
     share = shares(one, 300, 0)["noun"][MASS]
     assert share.value == pytest.approx(values.mean())
     assert share.chance == 0.25
     assert share.high - share.low == pytest.approx(2 * 1.96 * 0.1 / 20, rel=0.2)
-    gap = gains(one, other, 300, 0)["noun"][MASS]
+    gap = shares(other, 300, 0, one)["noun"][MASS]
     assert (gap.value, gap.low, gap.high) == pytest.approx((0.03,) * 3)
     assert shares(one, 300, 0) == shares(one, 300, 0)
-    single = Pointing({"noun": {MASS: one.values["noun"][MASS][:1]}})
-    for found in (shares(single, 300, 0), gains(single, single, 300, 0)):
+    single = {"noun": {MASS: one["noun"][MASS][:1]}}
+    for found in (shares(single, 300, 0), shares(single, 300, 0, single)):
         assert (found["noun"][MASS].low, found["noun"][MASS].high) == (None, None)
 
 

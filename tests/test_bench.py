@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +27,12 @@ from bench.made import caption_batch, photo_like, write_samples
 from bench.memory import SavedBytes, count_step_memory
 from bench.retrieval import class_weights, ranks
 from compoclip.benchmarks.case import Benchmark, Case, Classification, Form, Retrieval
+from compoclip.data.batch import Batch
 from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import EncodeOptions
-from compoclip.methods.base import Optim
+from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model, save_model
 from compoclip.models.config import ModelConfig
@@ -50,6 +52,14 @@ CAPTIONS = [
     "two blue birds and a white dog",
 ]
 SETTINGS = RunSettings(out=Path(), mask_duplicates=False)
+Made = tuple[LoadedModel, Method, Batch]
+
+
+@pytest.fixture
+def fsc() -> Made:
+    """A thin model, FSC-CLIP, and a batch of its texts."""
+    loaded, method = model(), load_recipe("fsc-clip")()
+    return loaded, method, caption_batch(loaded, method, CAPTIONS, seed=0)
 
 
 def model(**text: Any) -> LoadedModel:
@@ -130,52 +140,44 @@ def test_all_goes_on_past_a_stage_that_fails(
 @pytest.mark.parametrize(
     ("asked", "some"),
     [
-        ("parse --repeats=1", ["tags", "noun chunks", "scene graphs", "all, cold", "all, warm"]),
+        ("parse --repeats=1", "tags|noun chunks|scene graphs|all, cold|all, warm"),
         (
             "captions --repeats=1 --rewrites=negclip,synonym",
-            ["rewrites of stored parses", "5 epochs at once", "stored parses read"],
+            "rewrites of stored parses|5 epochs at once|stored parses read",
         ),
-        ("cost compo --batch-size=2", ["fsc-clip, ", "compo, "]),
+        ("cost compo --batch-size=2", "fsc-clip, |compo, "),
         (
             "data --count=4 --size=32 --workers=1 --batch-size=2 --repeats=1 --texts=9",
-            [
-                "from pack, images/CPU",
-                "originals, --no-draft: decode",
-                "pack, 1 workers",
-                "on disk",
-            ],
+            "from pack, images/CPU|originals, --no-draft: decode|pack, 1 workers|on disk",
         ),
-        ("evaluate --items=2 --images=4 --texts=20 --no-readers", ["all together", "1,000 images"]),
-        ("host --batch-size=8 --few=4 --steps=6", ["batches brought", "losses", "in bfloat16"]),
-        ("memory --batch-size=8 --micro-batch=2 --grad-checkpointing", ["at the peak", "weights"]),
+        ("evaluate --items=2 --images=4 --texts=20", "all together|1,000 images"),
+        ("host --batch-size=8 --few=4 --steps=6", "batches brought|losses|in bfloat16"),
+        ("memory --batch-size=8 --micro-batch=2 --grad-checkpointing", "at the peak|weights"),
         (
             "retrieval --images=20 --texts=100 --classes=2 --templates=2",
-            ["share of equal ranks", "4 prompts, 4 distinct, CPU seconds", "largest difference"],
+            "share of equal ranks|4 prompts, 4 distinct, CPU seconds|largest difference",
         ),
-        ("text --batch-size=2 --repeats=1 --device=cpu", ["captions/s", "equal texts once"]),
-        ("train --batch-size=5 --repeats=1 --device=cpu", ["images/s", "TFLOP", "of gradients"]),
+        ("text --batch-size=2 --repeats=1 --device=cpu", "captions/s|equal texts once"),
+        ("train --batch-size=5 --repeats=1 --device=cpu", "images/s|TFLOP|of gradients"),
     ],
 )
 def test_every_stage_gives_rows(
-    asked: str, some: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: str, some: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_model(model(), tmp_path / "model")
     (tmp_path / "c.txt").write_text("\n".join(CAPTIONS * 2))
     inputs = [f"--captions={tmp_path / 'c.txt'}", f"--model={tmp_path / 'model'}"]
     stage = asked.split()[0]
-    known = [word for word in inputs if hasattr(_options(stage), word[2:].partition("=")[0])]
-    known = [word for word in known if stage not in ("host", "serve", "evaluate")]
+    options = import_module(f"bench.{stage}").Options
+    known = [word for word in inputs if hasattr(options, word[2:].partition("=")[0])]
+    known = known if stage not in ("host", "evaluate") else []
     assert main([*asked.split(), *known, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     whats = [row["what"] for row in found["rows"]]
-    for words in some:
+    for words in some.split("|"):
         assert any(words in what for what in whats), (words, whats)
     assert all(row["ours"] >= 0 for row in found["rows"])
     assert found["setting"]["versions"]["torch"] == torch.__version__
-
-
-def _options(stage: str) -> Any:
-    return __import__(f"bench.{stage}", fromlist=["Options"]).Options
 
 
 def test_bad_requests_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,34 +225,22 @@ def test_the_other_ways_compute_the_same(way: Any, changes: dict[str, Any]) -> N
         assert (ours - other).abs().max() <= 1e-4 * max(1.0, other.abs().max())
 
 
-def test_the_straightforward_step_encodes_stand_ins() -> None:
-    loaded, method = model(), load_recipe("fsc-clip")()
-    batch = caption_batch(loaded, method, CAPTIONS, seed=0)
-    forwards, row = train.separate_forwards(batch, method.kinds)
-    assert list(map(len, forwards)) == [5, 5, 5, 5]
-    assert forwards[0] == CAPTIONS
-    flat = [text for each in forwards for text in each]
-    assert [flat[i] for i in row] == list(batch.block.texts)
-    swaps = [i for kind, i in zip(batch.block.rewrite, batch.block.owner) if kind == "negclip"]
-    assert 1 not in swaps
-    assert forwards[1][1] == "dogs"
-
-
-def test_speed_counts_positions_and_operations() -> None:
-    loaded, method = model(), load_recipe("fsc-clip")()
-    batch = caption_batch(loaded, method, CAPTIONS, seed=0)
-    speed = train.measure_step_speed(loaded, method, batch, 1, SETTINGS)
+def test_speed_counts_positions_and_operations(fsc: Made) -> None:
+    loaded, method, batch = fsc
+    rows = train.step_rows(loaded, method, batch, 1, SETTINGS)
+    assert [row.what for row in rows[:2]] == ["FSC-CLIP step, batch 5, images/s"] * 2
+    assert all(row.ratio is not None and row.ratio > 0 for row in rows[:2])
     texts = len(batch.block.texts)
-    assert speed.lacking == 20 - texts
-    assert speed.positions["plain"] == 20 * 32
-    assert speed.positions["released"] == texts * 32
-    assert speed.positions["ours"] < speed.tokens  # the repeated caption is encoded once
-    assert speed.tokens < speed.positions["plain"]
-    counts = speed.operations
-    assert counts["ours"] < counts["released"] < counts["plain"]
-    assert speed.loss_difference < 1e-5
-    assert speed.gradient_difference < 1e-4
-    assert min(speed.ratio("plain", "shared"), speed.ratio("released", "ours")) > 0
+    found = {(row.what, row.against[:4]): row for row in rows}
+    positions, released = (found["a step, positions", way] for way in ("full", "the "))
+    assert (positions.baseline, released.baseline) == (20 * 32, texts * 32)
+    tokens = texts * found["tokens a text", ""].ours
+    assert positions.ours < tokens < 20 * 32  # the repeated caption is encoded once
+    plain, other = (found["a step, TFLOP", way] for way in ("full", "the "))
+    assert plain.ours < (other.baseline or 0) < (plain.baseline or 0)
+    assert found["negatives that could not be made", ""].ours == 20 - texts
+    assert found["difference of losses", ""].ours < 1e-5
+    assert found["difference of gradients, of their largest entry", ""].ours < 1e-4
 
 
 def test_what_operations_keep_is_counted_once() -> None:
@@ -268,8 +258,8 @@ def test_what_operations_keep_is_counted_once() -> None:
     del out, again
 
 
-def test_memory_is_that_of_a_micro_batch() -> None:
-    loaded, method = model(), load_recipe("fsc-clip")()
+def test_memory_is_that_of_a_micro_batch(fsc: Made) -> None:
+    loaded, method, _ = fsc
     batch = caption_batch(loaded, method, CAPTIONS * 4, seed=0)
     numbers = sum(p.numel() for p in loaded.encoder.parameters())
     kept = []
@@ -279,17 +269,18 @@ def test_memory_is_that_of_a_micro_batch() -> None:
             count_step_memory(loaded, method, batch, RunSettings(out=Path(), micro_batch=size))
             for size in (2, 4, 0)
         )
-        assert two.gradients == 4 * numbers
-        assert two.moments == 8 * numbers
-        assert two.batch == 5 * batch.pixels.numel()
-        assert 1.9 < four.image / two.image < 2.1
-        assert two.text < four.text < everything.text
-        assert two.peak < everything.peak == everything.whole
-        assert two.whole == pytest.approx(everything.whole, rel=0.1)
+        assert two["gradients"] == 4 * numbers
+        assert two["moments of AdamW"] == 8 * numbers
+        assert two["images of the batch"] == 5 * batch.pixels.numel()
+        images, texts = (f"kept for a micro-batch of {what}" for what in ("images", "texts"))
+        assert 1.9 < four[images] / two[images] < 2.1
+        assert two[texts] < four[texts] < everything[texts]
+        assert two["peak"] < everything["peak"] == everything["whole"]
+        assert two["whole"] == pytest.approx(everything["whole"], rel=0.1)
         assert loaded.encoder.recomputes is recompute
         kept.append(four)
-    assert kept[1].image < kept[0].image
-    assert kept[1].text < kept[0].text
+    assert kept[1][images] < kept[0][images]
+    assert kept[1][texts] < kept[0][texts]
 
 
 def test_operations_of_a_step_are_counted_with_the_teachers() -> None:
@@ -364,15 +355,15 @@ def test_operations_are_those_of_the_matrix_products() -> None:
 
 def test_counts_and_equality_on_a_thin_model() -> None:
     batches = [["a cat", "a cat", "a red cat on a mat"], ["a dog"]]
-    theirs, ours, once = text.text_passes(model(context_length=20), batches, repeats=2)
-    assert len(ours.seconds) == 2
-    assert theirs.positions == 4 * 20
-    assert ours.positions == 4 + 4 + 8 + 4  # real tokens
-    assert once.positions == ours.positions - 4
-    assert ours.operations < theirs.operations
-    assert max(ours.difference, once.difference) < 1e-5
+    rows = text.text_rows(model(context_length=20), batches, repeats=2)
+    _, positions, work, difference, _, once, _, differs = rows
+    assert positions.baseline == 4 * 20
+    assert positions.ours == 4 + 4 + 8 + 4  # real tokens
+    assert once.ours == positions.ours - 4
+    assert work.ours < (work.baseline or 0)
+    assert max(difference.ours, differs.ours) < 1e-5
     with pytest.raises(CompoclipError, match="nothing to compare"):
-        text.text_passes(model(no_causal_mask=True), [["a"]], repeats=1)
+        text.text_rows(model(no_causal_mask=True), [["a"]], repeats=1)
 
 
 # --- Images. ---
@@ -391,15 +382,13 @@ def test_every_part_of_reading_is_timed(tmp_path: Path) -> None:
     source = open_source(write_samples(tmp_path, CAPTIONS[:4]))
     small = Preprocess(size=(32, 32))
     transform = ImageTransform(small)
-    ours, plain = data.our_speed(source, transform, 1), data.plain_speed(source, small, 1)
-    assert set(ours.ms) == set(data.STAGES)
-    assert 0 < ours.worker_ms < sum(ours.ms.values())
-    assert plain.queue_bytes == 4 * ours.queue_bytes == 4 * 3 * 32 * 32
+    ms, sent = data.our_speed(source, transform, 1)
+    assert set(ms) == set(data.STAGES)
+    assert sum(ms.values()) > 0 < data.plain_speed(source, small, 1)
+    assert sent == 3 * 32 * 32
     assert data.PlainPhotos(source, small)[0].shape == (3, 32, 32)
     for plainly in (False, True):
         assert data.loader_speed(source, transform, 2, 0, plainly) > 0
-    resaved = open_source(str(data.resaved(source, tmp_path / "resaved", 2)))
-    assert [resaved[i].captions for i in range(len(resaved))] == [(c,) for c in CAPTIONS[:2]]
 
 
 # --- Evaluation and serving. ---
@@ -436,13 +425,17 @@ def test_encodings_are_those_of_a_loop(tmp_path: Path) -> None:
         Benchmark(name, content, "d")
         for name, content in (("cases", cases), ("pairs", pairs), ("classes", classes))
     ]
-    (one, two, three), together = economies(made, FakeEncoder().text_keys)
-    assert (one.items, one.naive_images, one.naive_texts) == (3, 4, 6)
-    assert (one.once_images, one.once_texts) == (2, 3)
-    assert (two.naive_images, two.naive_texts, two.once_images, two.once_texts) == (2, 2, 2, 2)
-    assert (three.items, three.naive_texts, three.once_texts) == (1, 4, 4)
-    assert (together.naive_images, together.naive_texts) == (7, 12)
-    assert (together.once_images, together.once_texts) == (2, 6)
+    rows = economies(made, FakeEncoder().text_keys)
+    assert [row.what for row in rows[:2]] == [
+        "cases, 3 items: images encoded",
+        "cases, 3 items: texts encoded",
+    ]
+    assert [(row.baseline, row.ours) for row in rows] == [
+        *((4, 2), (6, 3)),
+        *((2, 2), (2, 2)),
+        *((1, 1), (4, 4)),
+        *((7, 2), (12, 6)),
+    ]
     cases = tuple(Case(str(i), Form.CHOOSE_TEXT, (refs["a"],), ("x", "y"), "s") for i in range(5))
     encoder = FakeEncoder()
     naive, once = encoding_seconds(encoder, [Benchmark("c", cases, "d")], EncodeOptions())

@@ -30,11 +30,9 @@ SPEC = str(Path(__file__).parents[1] / "lab" / "own_boxes.py")
 
 
 def boxed(image: str = "1.jpg", **changes: Any) -> dict[str, Any]:
-    boxes = [
-        {"label": "orange", "box": [10, 50, 20, 20]},
-        {"label": "plate", "box": [50, 10, 20, 20]},
-    ]
-    return {"image": image, "width": 100, "height": 100, "boxes": boxes, **changes}
+    boxes = {"orange": [10, 50, 20, 20], "plate": [50, 10, 20, 20]}
+    listed = [{"label": label, "box": box} for label, box in boxes.items()]
+    return {"image": image, "width": 100, "height": 100, "boxes": listed, **changes}
 
 
 def write_lines(root: Path, rows: list[Any]) -> Path:
@@ -84,15 +82,15 @@ def test_which_things_are_asked_about(tmp_path: Path, boxes: Any, kept: set[str]
         assert found.left_out[f"photos without two single things apart for {part}"] == 1
 
 
+def inside(box: list[Any], category: int = 1, **more: Any) -> dict[str, Any]:
+    return {"image_id": 9, "category_id": category, "bbox": box, "iscrowd": 0, **more}
+
+
 def coco(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:
     made = {
         "images": [{"id": 9, "file_name": "9.jpg", "width": 100, "height": 100}],
         "categories": [{"id": 1, "name": "umbrella"}, {"id": 2, "name": "skis"}],
-        "annotations": [
-            {"id": 1, "image_id": 9, "category_id": 1, "bbox": [0, 0, 20, 20], "iscrowd": 0},
-            {"id": 2, "image_id": 9, "category_id": 2, "bbox": [30.5, 0, 20, 20], "iscrowd": 0},
-            *annotations,
-        ],
+        "annotations": [inside([0, 0, 20, 20]), inside([30.5, 0, 20, 20], 2), *annotations],
     }
     return {**made, **changes}
 
@@ -104,8 +102,9 @@ def test_cocos_instances(tmp_path: Path) -> None:
     texts = {"an umbrella to the left of skis", "skis to the right of an umbrella"}
     assert found.content[0].texts[0] in texts
     assert found.content[0].images[0].path == tmp_path / "positions_own" / "images" / "9.jpg"
-    more = {"id": 3, "image_id": 9, "category_id": 2, "bbox": [60, 0, 0, 20], "iscrowd": 1}
-    write_json(path, coco(more))  # a second one of that category, be it a crowd without an area
+    write_json(
+        path, coco(inside([60, 0, 0, 20], 2, iscrowd=1))
+    )  # a second one of that category, be it a crowd without an area
     with pytest.raises(CompoclipError, match="no photo shows two single things apart"):
         load_benchmark(SPEC, tmp_path)
 
@@ -135,17 +134,11 @@ def test_at_most_so_many_photos_by_the_seed(tmp_path: Path) -> None:
     [
         ([], "expected a JSON object, found a list"),
         ({}, "no key 'categories'"),
-        (
-            coco({"image_id": 8, "category_id": 1, "bbox": [0, 0, 1, 1]}),
-            "annotations 2: no image 8 in the file",
-        ),
-        (
-            coco({"image_id": 9, "category_id": 3, "bbox": [0, 0, 1, 1]}),
-            "annotations 2: no category 3 in the file",
-        ),
-        (coco({"image_id": 9, "category_id": 1, "bbox": [0, 0, 1]}), "expected .* found 3"),
-        (coco({"image_id": 9, "category_id": 1, "bbox": [0, 0, -1, 1]}), "a box -1 x 1 pixels"),
-        (coco({"image_id": 9, "category_id": 1, "bbox": [0, 0, "1", 1]}), "must be a number"),
+        (coco(inside([0, 0, 1, 1], image_id=8)), "annotations 2: no image 8 in the file"),
+        (coco(inside([0, 0, 1, 1], 3)), "annotations 2: no category 3 in the file"),
+        (coco(inside([0, 0, 1])), "expected .* found 3"),
+        (coco(inside([0, 0, -1, 1])), "a box -1 x 1 pixels"),
+        (coco(inside([0, 0, "1", 1])), "must be a number"),
         (coco(images=[{"id": 9, "file_name": "9.jpg"}]), "no key 'width'"),
         (coco(images=[{"id": 9, "file_name": "9", "width": 0, "height": 1}]), "photo of 0 x 1"),
         (coco(categories=[{"id": 1, "name": "a"}] * 2), "categories 1: 'id' 1 occurs twice"),

@@ -19,7 +19,6 @@ from evaluation_helpers import FakeEncoder
 
 FILE = Path(__file__).parents[1] / "lab" / "own_captions.py"
 HALF = f"{FILE}:half_truth_own"
-AMONG = f"{FILE}:among_own"
 CAPTIONS = [
     {"image": "1.jpg", "caption": ["A black dog sits under a wooden chair.", "A dog on a floor."]},
     {"image": "2.jpg", "caption": ["Two women ride brown horses near a red barn."]},
@@ -30,21 +29,6 @@ CAPTIONS = [
 
 def write_own(root: Path, rows: Any = CAPTIONS) -> Path:
     return write_json(root / "half_truth_own" / "captions.json", rows)
-
-
-def test_a_caption_stands_among_those_of_49_other_photos(tmp_path: Path) -> None:
-    rows = [{"image": f"{k}.jpg", "caption": [f"caption {k}", f"other {k}"]} for k in range(55)]
-    path = write_json(tmp_path / "among_own" / "captions.json", rows)
-    found = load_benchmark(AMONG, tmp_path, most=7)
-    assert len(found.content) == 7
-    for case in found.content:
-        own = f"caption {case.images[0].path.stem}"
-        assert (case.form, case.texts[0], len(set(case.texts))) == (Form.CHOOSE_TEXT, own, 50)
-        assert set(case.texts) <= {f"caption {k}" for k in range(55)}
-    assert load_benchmark(AMONG, tmp_path, most=7).content == found.content
-    write_json(path, rows[:49])
-    with pytest.raises(UsageError, match="among_own needs 50 photos, not 49"):
-        load_benchmark(AMONG, tmp_path)
 
 
 def test_half_truths_are_made_of_captions(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from lab.page import (
     Finding,
     Line,
     ahead_text,
-    aligned,
     effects_text,
     section,
     table_text,
@@ -52,22 +50,31 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def cells(table: str) -> list[list[str]]:
+    """The cells of a Markdown table."""
+    return [[c.strip() for c in line.strip("|").split("|")] for line in table.splitlines()]
+
+
 PLAIN = [{"name": "plain", "method": "clip-ft"}]
 
 
+def arm(**changes: Any) -> dict[str, Any]:
+    return {"arms": [{"name": "plain", "method": "x", **changes}]}
+
+
 def settings_file(folder: Path, **changes: Any) -> Path:
-    values: dict[str, Any] = {
-        "arms": PLAIN,
-        "benchmarks": ["world-aro"],
-        "control": "plain",
-        **changes,
-    }
+    values = {"arms": PLAIN, "benchmarks": ["world-aro"], "control": "plain", **changes}
     path = folder / "lab.json"
     path.write_text(json.dumps(values))
     return path
 
 
-def test_every_arm_of_the_recipe_can_be_made(data: Path) -> None:
+@pytest.mark.parametrize("name", ["dial", "dial-photos", "proof", "proof-photos"])
+def test_every_arm_of_the_recipes_can_be_made(name: str, data: Path) -> None:
+    about = read_settings(RECIPES.with_name(f"compo-{name}.json"))
+    made = [method_of(arm, data) for arm in about.arms]
+    assert sum(method.name == "compo" for method in made) > 4
+    assert about.arm(about.control) in about.arms
     settings = read_settings(RECIPES)
     methods = {arm.name: method_of(arm, data) for arm in settings.arms}
     assert [term.name for term in methods["fsc-global"].losses] == ["clip", "global_hn"]
@@ -75,14 +82,6 @@ def test_every_arm_of_the_recipe_can_be_made(data: Path) -> None:
     assert "positive" not in [term.name for term in methods["hard-negatives"].losses]
     (bags,) = methods["dac"].plan.texts
     assert bags.record()["file"] == str(data / BAGS)
-
-
-@pytest.mark.parametrize("name", ["dial", "dial-photos", "proof", "proof-photos"])
-def test_every_arm_of_the_settings_about_compo_can_be_made(name: str, data: Path) -> None:
-    settings = read_settings(RECIPES.with_name(f"compo-{name}.json"))
-    methods = [method_of(arm, data) for arm in settings.arms]
-    assert sum(method.name == "compo" for method in methods) > 4
-    assert settings.arm(settings.control) in settings.arms
 
 
 def test_every_recipe_has_an_arm_or_is_left_out(data: Path) -> None:
@@ -165,24 +164,26 @@ def test_a_rate_is_chosen_by_what_is_learnt_and_what_is_kept() -> None:
         ({"arms": 3}, "'arms' must be a list"),
         ({"arms": [3]}, r"arms\[0\]: not an object"),
         ({"arms": [{"name": "plain"}]}, "'method' is missing"),
-        ({"arms": [{"name": "plain", "method": "x", "wise": 1}]}, "unknown field 'wise'"),
-        ({"arms": [{"name": "plain", "method": 3}]}, "'method' must be a text"),
+        (arm(wise=1), "unknown field 'wise'"),
+        (arm(method=3), "'method' must be a text"),
         ({"arms": [{"name": "plain", "method": "x"}] * 2}, "two arms are called 'plain'"),
-        ({"arms": [{"name": "../x", "method": "x"}]}, "use letters, digits and -"),
-        ({"arms": [{"name": "base", "method": "x"}]}, "not 'base'"),
-        ({"arms": [{"name": "plain", "method": "x", "table": "t"}]}, "table: no 't'"),
-        ({"arms": [{"name": "plain", "method": "x", "wise_ft": 2}]}, "wise_ft must be 0 to 1"),
+        (arm(name="../x"), "use letters, digits and -"),
+        (arm(name="base"), "not 'base'"),
+        (arm(table="t"), "table: no 't'"),
+        (arm(wise_ft=2), "wise_ft must be 0 to 1"),
         ({"control": "other"}, "control: no 'other'; there are: plain"),
         ({"seeds": [1, 1]}, "different whole numbers"),
         ({"seeds": []}, "different whole numbers"),
-        ({"seeds": ["a"]}, "different whole numbers"),
+        ({"seeds": [-1]}, "different whole numbers"),
+        ({"seeds": ["a"]}, "'seeds' must be a list, each of it a whole number"),
         ({"steps": 0}, "'steps' must be more than 0"),
         ({"ours": "nobody"}, "ours: no 'nobody'; there are: "),
         ({"steps": 1.5}, "'steps' must be a whole number"),
         ({"clip_grad": True}, "'clip_grad' must be a number"),
-        ({"lrs": 0.1}, "'lrs' must be a list"),
+        ({"lrs": "high"}, "'lrs' must be a list"),
+        ({"lrs": [0]}, "'lrs' must be numbers above 0"),
         ({"lrs": []}, "'lrs' must be numbers above 0"),
-        ({"lora_lrs": [1e-3, "a"]}, "'lora_lrs' must be numbers above 0"),
+        ({"lora_lrs": [1e-3, "a"]}, "'lora_lrs' must be a list, each of it a number"),
         ({"tables": ["relations"]}, "'tables' must be an object"),
         (
             {"arms": [*PLAIN, {"name": "b", "method": "x", "table": "variations"}]},
@@ -190,6 +191,7 @@ def test_a_rate_is_chosen_by_what_is_learnt_and_what_is_kept() -> None:
         ),
         ({"colour": 1}, "unknown field 'colour'"),
         ({"effects": [{"claim": "c"}]}, r"effects\[0\]: 'arm' is missing"),
+        ({"effects": [{"expect": "better"}]}, "'expect' must be one of higher, lower, kept"),
     ],
 )
 def test_settings_that_make_no_lab_are_refused(
@@ -202,28 +204,24 @@ def test_settings_that_make_no_lab_are_refused(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("arm", "nobody"), ("against", "nobody"), ("columns", ["taste"]), ("expect", "better")],
+    [("arm", "nobody"), ("against", "nobody"), ("columns", ["taste"])],
 )
 def test_effects_name_what_exists(tmp_path: Path, field: str, value: object) -> None:
-    effect = {
-        "claim": "c",
-        "arm": "plain",
-        "against": "base",
-        "columns": ["t2i"],
-        "expect": "lower",
-    }
+    effect = {"claim": "c", "arm": "plain", "against": "base", "columns": ["t2i"]}
+    effect["expect"] = "lower"
     assert read_settings(settings_file(tmp_path, effects=[effect])).effects[0].margin == 0.03
     with pytest.raises(CompoclipError, match=f"effect 'c': {field}: no "):
         read_settings(settings_file(tmp_path, effects=[{**effect, field: value}]))
 
 
 def test_unknown_methods_and_settings_are_refused() -> None:
-    with pytest.raises(UsageError, match="no method 'negclop'; did you mean negclip"):
-        method_of(Arm("a", "negclop"), Path())
-    with pytest.raises(UsageError, match="negclip has no setting 'gamma'; it has: missing_hn"):
-        method_of(Arm("a", "negclip", {"gamma": 1}), Path())
-    with pytest.raises(UsageError, match="no setting 'optim'"):
-        method_of(Arm("a", "negclip", {"optim": 1}), Path())
+    for method, settings, message in (
+        ("negclop", {}, "no method 'negclop'; did you mean negclip"),
+        ("negclip", {"gamma": 1}, "negclip has no setting 'gamma'; it has: missing_hn"),
+        ("negclip", {"optim": 1}, "no setting 'optim'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            method_of(Arm("a", method, settings), Path())
 
 
 def test_captions_tell_a_scene_from_its_copy() -> None:
@@ -381,24 +379,13 @@ def test_cells_show_mean_deviation_and_marks() -> None:
             Line("arm", values, (90.0, 100.0, 110.0), marked, {"i2t": difference(0.1, 0.01)}),
         ]
     )
-    header, _, base, arm = [
-        [cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines()
-    ]
-    assert dict(zip(header, base)) == {
-        "arm": "base",
-        "seeds": "",
-        "images/s": "",
-        **{c.name: "60.0" for c in COLUMNS},
-    }
+    assert len({len(row) for row in text.splitlines()}) == 1  # aligned
+    header, _, base, arm = cells(text)
+    plain = {"arm": "base", "seeds": "", "images/s": ""}
+    assert dict(zip(header, base)) == plain | {c.name: "60.0" for c in COLUMNS}
     found = dict(zip(header, arm))
     assert (found["object"], found["t2i"]) == ("52.0 ± 2.0", "52.0 ± 2.0 b-")
     assert (found["i2t"], found["images/s"], found["seeds"]) == ("52.0 ± 2.0 c+", "100 ± 10", "3")
-
-
-def test_markdown_columns_are_aligned() -> None:
-    rng = random.Random(0)
-    rows = [["x" * rng.randrange(1, 9) for _ in range(3)] for _ in range(5)]
-    assert len({len(line) for line in aligned(["a", "b", "c"], rows).splitlines()}) == 1
 
 
 def test_the_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
@@ -416,8 +403,7 @@ def test_the_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
 
 def test_an_effect_in_one_image_has_no_interval() -> None:
     text = effects_text([Finding(Effect("c", "a", "base", ("t2i",), "higher"), "t2i", FEW)])
-    cells = [cell.strip() for cell in text.splitlines()[2].split("|")]
-    assert cells[4:8] == ["+5.0", "-", "1.0", "not judged: too few photos: 1"]
+    assert cells(text)[2][3:7] == ["+5.0", "-", "1.0", "not judged: too few photos: 1"]
     assert math.isnan(FEW.least)
     assert math.isnan(FEW.most)
 
@@ -482,10 +468,7 @@ def test_an_arm_beside_the_others_is_ahead_where_seeds_and_items_say_so() -> Non
             "i2t": difference(0.10, 0.0, p=0.001),
         },
     }
-    rows = [
-        [cell.strip() for cell in row.strip("|").split("|")]
-        for row in ahead_text("ours", lines, ahead).splitlines()
-    ]
+    rows = cells(ahead_text("ours", lines, ahead))
     assert rows[0] == ["arm", "learnt", "kept", "binding", "brittleness", "i2t"]
     # learnt of ours: (0.60 + 0.9) / 2 and (0.62 + 0.8) / 2, of the base (0.5 + 0.7) / 2
     assert rows[2] == ["base", "**+13.0**", "+0.0", "+11.0", "**+15.0**", "+0.0"]
@@ -503,7 +486,7 @@ def test_the_section_tells_choices_and_how_much_is_decided() -> None:
     choices = {"a": ({3e-4: 0.6, 1e-4: 0.5}, 3e-4), "b": ({1e-4: 0.5}, 0.0)}
     text = section(settings, [], found, choices, "made")
     assert "Decided: 1 of 2." in text
-    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines()]
+    rows = cells(text)
     assert ["a", "0.0001: 50.0, 0.0003: 60.0", "0.0003"] in rows
     assert ["b", "0.0001: 50.0", "not yet"] in rows
     assert "Learning rates" not in section(settings, [], [], {"a": ({}, 1e-3)}, "made")

@@ -91,12 +91,12 @@ def test_both_cuts_are_shown_in_equal_terms(photos: Path, tmp_path: Path) -> Non
         split: (out / f"Flickr_8k.{split}Images.txt").read_text().split()
         for split in ("train", "dev", "test")
     }
-    assert {split: len(names) for split, names in splits.items()} == {
-        "train": 18,
-        "dev": 6,
-        "test": 10,
-    }
+    counts = {split: len(names) for split, names in splits.items()}
+    assert counts == {"train": 18, "dev": 6, "test": 10}
     assert len({name for names in splits.values() for name in names}) == 34
+    write_photos(tmp_path / "more", photos, dev=8)
+    more = (tmp_path / "more" / "Flickr_8k.devImages.txt").read_text().split()
+    assert set(splits["dev"]) < set(more) < {*splits["dev"], *splits["train"]}
     for names in splits.values():
         for name in names:
             with Image.open(out / "images" / name) as image:
@@ -144,34 +144,16 @@ def test_captions_that_tell_a_side_come_with_their_mirror_image(
         for name in Photos.tables
     )
     told = [
-        {
-            "image": row["image"],
-            "caption": [row["caption"][2]],
-            "neg_caption": row["caption"][2].replace("left", "right"),
-            "mirror": True,
-        }
+        {**row, "caption": [text], "neg_caption": text.replace("left", "right"), "mirror": True}
         for row in plain
-        if "left" in row["caption"][2]
+        for text in row["caption"][2:]
+        if "left" in text
     ]
     assert told
     assert sides == plain + [row for row in told for _ in range(5)]
     source = open_source(str(tmp_path / "sides.jsonl"))
     assert source[len(plain)].negative_image is not None
     assert source[0].negative_image is None
-
-
-def test_dev_photos_are_always_the_same_and_only_of_train(photos: Path, tmp_path: Path) -> None:
-    lists = []
-    for name, dev in (("one", 6), ("two", 6), ("more", 8)):
-        write_photos(tmp_path / name, photos, dev)
-        lists.append(set((tmp_path / name / "Flickr_8k.devImages.txt").read_text().split()))
-    assert lists[0] == lists[1] < lists[2]
-    test = {
-        f"{Path(name).stem}.webp"
-        for cut in ("flickr8k", "flickr8k_more")
-        for name in (photos / "photos" / cut / "Flickr_8k.testImages.txt").read_text().split()
-    }
-    assert not lists[2] & test
 
 
 def test_photos_that_make_no_data_set(photos: Path, tmp_path: Path) -> None:
@@ -229,12 +211,6 @@ def test_rates_are_chosen_by_what_captions_alone_give() -> None:
     assert [c.name for c in ground.columns_for(fewer, choosing=False)] == names
 
 
-def test_the_labs_share_the_columns_that_they_are_compared_by() -> None:
-    world = {column.name for column in World().columns}
-    photos = {column.name for column in Photos().columns}
-    assert world - photos == {"negation"}  # nothing of captions alone says what is absent
-
-
 def test_a_world_lab_is_recorded_as_ever(tmp_path: Path) -> None:
     """Else runs of before could not be gone on with."""
     settings = LabSettings((Arm("a", "clip-ft"),), ("world-aro",), "a")
@@ -255,20 +231,15 @@ def test_a_world_lab_is_recorded_as_ever(tmp_path: Path) -> None:
     [
         ({"photos": {"dev": "x"}}, "photos: 'dev' must be a whole number"),
         ({"photos": {"colour": 1}}, "photos: unknown field 'colour'"),
-        ({"photos": 3}, "'photos' must be an object"),
+        ({"photos": 3}, "photos: not an object"),
         ({"arms": [{"name": "a", "method": "clip-ft", "table": "scenes"}]}, "table: no 'scenes'"),
     ],
 )
 def test_settings_that_make_no_lab_of_photos(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    values = {
-        "arms": [{"name": "a", "method": "clip-ft"}],
-        "benchmarks": list(OWN),
-        "control": "a",
-        "photos": {"dev": 3},
-        **changes,
-    }
+    values = {"arms": [{"name": "a", "method": "clip-ft"}], "benchmarks": list(OWN)}
+    values |= {"control": "a", "photos": {"dev": 3}, **changes}
     (tmp_path / "lab.json").write_text(json.dumps(values))
     with pytest.raises(CompoclipError, match=message):
         read_settings(tmp_path / "lab.json")
@@ -368,8 +339,11 @@ def test_the_means_on_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_arm_of_the_recipe_trains(photos: Path, base: Path, tmp_path: Path) -> None:
-    arms = read_settings(RECIPE).arms
+def test_arms_of_every_sort_train_without_the_image_tower(
+    photos: Path, base: Path, tmp_path: Path
+) -> None:
+    names = ("clip-ft-sides", "fsc-clip-lora", "clic", "dac", "compo")
+    arms = tuple(map(read_settings(RECIPE).arm, names))
     settings = lab_settings(photos, base, arms=arms, batch_size=8)
     settings.ground.prepare(settings, tmp_path, choosing=False)
     first = load_model(str(base)).encoder.model.state_dict()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compoclip_world.dataset import bundled_world
 from compoclip_world.export.confusable import build
-from compoclip_world.export.part import SuiteSpec
+from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.oracle import Oracle, Truth
 
 
-def test_captions_are_true_of_one_image_alone() -> None:
-    part = build(SuiteSpec(bundled_world(), items=24))[0]
+@pytest.fixture(scope="module")
+def part() -> Part:
+    return build(SuiteSpec(bundled_world(), items=24))[0]
+
+
+def test_captions_are_true_of_one_image_alone(part: Part) -> None:
     rows = part.files["flickr8k/flickr8k_test.json"]
     scenes = [part.images[f"flickr8k/images/{row['image']}"] for row in rows]
     assert len(rows) == 24
@@ -20,8 +26,7 @@ def test_captions_are_true_of_one_image_alone() -> None:
         assert verdicts == [Truth.TRUE if at == i else Truth.FALSE for i in range(24)]
 
 
-def test_neighbours_differ_in_one_thing() -> None:
-    part = build(SuiteSpec(bundled_world(), items=24))[0]
+def test_neighbours_differ_in_one_thing(part: Part) -> None:
     scenes = list(part.images.values())
     for start in range(0, 24, 4):
         first, exchanged, mirrored, other = scenes[start : start + 4]

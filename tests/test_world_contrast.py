@@ -23,7 +23,6 @@ from compoclip_world.parser import parse
 from compoclip_world.render import render
 from compoclip_world.sampling import compounds_in, held_out_in, names_held_out, scene_for
 from compoclip_world.scene import WorldConfig
-from compoclip_world.vocabulary import COLOURS
 
 CONFIG = WorldConfig(
     objects=(0.1, 0.4, 0.25, 0.25), inside=0.2, occlusion=0.2, repeat=0.4, patterned=0.8
@@ -62,24 +61,6 @@ def test_negatives_are_false_and_captions_true():
     assert set(found) == set(NEGATIVE_SKILLS)
 
 
-def test_swapped_colours_only_move_the_colour_words():
-    checked = 0
-    for i, scene, caption in made():
-        contrast = hard_negative(scene, caption, "swap-colour", random.Random(i))
-        if contrast is None:
-            continue
-        words = [
-            [w for w in text.replace(",", "").split() if w not in ("a", "an")]
-            for text in (contrast.caption, contrast.other)
-        ]
-        changed = [(p, q) for p, q in zip(*words) if p != q]
-        assert sorted(words[0]) == sorted(words[1])
-        assert len(changed) == 2
-        assert {w for edit in changed for w in edit} <= set(COLOURS)
-        checked += 1
-    assert checked > 8
-
-
 def test_positives_are_true_and_differ():
     found = Counter()
     for i, scene, caption in made():
@@ -94,13 +75,6 @@ def test_positives_are_true_and_differ():
     assert set(found) == set(POSITIVE_RULES)
 
 
-def test_contrasts_are_reproducible():
-    _, scene, caption = next(made())
-    for skill in NEGATIVE_SKILLS:
-        first, second = (hard_negative(scene, caption, skill, random.Random(5)) for _ in range(2))
-        assert first == second
-
-
 @pytest.mark.parametrize("skill", TAUGHT_SKILLS)
 def test_pairs_separate_their_scenes(skill):
     for i in range(6):
@@ -113,18 +87,6 @@ def test_pairs_separate_their_scenes(skill):
         assert different.any(axis=2).sum() >= 8
         for scene in (found.scene_a, found.scene_b):
             assert held_out_in(scene, CONFIG) == (frozenset(), frozenset())
-    assert pair(CONFIG, 1, 0, skill) == pair(CONFIG, 1, 0, skill)
-
-
-def test_binding_pairs_use_the_same_words():
-    for skill in ("swap-colour", "swap-size", "swap-pattern", "swap-object"):
-        for i in range(6):
-            found = pair(CONFIG, 2, i, skill)
-            words = [
-                sorted(w for w in text.split() if w not in ("a", "an"))
-                for text in (found.caption_a, found.caption_b)
-            ]
-            assert words[0] == words[1]
 
 
 def test_novel_pairs_show_a_held_out_compound():

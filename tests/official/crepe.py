@@ -10,11 +10,12 @@ from typing import Any, cast
 
 from compoclip_world import edits
 from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip_world.export.texts import foils, form_of, is_false, is_true
 from compoclip_world.logic import Form, NounPhrase, count_atoms
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.sampling import NOVEL_ATTRIBUTE, held_out_attributes
 from compoclip_world.scene import Scene, Thing
 from compoclip_world.vocabulary import with_article
+from official._forms import foils, form_of
 
 WRITES = ("crepe_prod", "crepe_syst")
 _FOLDER = "vg/VG_100K"

@@ -11,7 +11,7 @@ from compoclip_world.captions import captions_for
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.export.retrieval import own_captions
 from compoclip_world.export.texts import seemly
-from compoclip_world.pairs import PAIR_SKILLS
+from compoclip_world.pairs import PAIR_SKILLS, drafted
 from compoclip_world.sampling import generator, held_out_in
 from compoclip_world.scene import Scene, WorldConfig
 
@@ -81,9 +81,9 @@ def _scenes(
     base = pool.scene(index)
     found = [base]
     for _ in range(_TRIES):
-        drafted = PAIR_SKILLS[rng.choice(tuple(PAIR_SKILLS))](base, rng)
-        if drafted and drafted[0] not in found and not any(held_out_in(drafted[0], config)):
-            found.append(drafted[0])
+        draft = drafted(base, rng.choice(tuple(PAIR_SKILLS)), rng)
+        if draft and draft[0] not in found and not any(held_out_in(draft[0], config)):
+            found.append(draft[0])
         if len(found) == _PICTURES:
             rng.shuffle(found)
             return found

@@ -13,9 +13,10 @@ from compoclip.benchmarks.entries import entries, files_of
 from compoclip_world import edits
 from compoclip_world.captions import mention
 from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip_world.export.texts import foils, form_of, seemly
+from compoclip_world.export.texts import seemly
 from compoclip_world.logic import Attribute, Exists, Form, NounPhrase, Relation
 from compoclip_world.scene import Scene, Thing
+from official._forms import foils, form_of
 
 _ENTRY = entries()["vl_checklist"]
 LAYOUT = {
@@ -23,7 +24,6 @@ LAYOUT = {
     for part in _ENTRY["parts"]
 }
 """Sub-task -> file below the data folder -> source: hake, swig, vg, or vaw (photos of vg)."""
-
 
 WRITES = ("vl_checklist",)
 

@@ -52,9 +52,6 @@ class CaptionModel:
     A word's probability after the two before it is that of the shorter stretch, corrected by the
     counts of the longer one (interpolation with Dirichlet weights; MacKay and Peto, 1995). Every
     text ends with a mark, so that its length counts, too.
-
-    Args:
-        captions: The captions to learn from.
     """
 
     def __init__(self, captions: Iterable[str]) -> None:
@@ -68,11 +65,8 @@ class CaptionModel:
         self._words = 1 + sum(len(stretch) == 1 for stretch in self._seen)
 
     def log_probability(self, text: str) -> float:
-        """The natural logarithm of the probability of the words of a text and of its end.
-
-        Args:
-            text: The text; case and punctuation do not count.
-        """
+        """The natural logarithm of the probability of the words of a text and of its end; case and
+        punctuation do not count."""
         return sum(math.log(self._chance(before, word)) for before, word in _steps(text))
 
     def _chance(self, before: tuple[str, ...], word: str) -> float:
@@ -112,25 +106,22 @@ class _Bound:
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         return [TextKey(text.encode(), len(text), False) for text in texts]
 
+    def start_images(self, images: Sequence[Any]) -> Pending:
+        return lambda: np.tile(np.array([1, 0], dtype=np.float32), (len(images), 1))
+
     def start_texts(self, texts: Sequence[str]) -> Pending:
-        return lambda: np.tile(np.array([1, 0], dtype=np.float32), (len(texts), 1))
+        return self.start_images(texts)
 
     def read_image(self, ref: ImageRef) -> Any:
         return None
-
-    def start_images(self, images: Sequence[Any]) -> Pending:
-        return lambda: np.tile(np.array([1, 0], dtype=np.float32), (len(images), 1))
 
     def match(self, images: Sequence[Any], texts: Sequence[str], score: str = "itm") -> Scores:
         raise NotImplementedError
 
 
 class TextOnlyEncoder(_Bound):
-    """Gives a text the same cosine with every picture: the higher, the likelier it is as a caption.
-
-    Args:
-        captions: The captions that it knows.
-    """
+    """Gives a text the same cosine with every picture: the higher, the likelier it is among the
+    captions that it knows."""
 
     def __init__(self, captions: Iterable[str]) -> None:
         self._model = CaptionModel(captions)
@@ -145,14 +136,8 @@ class TextOnlyEncoder(_Bound):
 
 
 class OracleEncoder(_Bound):
-    """Answers for pairs of pictures and texts from the scenes behind a suite's pictures.
-
-    Args:
-        suite: Folder of the suite.
-
-    Raises:
-        CompoclipError: When the suite has no file of scenes.
-    """
+    """Answers for pairs of pictures and texts from the scenes behind a suite's pictures. Raises
+    CompoclipError when the suite has no file of scenes."""
 
     def __init__(self, suite: Path) -> None:
         self._root = suite.resolve()
@@ -161,11 +146,7 @@ class OracleEncoder(_Bound):
         super().__init__(ORACLE, _hash((suite / SCENES).read_bytes().hex()))
 
     def read_image(self, ref: ImageRef) -> Scene:
-        """Look the scene of a picture up.
-
-        Raises:
-            CompoclipError: When the suite does not know it.
-        """
+        """Return the scene of a picture. Raises CompoclipError when the suite has none."""
         path = ref.path.resolve()
         name = path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else ""
         if name not in self._scenes:
@@ -173,16 +154,7 @@ class OracleEncoder(_Bound):
         return self._scenes[name]
 
     def match(self, images: Sequence[Scene], texts: Sequence[str], score: str = "itm") -> Scores:
-        """Judge pairs of a scene and a text: 1 true, 0 false, 1/2 neither.
-
-        Args:
-            images: N scenes.
-            texts: N texts.
-            score: Not looked at.
-
-        Returns:
-            (N,).
-        """
+        """Judge N pairs of a scene and a text: (N,) of 1 true, 0 false, 1/2 neither."""
         truths = [self._oracle.verdict(t, scene).truth for scene, t in zip(images, texts)]
         return np.array([_WORTH.get(truth, 0.5) for truth in truths], dtype=np.float32)
 
@@ -198,21 +170,9 @@ def measure_bound(
 ) -> list[Results]:
     """Measure one of BOUNDS as `evaluate` measures a model; results go below `out`.
 
-    Args:
-        name: Which one; also its name in the results.
-        suite: Folder of the suite that the benchmarks are of.
-        benchmarks: What to measure on. ORACLE leaves out those that are not items of few pictures
-            and texts, where it reaches 100 by construction.
-        captions: The captions that TEXT_ONLY knows.
-        model: UNTRAINED has its architecture.
-        out: Folder of results.
-        options: As for `evaluate`.
-
-    Returns:
-        One result a benchmark.
-
-    Raises:
-        CompoclipError: When the suite has no scenes, or for what `evaluate` reports.
+    ORACLE leaves out what is not items of few pictures and texts, where it reaches 100 by
+    construction. captions: those that TEXT_ONLY knows. model: UNTRAINED has its architecture.
+    Raises CompoclipError when the suite has no scenes, or for what `evaluate` reports.
     """
     if name == ORACLE:
         benchmarks = [b for b in benchmarks if all(FORMS[f].in_pairs for f in b.content.forms)]

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip_world.geometry import POSITIONS, located, related
 from compoclip_world.logic import (
     Attribute,
@@ -25,6 +25,7 @@ from compoclip_world.logic import (
 )
 from compoclip_world.sampling import generator, held_out_attributes
 from compoclip_world.scene import Scene, Thing, WorldConfig
+from compoclip_world.vocabulary import require_known
 from compoclip_world.wording import Wording
 
 _PREFIXES = ("a picture of ", "an image of ", "a drawing of ")
@@ -45,13 +46,7 @@ _FAMILY_WEIGHTS: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class WorldCaption:
-    """A true caption.
-
-    Args:
-        text: Lower case, without a full stop.
-        kind: Its type, a key of `CAPTION_TYPES`.
-        form: What it claims.
-    """
+    """A true caption. kind: its type, a key of `CAPTION_TYPES`. form: what it claims."""
 
     text: str
     kind: str
@@ -63,13 +58,9 @@ class Facts:
     """Facts about a scene, computed once for all its captions."""
 
     scene: Scene
+    things: tuple[Thing, ...]
     positions: tuple[tuple[str, ...], ...]
     relations: tuple[tuple[str, int, int], ...]
-
-    @property
-    def things(self) -> tuple[Thing, ...]:
-        """The things of the scene."""
-        return self.scene.things
 
 
 def facts_of(scene: Scene) -> Facts:
@@ -87,7 +78,7 @@ def facts_of(scene: Scene) -> Facts:
         if related(name, a, b) and not (name == "same colour" and a.kind == b.kind)
     )
     positions = tuple(tuple(p for p in POSITIONS if located(p, t)) for t in things)
-    return Facts(scene, positions, relations)
+    return Facts(scene, things, positions, relations)
 
 
 def fits(thing: Thing, kind: str | None, attributes: tuple[Attribute, ...]) -> bool:
@@ -325,26 +316,14 @@ CAPTION_TYPES: dict[str, tuple[float, Maker]] = {
 def captions_for(
     scene: Scene, config: WorldConfig, seed: int, index: int, count: int = 5
 ) -> tuple[WorldCaption, ...]:
-    """Different true captions of a scene, of varied type; a function of the arguments alone.
+    """`count` different true captions of scene `index` of a split; a function of the arguments.
 
-    Args:
-        scene: The scene.
-        config: Its world, with the weights of the caption types.
-        seed: Of the world.
-        index: Of the scene in its split.
-        count: How many captions.
-
-    Raises:
-        UsageError: For an unknown caption type in the config.
-        CompoclipError: When the scene has not enough different captions of the types that the
-            config allows.
+    Raises UsageError for an unknown caption type in the config, CompoclipError when the scene has
+    not enough different captions of the types that the config allows.
     """
     weights = {name: weight for name, (weight, _) in CAPTION_TYPES.items()}
     for name, weight in config.caption_weights:
-        if name not in weights:
-            raise UsageError(
-                f"world: unknown caption type {name!r}; known: {', '.join(CAPTION_TYPES)}"
-            )
+        require_known("caption type", (name,), CAPTION_TYPES)
         weights[name] = weight
     first = scene.things[0]
     rng = generator("captions", seed, index, first.x, first.y)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from PIL import Image
 
 from compoclip.cli.main import Verbs
-from compoclip.cli.options import Outcome, WorkerCount, processes
+from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
 from compoclip.config import Count, Natural, Shown
 from compoclip.console import columns, counted
 from compoclip.errors import UsageError
@@ -32,8 +31,43 @@ Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
 _MANY = 4096  # scenes that are worth starting processes for
 
 
+@dataclass(frozen=True, kw_only=True)
+class FromWorld(Printing):
+    """Options of all that looks at scenes.
+
+    Args:
+        seed: Seed of the scenes.
+        split: Part of the world to draw; suites never use scenes of train.
+    """
+
+    seed: int = 0
+    split: Split = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritesWorld(FromWorld):
+    """Options of all that writes many images.
+
+    Args:
+        size: Image side in pixels.
+        config: JSON file with more settings of the world: objects, colours, caption_weights.
+        workers: Processes; the files do not depend on the number. auto: one per core for thousands
+            of images.
+    """
+
+    size: int = 64
+    config: Path | None = None
+    workers: WorkerCount = "auto"
+
+    @property
+    def world(self) -> WorldConfig:
+        """Return the world that scenes are drawn from."""
+        config = read_world_config(self.config) if self.config else WorldConfig()
+        return replace(config, size=self.size)
+
+
 @dataclass(frozen=True)
-class WorldTrainOptions:
+class WorldTrainOptions(WritesWorld):
     """Write image-text pairs as webdataset shards; `compoclip train --data OUT` reads them.
 
     Args:
@@ -41,31 +75,18 @@ class WorldTrainOptions:
         count: Scenes to draw.
         suite: Also write the benchmarks of `compoclip world suite` to this new folder.
         suite_items: Items per sub-task of the suite.
-        size: Image side in pixels.
         captions: Captions per scene.
-        config: JSON file with more settings of the world: objects, colours, caption_weights.
-        seed: Seed of the scenes.
-        split: Part of the world to draw; suites never use scenes of train.
-        workers: Processes; the files do not depend on the number. auto: one per core for thousands
-            of images.
-        json: Print JSON.
     """
 
     out: Path
     count: Count
     suite: Path | None = None
     suite_items: Count = 250
-    size: int = 64
     captions: Count = 5
-    config: Path | None = None
-    seed: int = 0
-    split: Split = "train"
-    workers: WorkerCount = "auto"
-    json: bool = False
 
 
 @dataclass(frozen=True)
-class PairsOptions:
+class PairsOptions(WritesWorld):
     """Write minimal pairs: two images that differ in one thing, each with its own caption.
 
     `compoclip train --data OUT/pairs.jsonl` reads them. The other image and caption of a pair serve
@@ -75,27 +96,14 @@ class PairsOptions:
     Args:
         out: Folder for pairs.jsonl and images/.
         skills: SKILL=COUNT, the number of pairs per skill: swap-colour=1000 relation=2000.
-        size: Image side in pixels.
-        config: JSON file with more settings of the world: objects, colours, backdrops.
-        seed: Seed of the scenes.
-        split: Part of the world to draw; suites never use scenes of train.
-        workers: Processes; the files do not depend on the number. auto: one per core for thousands
-            of images.
-        json: Print JSON.
     """
 
     out: Path
     skills: tuple[str, ...]
-    size: int = 64
-    config: Path | None = None
-    seed: int = 0
-    split: Split = "train"
-    workers: WorkerCount = "auto"
-    json: bool = False
 
 
 @dataclass(frozen=True)
-class SuiteOptions:
+class SuiteOptions(WritesWorld):
     """Write small benchmarks for `compoclip evaluate --on OUT`.
 
     The core has official formats; foils cover every further task.
@@ -103,29 +111,17 @@ class SuiteOptions:
     Args:
         out: New folder for the suite.
         items_per_task: Items per sub-task.
-        size: Image side in pixels.
-        config: JSON file with more settings of the world: objects, colours, backdrops.
-        seed: Seed of the scenes.
-        split: Part of the world to draw; never shares scenes with train.
         benchmarks: Benchmarks to write, such as sugarcrepe foils. Default: all.
-        workers: Processes; the files do not depend on the number. auto: one per core for thousands
-            of images.
-        json: Print JSON.
     """
 
     out: Path
     items_per_task: int = 250
-    size: int = 64
-    config: Path | None = None
-    seed: int = 0
-    split: Literal["val", "test"] = "test"
+    split: Literal["val", "test"] = field(default="test", kw_only=True)
     benchmarks: tuple[str, ...] = ()
-    workers: WorkerCount = "auto"
-    json: bool = False
 
 
 @dataclass(frozen=True)
-class ShowOptions:
+class ShowOptions(FromWorld):
     """Draw scenes with their captions on one sheet.
 
     Args:
@@ -134,9 +130,6 @@ class ShowOptions:
         captions: Captions per scene.
         size: Image side in pixels, as the model sees it.
         start: Index of the first scene.
-        seed: Seed of the scenes.
-        split: Part of the world to draw.
-        json: Print scenes and captions as JSON.
     """
 
     out: Annotated[Path, Shown(short="-o")]
@@ -144,28 +137,19 @@ class ShowOptions:
     captions: Count = 3
     size: int = 64
     start: Natural = 0
-    seed: int = 0
-    split: Split = "train"
-    json: bool = False
 
 
 @dataclass(frozen=True)
-class AskOptions:
+class AskOptions(FromWorld):
     """Ask the oracle whether a caption is true of a scene.
 
     Args:
         caption: E.g. "a red star left of a mug".
         scene: Index of the scene.
-        seed: Seed of the scenes.
-        split: Part of the world to draw.
-        json: Print JSON.
     """
 
     caption: Annotated[str, Shown("CAPTION", positional=True)]
     scene: Natural = 0
-    seed: int = 0
-    split: Split = "train"
-    json: bool = False
 
 
 def train(options: WorldTrainOptions) -> Outcome:
@@ -176,13 +160,7 @@ def train(options: WorldTrainOptions) -> Outcome:
             raise UsageError("--suite is a folder of its own, not --out or one around it")
     workers = processes(options.workers, options.count, _MANY)
     start = time.monotonic()
-    spec = TrainingSet(
-        _config(options),
-        options.count,
-        options.seed,
-        options.split,
-        options.captions,
-    )
+    spec = TrainingSet(options.world, options.count, options.seed, options.split, options.captions)
     shards = write_training_set(options.out, spec, workers)
     seconds = time.monotonic() - start
     record: dict[str, Any] = {
@@ -198,14 +176,8 @@ def train(options: WorldTrainOptions) -> Outcome:
         f"{seconds:.1f} s -> {options.out}"
     )
     if options.suite is not None:
-        of_suite = SuiteOptions(
-            options.suite,
-            options.suite_items,
-            options.size,
-            options.config,
-            options.seed,
-            workers=options.workers,
-        )
+        shared = {f.name: getattr(options, f.name) for f in fields(WritesWorld)}
+        of_suite = SuiteOptions(options.suite, options.suite_items, **{**shared, "split": "test"})
         made, _, total = _suite(of_suite)
         record["suite"] = made
         text += f"\n{total}"
@@ -220,24 +192,14 @@ def pairs(options: PairsOptions) -> Outcome:
     workers = processes(options.workers, sum(counts.values()), _MANY)
     if len(counts) < len(skills):
         raise UsageError("--skills names a skill twice; give its pairs in one SKILL=COUNT")
-    spec = PairSet(
-        _config(options),
-        tuple(skills),
-        options.seed,
-        options.split,
+    rows = write_pair_set(
+        options.out, PairSet(options.world, tuple(skills), options.seed, options.split), workers
     )
-    rows = write_pair_set(options.out, spec, workers)
     seconds = time.monotonic() - start
     record = {"out": str(options.out), "pairs": counts, "rows": rows, "seconds": round(seconds, 2)}
     written = f"{counted(rows // 2, 'pair')}, {counted(rows, 'image')}"
     text = f"{written}, {seconds:.1f} s -> {options.out}"
     return record, text
-
-
-def _config(options: WorldTrainOptions | PairsOptions | SuiteOptions) -> WorldConfig:
-    """The world that a set or a suite is drawn from."""
-    config = read_world_config(options.config) if options.config else WorldConfig()
-    return replace(config, size=options.size)
 
 
 def _skill_count(text: str) -> tuple[str, int]:
@@ -260,7 +222,7 @@ def _suite(options: SuiteOptions) -> tuple[dict[str, Any], list[list[str]], str]
     """The benchmarks, written; what there is to say of them: for JSON, each task, and in a line."""
     workers = processes(options.workers, options.items_per_task, _MANY / 4)  # of some 20 tasks
     start = time.monotonic()
-    spec = SuiteSpec(_config(options), options.items_per_task, options.seed, options.split)
+    spec = SuiteSpec(options.world, options.items_per_task, options.seed, options.split)
     parts = write_suite(options.out, spec, workers, options.benchmarks)
     seconds = time.monotonic() - start
     images = len({path for part in parts for path in part.images})
@@ -288,7 +250,11 @@ def show(options: ShowOptions) -> Outcome:
         scene = scene_for(config, options.seed, options.split, index)
         captions = captions_for(scene, config, options.seed, index, options.captions)
         shown.append((scene, [caption.text for caption in captions]))
-    _save(contact_sheet(shown, options.size), options.out)
+    kind = Image.registered_extensions().get(options.out.suffix.lower())
+    if kind not in Image.SAVE:
+        raise UsageError(f"{options.out}: no image format of that name; end it in .png")
+    sheet = contact_sheet(shown, options.size)
+    write_atomically(options.out, lambda place: sheet.save(place, kind))
     record = {
         "sheet": str(options.out),
         "scenes": [
@@ -342,13 +308,3 @@ def _things(scene: Scene) -> list[str]:
         f"{each.y:.2f} from the top"
         for each in scene.things
     ]
-
-
-def _save(sheet: Image.Image, path: Path) -> None:
-    """Write the sheet as the kind of image its name says. Raises UsageError or CompoclipError."""
-    buffer = io.BytesIO()
-    try:
-        sheet.save(buffer, Image.registered_extensions()[path.suffix.lower()])
-    except (KeyError, OSError, ValueError) as error:
-        raise UsageError(f"{path}: no image format of that name; end it in .png") from error
-    write_atomically(path, lambda place: place.write_bytes(buffer.getvalue()))

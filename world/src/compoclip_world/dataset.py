@@ -22,6 +22,7 @@ from compoclip_world.captions import CAPTION_TYPES, captions_for
 from compoclip_world.render import render
 from compoclip_world.sampling import scene_for
 from compoclip_world.scene import Scene, WorldConfig
+from compoclip_world.vocabulary import frozen
 
 BASE = Path(__file__).parent / "base"
 """The bundled base model: an open_clip folder, and the world it was trained on."""
@@ -29,16 +30,8 @@ BASE = Path(__file__).parent / "base"
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """A training set to write: scenes 0 .. count-1 of a split, each with captions.
-
-    Args:
-        config: The world that the scenes are drawn from.
-        count: Number of scenes.
-        seed: Of scenes and captions.
-        split: Split of the scenes.
-        captions: Captions a scene.
-        shard_size: Samples a shard.
-    """
+    """A training set to write: scenes 0 .. count-1 of a split, each with so many captions, in
+    shards of so many samples."""
 
     config: WorldConfig
     count: int
@@ -52,23 +45,14 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
     """Write `out`/SPLIT-000000.tar, ... and `out`/world.json (the parameters).
 
     A sample is KEY.png and KEY.json with {"caption": [...]}. The bytes depend on `spec` alone, not
-    on `workers`. `out` appears when everything is written, or not at all.
-
-    Returns:
-        The shards.
-
-    Raises:
-        CompoclipError: When `out` exists and is not empty, when it cannot be written, or when the
-            config leaves too few scenes or captions.
+    on `workers`. `out` appears when everything is written, or not at all. Returns the shards.
+    Raises CompoclipError when `out` exists and is not empty, when it cannot be written, or when the
+    config leaves too few scenes or captions.
     """
     starts = range(0, spec.count, spec.shard_size)
     names = [f"{spec.split}-{i:06d}.tar" for i in range(len(starts))]
-    record = {
-        "config": asdict(spec.config),
-        **{k: v for k, v in asdict(spec).items() if k != "config"},
-    }
     with new_folder(out) as folder:
-        (folder / "world.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+        (folder / "world.json").write_text(json.dumps(asdict(spec), indent=1), encoding="utf-8")
         shards = [folder / name for name in names]
         with mapper(workers) as draw:
             jobs = draw(_write_shard, shards, starts, repeat(spec))
@@ -156,33 +140,23 @@ def examples(size: int) -> list[tuple[str, bytes]]:
 
 
 def read_world_config(path: Path) -> WorldConfig:
-    """The world that a JSON file describes: any fields of `WorldConfig`, the others by default.
-
-    Raises:
-        CompoclipError: When the file is missing, malformed, or names an unknown field.
-        UsageError: When a value is out of range.
-    """
+    """The world that a JSON file describes, see `world_of`. Raises CompoclipError without it."""
     return world_of(read_json(path, damaged="fix the file"), str(path))
 
 
 def world_of(data: Any, where: str) -> WorldConfig:
     """The world that a JSON object describes: any fields of `WorldConfig`, the others by default.
 
-    Raises:
-        CompoclipError: When it is malformed or names an unknown field.
-        UsageError: When a value is out of range.
+    Raises CompoclipError when it is malformed or names an unknown field, UsageError when a value is
+    out of range.
     """
     known = {f.name: type(getattr(WorldConfig(), f.name)) for f in fields(WorldConfig)}
     if not isinstance(data, dict) or (unknown := sorted(set(data) - set(known))):
         named = f"unknown field '{unknown[0]}'" if isinstance(data, dict) else "not an object"
         raise CompoclipError(f"{where}: {named}; a world configuration has: {', '.join(known)}")
-    values = {name: _frozen(value) for name, value in data.items()}
+    values = {name: frozen(value) for name, value in data.items()}
     for name, value in values.items():
         kind = known[name]
         if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
             raise CompoclipError(f"{where}: '{name}' must be a {kind.__name__}")
     return replace(WorldConfig(), **values)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value

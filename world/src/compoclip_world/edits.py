@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import cast
+from functools import partial, wraps
+from typing import Any, cast
 
-from compoclip.errors import UsageError
 from compoclip_world.captions import WorldCaption
 from compoclip_world.geometry import CONVERSE, POSITIONS
 from compoclip_world.logic import (
@@ -19,13 +18,15 @@ from compoclip_world.logic import (
     Form,
     Lacking,
     Modifier,
+    Node,
     NounPhrase,
     Position,
     Quantifier,
     Relation,
-    Statement,
+    children,
+    nodes_of,
 )
-from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.scene import Scene
 from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
@@ -33,40 +34,12 @@ from compoclip_world.vocabulary import (
     KINDS,
     NUMERALS,
     VALUES,
+    require_known,
 )
 from compoclip_world.wording import Wording
 
-Node = Statement | Modifier | NounPhrase
-
-_OPPOSITE = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
+OPPOSITE = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
 _PLACING = ("left", "right", "above", "below")
-
-
-def _children(node: Node) -> tuple[Node, ...]:
-    match node:
-        case Exists(phrase):
-            return (phrase,)
-        case Claim(subject, modifiers):
-            return (subject, *modifiers)
-        case NounPhrase():
-            return node.modifiers
-        case Relation() | Lacking():
-            return (node.object,)
-    return ()
-
-
-def nodes_of(form: Form) -> list[Node]:
-    """All statements, noun phrases and modifiers of the form, outermost first."""
-    found: list[Node] = []
-
-    def visit(node: Node) -> None:
-        found.append(node)
-        for child in _children(node):
-            visit(child)
-
-    for statement in form:
-        visit(statement)
-    return found
 
 
 def substitute(form: Form, changes: dict[int, Node]) -> Form:
@@ -77,189 +50,156 @@ def substitute(form: Form, changes: dict[int, Node]) -> Form:
         nonlocal place
         place += 1
         here = place
-        children = tuple(visit(child) for child in _children(node))
+        parts = tuple(visit(child) for child in children(node))
         if here in changes:
             return changes[here]
         match node:
             case Exists():
-                return Exists(cast(NounPhrase, children[0]))
+                return Exists(cast(NounPhrase, parts[0]))
             case Claim():
-                modifiers = cast(tuple[Modifier, ...], children[1:])
-                return Claim(cast(NounPhrase, children[0]), modifiers)
+                modifiers = cast(tuple[Modifier, ...], parts[1:])
+                return Claim(cast(NounPhrase, parts[0]), modifiers)
             case NounPhrase():
-                return replace(node, modifiers=cast(tuple[Modifier, ...], children))
+                return replace(node, modifiers=cast(tuple[Modifier, ...], parts))
             case Relation() | Lacking():
-                return replace(node, object=cast(NounPhrase, children[0]))
+                return replace(node, object=cast(NounPhrase, parts[0]))
         return node
 
     return cast(Form, tuple(visit(statement) for statement in form))
 
 
-def with_values(phrase: NounPhrase, family: str, value: str) -> NounPhrase:
-    """The phrase with its attribute of this family set to the value."""
+def _edit(change: Callable[..., Iterable[Node]]) -> Callable[..., Iterator[Form]]:
+    """Make of a change of nodes an edit of forms: one node replaced by each that `change` gives."""
+
+    @wraps(change)
+    def edit(form: Form, *options: Any, **named: Any) -> Iterator[Form]:
+        for place, node in enumerate(nodes_of(form)):
+            for changed in change(node, *options, **named):
+                yield substitute(form, {place: changed})
+
+    return edit
+
+
+def _set(node: Node, family: str, value: str) -> Node:
+    """The node with its attribute of this family set to the value."""
+    said = cast(NounPhrase | Claim, node)
     return replace(
-        phrase,
+        said,
         modifiers=tuple(
             replace(m, value=value) if isinstance(m, Attribute) and m.family == family else m
-            for m in phrase.modifiers
+            for m in said.modifiers
         ),
     )
 
 
-def _value(phrase: NounPhrase, family: str) -> str | None:
-    for m in phrase.modifiers:
-        if isinstance(m, Attribute) and m.family == family and not m.negated:
-            return m.value
-    return None
-
-
-def _described(form: Form, family: str) -> list[tuple[int, Node, str]]:
-    """Places that carry a value of the family, with the noun they belong to: phrases, claims."""
-    found: list[tuple[int, Node, str]] = []
-    for place, node in enumerate(nodes_of(form)):
-        if isinstance(node, NounPhrase) and (value := _value(node, family)):
-            found.append((place, node, value))
-        if isinstance(node, Claim):
-            said = NounPhrase(frozenset(), "", node.modifiers)
-            if value := _value(said, family):
-                found.append((place, node, value))
-    return found
-
-
-def _set(node: Node, family: str, value: str) -> Node:
-    if isinstance(node, Claim):
-        said = with_values(NounPhrase(frozenset(), "", node.modifiers), family, value)
-        return replace(node, modifiers=said.modifiers)
-    return with_values(cast(NounPhrase, node), family, value)
-
-
 def swaps_of_values(form: Form, family: str) -> Iterator[Form]:
     """Forms with two different values of the family exchanged between two descriptions."""
-    places = _described(form, family)
-    for k, (i, a, first) in enumerate(places):
+    places = [
+        (place, node, value)
+        for place, node in enumerate(nodes_of(form))
+        if isinstance(node, NounPhrase | Claim)
+        for value in [
+            m.value
+            for m in node.modifiers
+            if isinstance(m, Attribute) and m.family == family and not m.negated
+        ][:1]
+    ]
+    for k, (i, _, first) in enumerate(places):
         for j, b, second in places[k + 1 :]:
-            if first != second and not _nested(a, b):
-                yield substitute(form, {i: _set(a, family, second), j: _set(b, family, first)})
-            elif first != second:
-                yield substitute_nested(form, i, j, family, first, second)
+            if first != second:  # the second description may lie within the first
+                changed = substitute(form, {j: _set(b, family, first)})
+                outer = nodes_of(changed)[i]
+                yield substitute(changed, {i: _set(outer, family, second)})
 
 
-def _nested(a: Node, b: Node) -> bool:
-    return any(child is b or _nested(child, b) for child in _children(a))
-
-
-def substitute_nested(
-    form: Form, outer: int, inner: int, family: str, first: str, second: str
-) -> Form:
-    """Exchange values where the second description lies within the first ("a star by a mug")."""
-    nodes = nodes_of(form)
-    changed = substitute(form, {inner: _set(nodes[inner], family, first)})
-    return substitute(changed, {outer: _set(nodes_of(changed)[outer], family, second)})
-
-
-def replacements_of_values(form: Form, family: str) -> Iterator[Form]:
+@_edit
+def replacements_of_values(node: Node, family: str) -> Iterator[Node]:
     """Forms with one value of the family replaced by another."""
-    for place, node in enumerate(nodes_of(form)):
-        if isinstance(node, Attribute) and node.family == family:
-            for value in VALUES[family]:
-                if value != node.value:
-                    yield substitute(form, {place: replace(node, value=value)})
+    if isinstance(node, Attribute) and node.family == family:
+        yield from (replace(node, value=v) for v in VALUES[family] if v != node.value)
+
+
+@_edit
+def _of_kinds(node: Node, kinds: Iterable[str]) -> Iterator[Node]:
+    if isinstance(node, NounPhrase):
+        yield from (replace(node, kinds=frozenset((kind,)), word=kind) for kind in kinds)
 
 
 def replacements_of_kinds(form: Form) -> Iterator[Form]:
     """Forms with one noun replaced by another kind."""
     used = {n.word for n in nodes_of(form) if isinstance(n, NounPhrase)}
-    for place, node in enumerate(nodes_of(form)):
-        if isinstance(node, NounPhrase):
-            for kind in KINDS:
-                if kind not in used:
-                    changed = replace(node, kinds=frozenset((kind,)), word=kind)
-                    yield substitute(form, {place: changed})
+    return _of_kinds(form, [kind for kind in KINDS if kind not in used])
 
 
-def swaps_of_arguments(form: Form) -> Iterator[Form]:
+@_edit
+def swaps_of_arguments(node: Node) -> Iterator[Node]:
     """Forms with the two sides of a relation exchanged, each keeping its attributes."""
-    for place, node in enumerate(nodes_of(form)):
-        if isinstance(node, NounPhrase):
+    match node:
+        case NounPhrase():
             relations = [m for m in node.modifiers if isinstance(m, Relation)]
-            if len(relations) != 1 or len({type(m) for m in node.modifiers} - {Attribute}) != 1:
-                continue
-            link = relations[0]
-            outer = tuple(m for m in node.modifiers if m is not link)
-            inner = replace(node, modifiers=outer)
-            swapped = replace(link, object=inner)
-            other = replace(link.object, modifiers=(*link.object.modifiers, swapped))
-            yield substitute(form, {place: other})
-        if isinstance(node, Claim) and len(node.modifiers) == 1:
-            said = node.modifiers[0]
-            if isinstance(said, Relation):
-                swapped = replace(said, object=node.subject)
-                yield substitute(form, {place: Claim(said.object, (swapped,))})
+            if len(relations) == 1 and all(
+                isinstance(m, Attribute | Relation) for m in node.modifiers
+            ):
+                link = relations[0]
+                inner = replace(node, modifiers=tuple(m for m in node.modifiers if m is not link))
+                swapped = replace(link, object=inner)
+                yield replace(link.object, modifiers=(*link.object.modifiers, swapped))
+        case Claim(subject, (Relation() as said,)):
+            yield Claim(said.object, (replace(said, object=subject),))
 
 
-def replacements_of_relations(form: Form) -> Iterator[Form]:
+@_edit
+def replacements_of_relations(node: Node) -> Iterator[Node]:
     """Forms with a relation replaced: by its converse first, then by other placings."""
-    for place, node in enumerate(nodes_of(form)):
-        if isinstance(node, Relation) and node.name in CONVERSE and node.name != "same colour":
-            others = [CONVERSE[node.name]]
-            if node.name in ("inside", "around"):
-                others = list(_PLACING)
-            elif node.name in _PLACING:
-                others += [r for r in _PLACING if r not in (node.name, *others)]
-            for name in others:
-                yield substitute(form, {place: replace(node, name=name)})
+    if isinstance(node, Relation) and node.name in CONVERSE and node.name != "same colour":
+        others = [CONVERSE[node.name]]
+        if node.name in ("inside", "around"):
+            others = list(_PLACING)
+        elif node.name in _PLACING:
+            others += [r for r in _PLACING if r not in (node.name, *others)]
+        yield from (replace(node, name=name) for name in others)
 
 
-def replacements_of_counts(form: Form) -> Iterator[Form]:
+@_edit
+def replacements_of_counts(node: Node) -> Iterator[Node]:
     """Forms with a number replaced by another one up to four."""
-    for place, node in enumerate(nodes_of(form)):
-        if isinstance(node, NounPhrase) and node.quantifier is Quantifier.EXACTLY:
-            for number in NUMERALS:
-                if number != node.number:
-                    yield substitute(form, {place: replace(node, number=number)})
+    if isinstance(node, NounPhrase) and node.quantifier is Quantifier.EXACTLY:
+        yield from (replace(node, number=n) for n in NUMERALS if n != node.number)
 
 
-def negations(form: Form) -> Iterator[Form]:
+@_edit
+def negations(node: Node) -> Iterator[Node]:
     """Forms that deny what was claimed, or claim what was denied."""
-    for place, node in enumerate(nodes_of(form)):
-        match node:
-            case Exists(phrase) if phrase.quantifier is Quantifier.NONE:
-                yield substitute(form, {place: Exists(replace(phrase, quantifier=Quantifier.SOME))})
-            case Exists(phrase) if phrase.quantifier is Quantifier.SOME and phrase.number == 1:
-                yield substitute(form, {place: Exists(replace(phrase, quantifier=Quantifier.NONE))})
-            case Claim(_, modifiers) if len(modifiers) == 1:
-                said = modifiers[0]
-                if isinstance(said, Attribute | Relation | Position):
-                    changed = replace(said, negated=not said.negated)
-                    yield substitute(form, {place: replace(node, modifiers=(changed,))})
+    match node:
+        case Exists(phrase) if phrase.quantifier is Quantifier.NONE:
+            yield Exists(replace(phrase, quantifier=Quantifier.SOME))
+        case Exists(phrase) if phrase.quantifier is Quantifier.SOME and phrase.number == 1:
+            yield Exists(replace(phrase, quantifier=Quantifier.NONE))
+        case Claim(_, (Attribute() | Relation() | Position() as said,)):
+            yield replace(node, modifiers=(replace(said, negated=not said.negated),))
 
 
-def replacements_of_positions(form: Form) -> Iterator[Form]:
+@_edit
+def replacements_of_positions(node: Node) -> Iterator[Node]:
     """Forms with a place replaced: by the opposite one first, then by any other."""
-    for place, node in enumerate(nodes_of(form)):
-        if isinstance(node, Position) and node.name is not None:
-            opposite = " ".join(_OPPOSITE.get(word, word) for word in node.name.split())
-            for name in dict.fromkeys((opposite, *POSITIONS)):
-                if name != node.name:
-                    yield substitute(form, {place: replace(node, name=name)})
+    if isinstance(node, Position) and node.name is not None:
+        opposite = " ".join(OPPOSITE.get(word, word) for word in node.name.split())
+        for name in dict.fromkeys((opposite, *POSITIONS)):
+            if name != node.name:
+                yield replace(node, name=name)
 
 
-def replacements_of_backgrounds(form: Form) -> Iterator[Form]:
+@_edit
+def replacements_of_backgrounds(node: Node) -> Iterator[Node]:
     """Forms with the colour, or else the texture, of the background replaced."""
-    for place, node in enumerate(nodes_of(form)):
-        if isinstance(node, Background):
-            family = "colour" if node.colour else "texture"
-            for value in BACKDROP_COLOURS if node.colour else BACKDROP_TEXTURES:
-                if value != getattr(node, family):
-                    changed = (
-                        replace(node, colour=value) if node.colour else replace(node, texture=value)
-                    )
-                    yield substitute(form, {place: changed})
+    if isinstance(node, Background):
+        if node.colour:
+            yield from (replace(node, colour=c) for c in BACKDROP_COLOURS if c != node.colour)
+        else:
+            yield from (replace(node, texture=t) for t in BACKDROP_TEXTURES if t != node.texture)
 
 
 # --- Captions that differ in one thing: hard negatives and hard positives of a caption. ---
-
-_ORACLE = Oracle()
 
 NEGATIVES: dict[str, Callable[[Form], Iterable[Form]]] = {
     "replace-object": replacements_of_kinds,
@@ -303,16 +243,12 @@ def hard_negative(
 
     Both texts are worded anew in the same way, so that they differ by the edit alone. The oracle
     has judged the first TRUE and the second FALSE. A "word-order" negative is a scrambled text,
-    which the oracle must not judge TRUE.
-
-    Raises:
-        UsageError: For an unknown skill.
+    which the oracle must not judge TRUE. Raises UsageError for an unknown skill.
     """
-    if skill not in NEGATIVE_SKILLS:
-        raise UsageError(f"world: unknown skill {skill!r}; known: {', '.join(NEGATIVE_SKILLS)}")
+    require_known("skill", (skill,), NEGATIVE_SKILLS)
     style = rng.randrange(2**32)
     text = _worded(caption.form, style)
-    if not _is(text, scene, Truth.TRUE):
+    if not is_true(text, scene):
         return None
     if skill == "word-order":
         return _scrambled(scene, text, rng)
@@ -322,7 +258,7 @@ def hard_negative(
         rng.shuffle(forms)
     for form in forms:
         other = _worded(form, style)
-        if other != text and _is(other, scene, Truth.FALSE):
+        if other != text and is_false(other, scene):
             return Contrast(text, other, skill, keeps_meaning=False)
     return None
 
@@ -332,7 +268,7 @@ def _scrambled(scene: Scene, text: str, rng: random.Random) -> Contrast | None:
     for _ in range(10):
         rng.shuffle(words)
         other = " ".join(words)
-        if other != text and not _is(other, scene, Truth.TRUE):
+        if other != text and not is_true(other, scene):
             return Contrast(text, other, "word-order", keeps_meaning=False)
     return None
 
@@ -342,36 +278,23 @@ def hard_positive(
 ) -> Contrast | None:
     """A pair (true, also true); None when the rule does not apply to the caption.
 
-    Args:
-        scene: What the caption is true of.
-        caption: The caption to reword.
-        rule: "synonym" (other nouns and adjectives), "phrase" (other words for relations and
-            positions), "converse" ("a star left of a mug" as "a mug right of a star") or
-            "and-swap" (the statements joined by "and" in reverse).
-        rng: Of all choices.
-
-    Raises:
-        UsageError: For an unknown rule.
+    rule: "synonym" (other nouns and adjectives), "phrase" (other words for relations and
+    positions), "converse" ("a star left of a mug" as "a mug right of a star") or "and-swap" (the
+    statements joined by "and" in reverse). Raises UsageError for another one.
     """
+    require_known("rule", (rule,), POSITIVE_RULES)
     style = rng.randrange(2**32)
+    form: Form | None = caption.form
+    if rule == "converse":
+        form = _converse(caption.form)
+    elif rule == "and-swap":
+        form = caption.form[::-1] if len(caption.form) == 2 else None
+    if form is None:
+        return None
     text = _worded(caption.form, style, variants=0.0)
-    match rule:
-        case "synonym":
-            other = _worded(caption.form, style, synonyms=1.0, variants=0.0)
-        case "phrase":
-            other = _worded(caption.form, style, variants=1.0)
-        case "converse":
-            form = _converse(caption.form)
-            if form is None:
-                return None
-            other = _worded(form, style, variants=0.0)
-        case "and-swap":
-            if len(caption.form) != 2:
-                return None
-            other = _worded(caption.form[::-1], style, variants=0.0)
-        case _:
-            raise UsageError(f"world: unknown rule {rule!r}; known: {', '.join(POSITIVE_RULES)}")
-    if other == text or not (_is(text, scene, Truth.TRUE) and _is(other, scene, Truth.TRUE)):
+    synonyms, variants = (float(rule == each) for each in ("synonym", "phrase"))
+    other = _worded(form, style, synonyms, variants)
+    if other == text or not (is_true(text, scene) and is_true(other, scene)):
         return None
     return Contrast(text, other, rule, keeps_meaning=True)
 
@@ -389,7 +312,3 @@ def _converse(form: Form) -> Form | None:
 def _worded(form: Form, style: int, synonyms: float = 0.0, variants: float = 0.5) -> str:
     wording = Wording(random.Random(style), synonyms, variants, colour_first=style % 5 < 2)
     return wording.caption(form)
-
-
-def _is(text: str, scene: Scene, truth: Truth) -> bool:
-    return _ORACLE.verdict(text, scene).truth is truth

@@ -7,6 +7,7 @@ the oracle says UNKNOWN. Lengths are shares of the image side.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from compoclip_world.scene import Thing
 from compoclip_world.vocabulary import KINDS, SIZE_ORDER
@@ -28,41 +29,15 @@ CENTRE = 0.12
 NOT_CENTRE = 0.2
 """Largest offset from the centre of the picture for "in the middle", and smallest for "not"."""
 
-RELATIONS: tuple[str, ...] = (
-    "left",
-    "right",
-    "above",
-    "below",
-    "inside",
-    "front",
-    "behind",
-    "bigger",
-    "smaller",
-    "same colour",
-)
+_TURNED = (("left", "right"), ("above", "below"), ("front", "behind"), ("bigger", "smaller"))
 CONVERSE: dict[str, str] = {
-    "left": "right",
-    "right": "left",
-    "above": "below",
-    "below": "above",
-    "front": "behind",
-    "behind": "front",
-    "bigger": "smaller",
-    "smaller": "bigger",
-    "inside": "around",
-    "around": "inside",
-    "same colour": "same colour",
+    name: other
+    for one, two in (*_TURNED, ("inside", "around"), ("same colour", "same colour"))
+    for name, other in ((one, two), (two, one))
 }
 POSITIONS: tuple[str, ...] = (
-    "top left",
-    "top",
-    "top right",
-    "left",
-    "middle",
-    "right",
-    "bottom left",
-    "bottom",
-    "bottom right",
+    *("top left", "top", "top right", "left", "middle", "right"),
+    *("bottom left", "bottom", "bottom right"),
 )
 
 
@@ -96,8 +71,7 @@ def in_front(a: Thing, b: Thing) -> bool | None:
     return a.depth < b.depth
 
 
-def near(a: Thing, b: Thing) -> bool | None:
-    """True if the centres of the two things are near each other."""
+def _near(a: Thing, b: Thing) -> bool | None:
     distance = _distance(a, b)
     return True if distance <= NEAR else False if distance >= FAR else None
 
@@ -108,51 +82,31 @@ def touching(a: Thing, b: Thing) -> bool | None:
     return True if share <= OVERLAP else False if share >= 1.1 else None
 
 
+_RULES: dict[str, Callable[[Thing, Thing], bool | None]] = {
+    "left": lambda a, b: _ahead(b.x - a.x, b.y - a.y),
+    "above": lambda a, b: _ahead(b.y - a.y, b.x - a.x),
+    "inside": inside,
+    "front": in_front,
+    "bigger": lambda a, b: SIZE_ORDER.index(a.size) > SIZE_ORDER.index(b.size),
+    "same colour": lambda a, b: a.colour == b.colour,
+    "near": _near,
+    "touching": touching,
+}
+
+
 def related(relation: str, a: Thing, b: Thing) -> bool | None:
     """True if `a` stands in `relation` to the different thing `b`. None in the ambiguous zone.
 
     left, right, above, below: offset of at least `BESIDE` inside a cone. bigger, smaller: the size
     classes differ. Raises KeyError for a relation that is not part of the world.
     """
-    dx, dy = b.x - a.x, b.y - a.y
-    match relation:
-        case "left":
-            return _ahead(dx, dy)
-        case "right":
-            return _ahead(-dx, dy)
-        case "above":
-            return _ahead(dy, dx)
-        case "below":
-            return _ahead(-dy, dx)
-        case "inside":
-            return inside(a, b)
-        case "around":
-            return inside(b, a)
-        case "front":
-            return in_front(a, b)
-        case "behind":
-            return in_front(b, a)
-        case "bigger":
-            return SIZE_ORDER.index(a.size) > SIZE_ORDER.index(b.size)
-        case "smaller":
-            return SIZE_ORDER.index(a.size) < SIZE_ORDER.index(b.size)
-        case "same colour":
-            return a.colour == b.colour
-        case "near":
-            return near(a, b)
-        case "touching":
-            return touching(a, b)
-    raise KeyError(relation)
+    if relation in _RULES:
+        return _RULES[relation](a, b)
+    return _RULES[CONVERSE[relation]](b, a)
 
 
 def _edge(distance: float) -> bool | None:
     return True if distance <= EDGE else False if distance >= 0.5 else None
-
-
-def _both(p: bool | None, q: bool | None) -> bool | None:
-    if p is False or q is False:
-        return False
-    return True if p and q else None
 
 
 def located(position: str, thing: Thing) -> bool | None:
@@ -164,7 +118,5 @@ def located(position: str, thing: Thing) -> bool | None:
     if position == "middle":
         off = max(abs(thing.x - 0.5), abs(thing.y - 0.5))
         return True if off <= CENTRE else False if off >= NOT_CENTRE else None
-    verdict: bool | None = True
-    for word in position.split():
-        verdict = _both(verdict, _edge(edges[word]))
-    return verdict
+    found = [_edge(edges[word]) for word in position.split()]
+    return False if False in found else None if None in found else True

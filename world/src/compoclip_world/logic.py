@@ -6,6 +6,7 @@ words; the oracle reads them back from words on its own and decides them against
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -111,30 +112,39 @@ Statement = Exists | Claim | Background
 Form = tuple[Statement, ...]
 
 
+Node = Statement | Modifier | NounPhrase
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The noun phrases and modifiers that a node holds, in order."""
+    match node:
+        case Exists(phrase):
+            return (phrase,)
+        case Claim(subject, modifiers):
+            return (subject, *modifiers)
+        case NounPhrase():
+            return node.modifiers
+        case Relation() | Lacking():
+            return (node.object,)
+    return ()
+
+
+def nodes_of(form: Iterable[Node]) -> list[Node]:
+    """All statements, noun phrases and modifiers of a form, outermost first."""
+    return [each for node in form for each in (node, *nodes_of(children(node)))]
+
+
 def count_atoms(form: Form) -> int:
     """Objects, attributes, relations, counts, positions and backgrounds that the form mentions."""
 
-    def of_phrase(phrase: NounPhrase) -> int:
-        counted = phrase.quantifier is Quantifier.EXACTLY
-        return 1 + counted + sum(map(of_modifier, phrase.modifiers))
-
-    def of_modifier(modifier: Modifier) -> int:
-        match modifier:
-            case Relation():
-                return 1 + of_phrase(modifier.object)
-            case Lacking():
-                return of_phrase(modifier.object)
-            case Background():
-                return 1 + (bool(modifier.texture) and bool(modifier.colour))
+    def atoms(node: Node) -> int:
+        match node:
+            case NounPhrase():
+                return 1 + (node.quantifier is Quantifier.EXACTLY)
+            case Exists() | Claim() | Lacking():
+                return 0
+            case Background(colour, texture):
+                return 1 + (bool(texture) and bool(colour))
         return 1
 
-    total = 0
-    for statement in form:
-        match statement:
-            case Exists(phrase):
-                total += of_phrase(phrase)
-            case Claim(subject, modifiers):
-                total += of_phrase(subject) + sum(map(of_modifier, modifiers))
-            case Background():
-                total += of_modifier(statement)
-    return total
+    return sum(map(atoms, nodes_of(form)))

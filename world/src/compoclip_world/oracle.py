@@ -38,16 +38,15 @@ from compoclip_world.logic import (
     Form,
     Lacking,
     Modifier,
+    Node,
     NounPhrase,
     Position,
     Quantifier,
     Relation,
     Statement,
+    nodes_of,
 )
-from compoclip_world.parser import (
-    UngrammaticalError,
-    parse,
-)
+from compoclip_world.parser import UngrammaticalError, parse
 from compoclip_world.scene import Scene, Thing
 
 Maybe = bool | None
@@ -64,13 +63,8 @@ class Truth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The oracle's judgement of a caption.
-
-    Args:
-        truth: Its answer.
-        reason: Why the answer is UNKNOWN, empty otherwise.
-        foreign: The caption has words that are not of the world.
-    """
+    """The oracle's judgement of a caption. reason: why the answer is UNKNOWN, empty otherwise.
+    foreign: the caption has words that are not of the world."""
 
     truth: Truth
     reason: str = ""
@@ -88,10 +82,20 @@ class Oracle:
         except UngrammaticalError as error:
             return Verdict(Truth.UNKNOWN, f"ungrammatical: {error}")
         held = _all(_statement_holds(statement, scene) for statement in form)
-        foreign = any(map(_is_foreign, form))
+        foreign = any(map(_is_foreign, nodes_of(form)))
         if held is None or (held and not _distinct(form, scene)):
             return Verdict(Truth.UNKNOWN, "ambiguous", foreign)
         return Verdict(Truth.TRUE if held else Truth.FALSE, "", foreign)
+
+
+def is_true(claim: str | Form, scene: Scene) -> bool:
+    """True if the oracle says TRUE."""
+    return Oracle().verdict(claim, scene).truth is Truth.TRUE
+
+
+def is_false(claim: str | Form, scene: Scene) -> bool:
+    """True if the oracle says FALSE."""
+    return Oracle().verdict(claim, scene).truth is Truth.FALSE
 
 
 def _all(values: Iterable[Maybe]) -> Maybe:
@@ -259,21 +263,14 @@ def _distinct(form: Form, scene: Scene) -> bool:
     return place(0, frozenset())
 
 
-def _is_foreign(part: Statement | Modifier) -> bool:
-    match part:
-        case Exists(phrase) | Lacking(phrase):
-            return _is_foreign_phrase(phrase)
-        case Claim(subject, modifiers):
-            return _is_foreign_phrase(subject) or any(map(_is_foreign, modifiers))
-        case Relation(name, phrase):
-            return name == "foreign" or _is_foreign_phrase(phrase)
+def _is_foreign(node: Node) -> bool:
+    match node:
+        case NounPhrase():
+            return not (node.kinds or node.maybe or node.word in PLACES)
+        case Relation(name):
+            return name == "foreign"
         case Attribute(family, value):
             return family == "foreign" and value not in _SCREEN_WORDS
         case Background(colour):
             return bool(colour) and colour not in _SCREEN_WORDS and colour not in ADJECTIVES
     return False
-
-
-def _is_foreign_phrase(phrase: NounPhrase) -> bool:
-    named = phrase.kinds or phrase.maybe or phrase.word in PLACES
-    return not named or any(map(_is_foreign, phrase.modifiers))

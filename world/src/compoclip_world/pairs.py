@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from compoclip.console import track
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
 from compoclip_world.captions import extend, facts_of, mention
 from compoclip_world.dataset import mapper, png_bytes
+from compoclip_world.edits import OPPOSITE
 from compoclip_world.geometry import CONVERSE, POSITIONS, located, related
 from compoclip_world.logic import (
     Attribute,
@@ -27,22 +28,30 @@ from compoclip_world.logic import (
     Quantifier,
     Relation,
 )
-from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.sampling import (
-    ORDINARY,
     SPLITS,
     apart,
+    belongs,
     draw_scene,
     generator,
     held_out_in,
     spot,
 )
 from compoclip_world.scene import Scene, Thing, WorldConfig
-from compoclip_world.vocabulary import BACKDROP_COLOURS, KINDS, SIZES, can_show, clashes
+from compoclip_world.vocabulary import (
+    BACKDROP_COLOURS,
+    KINDS,
+    SIZES,
+    can_show,
+    clashes,
+    require_known,
+)
 from compoclip_world.wording import Wording
 
 # --- The skills of minimal pairs: how one scene becomes another, and what tells them apart. ---
 
+_PLACINGS = ("left", "right", "above", "below")
 Draft = tuple[Scene, Form, Form]
 """The second scene, and what the two captions say."""
 
@@ -52,11 +61,28 @@ def _with(scene: Scene, changes: dict[int, Thing]) -> Scene:
     return replace(scene, things=things)
 
 
-def _two(scene: Scene, rng: random.Random) -> tuple[int, int] | None:
+class _UnfitError(Exception):
+    """The scene offers no edit of the skill."""
+
+
+def _need(holds: object) -> None:
+    if not holds:
+        raise _UnfitError
+
+
+def _two(scene: Scene, rng: random.Random) -> tuple[int, int]:
     """Two things of different kinds."""
     things = scene.things
     found = [(i, j) for i, a in enumerate(things) for j, b in enumerate(things) if a.kind != b.kind]
-    return rng.choice(found) if found else None
+    _need(found)
+    return rng.choice(found)
+
+
+def _fact(scene: Scene, rng: random.Random, *names: str) -> tuple[str, int, int]:
+    """A (relation, subject, object) fact of the scene with one of these relations."""
+    facts = [fact for fact in facts_of(scene).relations if fact[0] in names]
+    _need(facts)
+    return rng.choice(facts)
 
 
 def _say(thing: Thing, *families: str) -> NounPhrase:
@@ -64,21 +90,14 @@ def _say(thing: Thing, *families: str) -> NounPhrase:
     return NounPhrase(frozenset((thing.kind,)), thing.kind, said)
 
 
-def _bound(family: str) -> Callable[[Scene, random.Random], Draft | None]:
+def _bound(family: str) -> Callable[[Scene, random.Random], Draft]:
     """Binding: two things exchange their colour, size or pattern."""
 
-    def draft(scene: Scene, rng: random.Random) -> Draft | None:
-        chosen = _two(scene, rng)
-        if chosen is None:
-            return None
-        i, j = chosen
-        a, b = scene.things[i], scene.things[j]
-        if getattr(a, family) == getattr(b, family):
-            return None
-        changes = {i: _take(a, b, family), j: _take(b, a, family)}
-        other = _with(scene, changes)
-        if not _drawable(other):
-            return None
+    def draft(scene: Scene, rng: random.Random) -> Draft:
+        i, j = _two(scene, rng)
+        other = _swapped(scene, i, j, family)
+        _need(getattr(scene.things[i], family) != getattr(scene.things[j], family))
+        _need(_drawable(other))
         forms = [
             (Exists(_say(s.things[i], family)), Exists(_say(s.things[j], family)))
             for s in (scene, other)
@@ -88,12 +107,15 @@ def _bound(family: str) -> Callable[[Scene, random.Random], Draft | None]:
     return draft
 
 
-def _take(thing: Thing, model: Thing, family: str) -> Thing:
-    if family == "colour":
-        return replace(thing, colour=model.colour)
-    if family == "pattern":
-        return replace(thing, pattern=model.pattern)
-    return replace(thing, size=model.size, radius=SIZES[model.size].radius)
+def _swapped(scene: Scene, i: int, j: int, family: str) -> Scene:
+    """The scene with a property of two things exchanged."""
+
+    def take(thing: Thing, model: Thing) -> Thing:
+        radius = SIZES[model.size].radius if family == "size" else thing.radius
+        return replace(thing, radius=radius, **{family: getattr(model, family)})
+
+    a, b = scene.things[i], scene.things[j]
+    return _with(scene, {i: take(a, b), j: take(b, a)})
 
 
 def _drawable(scene: Scene) -> bool:
@@ -112,16 +134,11 @@ def _drawable(scene: Scene) -> bool:
     return True
 
 
-def _compared(scene: Scene, rng: random.Random) -> Draft | None:
+def _compared(scene: Scene, rng: random.Random) -> Draft:
     """Two things exchange their sizes: which one is bigger."""
-    chosen = _two(scene, rng)
-    if chosen is None:
-        return None
-    i, j = chosen
-    a, b = scene.things[i], scene.things[j]
-    other = _with(scene, {i: _take(a, b, "size"), j: _take(b, a, "size")})
-    if not related("bigger", a, b) or not _drawable(other):
-        return None
+    i, j = _two(scene, rng)
+    other = _swapped(scene, i, j, "size")
+    _need(related("bigger", scene.things[i], scene.things[j]) and _drawable(other))
     return _tell(scene, other, i, j, ("bigger", "smaller"), rng)
 
 
@@ -146,93 +163,71 @@ def _mirrored(scene: Scene, across: bool) -> Scene:
     )
 
 
-def _related(scene: Scene, rng: random.Random) -> Draft | None:
+def _related(scene: Scene, rng: random.Random) -> Draft:
     """Mirrored pictures: left of or right of, above or below."""
-    facts = [f for f in facts_of(scene).relations if f[0] in ("left", "right", "above", "below")]
-    if not facts:
-        return None
-    name, i, j = rng.choice(facts)
+    name, i, j = _fact(scene, rng, *_PLACINGS)
     other = _mirrored(scene, name in ("left", "right"))
     return _tell(scene, other, i, j, (name, CONVERSE[name]), rng)
 
 
-def _argued(scene: Scene, rng: random.Random) -> Draft | None:
+def _argued(scene: Scene, rng: random.Random) -> Draft:
     """Mirrored pictures told with the same relation: who is left of whom."""
-    drafted = _related(scene, rng)
-    if drafted is None:
-        return None
-    other, first, _ = drafted
-    outer = first[0]
-    if not isinstance(outer, Exists):
-        return None
-    link = outer.phrase.modifiers[-1]
-    if not isinstance(link, Relation) or link.object.kinds == outer.phrase.kinds:
-        return None
-    inner = replace(outer.phrase, modifiers=outer.phrase.modifiers[:-1])
-    turned = replace(link, object=inner)
-    second = extend(link.object, turned)
-    return other, first, (Exists(second),)
+    other, first, _ = _related(scene, rng)
+    match first:
+        case (Exists(NounPhrase(kinds, modifiers=(*rest, Relation() as link)) as outer),):
+            _need(link.object.kinds != kinds)
+            turned = replace(link, object=replace(outer, modifiers=tuple(rest)))
+            return other, first, (Exists(extend(link.object, turned)),)
+    raise _UnfitError
 
 
-def _layered(scene: Scene, rng: random.Random) -> Draft | None:
+def _layered(scene: Scene, rng: random.Random) -> Draft:
     """The two things of an occlusion change places in depth."""
-    facts = [f for f in facts_of(scene).relations if f[0] in ("front", "behind")]
-    if not facts:
-        return None
-    name, i, j = rng.choice(facts)
+    name, i, j = _fact(scene, rng, "front", "behind")
     a, b = scene.things[i], scene.things[j]
     other = _with(scene, {i: replace(a, depth=b.depth), j: replace(b, depth=a.depth)})
     return _tell(scene, other, i, j, (name, CONVERSE[name]), rng)
 
 
-def _contained(scene: Scene, rng: random.Random) -> Draft | None:
+def _contained(scene: Scene, rng: random.Random) -> Draft:
     """A thing inside a hollow one leaves it for a place beside it."""
-    facts = [f for f in facts_of(scene).relations if f[0] == "inside"]
-    if not facts:
-        return None
-    _, i, j = rng.choice(facts)
+    _, i, j = _fact(scene, rng, "inside")
     inner = scene.things[i]
     x, y = spot(rng, inner.radius, anchored=False)
     moved = replace(inner, x=x, y=y)
     other = _with(scene, {i: moved})
-    placed = [n for n in ("left", "right", "above", "below") if related(n, moved, scene.things[j])]
+    placed = [n for n in _PLACINGS if related(n, moved, scene.things[j])]
     free = all(apart(moved, t) for k, t in enumerate(scene.things) if k != i)
-    if not placed or not free:
-        return None
+    _need(placed and free)
     return _tell(scene, other, i, j, ("inside", rng.choice(placed)), rng)
 
 
-def _placed(scene: Scene, rng: random.Random) -> Draft | None:
+def _placed(scene: Scene, rng: random.Random) -> Draft:
     """Mirrored pictures: a thing at one place of the picture or at the opposite one."""
     i = rng.randrange(len(scene.things))
     thing = scene.things[i]
     names = [p for p in POSITIONS if p != "middle" and located(p, thing)]
-    if not names:
-        return None
+    _need(names)
     name = max(names, key=lambda p: (" " in p) + 1.5 * rng.random())
     other = scene
     for across, words in ((True, ("left", "right")), (False, ("top", "bottom"))):
         if any(word in name for word in words):
             other = _mirrored(other, across)
-    swap = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
-    opposite = " ".join(swap[word] for word in name.split())
+    opposite = " ".join(OPPOSITE[word] for word in name.split())
     said = mention(thing, rng, rng.choice((0, 1, 1)))
     first, second = ((Exists(extend(said, Position(place))),) for place in (name, opposite))
     return other, first, second
 
 
-def _both_placed(scene: Scene, rng: random.Random) -> Draft | None:
+def _both_placed(scene: Scene, rng: random.Random) -> Draft:
     """Mirrored pictures told by the places of two things: which one is at which side."""
-    found = _two(scene, rng)
-    if found is None:
-        return None
+    i, j = _two(scene, rng)
     across = rng.random() < 0.5
     one, other = ("left", "right") if across else ("top", "bottom")
-    a, b = (scene.things[i] for i in found)
+    a, b = scene.things[i], scene.things[j]
     if located(other, a):
         one, other = other, one
-    if not (located(one, a) and located(other, b)):
-        return None
+    _need(located(one, a) and located(other, b))
     count = rng.choice((0, 1, 1))
     said = mention(a, rng, count), mention(b, rng, count)
     first, second = (
@@ -242,15 +237,14 @@ def _both_placed(scene: Scene, rng: random.Random) -> Draft | None:
     return _mirrored(scene, across), first, second
 
 
-def _counted(scene: Scene, rng: random.Random) -> Draft | None:
+def _counted(scene: Scene, rng: random.Random) -> Draft:
     """One of several alike things is taken away."""
     alike = [
         t
         for t in scene.things
         if sum((o.kind, o.colour) == (t.kind, t.colour) for o in scene.things) > 1
     ]
-    if not alike:
-        return None
+    _need(alike)
     gone = rng.choice(alike)
     other = replace(scene, things=tuple(t for t in scene.things if t is not gone))
     families = rng.choice(((), ("colour",), ("colour",)))
@@ -264,7 +258,7 @@ def _counted(scene: Scene, rng: random.Random) -> Draft | None:
     return other, forms[0], forms[1]
 
 
-def _exchanged(scene: Scene, rng: random.Random) -> Draft | None:
+def _exchanged(scene: Scene, rng: random.Random) -> Draft:
     """One thing becomes a thing of another kind."""
     i = rng.randrange(len(scene.things))
     thing = scene.things[i]
@@ -272,25 +266,23 @@ def _exchanged(scene: Scene, rng: random.Random) -> Draft | None:
     fitting = [k for k, spec in KINDS.items() if spec.solid == KINDS[thing.kind].solid]
     kinds = [k for k in fitting if k not in present and not KINDS[k].hollow]
     other = _with(scene, {i: replace(thing, kind=rng.choice(kinds))})
-    if KINDS[thing.kind].hollow or not _drawable(other):
-        return None
+    _need(not KINDS[thing.kind].hollow and _drawable(other))
     families = rng.choice(((), ("colour",)))
     first, second = ((Exists(_say(s.things[i], *families)),) for s in (scene, other))
     return other, first, second
 
 
-def _backed(scene: Scene, rng: random.Random) -> Draft | None:
+def _backed(scene: Scene, rng: random.Random) -> Draft:
     """Return the scene on another background."""
     colours = [c for c in BACKDROP_COLOURS if c != scene.backdrop.colour]
     other = replace(scene, backdrop=replace(scene.backdrop, colour=rng.choice(colours)))
-    if not _drawable(other):
-        return None
+    _need(_drawable(other))
     said = mention(rng.choice(scene.things), rng, 1)
     first, second = ((Exists(extend(said, Background(s.backdrop.colour))),) for s in (scene, other))
     return other, first, second
 
 
-PAIR_SKILLS: dict[str, Callable[[Scene, random.Random], Draft | None]] = {
+PAIR_SKILLS: dict[str, Callable[[Scene, random.Random], Draft]] = {
     "swap-colour": _bound("colour"),
     "swap-size": _bound("size"),
     "swap-pattern": _bound("pattern"),
@@ -328,20 +320,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 # --- Minimal pairs of scenes: two pictures, two captions, each true of its own picture only. ---
 
 _ATTEMPTS = 3000
-_ORACLE = Oracle()
 
 
 @dataclass(frozen=True, slots=True)
 class WorldPair:
-    """Two scenes and two captions, each true of its own scene only.
-
-    Args:
-        scene_a: First scene.
-        scene_b: Second scene.
-        caption_a: True of scene_a and false of scene_b.
-        caption_b: True of scene_b and false of scene_a.
-        skill: What tells them apart.
-    """
+    """Two scenes and two captions, each true of its own scene only. skill: what tells them apart,
+    a key of `TAUGHT_SKILLS`."""
 
     scene_a: Scene
     scene_b: Scene
@@ -354,23 +338,11 @@ def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "t
     """A minimal pair, a function of the arguments; the oracle has judged all four cases.
 
     In ordinary splits neither scene shows a held-out compound; in the others one of them may be
-    all that does.
-
-    Args:
-        config: The world.
-        seed: Of the world.
-        index: Number of the pair.
-        skill: What tells the two scenes apart, a key of `TAUGHT_SKILLS`.
-        split: Split of the scenes.
-
-    Raises:
-        UsageError: For an unknown skill or split.
-        CompoclipError: When the config leaves no such pair.
+    all that does. Raises UsageError for an unknown skill or split, CompoclipError when the config
+    leaves no such pair.
     """
-    if skill not in TAUGHT_SKILLS:
-        raise UsageError(f"world: unknown pair skill {skill!r}; known: {', '.join(TAUGHT_SKILLS)}")
-    if split not in SPLITS:
-        raise UsageError(f"world: unknown split {split!r}; known: {', '.join(SPLITS)}")
+    require_known("pair skill", (skill,), TAUGHT_SKILLS)
+    require_known("split", (split,), SPLITS)
     rng = generator("pair", seed, split, skill, index)
     shaped = replace(config, **SHAPES.get(skill, {}))
     for _ in range(_ATTEMPTS):
@@ -386,6 +358,14 @@ def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "t
     )
 
 
+def drafted(scene: Scene, skill: str, rng: random.Random) -> Draft | None:
+    """One edit of a scene, not judged yet; None when the scene offers none of the skill."""
+    try:
+        return TAUGHT_SKILLS[skill](scene, rng)
+    except _UnfitError:
+        return None
+
+
 def edited(
     scene: Scene, config: WorldConfig, skill: str, rng: random.Random, split: str = "train"
 ) -> WorldPair | None:
@@ -393,18 +373,18 @@ def edited(
 
     One attempt with `rng`; the edited scene belongs to the split as `pair` says.
     """
-    drafted = TAUGHT_SKILLS[skill](scene, rng)
-    if drafted is None:
+    draft = drafted(scene, skill, rng)
+    if draft is None:
         return None
-    other, *forms = drafted
+    other, *forms = draft
     style, colour_first = rng.randrange(2**32), rng.random() < 0.4
     first, second = (
         Wording(random.Random(style), variants=0.5, colour_first=colour_first).caption(form)
         for form in forms
     )
-    if not _known(other, config) or not _in_split(scene, other, config, split):
+    if not _known(other, config) or not belongs(split, config, scene, other):
         return None
-    if not _separates(scene, other, first, second):
+    if not _separated([(first, scene), (second, other)]):
         return None
     return WorldPair(scene, other, first, second, skill)
 
@@ -416,48 +396,36 @@ def neighbours(
 
     The first caption says how two things, each with its colour, are placed. The second scene
     exchanges their colours, the third is mirrored. In the fourth one of the things is of another
-    kind or, at odd numbers, absent, which its caption says.
-
-    Args:
-        config: The world.
-        seed: Of the world.
-        index: Number of the group; the result is a function of the arguments.
-        split: Split of the scenes.
-
-    Returns:
-        The captions and scenes; None when this draw gives no such scenes.
+    kind or, at odd numbers, absent, which its caption says. A function of the arguments; index:
+    number of the group. Returns captions and scenes; None when this draw gives no such scenes.
     """
     rng = generator("neighbours", seed, split, index)
     shaped = replace(config, **SHAPES["swap-colour"], inside=0.0, occlusion=0.0)
     scene = draw_scene(shaped, rng, split)
-    facts = facts_of(scene).relations if scene is not None else ()
-    placed = [fact for fact in facts if fact[0] in ("left", "right", "above", "below")]
-    if scene is None or not placed:
+    try:
+        if scene is None:
+            return None
+        name, i, j = _fact(scene, rng, *_PLACINGS)
+    except _UnfitError:
         return None
-    name, i, j = rng.choice(placed)
-    a, b = scene.things[i], scene.things[j]
+    b = scene.things[j]
     absent = [k for k in config.known_kinds if k not in {t.kind for t in scene.things}]
-    kind = rng.choice([k for k in absent if not KINDS[k].hollow])
-    exchanged = {i: _take(a, b, "colour"), j: _take(b, a, "colour")}
-    mirrored = _mirrored(scene, name in ("left", "right"))
+    other = replace(b, kind=rng.choice([k for k in absent if not KINDS[k].hollow]))
     drafts = [
-        (scene, name, a, b),
-        (_with(scene, exchanged), name, exchanged[i], exchanged[j]),
-        (mirrored, CONVERSE[name], a, b),
+        (scene, name),
+        (_swapped(scene, i, j, "colour"), name),
+        (_mirrored(scene, name in ("left", "right")), CONVERSE[name]),
+        *([] if index % 2 else [(_with(scene, {j: other}), name)]),
     ]
-    last = []
+    said = [
+        (shown, extend(_say(one, "colour"), Relation(relation, _say(two, "colour"))))
+        for shown, relation in drafts
+        for one, two in [(shown.things[i], shown.things[j])]
+    ]
     if index % 2:
         without = replace(scene, things=tuple(t for t in scene.things if t is not b))
         denied = Lacking(replace(_say(b), quantifier=Quantifier.NONE))
-        last = [(without, extend(_say(a, "colour"), denied))]
-    else:
-        other = replace(b, kind=kind)
-        drafts.append((_with(scene, {j: other}), name, a, other))
-    said: list[tuple[Scene, NounPhrase]] = [
-        (shown, extend(_say(one, "colour"), Relation(relation, _say(two, "colour"))))
-        for shown, relation, one, two in drafts
-    ]
-    said += last
+        said.append((without, extend(_say(scene.things[i], "colour"), denied)))
     style = rng.randrange(2**32)
     found = [
         (Wording(random.Random(style)).caption((Exists(phrase),)), shown) for shown, phrase in said
@@ -465,12 +433,7 @@ def neighbours(
     fits = all(
         _drawable(s) and _known(s, config) and not any(held_out_in(s, config)) for _, s in found
     )
-    own = all(
-        _ORACLE.verdict(text, shown).truth is (Truth.TRUE if at == place else Truth.FALSE)
-        for at, (text, _) in enumerate(found)
-        for place, (_, shown) in enumerate(found)
-    )
-    return found if fits and own else None
+    return found if fits and _separated(found) else None
 
 
 def _known(scene: Scene, config: WorldConfig) -> bool:
@@ -479,22 +442,12 @@ def _known(scene: Scene, config: WorldConfig) -> bool:
     return all(t.kind in kinds and t.colour in colours for t in scene.things)
 
 
-def _in_split(a: Scene, b: Scene, config: WorldConfig, split: str) -> bool:
-    found = [held_out_in(scene, config) for scene in (a, b)]
-    if split in ORDINARY:
-        return not any(pairs or triples for pairs, triples in found)
-    return any(found[i][split != "novel-attribute"] for i in (0, 1))
-
-
-def _separates(a: Scene, b: Scene, first: str, second: str) -> bool:
+def _separated(found: Sequence[tuple[str, Scene]]) -> bool:
+    """True if every caption is true of its own scene and false of all others."""
     return all(
-        _ORACLE.verdict(text, scene).truth is truth
-        for text, scene, truth in (
-            (first, a, Truth.TRUE),
-            (second, b, Truth.TRUE),
-            (first, b, Truth.FALSE),
-            (second, a, Truth.FALSE),
-        )
+        (is_true if own is shown else is_false)(text, shown)
+        for text, own in found
+        for _, shown in found
     )
 
 

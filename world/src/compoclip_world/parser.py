@@ -7,8 +7,8 @@ adjectives before a noun, properties after "is", and statements otherwise.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from enum import Enum, auto
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from compoclip_world.geometry import POSITIONS
 from compoclip_world.lexicon import (
@@ -40,25 +40,12 @@ from compoclip_world.logic import (
 # --- From caption text to the oracle's tokens: longest known phrase first, places in one piece. ---
 
 
-class Mark(Enum):
-    """The role of a token in the grammar."""
-
-    DETERMINER = auto()
-    NUMBER = auto()
-    ADJECTIVE = auto()
-    NOUN = auto()
-    BACKGROUND = auto()
-    PLACE = auto()
-    POSITION = auto()
-    RELATION = auto()
-    LACKING = auto()
-    BE = auto()
-    THERE = auto()
-    THAT = auto()
-    NOT = auto()
-    JOIN = auto()
-    STOP = auto()
-    WORD = auto()
+Mark = Enum(
+    "Mark",
+    "DETERMINER NUMBER ADJECTIVE NOUN BACKGROUND PLACE POSITION RELATION LACKING BE THERE THAT NOT "
+    "JOIN STOP WORD",
+)
+"""The role of a token in the grammar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +57,23 @@ class Lexeme:
 
 
 _CLOSED: dict[str, Mark] = {
-    **dict.fromkeys(
-        ("a", "an", "another", "the", "this", "no", "some", "several"), Mark.DETERMINER
-    ),
-    **dict.fromkeys(("all", "both", "every", "each", "many", "most", "few"), Mark.DETERMINER),
-    **dict.fromkeys(("a pair of", "a couple of", "a few", "any"), Mark.DETERMINER),
-    **dict.fromkeys(("exactly", "at least"), Mark.DETERMINER),
-    **dict.fromkeys(("without", "lacking", "without any", "minus", "except"), Mark.LACKING),
-    **dict.fromkeys(("is", "are"), Mark.BE),
-    **dict.fromkeys(("that", "which"), Mark.THAT),
-    **dict.fromkeys(("and", "but", ",", ";", "and also"), Mark.JOIN),
-    **dict.fromkeys((".", "!"), Mark.STOP),
-    **dict.fromkeys(("background", "backdrop"), Mark.BACKGROUND),
-    "there": Mark.THERE,
-    "not": Mark.NOT,
+    phrase: mark
+    for mark, phrases in (
+        (
+            Mark.DETERMINER,
+            "a|an|another|the|this|no|some|several|all|both|every|each|many|most|few",
+        ),
+        (Mark.DETERMINER, "a pair of|a couple of|a few|any|exactly|at least"),
+        (Mark.LACKING, "without|lacking|without any|minus|except"),
+        (Mark.BE, "is|are"),
+        (Mark.THAT, "that|which"),
+        (Mark.JOIN, "and|but|,|;|and also"),
+        (Mark.STOP, ".|!"),
+        (Mark.BACKGROUND, "background|backdrop"),
+        (Mark.THERE, "there"),
+        (Mark.NOT, "not"),
+    )
+    for phrase in phrases.split("|")
 }
 _ALIASES = {"isn't": ("is", "not"), "aren't": ("are", "not"), "there's": ("there", "is")}
 _TAILS = listed("corner side edge part half area region portion end quadrant section third")
@@ -101,18 +91,14 @@ _PREFIX = re.compile(
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*|[.,;!?:]")
 
 
-def _known() -> dict[str, Mark]:
-    known: dict[str, Mark] = {}
-    known |= dict.fromkeys(BACKGROUND_COLOURS, Mark.ADJECTIVE)
-    known |= dict.fromkeys(ADJECTIVES, Mark.ADJECTIVE)
-    known |= dict.fromkeys(NOUNS, Mark.NOUN)
-    known |= dict.fromkeys(PLACES, Mark.PLACE)
-    known |= dict.fromkeys(NUMBERS, Mark.NUMBER)
-    known |= dict.fromkeys(RELATIONS, Mark.RELATION)
-    return known | _CLOSED
-
-
-_KNOWN = _known()
+_KNOWN: dict[str, Mark] = {
+    **dict.fromkeys((*BACKGROUND_COLOURS, *ADJECTIVES), Mark.ADJECTIVE),
+    **dict.fromkeys(NOUNS, Mark.NOUN),
+    **dict.fromkeys(PLACES, Mark.PLACE),
+    **dict.fromkeys(NUMBERS, Mark.NUMBER),
+    **dict.fromkeys(RELATIONS, Mark.RELATION),
+    **_CLOSED,
+}
 _LONGEST = max(phrase.count(" ") for phrase in _KNOWN) + 1
 _CONTENT = frozenset((Mark.ADJECTIVE, Mark.NOUN, Mark.BACKGROUND, Mark.NUMBER, Mark.WORD))
 
@@ -188,6 +174,19 @@ _SCREEN_RELATIONS = frozenset(("touching", "inside", "front", "above", "with"))
 """Relation readings of the words that put a thing before a background ("on", "against", ...)."""
 _PHRASE = frozenset((Mark.ADJECTIVE, Mark.NOUN, Mark.BACKGROUND, Mark.PLACE, Mark.WORD))
 _PREDICATE = frozenset((Mark.ADJECTIVE, Mark.RELATION, Mark.POSITION, Mark.NOT, Mark.LACKING))
+_COUNTED = {
+    "the": Quantifier.THE, "this": Quantifier.THE,
+    "exactly": Quantifier.EXACTLY, "at least": Quantifier.SOME,
+}  # fmt: skip
+"""Determiners that a number may follow."""
+_DETERMINERS: dict[str, tuple[Quantifier | None, int]] = {
+    **dict.fromkeys(("the", "this"), (Quantifier.THE, 1)),
+    **dict.fromkeys(("a pair of", "a couple of"), (Quantifier.EXACTLY, 2)),
+    **dict.fromkeys(("several", "a few"), (Quantifier.SOME, 3)),
+    **dict.fromkeys(("some", "any"), (None, 1)),
+    **dict.fromkeys(("a", "an"), (Quantifier.SOME, 1)),
+    "no": (Quantifier.NONE, 1),
+}
 _START = frozenset((Mark.DETERMINER, Mark.NUMBER))
 
 
@@ -211,14 +210,6 @@ def read_background(word: str) -> Background:
     if word in BACKGROUND_TEXTURES:
         return Background(texture=BACKGROUND_TEXTURES[word])
     return Background(colour=BACKGROUND_COLOURS.get(word, word))
-
-
-def read_noun(word: str) -> tuple[NounPhrase, bool]:
-    """A bare noun phrase for the noun, and whether the noun is plural."""
-    if word not in NOUNS:
-        return NounPhrase(frozenset(), word), False
-    (sure, maybe), plural = NOUNS[word]
-    return NounPhrase(sure, word, maybe=maybe), plural
 
 
 class _Parser:
@@ -251,27 +242,30 @@ class _Parser:
         self._at += 1
         return self._lexemes[self._at - 1]
 
+    def _took(self, mark: Mark) -> bool:
+        """Take the next lexeme if it has that mark; return whether it has."""
+        found = self._mark() is mark
+        self._at += found
+        return found
+
+    def _need(self, mark: Mark) -> None:
+        if not self._took(mark):
+            raise self._stuck()
+
     def _stuck(self) -> UngrammaticalError:
         rest = " ".join(lexeme.text for lexeme in self._lexemes[self._at :][:3])
         return UngrammaticalError(f"cannot read {rest!r}" if rest else "the text ends too early")
 
     def _item(self) -> list[Statement]:
-        negated = False
-        if self._mark() is Mark.THERE:
-            self._take()
-            if self._mark() is not Mark.BE:
-                raise self._stuck()
-            self._take()
-        if self._mark() is Mark.NOT:
-            self._take()
-            negated = True
+        if self._took(Mark.THERE):
+            self._need(Mark.BE)
+        negated = self._took(Mark.NOT)
         phrase = self._noun_phrase()
         if isinstance(phrase, tuple):
             return list(self._background_claim(phrase, negated))
         if negated:
-            phrase = _requantified(phrase, Quantifier.NONE, 1)
-        if self._mark() is Mark.BE:
-            self._take()
+            phrase = replace(phrase, quantifier=Quantifier.NONE, number=1)
+        if self._took(Mark.BE):
             return [Claim(phrase, self._predicates())]
         return [Exists(phrase)]
 
@@ -280,11 +274,8 @@ class _Parser:
     ) -> tuple[Background, ...]:
         if negated:
             raise self._stuck()
-        if self._mark() is Mark.BE:
-            self._take()
-            negated = self._mark() is Mark.NOT
-            if negated:
-                self._take()
+        if self._took(Mark.BE):
+            negated = self._took(Mark.NOT)
             words = self._words()
             if not words or any(w.mark is Mark.NOUN for w in words):
                 raise self._stuck()
@@ -314,9 +305,7 @@ class _Parser:
     def _predicates(self) -> tuple[Modifier, ...]:
         found: list[Modifier] = []
         while True:
-            negated = self._mark() is Mark.NOT
-            if negated:
-                self._take()
+            negated = self._took(Mark.NOT)
             if self._mark() in (Mark.ADJECTIVE, Mark.WORD):
                 attribute = read_attribute(self._take().text)
                 found.append(Attribute(attribute.family, attribute.value, negated))
@@ -348,7 +337,8 @@ class _Parser:
                 return self._odd_background()
             said = tuple(read_background(w.text) for w in words[:head])
             return said or (Background(),)
-        phrase, plural = read_noun(words[head].text)
+        noun = words[head].text
+        (sure, maybe), plural = NOUNS.get(noun, ((frozenset[str](), frozenset[str]()), False))
         if quantifier is None:
             quantifier, number = Quantifier.SOME, 2 if plural else 1
         elif plural and number == 1 and quantifier is Quantifier.THE:
@@ -361,20 +351,12 @@ class _Parser:
                 modifiers.append(read_attribute(word.text))
         modifiers.extend(self._unknown(after))
         while self._mark() in (Mark.RELATION, Mark.POSITION, Mark.LACKING, Mark.NOT, Mark.THAT):
-            if self._mark() is Mark.THAT:
-                self._take()
-                if self._mark() is not Mark.BE:
-                    raise self._stuck()
-                self._take()
+            if self._took(Mark.THAT):
+                self._need(Mark.BE)
                 modifiers.extend(self._predicates())
                 continue
-            negated = self._mark() is Mark.NOT
-            if negated:
-                self._take()
-            modifiers.extend(self._trailing(negated))
-        return NounPhrase(
-            phrase.kinds, phrase.word, tuple(modifiers), quantifier, number, phrase.maybe
-        )
+            modifiers.extend(self._trailing(self._took(Mark.NOT)))
+        return NounPhrase(sure, noun, tuple(modifiers), quantifier, number, maybe)
 
     def _odd_background(self) -> tuple[Background, ...]:
         """A background that stands in a relation to something: no background does."""
@@ -389,9 +371,7 @@ class _Parser:
         """Unknown words after a noun: an unknown relation, or a foreign property."""
         if not words:
             return []
-        if self._mark() is Mark.RELATION:
-            self._take()
-        elif self._mark() not in _START:
+        if not self._took(Mark.RELATION) and self._mark() not in _START:
             return [Attribute("foreign", word.text) for word in words]
         phrase = self._noun_phrase()
         if isinstance(phrase, tuple):
@@ -405,15 +385,13 @@ class _Parser:
             if place == "!":
                 return (Attribute("impossible", "place"),)
             return (Position(None if place == "?" else place, negated),)
-        if self._mark() is Mark.LACKING:
-            self._take()
+        if self._took(Mark.LACKING):
             phrase = self._noun_phrase()
             if negated or isinstance(phrase, tuple):
                 raise self._stuck()
-            return (Lacking(_requantified(phrase, Quantifier.SOME, 1)),)
-        if self._mark() is not Mark.RELATION:
-            raise self._stuck()
-        word = self._take().text
+            return (Lacking(replace(phrase, quantifier=Quantifier.SOME, number=1)),)
+        self._need(Mark.RELATION)
+        word = self._lexemes[self._at - 1].text
         if word == "in" and self._mark() in (Mark.JOIN, Mark.STOP, None):
             raise self._stuck()
         name, opposite = RELATIONS[word]
@@ -433,26 +411,8 @@ class _Parser:
         if self._mark() is not Mark.DETERMINER:
             return None, 1
         word = self._take().text
-        counted = self._mark() is Mark.NUMBER
-        match word:
-            case "the" | "this":
-                number = NUMBERS[self._take().text] if counted else 1
-                return Quantifier.THE, number
-            case "exactly" | "at least" if counted:
-                kind = Quantifier.EXACTLY if word == "exactly" else Quantifier.SOME
-                return kind, NUMBERS[self._take().text]
-            case "no":
-                return Quantifier.NONE, 1
-            case "a pair of" | "a couple of":
-                return Quantifier.EXACTLY, 2
-            case "several" | "a few":
-                return Quantifier.SOME, 3
-            case "some" | "any":
-                return None, 1
-            case "a" | "an":
-                return Quantifier.SOME, 1
-        raise UngrammaticalError(f"cannot read {word!r}")
-
-
-def _requantified(phrase: NounPhrase, quantifier: Quantifier, number: int) -> NounPhrase:
-    return NounPhrase(phrase.kinds, phrase.word, phrase.modifiers, quantifier, number, phrase.maybe)
+        if word in _COUNTED and self._mark() is Mark.NUMBER:
+            return _COUNTED[word], NUMBERS[self._take().text]
+        if word not in _DETERMINERS:
+            raise UngrammaticalError(f"cannot read {word!r}")
+        return _DETERMINERS[word]

@@ -16,7 +16,7 @@ from PIL import Image
 
 from compoclip import console
 from compoclip.analysis.maps import Box, Floats, patch_maps
-from compoclip.cli.options import Models, Outcome
+from compoclip.cli.options import Models, OnDevice, Outcome
 from compoclip.config import Count
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import Estimate
@@ -59,12 +59,9 @@ class Pointed:
     targets: tuple[PointedWord, ...]
 
 
-@dataclass(frozen=True)
-class Pointing:
-    """kind -> measure -> (images, 2): the mean over the image's words of the kind, and that of an
-    even map (OWN: of a coin)."""
-
-    values: dict[str, dict[str, Floats]]
+Pointing = dict[str, dict[str, Floats]]
+"""kind -> measure -> (images, 2): the mean over the image's words of the kind, and that of an even
+map (OWN: of a coin)."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +76,8 @@ class MeanShare(Estimate):
 def measure_pointing(model: LoadedModel, scenes: Sequence[Pointed]) -> Pointing:
     """Compare the maps of every target of every scene with the boxes of the things they name.
 
-    Returns:
-        The measures by kind of word.
-
-    Raises:
-        CompoclipError: as `patch_maps` does, and when the tokenizer sees other words than white
-            space separates.
+    Raises CompoclipError as `patch_maps` does, and when the tokenizer sees other words than white
+    space separates.
     """
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for scene in scenes:
@@ -102,9 +95,7 @@ def measure_pointing(model: LoadedModel, scenes: Sequence[Pointed]) -> Pointing:
             means = np.mean(each, axis=0)
             for measure, (value, chance) in zip(MEASURES, means.tolist(), strict=True):
                 found.setdefault(kind, {}).setdefault(measure, []).append((value, chance))
-    return Pointing(
-        {kind: {m: np.array(v) for m, v in each.items()} for kind, each in found.items()}
-    )
+    return {kind: {m: np.array(v) for m, v in each.items()} for kind, each in found.items()}
 
 
 def pointed(
@@ -148,49 +139,30 @@ def _overlap(edges: Floats, low: float, high: float) -> Floats:
 
 def _centres(grid: tuple[int, ...], region: Box, box: Box) -> Floats:
     """(rows, columns): 1 where the centre of a patch lies in the box."""
-    rows, columns = grid
-    left, upper, right, lower = region
-    x = left + (np.arange(columns) + 0.5) * (right - left) / columns
-    y = upper + (np.arange(rows) + 0.5) * (lower - upper) / rows
-    across, down = (x > box[0]) & (x < box[2]), (y > box[1]) & (y < box[3])
-    return np.outer(down, across).astype(float)
+    axes = []
+    for count, low, high, near, far in zip(grid[::-1], region[:2], region[2:], box[:2], box[2:]):
+        centres = low + (np.arange(count) + 0.5) * (high - low) / count
+        axes.append((centres > near) & (centres < far))
+    return np.outer(axes[1], axes[0]).astype(float)
 
 
-def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, MeanShare]]:
-    """Average a model's measures over images.
-
-    Returns:
-        kind -> measure -> mean, interval and chance.
-    """
-    return {
-        kind: {
-            measure: _mean(values[:, 0], resamples, seed, float(values[:, 1].mean()))
-            for measure, values in each.items()
-        }
-        for kind, each in found.values.items()
-    }
-
-
-def gains(
-    one: Pointing, other: Pointing, resamples: int, seed: int
+def shares(
+    found: Pointing, resamples: int, seed: int, base: Pointing | None = None
 ) -> dict[str, dict[str, MeanShare]]:
-    """Average the differences of two models on the same scenes.
+    """Average a model's measures over images: kind -> measure -> mean, interval and chance.
 
-    Returns:
-        kind -> measure -> other minus one, paired; chance is 0.
+    base: of another model on the same scenes; then the differences to it, paired, with a chance
+    of 0.
     """
-    return {
-        kind: {
-            measure: _mean(other.values[kind][measure][:, 0] - values[:, 0], resamples, seed)
-            for measure, values in each.items()
-        }
-        for kind, each in one.values.items()
-    }
-
-
-def _mean(values: Floats, resamples: int, seed: int, chance: float = 0.0) -> MeanShare:
-    (found,) = MeanShare.of_means(values[:, None], resamples, seed)
-    return replace(found, chance=chance, n=len(values))
+    means: dict[str, dict[str, MeanShare]] = {}
+    for kind, each in found.items():
+        for measure, values in each.items():
+            chance = float(values[:, 1].mean()) if base is None else 0.0
+            column = values[:, :1] if base is None else (values - base[kind][measure])[:, :1]
+            (mean,) = MeanShare.of_means(column, resamples, seed)
+            made = replace(mean, chance=chance, n=len(values))
+            means.setdefault(kind, {})[measure] = made
+    return means
 
 
 def pointing_scenes(world: WorldConfig, count: int, size: int, seed: int = 0) -> list[Pointed]:
@@ -229,18 +201,14 @@ def pointing_scenes(world: WorldConfig, count: int, size: int, seed: int = 0) ->
 
 def box_of(thing: Thing, size: int) -> tuple[float, float, float, float]:
     """(left, upper, right, lower) of a thing in a picture `size` pixels wide, in pixels."""
-    edges = (
-        thing.x - thing.radius,
-        thing.y - thing.radius,
-        thing.x + thing.radius,
-        thing.y + thing.radius,
-    )
+    centre, radius = (thing.x, thing.y), thing.radius
+    edges = (*(c - radius for c in centre), *(c + radius for c in centre))
     left, upper, right, lower = (min(1.0, max(0.0, edge)) * size for edge in edges)
     return left, upper, right, lower
 
 
 @dataclass(frozen=True)
-class PointingOptions:
+class PointingOptions(OnDevice):
     """Measure where the words of captions look, on scenes of two things ("a red star and a mug").
 
     Three measures, each against chance: the share of a word's attention in the box of the thing it
@@ -256,8 +224,6 @@ class PointingOptions:
         seed: Seed of the scenes and of the bootstrap.
         resamples: Bootstrap resamples.
         out: Folder for maps.json with the numbers.
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
-        json: Print the numbers as JSON.
     """
 
     models: Models
@@ -265,8 +231,6 @@ class PointingOptions:
     seed: int = 0
     resamples: Count = 2000
     out: Path | None = None
-    device: str = "auto"
-    json: bool = False
 
 
 Shares = Mapping[str, Mapping[str, MeanShare]]
@@ -283,7 +247,7 @@ def main(options: PointingOptions) -> Outcome:
     found = {name: measure_pointing(model, scenes) for name, model in models.items()}
     first = next(iter(found))
     means = {name: shares(each, *draw) for name, each in found.items()}
-    gaps = {name: gains(found[first], found[name], *draw) for name in found if name != first}
+    gaps = {name: shares(found[name], *draw, found[first]) for name in found if name != first}
     records = [
         {
             "model": name,

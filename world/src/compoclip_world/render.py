@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,17 +41,10 @@ class Pen:
         return [(half * (1 + x), half * (1 + y)) for x, y in points]
 
     def draw(self, kind: str) -> None:
-        """Draw the icon of a kind."""
-        shapes: dict[str, Callable[..., None]] = {
-            "polygon": self.polygon, "star": self.star, "petals": self.petals,
-            "ellipse": self.ellipse, "rect": self.rect, "slice": self.slice, "line": self.line,
-            "arc": self.arc, "dot": self.dot, "block": self.block,
-        }  # fmt: skip
+        """Draw the icon of a kind: methods of this class, after "cut" with 0."""
         for name, *numbers in ICONS[kind]:
-            if name.startswith("cut "):
-                shapes[name.removeprefix("cut ")](*numbers, fill=0)
-            else:
-                shapes[name](*numbers)
+            cut, _, shape = name.rpartition(" ")
+            getattr(self, shape)(*numbers, **({"fill": 0} if cut else {}))
 
     def star(self, n: int, outer: float, inner: float, down: float) -> None:
         """Fill a star of the body: `n` points round the centre, out and in, moved `down`."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip_world.geometry import CENTRE, CONVERSE, EDGE, POSITIONS, related
-from compoclip_world.logic import Attribute, Claim, Exists, Form, NounPhrase, Relation
+from compoclip_world.logic import Attribute, Claim, Exists, Form, Modifier, NounPhrase, Relation
 from compoclip_world.scene import Backdrop, Scene, Thing, WorldConfig
 from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
@@ -22,6 +22,7 @@ from compoclip_world.vocabulary import (
     SIZES,
     can_show,
     clashes,
+    require_known,
 )
 
 # --- Which compounds are kept out of ordinary splits, so that unseen compounds can be tested. ---
@@ -58,29 +59,23 @@ def _lowest(items: Iterable[_T], share: float, seed: int) -> frozenset[_T]:
 
 
 @lru_cache(maxsize=64)
-def _attributes(seed: int, share: float) -> frozenset[Pair]:
-    return _lowest(((c, k) for c in COLOURS for k in KINDS), share, seed)
+def held_out_attributes(config: WorldConfig) -> frozenset[Pair]:
+    """The (colour, kind) pairs that ordinary splits never show."""
+    pairs = ((c, k) for c in COLOURS for k in KINDS)
+    return _lowest(pairs, config.holdout_attribute, config.holdout_seed)
 
 
 @lru_cache(maxsize=64)
-def _relations(seed: int, share: float) -> frozenset[Triple]:
+def held_out_relations(config: WorldConfig) -> frozenset[Triple]:
+    """The (kind, relation, kind) triples that ordinary splits never show."""
+
     def possible(relation: str, a: str, b: str) -> bool:
         if relation == "inside":
             return KINDS[b].hollow and not KINDS[a].hollow
         return relation != "front" or (KINDS[a].solid and KINDS[b].solid)
 
     triples = [(a, r, b) for r in HELD_RELATIONS for a in KINDS for b in KINDS if possible(r, a, b)]
-    return _lowest(triples, share, seed)
-
-
-def held_out_attributes(config: WorldConfig) -> frozenset[Pair]:
-    """The (colour, kind) pairs that ordinary splits never show."""
-    return _attributes(config.holdout_seed, config.holdout_attribute)
-
-
-def held_out_relations(config: WorldConfig) -> frozenset[Triple]:
-    """The (kind, relation, kind) triples that ordinary splits never show."""
-    return _relations(config.holdout_seed, config.holdout_relation)
+    return _lowest(triples, config.holdout_relation, config.holdout_seed)
 
 
 def held_out_in(scene: Scene, config: WorldConfig) -> tuple[frozenset[Pair], frozenset[Triple]]:
@@ -133,8 +128,7 @@ def _tables(config: WorldConfig) -> _Tables:
         (colours, COLOURS, "colour"),
         (backdrops, BACKDROP_COLOURS, "backdrop"),
     ):
-        if unknown := [word for word in given if word not in known]:
-            raise UsageError(f"world: unknown {name} {unknown[0]!r}; known: {', '.join(known)}")
+        require_known(name, given, known)
     held = held_out_attributes(config)
     fits = {b: [c for c in colours if not clashes(c, b)] for b in BACKDROP_COLOURS}
     if not any(fits[b] for b in backdrops):
@@ -166,17 +160,14 @@ def _tables(config: WorldConfig) -> _Tables:
 def scene_for(config: WorldConfig, seed: int, split: str, index: int) -> Scene:
     """A scene, a pure function of the arguments.
 
-    Raises:
-        UsageError: For an unknown split.
-        CompoclipError: When the config (a tiny subset of kinds or colours, say) leaves no scene for
-            the split.
+    Raises UsageError for an unknown split, CompoclipError when the config (a tiny subset of kinds
+    or colours, say) leaves no scene for the split.
     """
-    if split not in SPLITS:
-        raise UsageError(f"world: unknown split {split!r}; known: {', '.join(SPLITS)}")
+    require_known("split", (split,), SPLITS)
     rng = generator("scene", seed, split, index)
     for _ in range(_ATTEMPTS):
         scene = draw_scene(config, rng, split)
-        if scene is not None and _belongs(scene, config, split):
+        if scene is not None and belongs(split, config, scene):
             return scene
     raise CompoclipError(
         f"world: no scene of split {split!r} fits this configuration; "
@@ -184,11 +175,12 @@ def scene_for(config: WorldConfig, seed: int, split: str, index: int) -> Scene:
     )
 
 
-def _belongs(scene: Scene, config: WorldConfig, split: str) -> bool:
-    pairs, triples = held_out_in(scene, config)
+def belongs(split: str, config: WorldConfig, *scenes: Scene) -> bool:
+    """True if scenes may be of a split: none shows a held-out compound, or one of them does."""
+    found = [held_out_in(scene, config) for scene in scenes]
     if split in ORDINARY:
-        return not pairs and not triples
-    return bool(pairs) if split == NOVEL_ATTRIBUTE else bool(triples)
+        return not any(pairs or triples for pairs, triples in found)
+    return any(each[split != NOVEL_ATTRIBUTE] for each in found)
 
 
 def draw_scene(config: WorldConfig, rng: random.Random, split: str = "train") -> Scene | None:
@@ -217,13 +209,10 @@ def draw_scene(config: WorldConfig, rng: random.Random, split: str = "train") ->
         if thing is None:
             return None
         things.append(thing)
-    if config.unlike and not _unlike(things):
+    kinds, colours = ({getattr(t, name) for t in things} for name in ("kind", "colour"))
+    if config.unlike and not len(things) == len(kinds) == len(colours):
         return None
     return Scene(tuple(things), Backdrop(backdrop, texture, rng.randrange(8)))
-
-
-def _unlike(things: list[Thing]) -> bool:
-    return len(things) == len({t.kind for t in things}) == len({t.colour for t in things})
 
 
 def _link(
@@ -326,14 +315,14 @@ def spot(rng: random.Random, radius: float, anchored: bool) -> tuple[float, floa
     if not anchored:
         return rng.uniform(low, high), rng.uniform(low, high)
     region = rng.choice(POSITIONS)
-    x = y = 0.5
     if region == "middle":
-        return x + rng.uniform(-CENTRE, CENTRE), y + rng.uniform(-CENTRE, CENTRE)
-    ranges = {"left": (low, EDGE), "right": (1 - EDGE, high)}
-    x = rng.uniform(*next((v for k, v in ranges.items() if k in region), (0.4, 0.6)))
-    ranges = {"top": (low, EDGE), "bottom": (1 - EDGE, high)}
-    y = rng.uniform(*next((v for k, v in ranges.items() if k in region), (0.4, 0.6)))
-    return x, y
+        return 0.5 + rng.uniform(-CENTRE, CENTRE), 0.5 + rng.uniform(-CENTRE, CENTRE)
+
+    def along(first: str, last: str) -> float:
+        ranges = {first: (low, EDGE), last: (1 - EDGE, high)}
+        return rng.uniform(*next((v for k, v in ranges.items() if k in region), (0.4, 0.6)))
+
+    return along("left", "right"), along("top", "bottom")
 
 
 def apart(a: Thing, b: Thing) -> bool:
@@ -345,13 +334,6 @@ def apart(a: Thing, b: Thing) -> bool:
 # --- Which held-out compounds a caption names, so that tests can ask for exactly those. ---
 
 
-def _phrases(phrase: NounPhrase) -> Iterator[NounPhrase]:
-    yield phrase
-    for modifier in phrase.modifiers:
-        if isinstance(modifier, Relation):
-            yield from _phrases(modifier.object)
-
-
 def compounds_in(form: Form) -> tuple[frozenset[Pair], frozenset[Triple]]:
     """The (colour, kind) pairs and (kind, relation, kind) triples that a caption names.
 
@@ -360,33 +342,26 @@ def compounds_in(form: Form) -> tuple[frozenset[Pair], frozenset[Triple]]:
     """
     pairs: set[Pair] = set()
     triples: set[Triple] = set()
+
+    def look(phrase: NounPhrase, *said: Modifier) -> None:
+        for modifier in (*phrase.modifiers, *said):
+            match modifier:
+                case Attribute("colour", value, False):
+                    pairs.add((value, phrase.word))
+                case Relation(name, other, negated):
+                    if not negated and name in HELD_RELATIONS:
+                        triples.add((phrase.word, name, other.word))
+                    elif not negated and CONVERSE.get(name or "") in HELD_RELATIONS:
+                        triples.add((other.word, CONVERSE[name or ""], phrase.word))
+                    look(other)
+
     for statement in form:
         match statement:
             case Exists(phrase):
-                tops = [phrase]
-            case Claim(subject, modifiers):
-                # What is said of the subject counts like what is said before the noun.
-                joined = (*subject.modifiers, *modifiers)
-                tops = [NounPhrase(subject.kinds, subject.word, joined)]
-            case _:
-                tops = []
-        for phrase in (p for top in tops for p in _phrases(top)):
-            for modifier in phrase.modifiers:
-                if isinstance(modifier, Attribute):
-                    if modifier.family == "colour" and not modifier.negated:
-                        pairs.add((modifier.value, phrase.word))
-                elif isinstance(modifier, Relation) and not modifier.negated:
-                    triple = _canonical(phrase.word, modifier.name, modifier.object.word)
-                    triples.update(() if triple is None else (triple,))
+                look(phrase)
+            case Claim(subject, modifiers):  # as if it were said before the noun
+                look(subject, *modifiers)
     return frozenset(pairs), frozenset(triples)
-
-
-def _canonical(subject: str, name: str | None, other: str) -> Triple | None:
-    if name in HELD_RELATIONS:
-        return subject, name, other
-    if name in CONVERSE and CONVERSE[name] in HELD_RELATIONS:
-        return other, CONVERSE[name], subject
-    return None
 
 
 def names_held_out(form: Form, config: WorldConfig) -> bool:

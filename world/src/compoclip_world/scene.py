@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from compoclip.errors import UsageError
+from compoclip.errors import refuse
 from compoclip_world.vocabulary import COLOURS, KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One object. Lengths are shares of the image side; x runs right, y runs down.
+    """One object, in the words of `vocabulary`. Lengths are shares of the image side.
 
-    Args:
-        kind: A key of `vocabulary.KINDS`.
-        colour: A key of `COLOURS`.
-        size: A key of `SIZES`.
-        pattern: A key of `PATTERNS`.
-        x: Of the centre.
-        y: Of the centre.
-        radius: Half the side of the square its icon is drawn in.
-        depth: 0 is nearest to the viewer; nearer things are drawn over farther ones.
-        shade: Brightness shift in 8-bit steps, never enough to change the colour's name.
+    x, y: the centre, right and down. radius: half the side of the square its icon is drawn in.
+    depth: 0 is nearest to the viewer; nearer things are drawn over farther ones. shade: brightness
+    shift in 8-bit steps, never enough to change the colour's name.
     """
 
     kind: str
@@ -46,12 +39,7 @@ class Backdrop:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that is in the picture, and nothing else (closed world).
-
-    Args:
-        things: The objects.
-        backdrop: The background.
-    """
+    """Everything that is in the picture, and nothing else (closed world)."""
 
     things: tuple[Thing, ...]
     backdrop: Backdrop
@@ -107,22 +95,21 @@ class WorldConfig:
 
     def __post_init__(self) -> None:
         """Reject values out of range with one clear line. Raises UsageError."""
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, float) and not 0.0 <= value <= 1.0:
-                raise UsageError(f"world: {f.name} is {value}; give a share between 0 and 1")
-        if not 16 <= self.size <= 1024:
-            raise UsageError(f"world: image size {self.size} is out of range; give 16 to 1024")
-        if not 1 <= len(self.objects) <= 4 or min(self.objects) < 0 or sum(self.objects) <= 0:
-            raise UsageError(
-                "world: objects needs 1 to 4 weights, none negative and one above zero "
-                "(the chance of 1, 2, 3 and 4 objects)"
-            )
-        if len(self.attributes) != 4 or min(self.attributes) < 0 or sum(self.attributes) <= 0:
-            raise UsageError(
-                "world: attributes needs 4 weights, none negative and one above zero "
-                "(the chance of 0, 1, 2 and 3 attributes)"
-            )
+        wrong: dict[str, object] = {
+            f"world: {name} is {value}; give a share between 0 and 1": not 0.0 <= value <= 1.0
+            for name, value in vars(self).items()
+            if isinstance(value, float)
+        }
+        wrong[f"world: image size {self.size} is out of range; give 16 to 1024"] = not (
+            16 <= self.size <= 1024
+        )
+        for name, weights, least, chances in (
+            ("objects", self.objects, 1, "1 to 4 weights, none negative and one above zero"),
+            ("attributes", self.attributes, 4, "4 weights, none negative and one above zero"),
+        ):
+            good = least <= len(weights) <= 4 and min(weights) >= 0 and sum(weights) > 0
+            wrong[f"world: {name} needs {chances}"] = not good
+        refuse(wrong)
 
     @property
     def known_kinds(self) -> tuple[str, ...]:

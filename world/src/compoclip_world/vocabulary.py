@@ -7,11 +7,14 @@ such as "vehicle") live with the oracle, because captions never need them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from compoclip.errors import UsageError
 
 Rgb = tuple[int, int, int]
 
@@ -53,26 +56,26 @@ _TABLES: dict[str, Any] = yaml.safe_load(
 )
 
 
-def _frozen(value: Any) -> Any:
+def frozen(value: Any) -> Any:
     """Return the value with tuples for lists."""
     if isinstance(value, dict):
-        return {key: _frozen(each) for key, each in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+        return {key: frozen(each) for key, each in value.items()}
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
-KINDS = {name: KindSpec(**_frozen(spec)) for name, spec in _TABLES["kinds"].items()}
-COLOURS = {name: ColourSpec(**_frozen(spec)) for name, spec in _TABLES["colours"].items()}
-SIZES = {name: SizeSpec(**_frozen(spec)) for name, spec in _TABLES["sizes"].items()}
+KINDS = {name: KindSpec(**frozen(spec)) for name, spec in _TABLES["kinds"].items()}
+COLOURS = {name: ColourSpec(**frozen(spec)) for name, spec in _TABLES["colours"].items()}
+SIZES = {name: SizeSpec(**frozen(spec)) for name, spec in _TABLES["sizes"].items()}
 SIZE_ORDER: tuple[str, ...] = tuple(SIZES)
-PATTERNS: dict[str, tuple[str, ...]] = _frozen(_TABLES["patterns"])
-BACKDROP_COLOURS: dict[str, tuple[tuple[str, ...], Rgb]] = _frozen(_TABLES["backdrop_colours"])
-BACKDROP_TEXTURES: dict[str, tuple[str, ...]] = _frozen(_TABLES["backdrop_textures"])
+PATTERNS: dict[str, tuple[str, ...]] = frozen(_TABLES["patterns"])
+BACKDROP_COLOURS: dict[str, tuple[tuple[str, ...], Rgb]] = frozen(_TABLES["backdrop_colours"])
+BACKDROP_TEXTURES: dict[str, tuple[str, ...]] = frozen(_TABLES["backdrop_textures"])
 
 # --- How concepts are said: numbers, relations, places, and every word with its synonyms. ---
 
 NUMERALS: dict[int, str] = {1: "one", 2: "two", 3: "three", 4: "four"}
-RELATION_PHRASES: dict[str, tuple[str, ...]] = _frozen(_TABLES["relations"])
-POSITION_PHRASES: dict[str, tuple[str, ...]] = _frozen(_TABLES["positions"])
+RELATION_PHRASES: dict[str, tuple[str, ...]] = frozen(_TABLES["relations"])
+POSITION_PHRASES: dict[str, tuple[str, ...]] = frozen(_TABLES["positions"])
 SYNONYMS: dict[str, tuple[str, ...]] = {
     **{word: spec.synonyms for word, spec in COLOURS.items()},
     **{word: spec.synonyms for word, spec in SIZES.items()},
@@ -91,6 +94,13 @@ VALUES: dict[str, tuple[str, ...]] = {
 """Property -> its values."""
 
 _IRREGULAR_PLURALS = {"fish": "fish", "trout": "trout", "hare": "hares"}
+
+
+def require_known(what: str, words: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError when one of the words is none of the known ones."""
+    for word in words:
+        if word not in (names := tuple(known)):
+            raise UsageError(f"world: unknown {what} {word!r}; known: {', '.join(names)}")
 
 
 def pluralise(noun: str) -> str:

@@ -105,19 +105,15 @@ class Wording:
 
     def backdrop(self, background: Background) -> str:
         """ "speckled grey background": texture, colour, noun."""
-        words = []
-        if background.texture:
-            words.append(
-                self._other(
-                    background.texture, BACKDROP_TEXTURES[background.texture], self.synonyms
-                )
+        texture, colour = background.texture, background.colour
+        words = [
+            self._other(word, others, self.synonyms)
+            for word, others in (
+                (texture, BACKDROP_TEXTURES.get(texture, ())),
+                (colour, BACKDROP_COLOURS[colour][0] if colour else ()),
             )
-        if background.colour:
-            words.append(
-                self._other(
-                    background.colour, BACKDROP_COLOURS[background.colour][0], self.synonyms
-                )
-            )
+            if word
+        ]
         return " ".join([*words, "background"])
 
     def statement(self, statement: Statement, opening: bool = True) -> str:

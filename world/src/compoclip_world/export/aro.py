@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -36,45 +35,35 @@ _CANDIDATES = 64  # captions to choose from, many of which have a shuffle that i
 _ORDER_SHARE = 5  # captions per image, so that the order tasks have the wanted number of cases
 
 
-@dataclass(frozen=True)
-class Binding:
-    """Two things with a property each. reordered: told the other way round, still true.
-
-    negative: the properties exchanged. families: what property it is, twice.
-    """
-
-    caption: str
-    reordered: str
-    negative: str
-    families: tuple[str, str]
+Binding = tuple[str, str, str, str]
+"""A caption of two things with a property each; the same told the other way round, still true; the
+properties exchanged; what property it is."""
 
 
 def build(spec: SuiteSpec) -> list[Part]:
     """Two Visual Genome files in `aro/` and the two caption files of the order tasks."""
     relations, images = _relations(spec)
-    crops = attribute_photos(spec)
-    bindings = collect_bindings(crops)
+    crops, bindings = _bindings(spec)
     images |= crops.chosen(index for index, _ in bindings)
     attribution = [
-        {
-            "image_id": str(index),
-            "image_path": crops.name(index),
-            **full_box(spec),
-            "true_caption": made.caption,
-            "false_caption": made.negative,
-            "attributes": list(made.families),
-        }
-        for index, made in bindings
+        _boxed(
+            crops,
+            index,
+            true_caption=true,
+            false_caption=false,
+            attributes=[family, family],
+        )
+        for index, (true, _, false, family) in bindings
     ]
     count = max(1, spec.items // _ORDER_SHARE)
-    flickr = Photos(spec, "flickr30k/images", slot=5)
-    coco, coco_images = captioned(
-        photos(spec), count, "val2017/", _CANDIDATES, partial(_shuffled_apart, "coco_order")
-    )
-    flickr_rows, flickr_images = captioned(
-        flickr, count, "flickr30k-images/", _CANDIDATES, partial(_shuffled_apart, "flickr30k_order")
-    )
-    order = sum(len(row["caption"]) for row in coco)
+    rows = {"vg_relation": relations, "vg_attribution": attribution}
+    for subtask, pool, prefix in (
+        ("coco_order", photos(spec), "val2017/"),
+        ("flickr30k_order", Photos(spec, "flickr30k/images", slot=5), "flickr30k-images/"),
+    ):
+        apart = partial(_shuffled_apart, subtask)
+        rows[subtask], more = captioned(pool, count, prefix, _CANDIDATES, apart)
+        images |= more
     return [
         Part(
             "aro",
@@ -82,15 +71,13 @@ def build(spec: SuiteSpec) -> list[Part]:
             {
                 "aro/visual_genome_relation.json": relations,
                 "aro/visual_genome_attribution.json": attribution,
-                "aro/coco_order.json": coco,
-                "flickr30k/flickr30k_test.json": flickr_rows,
+                "aro/coco_order.json": rows["coco_order"],
+                "flickr30k/flickr30k_test.json": rows["flickr30k_order"],
             },
-            images | coco_images | flickr_images,
+            images,
             {
-                "vg_relation": len(relations),
-                "vg_attribution": len(attribution),
-                "coco_order": order,
-                "flickr30k_order": sum(len(row["caption"]) for row in flickr_rows),
+                name: sum(len(row.get("caption", [""])) for row in each)
+                for name, each in rows.items()
             },
             {
                 "vg_relation": "the two things of a relation exchanged, by relation",
@@ -114,20 +101,21 @@ def _shuffled_apart(subtask: str, scene: Scene, image: str, text: str, number: i
     )
 
 
-def collect_bindings(crops: Photos) -> list[tuple[int, Binding]]:
-    """The items of VG-Attribution, as (scene index, item)."""
-    spec = crops.spec
-    return collect(crops, spec.items, "vg_attribution", partial(_binding, spec=spec))
+def _bindings(spec: SuiteSpec) -> tuple[Photos, list[tuple[int, Binding]]]:
+    """The scenes of VG-Attribution, and its items as (scene index, item)."""
+    crops = Photos(spec, _FOLDER, slot=1)
+    return crops, collect(crops, spec.items, "vg_attribution", partial(_binding, spec=spec))
 
 
-def attribute_photos(spec: SuiteSpec) -> Photos:
-    """The scenes of VG-Attribution."""
-    return Photos(spec, _FOLDER, slot=1)
+def _row(pool: Photos, index: int, prefix: str = "") -> dict[str, Any]:
+    return {"image_id": str(index), "image_path": prefix + pool.name(index)}
 
 
-def full_box(spec: SuiteSpec) -> dict[str, int]:
-    """The whole image as a box."""
-    return {"bbox_x": 0, "bbox_y": 0, "bbox_w": spec.config.size, "bbox_h": spec.config.size}
+def _boxed(pool: Photos, index: int, **said: Any) -> dict[str, Any]:
+    """A row of a Visual Genome file, with the whole image as a box."""
+    side = pool.spec.config.size
+    box = {"bbox_x": 0, "bbox_y": 0, "bbox_w": side, "bbox_h": side}
+    return {**_row(pool, index), **box, **said}
 
 
 def _relations(spec: SuiteSpec) -> tuple[list[dict[str, Any]], dict[str, Scene]]:
@@ -151,14 +139,13 @@ def _relations(spec: SuiteSpec) -> tuple[list[dict[str, Any]], dict[str, Scene]]
         found = collect(pool, share, f"vg_relation {name}", make)
         images |= pool.chosen(index for index, _ in found)
         rows += [
-            {
-                "image_id": str(index),
-                "image_path": pool.name(index),
-                **full_box(spec),
-                "true_caption": true,
-                "false_caption": false,
-                "relation_name": RELATION_PHRASES[name][0],
-            }
+            _boxed(
+                pool,
+                index,
+                true_caption=true,
+                false_caption=false,
+                relation_name=RELATION_PHRASES[name][0],
+            )
             for index, (true, false) in found
         ]
     return rows, images
@@ -191,7 +178,7 @@ def _binding(scene: Scene, rng: Random, spec: SuiteSpec) -> Binding | None:
         mixed = _named(a.kind, getattr(b, family)), _named(b.kind, getattr(a, family))
         true, false = f"{first} and {second}", " and ".join(mixed)
         if is_true(true, scene) and is_false(false, scene) and seemly(parse(false), spec.config):
-            return Binding(true, f"{second} and {first}", false, (family, family))
+            return true, f"{second} and {first}", false, family
     return None
 
 
@@ -201,7 +188,6 @@ def _named(kind: str, value: str) -> str:
 
 # --- The world's Hard Positives: a caption, the same with a synonym, and a false one. ---
 
-Triple = tuple[str, str, str]
 _HARD_POSITIVES_FOLDER = "vg/VG_100K"
 _NAMES = {"attribute": "vl_checklist_attributes", "relation": "vl_checklist_relations"}
 
@@ -209,7 +195,6 @@ _NAMES = {"attribute": "vl_checklist_attributes", "relation": "vl_checklist_rela
 def hard_positives_build(spec: SuiteSpec) -> list[Part]:
     """Three aligned files in `hard_positives/data` and three in `hard_positives/swapped_data`."""
     pool = Photos(spec, _HARD_POSITIVES_FOLDER, slot=3)
-    crops = attribute_photos(spec)
     files: dict[str, Any] = {}
     images: dict[str, Scene] = {}
     for task, name in _NAMES.items():
@@ -221,21 +206,13 @@ def hard_positives_build(spec: SuiteSpec) -> list[Part]:
             for index, (first, second, wrong) in found
         ]
         files |= _twins(name, rows)
-    swaps = collect_bindings(crops)
+    crops, swaps = _bindings(spec)
     images |= crops.chosen(index for index, _ in swaps)
-    files |= _twins(
-        "visual_genome_attribution",
-        [
-            (
-                _row(crops, index, "")
-                | full_box(spec)
-                | {"false_caption": made.negative, "attributes": list(made.families)},
-                made.caption,
-                made.reordered,
-            )
-            for index, made in swaps
-        ],
-    )
+    rows = [
+        (_boxed(crops, index, false_caption=false, attributes=[family, family]), first, second)
+        for index, (first, second, false, family) in swaps
+    ]
+    files |= _twins("visual_genome_attribution", rows)
     about = {
         "attribute": "a property replaced by a synonym (true) or by another (false)",
         "relation": "a relation in other words (true) or turned round (false)",
@@ -243,10 +220,6 @@ def hard_positives_build(spec: SuiteSpec) -> list[Part]:
     }
     items = dict.fromkeys(about, spec.items)
     return [Part("hard_positives", "world-hard-positives", files, images, items, about)]
-
-
-def _row(pool: Photos, index: int, prefix: str) -> dict[str, Any]:
-    return {"image_id": str(index), "image_path": prefix + pool.name(index)}
 
 
 def _twins(name: str, rows: list[tuple[dict[str, Any], str, str]]) -> dict[str, Any]:
@@ -257,7 +230,7 @@ def _twins(name: str, rows: list[tuple[dict[str, Any], str, str]]) -> dict[str, 
     }
 
 
-def _attribute(scene: Scene, rng: Random, spec: SuiteSpec) -> Triple | None:
+def _attribute(scene: Scene, rng: Random, spec: SuiteSpec) -> tuple[str, str, str] | None:
     made = foil(scene, spec.config, "replace_att", rng)
     if made is None:
         return None
@@ -268,7 +241,7 @@ def _attribute(scene: Scene, rng: Random, spec: SuiteSpec) -> Triple | None:
     return made.caption, second, made.negative
 
 
-def _relation(scene: Scene, rng: Random, spec: SuiteSpec) -> Triple | None:
+def _relation(scene: Scene, rng: Random, spec: SuiteSpec) -> tuple[str, str, str] | None:
     made = foil(scene, spec.config, "replace_rel", rng)
     if made is None:
         return None

@@ -10,16 +10,14 @@ from functools import cache
 
 from compoclip.errors import CompoclipError
 from compoclip_world.export.part import Part, SuiteSpec
-from compoclip_world.export.retrieval import needed_kinds
-from compoclip_world.logic import Form
-from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.export.retrieval import false_of
 from compoclip_world.pairs import neighbours
 from compoclip_world.parser import parse
 from compoclip_world.scene import Scene
 
 _FOLDER = "flickr8k"
 _PATIENCE = 60  # draws per group
-_ORACLE = Oracle()
+_form = cache(parse)
 
 
 def build(spec: SuiteSpec) -> list[Part]:
@@ -61,17 +59,4 @@ def build(spec: SuiteSpec) -> list[Part]:
 
 def _apart(captions: list[tuple[str, Scene]], scenes: list[tuple[str, Scene]]) -> bool:
     """Return whether every caption is false of every scene."""
-    shown = [({thing.kind for thing in scene.things}, scene) for _, scene in scenes]
-    for text, _ in captions:
-        form, needed = _claim(text)
-        for kinds, scene in shown:
-            if needed <= kinds and _ORACLE.verdict(form, scene).truth is not Truth.FALSE:
-                return False
-    return True
-
-
-@cache
-def _claim(text: str) -> tuple[Form, frozenset[str]]:
-    """Parse a caption: its form, and the kinds without which it is false."""
-    form = parse(text)
-    return form, frozenset(needed_kinds(form))
+    return all(false_of(_form(text), (scene for _, scene in scenes)) for text, _ in captions)

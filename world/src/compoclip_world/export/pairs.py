@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip_world.edits import nodes_of
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.export.texts import is_false, is_true
-from compoclip_world.logic import Relation
+from compoclip_world.logic import Relation, nodes_of
 from compoclip_world.pairs import WorldPair, pair
 from compoclip_world.parser import parse
 from compoclip_world.scene import Scene

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, refuse
 from compoclip_world.sampling import generator, scene_for
 from compoclip_world.scene import Scene, WorldConfig
 
@@ -23,14 +23,8 @@ T = TypeVar("T")
 class SuiteSpec:
     """The settings that decide every byte of a suite.
 
-    Args:
-        config: The world that its scenes are drawn from.
-        items: Wanted items per sub-task, at least 2.
-        seed: Of all choices.
-        split: "val" or "test", never the scenes that models are trained on.
-
-    Raises:
-        UsageError: For another split or fewer than 2 items.
+    items: wanted per sub-task, at least 2. split: "val" or "test", never the scenes that models are
+    trained on. Raises UsageError for another split or fewer items.
     """
 
     config: WorldConfig = field(default_factory=WorldConfig)
@@ -40,13 +34,14 @@ class SuiteSpec:
 
     def __post_init__(self) -> None:
         """Reject values that make no suite. Raises UsageError."""
-        if self.split not in EXPORT_SPLITS:
-            raise UsageError(
-                f"world: a suite is made from split {' or '.join(EXPORT_SPLITS)}, "
-                f"not {self.split!r}, so that it never holds training scenes"
-            )
-        if self.items < 2:
-            raise UsageError(f"world: {self.items} items per sub-task; give at least 2")
+        splits = " or ".join(EXPORT_SPLITS)
+        refuse(
+            {
+                f"world: a suite is made from split {splits}, not {self.split!r}, so that it never "
+                "holds training scenes": self.split not in EXPORT_SPLITS,
+                f"world: {self.items} items per sub-task; give at least 2": self.items < 2,
+            }
+        )
 
 
 @dataclass(frozen=True)

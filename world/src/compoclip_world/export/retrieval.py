@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,17 +10,15 @@ from typing import Any
 from compoclip.benchmarks.files import same
 from compoclip.errors import CompoclipError
 from compoclip_world.captions import WorldCaption, captions_for
-from compoclip_world.edits import nodes_of
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.export.sugarcrepe import photos
-from compoclip_world.logic import Form, NounPhrase, Quantifier
-from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.logic import Form, NounPhrase, Quantifier, nodes_of
+from compoclip_world.oracle import is_false
 from compoclip_world.scene import Scene
 
 _EACH = 5
 _CANDIDATES = 16
 _SPARE = 2.0
-_ORACLE = Oracle()
 # Captions that tell little are not drawn at all.
 _WEIGHTS = (
     ("object", 0.0),
@@ -98,23 +96,22 @@ def own_captions(
     for caption in captions:
         if any(same(caption.text, each) for each in found):
             continue
-        needed = needed_kinds(caption.form)
-        if not any(
-            needed <= {thing.kind for thing in other.things}
-            and _ORACLE.verdict(caption.form, other).truth is not Truth.FALSE
-            for i, other in enumerate(scenes)
-            if i != index
-        ) and accepted(caption.text, len(found)):
+        others = (other for i, other in enumerate(scenes) if i != index)
+        if false_of(caption.form, others) and accepted(caption.text, len(found)):
             found.append(caption.text)
         if len(found) == _EACH:
             break
     return found
 
 
-def needed_kinds(form: Form) -> set[str]:
-    """Return the kinds without which a caption is false."""
-    return {
+def false_of(form: Form, scenes: Iterable[Scene]) -> bool:
+    """Return whether a caption is false of every scene; at once where a kind of it is lacking."""
+    needed = {
         node.word
         for node in nodes_of(form)
         if isinstance(node, NounPhrase) and node.quantifier is not Quantifier.NONE
     }
+    return all(
+        not needed <= {thing.kind for thing in scene.things} or is_false(form, scene)
+        for scene in scenes
+    )

@@ -49,26 +49,15 @@ def zero_shot(spec: SuiteSpec) -> list[Part]:
     )
     seen = [(c, k) for c in colours for k in kinds if (c, k) not in set(held)]
     generator("zero-shot", spec.seed).shuffle(seen)
-    parts = [
-        _classes(
-            spec,
-            "kinds",
-            0,
-            {k: {"kinds": (k,)} for k in kinds},
-            {k: with_article(k) for k in kinds},
-            _TEMPLATES,
-            f"which of {len(kinds)} kinds of thing",
-        ),
-        _classes(
-            spec,
-            "colours",
-            1,
-            {c: {"colours": (c,)} for c in colours},
-            {c: c for c in colours},
-            [f"the {kind} is {{}}" for kind in kinds],
-            f"which of {len(colours)} colours",
-        ),
-    ]
+    parts = []
+    for slot, (name, values, templates) in enumerate(
+        (("kinds", kinds, _TEMPLATES), ("colours", colours, [f"the {k} is {{}}" for k in kinds]))
+    ):
+        shapes = {each: {name: (each,)} for each in values}
+        names = {each: with_article(each) if name == "kinds" else each for each in values}
+        what = "kinds of thing" if name == "kinds" else name
+        about = f"which of {len(values)} {what}"
+        parts.append(_classes(spec, name, slot, shapes, names, templates, about))
     for slot, name, compounds, seenness in (
         (2, "compounds", sorted(seen[: len(held) or None]), "seen in training"),
         (3, "novel-compounds", held, "never seen in training"),
@@ -76,16 +65,10 @@ def zero_shot(spec: SuiteSpec) -> list[Part]:
         if compounds:
             about = f"which of {len(compounds)} colours with kinds {seenness}"
             novel = NOVEL_ATTRIBUTE if name.startswith("novel") else ""
-            parts.append(_compounds(spec, name, slot, compounds, about, novel))
+            shapes = {f"{c}_{k}": {"colours": (c,), "kinds": (k,)} for c, k in compounds}
+            names = {f"{c}_{k}": with_article(f"{c} {k}") for c, k in compounds}
+            parts.append(_classes(spec, name, slot, shapes, names, _TEMPLATES, about, novel))
     return parts
-
-
-def _compounds(
-    spec: SuiteSpec, name: str, slot: int, pairs: Sequence[tuple[str, str]], about: str, split: str
-) -> Part:
-    shapes = {f"{c}_{k}": {"colours": (c,), "kinds": (k,)} for c, k in pairs}
-    names = {f"{c}_{k}": with_article(f"{c} {k}") for c, k in pairs}
-    return _classes(spec, name, slot, shapes, names, _TEMPLATES, about, split)
 
 
 def _classes(
@@ -151,26 +134,13 @@ def write_suite(
     benchmarks: Sequence[str] = (),
     builders: Mapping[str, Builder] = BUILDERS,
 ) -> list[Part]:
-    """Write benchmarks of the world below a new folder.
+    """Write benchmarks of the world below a new folder; return the parts as `suite.json` has them.
 
     The bytes depend on `spec` and `benchmarks` alone, not on `workers`. The folder appears when
-    everything is written, or not at all.
-
-    Args:
-        out: The folder.
-        spec: What the suite is made from.
-        workers: Processes that make items and draw images.
-        benchmarks: Which of `builders` to make, all when empty; those that share an exporter come
-            together.
-        builders: Benchmark -> its exporter.
-
-    Returns:
-        The parts as listed in `suite.json`.
-
-    Raises:
-        UsageError: For an unknown benchmark.
-        CompoclipError: When `out` exists and is not empty, when it cannot be written, or when the
-            config leaves too few items.
+    everything is written, or not at all. benchmarks: which of `builders` to make, all when empty;
+    those that share an exporter come together. Raises UsageError for an unknown benchmark,
+    CompoclipError when `out` exists and is not empty, when it cannot be written, or when the config
+    leaves too few items.
     """
     for name in benchmarks:
         if name not in builders:
@@ -185,8 +155,18 @@ def write_suite(
         for made in track(each(_build, wanted, repeat(spec)), "making items", len(wanted)):
             parts += made
         parts.sort(key=lambda part: part.id)
-        images = _images(parts)
-        files = _files(parts, spec) | {SCENES: {path: astuple(scene) for path, scene in images}}
+        shown = {path: scene for part in parts for path, scene in part.images.items()}
+        images = sorted(shown.items())
+        listed = [
+            {"name": part.spec, "id": part.id, "root": ".", "options": dict(part.options)}
+            for part in parts
+        ]
+        made_by = {"compoclip": __version__, **asdict(spec)}
+        files = {path: value for part in parts for path, value in part.files.items()} | {
+            "suite.json": {"name": EDITION, "made_by": made_by, "benchmarks": listed},
+            "edition.json": {"edition": EDITION},
+            SCENES: {path: astuple(scene) for path, scene in images},
+        }
         for path, value in files.items():
             _write(folder / path, _encode(path, value))
         chunks = [images[i : i + _CHUNK] for i in range(0, len(images), _CHUNK)]
@@ -200,30 +180,10 @@ def _build(builder: Builder, spec: SuiteSpec) -> list[Part]:
     return builder(spec)
 
 
-def _files(parts: Sequence[Part], spec: SuiteSpec) -> dict[str, Any]:
-    """All data files: those of the parts, the suite's list and the edition mark."""
-    files: dict[str, Any] = {}
-    for part in parts:
-        files |= part.files
-    suite = {
-        "name": EDITION,
-        "made_by": {"compoclip": __version__, **asdict(spec)},
-        "benchmarks": [
-            {"name": part.spec, "id": part.id, "root": ".", "options": dict(part.options)}
-            for part in parts
-        ],
-    }
-    return {**files, "suite.json": suite, "edition.json": {"edition": EDITION}}
-
-
 def read_scenes(suite: Path) -> dict[str, Scene]:
-    """The scenes behind a suite's pictures.
+    """The scenes behind a suite's pictures, by the path of the picture below the folder.
 
-    Returns:
-        Path of the picture below the folder -> scene.
-
-    Raises:
-        CompoclipError: When the file of scenes is missing or damaged.
+    Raises CompoclipError when the file of scenes is missing or damaged.
     """
     path = suite / SCENES
     try:
@@ -254,26 +214,15 @@ def _encode(path: str, value: Any) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def _images(parts: Sequence[Part]) -> Chunk:
-    """All distinct images with their scenes, by path."""
-    images: dict[str, Scene] = {}
-    for part in parts:
-        images |= part.images
-    return sorted(images.items())
-
-
 def _draw(folder: Path, chunk: Chunk, size: int) -> None:
+    """Write PNGs, or for .npy arrays with blue first, as EqBen stores video frames."""
     for path, scene in chunk:
-        _write(folder / path, _image(path, scene, size))
-
-
-def _image(path: str, scene: Scene, size: int) -> bytes:
-    """The image file: PNG, or for .npy an array with blue first, as EqBen stores video frames."""
-    if not path.endswith(".npy"):
-        return png_bytes(scene, size)
-    buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(render(scene, size)[:, :, ::-1]), allow_pickle=False)
-    return buffer.getvalue()
+        data = png_bytes(scene, size)
+        if path.endswith(".npy"):
+            buffer = io.BytesIO()
+            np.save(buffer, np.ascontiguousarray(render(scene, size)[:, :, ::-1]))
+            data = buffer.getvalue()
+        _write(folder / path, data)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
 from random import Random
 
 from compoclip_world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
-from compoclip_world.edits import (
-    POSITIVE_RULES,
-    Node,
-    hard_negative,
-    hard_positive,
-    nodes_of,
-    substitute,
-)
+from compoclip_world.edits import POSITIVE_RULES, hard_negative, hard_positive, substitute
 from compoclip_world.logic import (
     Attribute,
     Claim,
     Exists,
     Form,
+    Node,
     NounPhrase,
     Quantifier,
     Relation,
+    nodes_of,
 )
-from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.oracle import is_false as is_false
+from compoclip_world.oracle import is_true as is_true
 from compoclip_world.parser import parse
 from compoclip_world.sampling import names_held_out
 from compoclip_world.scene import Scene, WorldConfig
 from compoclip_world.vocabulary import FAMILIES, KINDS, SYNONYMS, VALUES, usual, with_article
 from compoclip_world.wording import Wording
 
-_ORACLE = Oracle()
 _TRIES = 6
-_FAR = 60
 _GENERAL = ("object", "conjunction", "relation", "position", "predicate")
 _SELDOM = ("plain", usual("medium"))
 """Values that true captions rarely mention, so that they would give a false caption away."""
@@ -136,48 +129,6 @@ def _described(form: Form, rng: Random) -> Form | None:
     return substitute(form, {place: replace(node, modifiers=(new, *node.modifiers))})
 
 
-def foils(
-    scene: Scene,
-    config: WorldConfig,
-    form: Form,
-    edit: Callable[[Form], Iterable[Form]],
-    count: int,
-    rng: Random,
-) -> tuple[str, tuple[str, ...]] | None:
-    """The form in words, and `count` different false captions that are one edit or two away.
-
-    All are worded alike, the oracle has judged them TRUE and FALSE, and the false ones are
-    `seemly`. None when the form is not true or does not yield enough.
-    """
-    style, colour_first = rng.randrange(2**32), rng.random() < 0.4
-
-    def worded(said: Form) -> str:
-        return Wording(Random(style), variants=0.5, colour_first=colour_first).caption(said)
-
-    text = worded(form)
-    if not is_true(text, scene):
-        return None
-    near = list(edit(form))
-    rng.shuffle(near)
-    far = (other for changed in near for other in edit(changed))
-    found: dict[str, None] = {}
-    for changed in (*near, *islice(far, _FAR)):
-        other = worded(changed)
-        if other == text or other in found or not is_false(other, scene):
-            continue
-        if seemly(parse(other), config):
-            found[other] = None
-        if len(found) == count:
-            return text, tuple(found)
-    return None
-
-
-def form_of(scene: Scene, config: WorldConfig, types: Sequence[str], rng: Random) -> Form | None:
-    """A seemly logical form of one of the caption types (see `captions.CAPTION_TYPES`), or None."""
-    form = CAPTION_TYPES[rng.choice(types)][1](facts_of(scene), config, rng)
-    return form if form is not None and seemly(form, config) else None
-
-
 def paraphrase(scene: Scene, found: Foil, rng: Random) -> str | None:
     """Another true caption that says the same as `found.caption` in other words or another order.
 
@@ -233,16 +184,6 @@ def _can_be(node: Node) -> bool:
                 if not all(KINDS[kind].hollow for kind in outer):
                     return False
     return True
-
-
-def is_true(text: str, scene: Scene) -> bool:
-    """True if the oracle says TRUE."""
-    return _ORACLE.verdict(text, scene).truth is Truth.TRUE
-
-
-def is_false(text: str, scene: Scene) -> bool:
-    """True if the oracle says FALSE."""
-    return _ORACLE.verdict(text, scene).truth is Truth.FALSE
 
 
 def changed_words(text: str, other: str) -> tuple[str, str]:
