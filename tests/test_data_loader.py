@@ -14,8 +14,8 @@ from PIL import Image
 from torchvision.transforms import functional
 
 from compoclip.captions.types import Caption
+from compoclip.data import images
 from compoclip.data.batch import Batch
-from compoclip.data.images import BatchTask, ShuffledSchedule
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
@@ -24,15 +24,14 @@ from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess, random_crop
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
+from test_data_decode import encode
 
 SIZE = Preprocess(size=(16, 16))
 
 
 def png(number: int) -> bytes:
     values = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(values).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encode(Image.fromarray(values))
 
 
 @dataclass
@@ -149,16 +148,10 @@ def test_steps_go_on_from_one_epoch_to_the_next_and_no_further(workers: int) -> 
 def test_workers_are_given_the_next_epoch_while_this_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loading = loader(Pictures(22), workers=1)
-    batches = loading.steps(0, 10)
     asked: list[int] = []
-    tasks = ShuffledSchedule.tasks
-
-    def noted(self: ShuffledSchedule, epoch: int, start: int = 0) -> list[BatchTask]:
-        asked.append(epoch)
-        return tasks(self, epoch, start)
-
-    monkeypatch.setattr(ShuffledSchedule, "tasks", noted)
+    order = images.shuffled
+    monkeypatch.setattr(images, "shuffled", lambda *by: [asked.append(by[-1]), order(*by)][1])
+    batches = loader(Pictures(22), workers=1).steps(0, 10)
     seen = [next(batches) for _ in range(4)]
     assert asked == [0, 1]  # step 4 of epoch 0 has not been taken
     assert equal(iter([*seen, *batches]), loader(Pictures(22)).steps(0, 10))

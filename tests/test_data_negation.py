@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +30,7 @@ from compoclip.training.loop import freeze
 from data_samples import Few, Parses
 from method_data import arguments, write_world
 from models_thin import config
+from test_data_decode import encode
 from train_helpers import FEW
 
 
@@ -107,9 +107,7 @@ def test_composing_with_texts_of_the_data() -> None:
 
 
 def picture(value: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 8), (value, 0, 0)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encode(Image.new("RGB", (8, 8), (value, 0, 0)))
 
 
 def builder(source: Source, known: np.ndarray) -> BatchBuilder:

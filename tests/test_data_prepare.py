@@ -11,7 +11,7 @@ from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore
 from compoclip.data.plan import prepare_captions
 from compoclip.data.sources import Sample
-from compoclip.data.sources.tables import open_table
+from compoclip.data.sources.open import open_source
 from data_samples import Few, write_jsonl
 
 TEXTS = ["A red cat sits.", "Two dogs run.", "A red cat sits."]
@@ -27,7 +27,7 @@ def test_every_distinct_caption_is_parsed_once(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "compoclip" / "parses.sqlite"  # by default
-    source = open_table([table(tmp_path)])
+    source = open_source(str(table(tmp_path)))
     captions = prepare_captions(source, workers=1)
     store = ParseStore(path)
     assert len(store) == 2
@@ -54,7 +54,7 @@ def test_what_every_source_answers_is_what_its_samples_say(
     write_jsonl(tmp_path / "rows.jsonl", rows)
     for name in "abc":
         (tmp_path / f"{name}.png").write_bytes(b"")
-    source = open_table([tmp_path / "rows.jsonl"])
+    source = open_source(str(tmp_path / "rows.jsonl"))
     bare = Few([*source])
     assert list(bare.column("id")) == list(source.column("id"))
     assert list(bare.captions()) == list(source.captions())

@@ -45,9 +45,10 @@ def test_a_small_file_that_holds_one_endless_line(
     assert peak() - before < 120 * MiB
 
 
-def test_a_small_file_of_endless_lines(tmp_path: Path) -> None:
+def test_a_small_file_of_endless_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_SMALL", 2 * MiB)
     line = json.dumps({"image": "1.jpg", "caption": "x"}).encode() + b"\n"
-    path = squeezed(tmp_path / "a.jsonl.gz", line, 100 * MiB // len(line))
+    path = squeezed(tmp_path / "a.jsonl.gz", line, 6 * MiB // len(line))
     with pytest.raises(CompoclipError, match=r"a\.jsonl\.gz: unpacks to more than 100 times"):
         for _ in read_lines(path):
             pass

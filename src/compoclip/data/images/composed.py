@@ -25,14 +25,12 @@ from compoclip.data.images import (
     Companions,
     Encode,
     ImagePlan,
-    RankShare,
-    ShuffledSchedule,
     photo_key,
 )
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
 from compoclip.data.transform import pixels_of
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
 from compoclip.rewrites.base import Refused, fits_context, token_key
@@ -93,11 +91,9 @@ class Composed(ImagePlan):
                 note(f"the only {name} image has no partner and is left out of composed batches")
         return found
 
-    def schedule(self, source: Source, share: RankShare, seed: int) -> ShuffledSchedule:
-        """Return all samples, in composites or, in every other step, singly."""
-        return ShuffledSchedule(
-            len(source), share, seed, "composed", self.alternate, mix=source.mix
-        )
+    def kind(self, step: int) -> str:
+        """Return "composed", or "single" in every other step."""
+        return "single" if self.alternate and step % 2 else "composed"
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
         """Add the sample joined with a random one of the same orientation."""
@@ -114,11 +110,8 @@ class Composed(ImagePlan):
         preprocess = batch.transform.preprocess
         landscape = bool(batch.companions.known[index] == LANDSCAPE)
         half = half_of(preprocess.size, landscape)
-        pair = [
-            (batch.whole(each.id, each.image, half), photo_key(each.image))
-            for each in (sample, other)
-        ]
-        (first, _), (second, _) = rng.sample(pair, 2)
+        pair = [batch.whole(each.id, each.image, half) for each in (sample, other)]
+        first, second = rng.sample(pair, 2)
         joined = join_images(
             first,
             second,
@@ -129,7 +122,7 @@ class Composed(ImagePlan):
             fill=preprocess.fill_color,
         )
         texts, counts = pair_texts(batch.plan, sample, other, batch.epoch)
-        photo = "\x1f".join(name for _, name in pair)
+        photo = "\x1f".join(photo_key(each.image) for each in (sample, other))
         batch.put(pixels_of(joined), texts, counts, photo, id=sample.id)
 
     def mean_and_std(
@@ -157,16 +150,15 @@ def join_images(
     """Return an RGB image of `size` (height, width), half of it from each image.
 
     Landscape images are stacked, first on top; others stand side by side, first on the left.
-    layout: "squash" resizes each image to its half; "letterbox" keeps its shape and pads with the
-    grey level `fill`. Raises CompoclipError if the side to cut in half has an odd length.
+    layout: see `Composed`; `fill` is the grey level of padding. Raises CompoclipError if the side
+    to cut in half has an odd length.
     """
     height, width = size
-    if (height if landscape else width) % 2:
-        raise CompoclipError(f"{height} x {width} pixels cannot be cut in half; use an even size")
+    odd = (height if landscape else width) % 2
+    refuse({f"{height} x {width} pixels cannot be halved; use an even size": odd}, CompoclipError)
     half = half_of(size, landscape)
     joined = Image.new("RGB", (width, height))
-    below_or_beside = (0, half[1]) if landscape else (half[0], 0)
-    for image, corner in (first, (0, 0)), (second, below_or_beside):
+    for image, corner in (first, (0, 0)), (second, (width - half[0], height - half[1])):
         if layout == "squash":
             part = image.resize(half, resampling)
         else:
@@ -217,13 +209,13 @@ def pair_texts(
     rng = plan.rng(first.drawn_by, epoch, CROSS_SWAP)
     swapped = cross_swap(plan.parse(mains[0]), plan.parse(mains[1]), rng)
     if isinstance(swapped, Refused):
-        counts.refused[CROSS_SWAP, swapped.reason] += 1
-        return drawn, counts
-    negative = _shuffled([side.text for side in swapped], rng)
-    if token_key(negative) in set(map(token_key, texts)):
-        counts.refused[CROSS_SWAP, EQUALS_POSITIVE] += 1
-    elif not fits_context(negative):
-        counts.refused[CROSS_SWAP, TOO_LONG] += 1
+        why = swapped.reason
+    else:
+        negative = _shuffled([side.text for side in swapped], rng)
+        known = token_key(negative) in set(map(token_key, texts))
+        why = EQUALS_POSITIVE if known else "" if fits_context(negative) else TOO_LONG
+    if why:
+        counts.refused[CROSS_SWAP, why] += 1
     else:
         drawn.append(Drawn(negative, Role.NEGATIVE, CROSS_SWAP))
         counts.count(CROSS_SWAP)

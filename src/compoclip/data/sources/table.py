@@ -74,70 +74,56 @@ class ImageFolder:
     def __call__(self, image: str) -> Path:
         return self.root / image
 
-    def stamp(self, image: str) -> str:
-        """Return the name with what changes when the image does."""
-        return f"{image} {file_stamp(f'{self.root}/{image}')}"
+    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
+        """Return the name with what changes when the image does; stat: see `file_stamp`."""
+        return f"{image} {stat(f'{self.root}/{image}')}"
 
 
 @dataclass(frozen=True)
 class ImageColumn:
     """Images encoded in a column of a table, called by row.
 
-    state: a text that changes when any of them does.
+    images: with a `stamp` that changes when any of them does.
     """
 
     name: str
-    images: Callable[[str], bytes]
-    state: str
+    images: Any
 
     def __call__(self, image: str) -> bytes:
-        return self.images(image)
+        encoded: bytes = self.images(image)
+        return encoded
 
-    def stamp(self, image: str) -> str:
+    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
         """Return column and row with what changes when the image does."""
-        return f"{self.name}:{image} {self.state}"
+        return f"{self.name}:{image} {self.images.stamp}"
 
 
 @dataclass(frozen=True)
 class ImageShard:
-    """Images that are members of a tar file, called "offset:size".
-
-    name: begins the ids of its samples.
-    """
+    """Images that are members of a tar file, called "offset:size"."""
 
     path: Path
-    name: str
 
     def __call__(self, image: str) -> bytes:
-        return read_at(self.path, *span(image))
+        return read_at(self.path, *map(int, image.split(":")))
 
-    def stamp(self, image: str) -> str:
-        """Return the tar file with what changes when it does."""
-        return f"{self.path} {file_stamp(str(self.path))}"
+    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
+        """Return tar file and member with what changes when the file does."""
+        return f"{self.path} {stat(str(self.path))} {image}"
 
 
 Place = ImageFolder | ImageColumn | ImageShard
-
-
-def span(image: str) -> tuple[int, int]:
-    """Return the offset and size of a member of a tar file; 0 and 0 for no image."""
-    offset, _, size = (image or "0:0").partition(":")
-    return int(offset), int(size)
 
 
 # --- The source. ---
 
 
 class TableSource(Source):
-    """Samples in the order of the rows of a table.
+    """Samples in the order of the rows of a table of `SCHEMA`.
 
-    Args:
-        table: Of `SCHEMA`.
-        places: What its columns place and negative_place count from 0.
-        description: Where the samples come from.
-        left_out: How many captions and samples the reader left out, by reason.
-        made_from: What else a run depends on, by name: of rows, the folder of the images.
-        mix: How the samples of several data sets are drawn.
+    places: what its columns place and negative_place count from 0. left_out: numbers of captions
+    and samples that the reader left out, by reason. made_from: what else a run depends on, by name:
+    of rows, the folder of the images.
     """
 
     def __init__(
@@ -167,32 +153,23 @@ class TableSource(Source):
         for name, column in self._columns.items():
             row[name] = column[index].as_py()
 
-        def opened(place: Place, name: str) -> Path | bytes:
+        def opened(side: str) -> Path | bytes:
+            place = self._places[row[f"{side}place"]]
+            name = row[f"{side}image"]
             return b"" if bare and not isinstance(place, ImageFolder) else place(name)
 
-        image = opened(self._places[row["place"]], row["image"])
-        negative: Picture | None = image if row["mirror"] else None
-        if row["negative_image"]:
-            negative = opened(self._places[row["negative_place"]], row["negative_image"])
-        if negative is not None and row["mirror"]:
-            negative = mirrored(negative)
+        image = opened("")
+        negative: Picture | None = opened("negative_") if row["negative_image"] else None
+        if row["mirror"]:
+            negative = mirrored(image if negative is None else negative)
         key = ""
         if self._ends is not None:
             # Ids, which seed the sampling of texts, are unique in one data set only.
             key = f"{np.searchsorted(self._ends, index, side='right')}\x1f{row['id']}"
-        return Sample(
-            id=row["id"],
-            image=image,
-            captions=tuple(row["captions"]),
-            negatives=tuple(row["negatives"]),
-            neighbours=tuple(row["neighbours"]),
-            negative_image=negative,
-            group=row["group"],
-            positives=tuple(row["positives"]),
-            score=row["score"],
-            image_score=row["image_score"],
-            key=key,
-        )
+        cells = {name: row[name] for name in ("id", "group", "score", "image_score")}
+        lists = ("captions", "negatives", "neighbours", "positives")
+        cells |= {name: tuple(row[name]) for name in lists}
+        return Sample(image=image, negative_image=negative, key=key, **cells)
 
     def bare(self, index: int) -> Sample:
         """Return the sample without images that lie in no file of their own."""
@@ -213,19 +190,16 @@ class TableSource(Source):
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint, see `Source`; images in tables count as the table."""
-        stamp = cache(lambda place, name: self._places[place].stamp(name) if name else "")
-        names = ("id", "place", "image", "negative_place", "negative_image", "mirror")
-        stamps = []
-        for id, place, image, other, negative, mirror in zip(*map(self.column, names)):
-            shard = self._places[place]
-            if isinstance(shard, ImageShard):
-                whole = str((stamp(place, "tar"), *span(image), *span(negative), mirror))
-                stamps.append((id.removeprefix(f"{shard.name}/"), whole, "", ""))
-            else:
-                sides = stamp(place, image), stamp(other, negative)
-                stamps.append((id, *sides, "mirrored" if mirror else ""))
+        stat = cache(file_stamp)
+
+        def stamps(side: str) -> list[str]:
+            cells = zip(*map(self.column, (side, f"{side[:-5]}image")))
+            return [self._places[n].stamp(image, stat) if image else "" for n, image in cells]
+
         columns = {name: self._table[name] for name in COLUMNS}
-        columns |= zip(("ids", "images", "negative images", "mirrored images"), zip(*stamps))
+        columns |= {"ids": self._table["id"], "images": stamps("place")}
+        columns["negative images"] = stamps("negative_place")
+        columns["mirrored images"] = ["mirrored" if each else "" for each in self.column("mirror")]
         return Fingerprint(self._made_from, checksums(columns))
 
     def describe(self) -> str:
