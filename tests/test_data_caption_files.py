@@ -14,12 +14,11 @@ from compoclip.data.sources import Source
 from compoclip.data.sources.open import NO_IMAGE, Request, open_source
 from compoclip.data.sources.published import NO_CAPTIONS, NO_PHOTO
 from compoclip.data.sources.published import open_flickr8k as open_tokens
-from compoclip.data.sources.table import TableSource
 from compoclip.errors import CompoclipError, UsageError
 from data_samples import dump
 
 
-def open_flickr8k(path: Path, images: Path | None = None, split: str | None = None) -> TableSource:
+def open_flickr8k(path: Path, images: Path | None = None, split: str | None = None) -> Source:
     return open_tokens(path, Request(str(path), images, split=split))
 
 

@@ -36,7 +36,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
-from data_samples import Few, Parses, write_jsonl
+from data_samples import Parses, few, write_jsonl
 from test_data_decode import encode
 
 SIZE = Preprocess(size=(16, 16))
@@ -47,7 +47,7 @@ def png(value: int, size: tuple[int, int]) -> bytes:
     return encode(Image.new("RGB", size, (value, value, value)))
 
 
-def shapes(count: int, bad: int = -1) -> Few:
+def shapes(count: int, bad: int = -1) -> Source:
     """Landscape images of grey level 10 i at even i, portrait ones at odd i; three captions."""
 
     def sample(i: int) -> Sample:
@@ -56,7 +56,7 @@ def shapes(count: int, bad: int = -1) -> Few:
         texts = (f"a {what} {i} on a mat", f"extra {i} one", f"extra {i} two")
         return Sample(f"id-{i}", b"junk" if i == bad else image, texts)
 
-    return Few([*map(sample, range(count))])
+    return few([*map(sample, range(count))])
 
 
 def identity(pixels: torch.Tensor) -> torch.Tensor:
@@ -389,7 +389,7 @@ def noise(number: int) -> bytes:
 
 
 # Photos of noise, some of them the same, with one given negative and a photo made from it.
-NOISE = Few(
+NOISE = few(
     [
         Sample(
             f"id-{i}",

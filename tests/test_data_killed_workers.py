@@ -11,7 +11,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from compoclip.data.loader import BatchLoader
 from compoclip.errors import CompoclipError
-from test_data_loader import Pictures, equal, loader
+from test_data_loader import equal, loader, pictures
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -31,7 +31,7 @@ def kill_a_worker(loading: BatchLoader) -> Any:
 
 def test_a_killed_worker_is_one_line_and_the_rest_can_be_had() -> None:
     before = signal.getsignal(signal.SIGCHLD)
-    loading = loader(Pictures(80), workers=2)
+    loading = loader(pictures(80), workers=2)
     batches = loading.epoch(0)
     seen = [next(batches)]
     assert signal.getsignal(signal.SIGCHLD) == before
@@ -43,13 +43,13 @@ def test_a_killed_worker_is_one_line_and_the_rest_can_be_had() -> None:
     assert "\n" not in str(raised.value)
     assert not any(worker.is_alive() for worker in iterator._workers)
     rest = loading.epoch(0, len(seen))  # new workers
-    assert equal(iter([*seen, *rest]), loader(Pictures(80)).epoch(0))
+    assert equal(iter([*seen, *rest]), loader(pictures(80)).epoch(0))
 
 
 def test_a_worker_killed_between_epochs_is_one_line_too() -> None:
-    loading = loader(Pictures(8), workers=1)
+    loading = loader(pictures(8), workers=1)
     list(loading.epoch(0))
     kill_a_worker(loading)
     with pytest.raises(CompoclipError, match=r"reads data was killed"):
         next(loading.epoch(1))
-    assert equal(loading.epoch(1), loader(Pictures(8)).epoch(1))
+    assert equal(loading.epoch(1), loader(pictures(8)).epoch(1))

@@ -27,7 +27,7 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.architecture import build_model
 from compoclip.models.preprocess import Preprocess
 from compoclip.training.loop import freeze
-from data_samples import Few, Parses
+from data_samples import Parses, few
 from method_data import arguments, write_world
 from models_thin import config
 from test_data_decode import encode
@@ -118,7 +118,7 @@ def builder(source: Source, known: np.ndarray) -> BatchBuilder:
 
 def shown(images: Distractors, samples: Sequence[Sample], known: Mapping[int, list[int]]):  # type: ignore[no-untyped-def]
     table = np.array([known.get(i, [-1]) for i in range(len(samples))], np.int64)
-    batch = builder(Few(samples), table)
+    batch = builder(few(samples), table)
     for index, sample in enumerate(samples):
         images.add_to_batch(batch, index, sample)
     made = batch.batch(((0.0,) * 3, (1.0,) * 3))

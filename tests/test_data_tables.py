@@ -23,18 +23,15 @@ from compoclip.data.columns import (
 )
 from compoclip.data.decode import decode
 from compoclip.data.pack import PackSpec, pack
-from compoclip.data.sources import tables
+from compoclip.data.sources import Source, tables
 from compoclip.data.sources.open import Request, open_source
-from compoclip.data.sources.table import TableSource
 from compoclip.data.written import read_bags, read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.tables import read_records
 from test_data_transform import encoded, photo
 
 
-def open_table(
-    files: Sequence[Path], images: Path | None = None, *columns: str | None
-) -> TableSource:
+def open_table(files: Sequence[Path], images: Path | None = None, *columns: str | None) -> Source:
     return tables.open_table(files, Request(str(files[0]), images, *columns))
 
 

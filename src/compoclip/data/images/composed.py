@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ from compoclip.data.images import (
     photo_key,
 )
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import NEIGHBOURS, Sample, Source
+from compoclip.data.sources import Sample, Source
 from compoclip.data.transform import pixels_of
 from compoclip.errors import CompoclipError, refuse
 from compoclip.losses.contract import Role
@@ -38,6 +37,7 @@ from compoclip.rewrites.cross_swap import NAME as CROSS_SWAP
 from compoclip.rewrites.cross_swap import cross_swap
 from compoclip.rewrites.written import form_objection
 
+FEW_SENTENCES = "sample of fewer than two sentences"
 CLIC_TEXTS = ("clic-2", "clic-3", "clic-4")
 
 
@@ -66,15 +66,17 @@ class Composed(ImagePlan):
         """
         if self.sentences == "never":
             return source
-        kept = [
-            index
+        cut = {
+            index: parts
             for index, captions in enumerate(source.column("captions"))
-            if len(captions) == 1 and len(sentences(captions[0])) > 1
-        ]
-        if 2 * len(kept) <= len(source):
+            if len(captions) == 1 and len(parts := sentences(captions[0])) > 1
+        }
+        if 2 * len(cut) <= len(source):
             return source
         note("long captions: each is cut into sentences, the first of them its main caption")
-        return SentenceSource(source, kept)
+        few = {FEW_SENTENCES: len(source) - len(cut)}
+        description = f"{source.describe()}, cut into sentences"
+        return source.take(np.array([*cut], np.int64), description, few, [*cut.values()])
 
     def shows(self, sample: Sample) -> tuple[Picture, ...]:
         """Return the image if every other step uses single images; composites always differ."""
@@ -266,49 +268,3 @@ def orientations(source: Source, threads: int = 8) -> NDArray[np.int64]:
         for start in track(range(0, len(source), _AT_ONCE), "reading image sizes", unit="blocks"):
             found += pool.map(orientation, indices[start : start + _AT_ONCE])
     return np.array(found, np.int64)
-
-
-# --- A source of long captions, cut into sentences. ---
-
-FEW_SENTENCES = "sample of fewer than two sentences"
-
-
-class SentenceSource(Source):
-    """Samples with a long caption, cut into sentences, the first of them the main caption.
-
-    left_out: in addition to the source's, the number of samples of fewer than two sentences.
-    """
-
-    def __init__(self, source: Source, kept: Iterable[int]) -> None:
-        """kept: indices of the samples with long captions."""
-        self._source = source
-        self._kept = np.fromiter(kept, np.int64)
-        few = len(source) - len(self._kept)
-        self.left_out = {**source.left_out, FEW_SENTENCES: few}
-        self.upright = source.upright
-        self.mix = source.mix and source.mix.of(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __getitem__(self, index: int) -> Sample:
-        if not 0 <= index < len(self._kept):
-            raise IndexError(index)
-        sample = self._source[int(self._kept[index])]
-        # Neighbours are numbered in the whole source.
-        return replace(sample, captions=sentences(sample.captions[0]), neighbours=())
-
-    def column(self, name: str) -> Iterable[Any]:
-        """Return a field of every sample, without reading images."""
-        taken = np.zeros(len(self._source), bool)
-        taken[self._kept] = True
-        cells = compress(self._source.column(name), taken)
-        return (sentences(texts[0]) for texts in cells) if name == "captions" else cells
-
-    def brings(self) -> frozenset[str]:
-        """Return the fields of the whole source, without neighbours."""
-        return self._source.brings() - {NEIGHBOURS}
-
-    def describe(self) -> str:
-        """Return the origin of the samples."""
-        return f"{self._source.describe()}, cut into sentences"

@@ -14,6 +14,7 @@ import numpy as np
 
 from compoclip.data.columns import fields
 from compoclip.data.decode import EXTENSIONS
+from compoclip.data.sources import Source
 from compoclip.data.sources.mixture import WeightedMix, mixture_of
 from compoclip.data.sources.published import (
     KAGGLE_FILE,
@@ -38,7 +39,7 @@ from compoclip.data.sources.splits import (
     files_of,
     split_of,
 )
-from compoclip.data.sources.table import RowBuilder, TableSource
+from compoclip.data.sources.table import RowBuilder
 from compoclip.data.sources.tables import HUB, STREAM, open_hugging_face, open_table
 from compoclip.data.written import UNIT_CAPTION
 from compoclip.errors import CompoclipError, UsageError, require
@@ -62,7 +63,7 @@ UNREAD = (
 ) - EXTENSIONS
 
 
-def open_images(path: Path, split: str | None) -> TableSource:
+def open_images(path: Path, split: str | None) -> Source:
     """Open the images below a folder, with captions in files of the same name.
 
     Each image has its captions in a .txt file of the same name, one per line; links to folders are
@@ -165,7 +166,7 @@ class Request:
     held_out: float = HELD_OUT
     split_seed: int = 0
 
-    def open(self) -> TableSource:
+    def open(self) -> Source:
         """Open the data. Raises as `open_source`, UsageError without the folder of images."""
         require_local(self.images or "")
         there = self.images is None or self.images.is_dir()
@@ -173,7 +174,7 @@ class Request:
         require(there, self.images, problem, UsageError)
         return open_source(**vars(self))
 
-    def open_held_out(self) -> TableSource:
+    def open_held_out(self) -> Source:
         """The source to measure on: unless a split is named, test or else val of the splits that
         the data name, and everything of data that name none. Raises as `open` does."""
         for split in (TEST, VAL) if self.split is None else ():
@@ -194,7 +195,7 @@ class Request:
                 raise NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
 
 
-def open_source(spec: str, **options: Any) -> TableSource:
+def open_source(spec: str, **options: Any) -> Source:
     """Open the image-text source that a path, brace pattern or folder names; see FORMATS.
 
     Args:
@@ -219,7 +220,7 @@ def open_source(spec: str, **options: Any) -> TableSource:
     return source
 
 
-def _open(asked: Request) -> TableSource:
+def _open(asked: Request) -> Source:
     spec, split = asked.spec, asked.split
     if (weights := mixture_of(spec)) is not None:
         return _open_mixture(weights, asked)
@@ -281,7 +282,7 @@ def _first_line(path: Path) -> str:
     return next((line for _, line in read_lines(path) if line.strip()), "")
 
 
-def _open_tables(files: Sequence[Path], asked: Request) -> TableSource:
+def _open_tables(files: Sequence[Path], asked: Request) -> Source:
     """Open tables of a published set, of columns that are named, or of any."""
     if asked.quoting and (found := open_published(files, asked)):
         return _published(found)
@@ -292,7 +293,7 @@ METADATA = ("metadata.jsonl", "captions.jsonl", "metadata.csv", "metadata.parque
 """Files that name the images of a folder, as Hugging Face's imagefolder: file_name and text."""
 
 
-def _open_folder(path: Path, asked: Request) -> TableSource:
+def _open_folder(path: Path, asked: Request) -> Source:
     split = asked.split
     for name in METADATA:
         if (path / name).is_file():
@@ -317,17 +318,17 @@ def _open_folder(path: Path, asked: Request) -> TableSource:
     raise _unknown(str(path))
 
 
-def _published(source: TableSource) -> TableSource:
+def _published(source: Source) -> Source:
     """A published data set: its images are used as they are stored."""
     source.upright = False
     return source
 
 
-def _open_mixture(weights: Mapping[str, float], asked: Request) -> TableSource:
+def _open_mixture(weights: Mapping[str, float], asked: Request) -> Source:
     """Open several data sets; an option that none of them has a use for is refused."""
     refused: dict[str, list[NoUseError]] = {}
 
-    def opened(spec: str) -> TableSource:
+    def opened(spec: str) -> Source:
         options = {**vars(asked), "spec": spec, "orientation": None}
         while True:
             try:
@@ -343,10 +344,10 @@ def _open_mixture(weights: Mapping[str, float], asked: Request) -> TableSource:
     whole = math.fsum(weights.values())
     shares = (f"{weights[name] / whole:.4g} of {part.describe()}" for name, part in parts.items())
     mix = WeightedMix({name: len(part) for name, part in parts.items()}, weights)
-    return TableSource.mixed(parts, " + ".join(shares), mix)
+    return Source.mixed(parts, " + ".join(shares), mix)
 
 
-def _counting(source: TableSource, others: Mapping[str, int]) -> TableSource:
+def _counting(source: Source, others: Mapping[str, int]) -> Source:
     """The source, counting also the files that were left out before it was opened."""
     source.left_out = {**source.left_out, **others}
     return source
@@ -378,7 +379,7 @@ _OPTIONS: Mapping[str, Any] = {
 _REMEDY = "write it again: compoclip data audit --kept"
 
 
-def _open_selection(path: Path, data: Mapping[str, Any]) -> TableSource:
+def _open_selection(path: Path, data: Mapping[str, Any]) -> Source:
     """Open what a selection names, without the samples that it leaves out."""
     without = fields(data, {"without": list[str]}, str(path), _REMEDY)["without"]
     options = fields(data[KEY], _OPTIONS, str(path), _REMEDY)

@@ -25,17 +25,16 @@ from compoclip.data.columns import (
     relative_image,
 )
 from compoclip.data.decode import EXTENSIONS
+from compoclip.data.sources import ImageColumn, Source
 from compoclip.data.sources.splits import ALL, NoUseError, Split, require_one_split
-from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
-from compoclip.data.sources.tables import open_table
+from compoclip.data.sources.table import RowBuilder
+from compoclip.data.sources.tables import columns_of, open_table
 from compoclip.data.written import UNIT_CAPTION
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import reading
 from compoclip.tables import (
-    delimited_header,
     has_ending,
     holds_bytes,
-    opened_parquet,
     read_delimited,
     read_lines,
     read_rows,
@@ -91,7 +90,7 @@ class PublishedRows:
 
     def read(
         self, path: Path, rows: Iterable[_Row], images: Path | None, more: object = ""
-    ) -> TableSource:
+    ) -> Source:
         """Return the samples of the rows; images: of the photos, by default the file's folder."""
         builder = RowBuilder(path, images if images is not None else path.parent)
         for origin, number, row in rows:
@@ -206,18 +205,14 @@ IN_TABLES = tuple(
 )
 
 
-def open_published(files: Sequence[Path], asked: Request) -> TableSource | None:
+def open_published(files: Sequence[Path], asked: Request) -> Source | None:
     """Open tables of one kind that a published training set has; None for other columns.
 
     asked: as for `open_table`; a published set is read by its own columns only. Raises
     CompoclipError for malformed rows, UsageError for a split that does not exist.
     """
-    names: set[str] = set()
-    if has_ending(files[0], ".parquet"):
-        with opened_parquet(files[0]) as parquet:
-            names = set(parquet.schema_arrow.names)
-    elif has_ending(files[0], ".csv", ".tsv"):
-        names = set(delimited_header(files[0]))
+    tabular = has_ending(files[0], ".parquet", ".csv", ".tsv")
+    names = {*columns_of(files[0])[0]} if tabular else set()
     for columns, (image, caption, options) in TABLES.items():
         usual = asked.image_column in (None, image) and asked.caption_column in (None, caption)
         if usual and names >= {*columns}:
@@ -235,7 +230,7 @@ def open_published(files: Sequence[Path], asked: Request) -> TableSource | None:
     return layout.read(files[0], rows, asked.images)
 
 
-def open_karpathy(path: Path, data: Any, asked: Request) -> TableSource:
+def open_karpathy(path: Path, data: Any, asked: Request) -> Source:
     """Open the content of a JSON file with rows of a published set, or of Karpathy's splits.
 
     Karpathy's splits have two forms. The original dataset_*.json: {"images": [{filepath, filename,
@@ -279,16 +274,13 @@ NO_SOURCE = "edit whose original is not there"
 _VISMIN = dict.fromkeys(("image_id", "source_image_id", "caption"), str)
 
 
-def _vismin(files: Sequence[Path], root: Path) -> TableSource:
+def _vismin(files: Sequence[Path], root: Path) -> Source:
     """Originals with their edits: a row for every edit, and one for an original without any."""
     for file in files:
-        with opened_parquet(file) as parquet:
-            schema = parquet.schema_arrow
-            fields(
-                dict.fromkeys(schema.names), dict.fromkeys((*_VISMIN, "image"), object), f"{file}"
-            )
-            problem = f"lacks encoded images in column 'image'; {_AGAIN}"
-            require(holds_bytes(schema.field("image").type), file, problem)
+        kinds = columns_of(file)[1]
+        fields({**kinds}, dict.fromkeys((*_VISMIN, "image"), object), str(file))
+        problem = f"lacks encoded images in column 'image'; {_AGAIN}"
+        require(holds_bytes(kinds["image"]), file, problem)
     builder = RowBuilder(files[0], root, ImageColumn("image", EmbeddedImages(files, "image")))
     originals: dict[str, tuple[str, int, str]] = {}
     edits: dict[str, list[tuple[str, str, int]]] = {}
@@ -321,7 +313,7 @@ UPDATED = "updated_caption"  # of NegationCLIP's file: the caption names an abse
 NOT_UPDATED = f"annotation without {UPDATED}, of which the caption is taken"
 
 
-def open_coco(path: Path, data: Any, asked: Request) -> TableSource:
+def open_coco(path: Path, data: Any, asked: Request) -> Source:
     """Open {"images": [{id, file_name}], "annotations": [{image_id, caption}]}: a sample per image.
 
     Ids are the file names. The caption column may be keys of an annotation, joined by commas;
@@ -380,7 +372,7 @@ _FOLDERS = (
 )
 
 
-def open_flickr8k(path: Path, asked: Request) -> TableSource:
+def open_flickr8k(path: Path, asked: Request) -> Source:
     """Open lines `name.jpg#k<TAB>caption`, or rows `name.jpg,caption` below `image,caption`.
 
     Or Flickr30k's results.csv: below `image_name| comment_number| comment` lines `name.jpg| k|

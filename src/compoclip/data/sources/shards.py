@@ -19,7 +19,8 @@ from compoclip.archives import read_at, whole_members
 from compoclip.console import track
 from compoclip.data.columns import EMPTY_CAPTION, NEG_IMAGE, NO_CAPTION, read_extras, usable_texts
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.sources.table import ImageShard, RowBuilder, TableSource, finished, replaced
+from compoclip.data.sources import ImageShard, Source, replaced
+from compoclip.data.sources.table import RowBuilder, finished
 from compoclip.errors import require
 from compoclip.files import (
     cache_paths,
@@ -225,7 +226,7 @@ def _scan(shard: Path, caption_key: str | None) -> pa.Table:
 # --- The shards as a source. ---
 
 
-def open_shards(shards: Sequence[Path], caption_key: str | None = None) -> TableSource:
+def open_shards(shards: Sequence[Path], caption_key: str | None = None) -> Source:
     """Index the shards (once; the index is kept for the next run). Ids are "shard.tar/key".
 
     caption_key: name of the caption in .json members; without it .txt members come first, then

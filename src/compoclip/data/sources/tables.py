@@ -28,8 +28,9 @@ from compoclip.data.columns import (
     read_extras,
     relative_image,
 )
+from compoclip.data.sources import ImageColumn, Source
 from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, NoUseError, Split
-from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
+from compoclip.data.sources.table import RowBuilder
 from compoclip.errors import CompoclipError, UsageError, optional, require
 from compoclip.files import reading, reason
 from compoclip.tables import (
@@ -145,7 +146,7 @@ def open_table(
     renamed: Mapping[str, str] = MappingProxyType({}),
     lists: bool = False,
     name: str = "",
-) -> TableSource:
+) -> Source:
     """Open one or several tables of one kind and the same columns, as one source.
 
     The columns that `read_extras` knows are read as well; in Parquet neg_image may hold encoded
@@ -167,7 +168,7 @@ def open_table(
     columns: dict[Path, _Columns] = {}
     held: list[str] = []
     for file in files:
-        names, kinds = _columns(file, asked.quoting)
+        names, kinds = columns_of(file, asked.quoting)
         columns[file] = pick_columns(names, asked.image_column, asked.caption_column, file)
         found = rows.held(file, kinds, columns[file])
         same = found == held or file == first
@@ -193,8 +194,8 @@ def open_table(
     return builder.build(f"{name} {first}" if name else what)
 
 
-def _columns(file: Path, quoting: bool) -> tuple[Sequence[str], Mapping[str, Any]]:
-    """The columns of a file, and their kinds where it states them."""
+def columns_of(file: Path, quoting: bool = True) -> tuple[Sequence[str], Mapping[str, Any]]:
+    """Return the columns of a file, and their kinds where it states them."""
     if has_ending(file, ".parquet"):
         with opened_parquet(file) as parquet:
             schema = parquet.schema_arrow
@@ -209,7 +210,7 @@ def _columns(file: Path, quoting: bool) -> tuple[Sequence[str], Mapping[str, Any
 _AT_ONCE = 1024
 
 
-def open_hugging_face(asked: Request) -> TableSource:
+def open_hugging_face(asked: Request) -> Source:
     """Open a data set of the `datasets` library, with the columns that tables may have.
 
     asked: its spec is `hf:NAME/SPLIT`; without the split of a folder, `split` or "train" is read.
