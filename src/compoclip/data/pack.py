@@ -190,8 +190,9 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
     record = read_json(path, damaged=_REMEDY)
     if differences := Fingerprint.load(out).differences(made_from):
         raise UsageError(f"{out}: holds another pack: {listed(differences)}; choose another --out")
-    done = not isinstance(record, dict) or "packed" in record
-    return PackSummary.of(record["packed"], path) if done else None
+    if not isinstance(record, dict):
+        return PackSummary.of(record, path)  # says what is wrong
+    return PackSummary.of(record["packed"], path) if "packed" in record else None
 
 
 _opened = lru_cache(1)(Request.open)
