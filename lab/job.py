@@ -17,7 +17,6 @@ from typing import Any
 
 from compoclip.benchmarks.case import Benchmark
 from compoclip.config import is_a
-from compoclip.data.images import RankShare
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError, require
@@ -284,7 +283,7 @@ def optim_of(arm: Arm, method: Method, settings: LabSettings, source: Source, ra
     A batch of a method that shows further images with each sample has fewer samples.
     """
     samples = max(1, settings.batch_size // method.images.images_per_sample)
-    epoch = method.images.schedule(source, RankShare(samples), 0).steps_per_epoch
+    epoch, _ = method.images.schedule(source, samples, 0)
     if epoch < 1:
         raise UsageError(
             f"arm '{arm.name}': {len(source)} samples are fewer than a batch; raise scenes"

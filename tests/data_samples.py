@@ -32,17 +32,6 @@ class Parses:
         return parse(text)
 
 
-class Few(Source):
-    """A source of one's own, which knows nothing but its samples."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.samples[index]
-
-    def describe(self) -> str:
-        return "few"
+def few(samples: Sequence[Sample]) -> Source:
+    """A source of one's own."""
+    return Source.of(samples, "few")

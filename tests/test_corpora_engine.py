@@ -88,4 +88,4 @@ def test_without_ray_the_extra_is_named(
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     source = corpus(tmp_path / "in", ".jsonl", shards=1)
     assert main(["rewrite", str(source), "-o", str(tmp_path / "o"), "--engine", "ray"]) == 1
-    assert "not installed; pip install ray" in capsys.readouterr().err
+    assert "--engine ray needs ray: pip install ray" in capsys.readouterr().err

@@ -11,10 +11,15 @@ from compoclip.cli.caption_input import caption_items
 from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, NO_TEXT
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources import Source
-from compoclip.data.sources.open import NO_IMAGE, open_source
-from compoclip.data.sources.published import NO_CAPTIONS, NO_PHOTO, open_flickr8k
+from compoclip.data.sources.open import NO_IMAGE, Request, open_source
+from compoclip.data.sources.published import NO_CAPTIONS, NO_PHOTO
+from compoclip.data.sources.published import open_flickr8k as open_tokens
 from compoclip.errors import CompoclipError, UsageError
 from data_samples import dump
+
+
+def open_flickr8k(path: Path, images: Path | None = None, split: str | None = None) -> Source:
+    return open_tokens(path, Request(str(path), images, split=split))
 
 
 def opened(path: Path, images: Path | None = None, split: str | None = None) -> Source:

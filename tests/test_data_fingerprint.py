@@ -22,7 +22,7 @@ from compoclip.data.pack import PackSpec, pack
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import CompoclipError, UsageError
-from data_samples import Few
+from data_samples import few
 from test_data_pack import write_rows
 from train_helpers import write_config, write_data
 
@@ -110,7 +110,7 @@ def test_whatever_a_source_holds_counts_and_is_named(kind: str, tmp_path: Path) 
 
 def test_a_source_of_one_s_own_is_asked_for_its_samples() -> None:
     def mine(caption: str, image: bytes) -> Fingerprint:
-        return Few([Sample("a", image, (caption,))]).fingerprint()
+        return few([Sample("a", image, (caption,))]).fingerprint()
 
     first = mine("a cat", b"x")
     assert first.differences(mine("a cat", b"x")) == {}

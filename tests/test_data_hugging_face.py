@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from PIL import Image
 
 from compoclip.data.decode import decode
 from compoclip.data.sources.open import open_source
-from compoclip.data.sources.tables import open_hugging_face
 from compoclip.errors import CompoclipError, UsageError
+from test_data_decode import encode
 
 ROWS = 12
 
@@ -27,9 +26,7 @@ def picture(row: int) -> Image.Image:
 
 
 def encoded(row: int) -> bytes:
-    out = io.BytesIO()
-    picture(row).save(out, "PNG")
-    return out.getvalue()
+    return encode(picture(row))
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +147,7 @@ def test_what_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("importlib.import_module", absent)
     with pytest.raises(CompoclipError, match="pip install datasets"):
-        open_hugging_face("hf:me/data/train")
+        open_source("hf:me/data/train")
 
 
 def test_names_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -22,7 +21,6 @@ from compoclip.data.images import (
     Companions,
     ImagePlan,
     NegativeImages,
-    RankShare,
     Single,
     photo_key,
 )
@@ -31,42 +29,34 @@ from compoclip.data.images.groups import Groups
 from compoclip.data.images.neighbours import Neighbours, mine, nearest
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import NEGATIVE_IMAGE, NEIGHBOURS, Sample, Source
+from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
-from data_samples import Parses, write_jsonl
+from data_samples import Parses, few, write_jsonl
+from test_data_decode import encode
 
 SIZE = Preprocess(size=(16, 16))
 MAIN = CaptionPlan(main=True)
 
 
 def png(value: int, size: tuple[int, int]) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (value, value, value)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encode(Image.new("RGB", size, (value, value, value)))
 
 
-class Shapes(Source):
+def shapes(count: int, bad: int = -1) -> Source:
     """Landscape images of grey level 10 i at even i, portrait ones at odd i; three captions."""
 
-    def __init__(self, count: int, bad: int = -1) -> None:
-        self.count, self.bad = count, bad
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, i: int) -> Sample:
+    def sample(i: int) -> Sample:
         image = png(10 * i, (24, 16) if i % 2 == 0 else (16, 24))
         what = f"{('red', 'blue', 'green')[i % 3]} {('cat', 'dog', 'cup', 'bus', 'bird')[i % 5]}"
         texts = (f"a {what} {i} on a mat", f"extra {i} one", f"extra {i} two")
-        return Sample(f"id-{i}", b"junk" if i == self.bad else image, texts)
+        return Sample(f"id-{i}", b"junk" if i == bad else image, texts)
 
-    def describe(self) -> str:
-        return "shapes"
+    return few([*map(sample, range(count))])
 
 
 def identity(pixels: torch.Tensor) -> torch.Tensor:
@@ -109,7 +99,7 @@ def test_joining_gives_each_image_its_half() -> None:
 
 
 def test_composites_hold_two_images_of_one_orientation_and_texts_of_both(tmp_path: Path) -> None:
-    source = Shapes(12)
+    source = shapes(12)
     batches = [b for e in (0, 1) for b in loader(source, Composed(), tmp_path).epoch(e)]
     assert [batch.kind for batch in batches] == ["composed", "single"] * 3
     seen = 0
@@ -146,7 +136,7 @@ def test_composites_hold_two_images_of_one_orientation_and_texts_of_both(tmp_pat
 @pytest.mark.parametrize("images", [Composed(), Neighbours(2, mined=True)])
 def test_batches_do_not_depend_on_workers(images: ImagePlan, tmp_path: Path) -> None:
     def batches(workers: int) -> list[Batch]:
-        return list(loader(Shapes(12), images, tmp_path, workers=workers).epoch(1, 1))
+        return list(loader(shapes(12), images, tmp_path, workers=workers).epoch(1, 1))
 
     for one, two in zip(batches(0), batches(2), strict=True):
         assert torch.equal(one.pixels, two.pixels)
@@ -155,7 +145,7 @@ def test_batches_do_not_depend_on_workers(images: ImagePlan, tmp_path: Path) -> 
 
 def test_composites_may_be_normalised_as_released(tmp_path: Path) -> None:
     own, released = (
-        loader(Shapes(12), Composed(normalisation=how), tmp_path) for how in ("model", "imagenet")
+        loader(shapes(12), Composed(normalisation=how), tmp_path) for how in ("model", "imagenet")
     )
     for step, (one, two) in enumerate(zip(own.epoch(0), released.epoch(0))):
         assert torch.equal(one.pixels, two.pixels)
@@ -170,12 +160,12 @@ def test_composites_may_be_normalised_as_released(tmp_path: Path) -> None:
 def test_an_image_without_a_partner_and_an_unreadable_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = Shapes(3)  # two landscape, one portrait
+    source = shapes(3)  # two landscape, one portrait
     batch = next(loader(source, Composed(), tmp_path, batch_size=3).epoch(0))
     assert sorted(batch.ids) == ["id-0", "id-2"]
     assert batch.skipped == ("id-1",)
     assert "the only portrait image has no partner" in capsys.readouterr().err
-    loading = loader(Shapes(8, bad=2), Composed(), tmp_path, batch_size=8, max_bad=1)
+    loading = loader(shapes(8, bad=2), Composed(), tmp_path, batch_size=8, max_bad=1)
     batch = next(loading.epoch(0))
     assert "id-2" not in batch.ids
     assert list(loading.bad) == ["id-2"]
@@ -209,7 +199,7 @@ def test_nearest_equals_a_plain_loop() -> None:
 
 def test_mined_neighbours_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
     images = Neighbours(1, mined=True)
-    found = images.prepare(Shapes(6, bad=3), identity, SIZE, tmp_path, resume=False)
+    found = images.prepare(shapes(6, bad=3), identity, SIZE, tmp_path, resume=False)
     assert found.known.shape == (6, 3)
     assert found.known[3].tolist() == [-1, -1, -1]
     assert 3 not in found.known
@@ -217,11 +207,11 @@ def test_mined_neighbours_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
     def never(pixels: torch.Tensor) -> torch.Tensor:
         raise AssertionError("mined again")
 
-    again = images.prepare(Shapes(6, bad=3), never, SIZE, tmp_path, resume=True)
+    again = images.prepare(shapes(6, bad=3), never, SIZE, tmp_path, resume=True)
     assert (again.known == found.known).all()
-    other = images.prepare(Shapes(5), identity, SIZE, tmp_path, resume=True)
+    other = images.prepare(shapes(5), identity, SIZE, tmp_path, resume=True)
     assert len(other.known) == 5  # of other data: mined again
-    assert (mine(Shapes(6, bad=3), identity, SIZE, 3) == found.known).all()
+    assert (mine(shapes(6, bad=3), identity, SIZE, 3) == found.known).all()
 
 
 def table(folder: Path, name: str, rows: list[dict[str, object]]) -> Source:
@@ -320,9 +310,9 @@ def test_variations_are_drawn_by_score_and_poor_ones_left_out(
     ]
     source = table(tmp_path, "t.jsonl", [*rows, *pairs])
     assert source.brings() == {"group"}
-    schedule = Groups(variations=1, pairs=1).schedule(source, RankShare(2), seed=0)
-    assert schedule.steps_per_epoch == 4
-    drawn = Counter(task.indices[0] for epoch in range(500) for task in schedule.tasks(epoch))
+    steps, order = Groups(variations=1, pairs=1).schedule(source, 2, seed=0)
+    assert steps == 4
+    drawn = Counter(index for epoch in range(500) for index in order(epoch)[:8:2].tolist())
     shares = {index: count / drawn.total() for index, count in drawn.items()}
     # Weights score - 1 + 0.5: 0.5, 3, 0.5.
     assert shares == pytest.approx({0: 0.125, 1: 0.75, 2: 0.125}, abs=0.03)
@@ -382,7 +372,7 @@ class Mirrored(ImagePlan):
 
 def test_a_plan_of_one_s_own_needs_no_other_place(tmp_path: Path) -> None:
     images = Mirrored(times=2)
-    batch = next(loader(Shapes(8), images, tmp_path, batch_size=8).epoch(0))
+    batch = next(loader(shapes(8), images, tmp_path, batch_size=8).epoch(0))
     assert len(batch.ids) == 8
     assert batch.block.images == len(batch.pixels) == 8 + 2 * 4
     even = [place for place, id in enumerate(batch.ids) if int(id[3:]) % 2 == 0]
@@ -393,34 +383,25 @@ def test_a_plan_of_one_s_own_needs_no_other_place(tmp_path: Path) -> None:
     assert not method.needs_parsing
 
 
-class Noise(Source):
-    """Photos of noise, some of them the same, with one given negative and a photo made from it."""
+def noise(number: int) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, (20, 24, 3), np.uint8)
+    return encode(Image.fromarray(pixels))
 
-    def __len__(self) -> int:
-        return 8
 
-    def __getitem__(self, i: int) -> Sample:
-        own, other = (self._photo(number) for number in (i // 2, 9 - i))
-        return Sample(
+# Photos of noise, some of them the same, with one given negative and a photo made from it.
+NOISE = few(
+    [
+        Sample(
             f"id-{i}",
-            own,
+            noise(i // 2),
             (f"a cat {i}",),
             negatives=(f"no {i}",),
             neighbours=((i + 1) % 8, (i + 3) % 8),
-            negative_image=other,
+            negative_image=noise(9 - i),
         )
-
-    def brings(self) -> frozenset[str]:
-        return frozenset({NEIGHBOURS, NEGATIVE_IMAGE})
-
-    def describe(self) -> str:
-        return "noise"
-
-    def _photo(self, number: int) -> bytes:
-        pixels = np.random.default_rng(number).integers(0, 256, (20, 24, 3), np.uint8)
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, "PNG")
-        return buffer.getvalue()
+        for i in range(8)
+    ]
+)
 
 
 @pytest.mark.parametrize("crop", [None, RandomCrop((0.2, 1.0), fixed=2)])
@@ -429,7 +410,7 @@ def test_photos_are_shown_whole_or_as_one_of_their_fixed_crops(
     images: ImagePlan, crop: RandomCrop | None, tmp_path: Path
 ) -> None:
     plan = CaptionPlan(main=True, rewrites=() if isinstance(images, Composed) else ("given",))
-    source = Noise()
+    source = NOISE
     loading = BatchLoader(
         source,
         TextPlan(plan, seed=3, parsed=Parses()),

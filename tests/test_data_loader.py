@@ -6,6 +6,7 @@ import io
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,48 +15,48 @@ from PIL import Image
 from torchvision.transforms import functional
 
 from compoclip.captions.types import Caption
+from compoclip.data import images
 from compoclip.data.batch import Batch
-from compoclip.data.images import BatchTask, ShuffledSchedule
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import Sample, Source
+from compoclip.data.sources import ImageColumn, Source
+from compoclip.data.sources.table import RowBuilder
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess, random_crop
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
+from test_data_decode import encode
 
 SIZE = Preprocess(size=(16, 16))
 
 
 def png(number: int) -> bytes:
     values = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(values).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encode(Image.fromarray(values))
 
 
 @dataclass
-class Pictures(Source):
-    """`count` small pictures; those in `bad` are damaged, those in `broken` cannot be fetched."""
+class Photos:
+    """Small pictures by number; those in `bad` are damaged, those in `broken` cannot be fetched."""
 
-    count: int
     bad: frozenset[int] = frozenset()
     broken: frozenset[int] = frozenset()
     touched: list[int] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Sample:
+    def __call__(self, image: str) -> bytes:
+        index = int(image)
         self.touched.append(index)
         if index in self.broken:
             raise CompoclipError(f"shard of {index} is gone")
-        data = b"junk" if index in self.bad else png(index)
-        return Sample(f"id-{index}", data, (f"picture {index}", f"image {index}"))
+        return b"junk" if index in self.bad else png(index)
 
-    def describe(self) -> str:
-        return "pictures"
+
+def pictures(count: int, photos: Photos | None = None) -> Source:
+    builder = RowBuilder("pictures", Path(), ImageColumn("photo", photos or Photos()))
+    for i in range(count):
+        builder.add(f"id-{i}", str(i), (f"picture {i}", f"image {i}"), place=1)
+    return builder.build("pictures")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def resolve(name: str) -> Rewrite:
     return Sometimes(name)
 
 
-def loader(source: Pictures, **options: object) -> BatchLoader:
+def loader(source: Source, **options: object) -> BatchLoader:
     plan = TextPlan(["sometimes"], seed=5, parsed=Parsed(), resolve=resolve)
     defaults: dict[str, object] = {"batch_size": 4, "seed": 5}
     return BatchLoader(source, plan, ImageTransform(SIZE), **{**defaults, **options})  # type: ignore[arg-type]
@@ -98,7 +99,7 @@ def equal(a: Iterator[Batch], b: Iterator[Batch]) -> bool:
 
 
 def test_shapes_and_layout() -> None:
-    loading = loader(Pictures(9))
+    loading = loader(pictures(9))
     batches = list(loading.epoch(0))
     assert len(batches) == loading.steps_per_epoch == 2
     for batch in batches:
@@ -117,7 +118,7 @@ def test_shapes_and_layout() -> None:
 
 def test_an_epoch_is_a_permutation_that_changes_with_epoch_and_seed() -> None:
     def order(epoch: int, **options: object) -> list[str]:
-        return [id for batch in loader(Pictures(20), **options).epoch(epoch) for id in batch.ids]
+        return [id for batch in loader(pictures(20), **options).epoch(epoch) for id in batch.ids]
 
     assert sorted(order(0)) == sorted(f"id-{i}" for i in range(20))
     assert order(0) == order(0)
@@ -127,7 +128,7 @@ def test_an_epoch_is_a_permutation_that_changes_with_epoch_and_seed() -> None:
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_batches_do_not_depend_on_the_number_of_workers(workers: int) -> None:
-    alone, many = loader(Pictures(22)), loader(Pictures(22), workers=workers)
+    alone, many = loader(pictures(22)), loader(pictures(22), workers=workers)
     for epoch in (0, 1):
         assert equal(alone.epoch(epoch), many.epoch(epoch))
     assert alone.counts == many.counts
@@ -139,29 +140,24 @@ def test_batches_do_not_depend_on_the_number_of_workers(workers: int) -> None:
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_steps_go_on_from_one_epoch_to_the_next_and_no_further(workers: int) -> None:
-    source = Pictures(22)  # 5 steps an epoch
-    one = loader(Pictures(22))
+    photos = Photos()
+    source = pictures(22, photos)  # 5 steps an epoch
+    one = loader(pictures(22))
     expected = [*one.epoch(0, 3), *one.epoch(1), *list(one.epoch(2))[:2]]
     assert equal(iter(expected), loader(source, workers=workers).steps(3, 12))
-    assert len(source.touched) == (0 if workers else 9 * 4)
+    assert len(photos.touched) == (0 if workers else 9 * 4)
 
 
 def test_workers_are_given_the_next_epoch_while_this_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loading = loader(Pictures(22), workers=1)
-    batches = loading.steps(0, 10)
     asked: list[int] = []
-    tasks = ShuffledSchedule.tasks
-
-    def noted(self: ShuffledSchedule, epoch: int, start: int = 0) -> list[BatchTask]:
-        asked.append(epoch)
-        return tasks(self, epoch, start)
-
-    monkeypatch.setattr(ShuffledSchedule, "tasks", noted)
+    order = images.shuffled
+    monkeypatch.setattr(images, "shuffled", lambda *by: [asked.append(by[-1]), order(*by)][1])
+    batches = loader(pictures(22), workers=1).steps(0, 10)
     seen = [next(batches) for _ in range(4)]
     assert asked == [0, 1]  # step 4 of epoch 0 has not been taken
-    assert equal(iter([*seen, *batches]), loader(Pictures(22)).steps(0, 10))
+    assert equal(iter([*seen, *batches]), loader(pictures(22)).steps(0, 10))
 
 
 def test_pixels_for_a_gpu_are_pinned_and_nothing_else_changes(
@@ -169,7 +165,7 @@ def test_pixels_for_a_gpu_are_pinned_and_nothing_else_changes(
 ) -> None:
     pinned: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x.clone())
-    (batch,) = loader(Pictures(4)).epoch(0)
+    (batch,) = loader(pictures(4)).epoch(0)
     made = batch.pin_memory()
     assert pinned[0] is batch.pixels
     assert made.pixels is not batch.pixels
@@ -178,13 +174,13 @@ def test_pixels_for_a_gpu_are_pinned_and_nothing_else_changes(
 
 @pytest.mark.slow
 def test_spawned_workers_make_the_same_batches() -> None:
-    spawned = loader(Pictures(8), workers=1, start_method="spawn")
-    assert equal(loader(Pictures(8)).epoch(1), spawned.epoch(1))
+    spawned = loader(pictures(8), workers=1, start_method="spawn")
+    assert equal(loader(pictures(8)).epoch(1), spawned.epoch(1))
 
 
 def test_workers_end_with_a_loader_that_nobody_closed() -> None:
     """At once: found by the garbage collector, each would be waited for."""
-    loading = loader(Pictures(80), workers=1)
+    loading = loader(pictures(80), workers=1)
     batches = loading.epoch(0)
     next(batches)
     assert loading._workers is not None
@@ -196,33 +192,34 @@ def test_workers_end_with_a_loader_that_nobody_closed() -> None:
 
 
 def test_resuming_gives_the_rest_of_the_epoch_and_decodes_nothing_before() -> None:
-    whole = list(loader(Pictures(22)).epoch(4))
-    source = Pictures(22)
+    whole = list(loader(pictures(22)).epoch(4))
+    photos = Photos()
+    source = pictures(22, photos)
     rest = list(loader(source).epoch(4, start_step=3))
     assert equal(iter(whole[3:]), iter(rest))
-    assert len(source.touched) == 2 * 4
-    assert list(loader(Pictures(22)).epoch(4, start_step=5)) == []
+    assert len(photos.touched) == 2 * 4
+    assert list(loader(pictures(22)).epoch(4, start_step=5)) == []
 
 
 def test_parts_of_a_batch_join_to_the_whole() -> None:
-    whole = loader(Pictures(22)).epoch(0)
-    parts = [loader(Pictures(22), rank=rank, world=2).epoch(0) for rank in (0, 1)]
+    whole = loader(pictures(22)).epoch(0)
+    parts = [loader(pictures(22), rank=rank, world=2).epoch(0) for rank in (0, 1)]
     for batch, first, second in zip(whole, *parts, strict=True):
         assert torch.equal(batch.pixels, torch.cat([first.pixels, second.pixels]))
         assert batch.ids == first.ids + second.ids
         assert batch.block.texts == first.block.texts + second.block.texts
     with pytest.raises(CompoclipError, match="cannot be split over 3"):
-        loader(Pictures(22), rank=0, world=3)
+        loader(pictures(22), rank=0, world=3)
     with pytest.raises(CompoclipError, match="batch size 0"):
-        loader(Pictures(3), batch_size=0)
-    assert loader(Pictures(3)).steps_per_epoch == 0  # less than a batch
+        loader(pictures(3), batch_size=0)
+    assert loader(pictures(3)).steps_per_epoch == 0  # less than a batch
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_images_are_left_out_and_reported(
     workers: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = Pictures(12, bad=frozenset({3, 7}))
+    source = pictures(12, Photos(bad=frozenset({3, 7})))
     loading = loader(source, workers=workers, max_bad=2)
     batches = list(loading.epoch(0))
     assert sum(len(b.ids) for b in batches) == 10
@@ -234,26 +231,27 @@ def test_bad_images_are_left_out_and_reported(
     assert capsys.readouterr().err.count("left out: id-") == 2
     list(loading.epoch(1))  # the same two again: no more than before
     assert capsys.readouterr().err == ""
-    clean = {id: row for b in loader(Pictures(12)).epoch(0) for id, row in zip(b.ids, b.pixels)}
+    clean = {id: row for b in loader(pictures(12)).epoch(0) for id, row in zip(b.ids, b.pixels)}
     for batch in batches:
         assert all(torch.equal(clean[id], row) for id, row in zip(batch.ids, batch.pixels))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_too_many_bad_images_end_the_run_with_their_names(workers: int) -> None:
-    for source, allowed in ((Pictures(8, frozenset({5})), 0), (Pictures(8, frozenset({1, 5})), 1)):
+    for bad, allowed in ((frozenset({5}), 0), (frozenset({1, 5}), 1)):
+        source = pictures(8, Photos(bad))
         with pytest.raises(
             CompoclipError, match=r"unreadable images?, .*id-5: not an image"
         ) as raised:
             list(loader(source, workers=workers, max_bad=allowed).epoch(0))
         assert "\n" not in str(raised.value)
     with pytest.raises(CompoclipError, match="no image of a batch could be read"):
-        list(loader(Pictures(4, frozenset(range(4))), workers=workers, max_bad=99).epoch(0))
+        list(loader(pictures(4, Photos(frozenset(range(4)))), workers=workers, max_bad=99).epoch(0))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_of_the_source_arrives_as_one_line(workers: int) -> None:
-    loading = loader(Pictures(8, broken=frozenset({2})), workers=workers)
+    loading = loader(pictures(8, Photos(broken=frozenset({2}))), workers=workers)
     with pytest.raises(CompoclipError, match=r"^shard of 2 is gone$"):
         list(loading.epoch(0))
 
@@ -294,7 +292,7 @@ def test_training_pixels_equal_the_general_transform(
 def test_the_loader_crops_with_the_generator_of_sample_and_epoch() -> None:
     crop = RandomCrop(scale=(0.3, 0.6), ratio=(0.8, 1.25))
     loading = BatchLoader(
-        Pictures(4), TextPlan(), ImageTransform(SIZE, crop), batch_size=4, seed=11
+        pictures(4), TextPlan(), ImageTransform(SIZE, crop), batch_size=4, seed=11
     )
     batch = next(loading.epoch(2))
     for id, pixels in zip(batch.ids, batch.normalised(torch.device("cpu"))):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import re
@@ -27,6 +26,7 @@ from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess
 from data_samples import write_jsonl
+from test_data_decode import encode
 
 
 def noise(side: int = 24, seed: int = 0) -> np.ndarray:
@@ -34,9 +34,7 @@ def noise(side: int = 24, seed: int = 0) -> np.ndarray:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encode(Image.fromarray(pixels))
 
 
 # --- A picture that is shown mirrored. ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,9 +27,10 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.architecture import build_model
 from compoclip.models.preprocess import Preprocess
 from compoclip.training.loop import freeze
-from data_samples import Few, Parses
+from data_samples import Parses, few
 from method_data import arguments, write_world
 from models_thin import config
+from test_data_decode import encode
 from train_helpers import FEW
 
 
@@ -107,9 +107,7 @@ def test_composing_with_texts_of_the_data() -> None:
 
 
 def picture(value: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 8), (value, 0, 0)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encode(Image.new("RGB", (8, 8), (value, 0, 0)))
 
 
 def builder(source: Source, known: np.ndarray) -> BatchBuilder:
@@ -120,7 +118,7 @@ def builder(source: Source, known: np.ndarray) -> BatchBuilder:
 
 def shown(images: Distractors, samples: Sequence[Sample], known: Mapping[int, list[int]]):  # type: ignore[no-untyped-def]
     table = np.array([known.get(i, [-1]) for i in range(len(samples))], np.int64)
-    batch = builder(Few(samples), table)
+    batch = builder(few(samples), table)
     for index, sample in enumerate(samples):
         images.add_to_batch(batch, index, sample)
     made = batch.batch(((0.0,) * 3, (1.0,) * 3))

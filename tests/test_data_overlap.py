@@ -12,8 +12,7 @@ from PIL import Image
 
 from compoclip.cli.main import main
 from compoclip.data.overlap import coco_number, held_out_photos, overlap
-from compoclip.data.sources.open import open_source
-from compoclip.data.sources.selection import KEY, write_selection
+from compoclip.data.sources.open import KEY, Request, open_source, write_selection
 from compoclip.errors import CompoclipError, UsageError
 from data_samples import dump, write_jsonl
 
@@ -80,12 +79,8 @@ def test_overlap_looks_at_negative_photos_too(tmp_path: Path) -> None:
     ]
     path = write_jsonl(tmp_path / "t.jsonl", rows)
     found = overlap(open_source(str(path)), {"one": frozenset({5, 6}), "two": frozenset({6})})
-    assert found.by_set == {
-        "one": ("a.jpg#0", "000000000006.jpg#2"),
-        "two": ("000000000006.jpg#2",),
-    }
-    assert (found.samples, found.unknown) == (3, 1)
-    assert found.ids == ["a.jpg#0", "000000000006.jpg#2"]
+    both = ["a.jpg#0", "000000000006.jpg#2"]
+    assert found == ({"one": both, "two": both[1:]}, 1)
 
 
 def test_the_audit_reports_and_drops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +118,7 @@ def test_the_audit_reports_and_drops(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_selection_trains_and_packs(tmp_path: Path) -> None:
     path = train_table(tmp_path, range(1, 11))
     kept = tmp_path / "kept.json"
-    write_selection(kept, str(path), ["000000000003.jpg#2"], "held out")
+    write_selection(kept, Request(str(path)), ["000000000003.jpg#2"], "held out")
     out = tmp_path / "pack"
     assert main(["data", "pack", str(kept), f"--out={out}", "--workers=1"]) == 0
     assert len(open_source(str(out))) == 9
@@ -135,7 +130,7 @@ def test_neighbours_are_those_that_are_left(tmp_path: Path) -> None:
     path = tmp_path / "near.tsv"
     path.write_text("\n".join(lines) + "\n")
     kept = tmp_path / "kept.json"
-    write_selection(kept, str(path), ["1.jpg#1"], "held out")
+    write_selection(kept, Request(str(path)), ["1.jpg#1"], "held out")
     source = open_source(str(kept))
     assert [source[i].captions[0] for i in range(3)] == ["t0", "t2", "t3"]
     assert [source[i].neighbours for i in range(3)] == [(1,), (2, 0), (0,)]
@@ -156,7 +151,7 @@ def test_malformed_selections(
 ) -> None:
     path = train_table(tmp_path, [1])
     kept = tmp_path / "kept.json"
-    write_selection(kept, str(path), [], "held out")
+    write_selection(kept, Request(str(path)), [], "held out")
     dump(kept, {**json.loads(kept.read_text()), **changes})
     with pytest.raises(error, match=message):
         open_source(str(kept))
@@ -165,11 +160,11 @@ def test_malformed_selections(
 def test_selections_take_no_options_and_not_themselves(tmp_path: Path) -> None:
     path = train_table(tmp_path, [1])
     kept = tmp_path / "kept.json"
-    write_selection(kept, str(path), [], "held out", images=tmp_path)
+    write_selection(kept, Request(str(path), tmp_path), [], "held out")
     assert open_source(str(kept))[0].image == tmp_path / "000000000001.jpg"
     with pytest.raises(UsageError, match="selections take no --split"):
         open_source(str(kept), split="val")
-    write_selection(kept, str(kept), [], "held out")
+    write_selection(kept, Request(str(kept)), [], "held out")
     with pytest.raises(UsageError, match="selects from itself"):
         open_source(str(kept))
 
@@ -189,7 +184,8 @@ def test_real_photos_and_sets(shared_data: Path) -> None:
     assert len(held_out_photos(karpathy)) == 5000
     assert len(held_out_photos(photos)) == 60
     source = open_source(str(karpathy))
-    found = overlap(source, {"test": held_out_photos(karpathy), "here": held_out_photos(photos)})
-    assert len(found.by_set["test"]) == 5000
-    assert 0 <= len(found.by_set["here"]) < 60
-    assert found.unknown == 0
+    sets = {"test": held_out_photos(karpathy), "here": held_out_photos(photos)}
+    found, unknown = overlap(source, sets)
+    assert len(found["test"]) == 5000
+    assert 0 <= len(found["here"]) < 60
+    assert unknown == 0

@@ -11,8 +11,8 @@ from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore
 from compoclip.data.plan import prepare_captions
 from compoclip.data.sources import Sample
-from compoclip.data.sources.tables import open_table
-from data_samples import Few, write_jsonl
+from compoclip.data.sources.open import open_source
+from data_samples import few, write_jsonl
 
 TEXTS = ["A red cat sits.", "Two dogs run.", "A red cat sits."]
 
@@ -27,13 +27,13 @@ def test_every_distinct_caption_is_parsed_once(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "compoclip" / "parses.sqlite"  # by default
-    source = open_table([table(tmp_path)])
+    source = open_source(str(table(tmp_path)))
     captions = prepare_captions(source, workers=1)
     store = ParseStore(path)
     assert len(store) == 2
     assert captions[TEXTS[0]] == parse(TEXTS[0])
-    few = Few([Sample(str(i), b"", (text,)) for i, text in enumerate((*TEXTS, "Four cups."))])
-    prepare_captions(few, store, workers=1)
+    more = few([Sample(str(i), b"", (text,)) for i, text in enumerate((*TEXTS, "Four cups."))])
+    prepare_captions(more, store, workers=1)
     assert len(store) == 3
     assert captions["An owl."] == parse("An owl.")  # is parsed when it is asked for
     monkeypatch.setattr("compoclip.captions.store.parse_many", None)
@@ -54,8 +54,8 @@ def test_what_every_source_answers_is_what_its_samples_say(
     write_jsonl(tmp_path / "rows.jsonl", rows)
     for name in "abc":
         (tmp_path / f"{name}.png").write_bytes(b"")
-    source = open_table([tmp_path / "rows.jsonl"])
-    bare = Few([*source])
+    source = open_source(str(tmp_path / "rows.jsonl"))
+    bare = few([*source])
     assert list(bare.column("id")) == list(source.column("id"))
     assert list(bare.captions()) == list(source.captions())
     assert list(bare.column("captions")) == list(source.column("captions"))

@@ -19,7 +19,7 @@ from compoclip.losses.contract import Features, HostLayout, IndexRequest, Layout
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Tokenizer, build_tokenizer
 from compoclip.models.text_plan import TextPlanner
-from test_data_loader import Pictures, loader
+from test_data_loader import loader, pictures
 
 CPU = torch.device("cpu")
 BLOCK = TextBlock(
@@ -50,7 +50,7 @@ def test_a_buffer_keeps_every_array(shapes: list[tuple[int, int, bool]]) -> None
     for slot, (array, tensor) in enumerate(zip(arrays, buffer.on(CPU), strict=True)):
         assert tensor.dtype == (torch.bool if array.dtype == bool else torch.int64)
         assert np.array_equal(tensor.numpy(), array)
-        assert np.array_equal(buffer.array(slot), array)
+        assert np.array_equal(buffer.parts(buffer.values)[slot].numpy(), array)
 
 
 @pytest.mark.parametrize("planner", [{}, {"causal": False}, {"limit": 1}, {"end": 49407}])
@@ -146,7 +146,7 @@ def test_an_empty_part_has_something_to_encode() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_learns_what_losses_ask_for(workers: int) -> None:
-    made = loader(Pictures(40), workers=workers)
+    made = loader(pictures(40), workers=workers)
     made.prepare_with(preparation(), CPU)
     method = load_recipe("clip-ft")()
     known = []
@@ -196,7 +196,7 @@ class Words:
 def test_other_tokenizers_work_in_workers() -> None:
     tokenize = Tokenizer(Words(), Words.context_length)
     planner = TextPlanner(causal=False, pools_at_end=False, end=None, cost=1)
-    made = loader(Pictures(8))
+    made = loader(pictures(8))
     sent = pickle.loads(pickle.dumps(Preparation(tokenize, planner)))  # noqa: S301 our own object
     made.prepare_with(sent, CPU)
     for batch in made.epoch(0):

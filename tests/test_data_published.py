@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import pickle
 from collections.abc import Mapping, Sequence
@@ -23,14 +22,13 @@ from compoclip.data.sources.open import open_source
 from compoclip.data.sources.published import NO_SOURCE, NOT_UPDATED
 from compoclip.errors import CompoclipError, UsageError
 from data_samples import dump, samples_of
+from test_data_decode import encode
 
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
 
 
 def png(colour: str) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 8), COLOURS[colour]).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encode(Image.new("RGB", (8, 8), COLOURS[colour]))
 
 
 def colour_of(image: Any) -> str:

@@ -193,7 +193,7 @@ def test_nowhere_to_keep_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "touch", full)
-    with pytest.raises(CompoclipError, match=r"nowhere to keep its index .*No space left"):
+    with pytest.raises(CompoclipError, match=r"nowhere to cache its index .*No space left"):
         open_shards([path])
 
 

@@ -23,12 +23,16 @@ from compoclip.data.columns import (
 )
 from compoclip.data.decode import decode
 from compoclip.data.pack import PackSpec, pack
+from compoclip.data.sources import Source, tables
 from compoclip.data.sources.open import Request, open_source
-from compoclip.data.sources.tables import open_table
 from compoclip.data.written import read_bags, read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.tables import read_records
 from test_data_transform import encoded, photo
+
+
+def open_table(files: Sequence[Path], images: Path | None = None, *columns: str | None) -> Source:
+    return tables.open_table(files, Request(str(files[0]), images, *columns))
 
 
 @pytest.fixture(autouse=True)
@@ -387,12 +391,12 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(columns), path)
     for column in ("one", "two"):
-        source = open_table([path], caption_column=column)
+        source = open_table([path], None, None, column)
         assert list(source.captions()) == ["a cat", "a dög", "a cat"]
         assert source.left_out == {NO_CAPTION: 1}
         assert source[0].image == tmp_path / "0.jpg"
         assert [source[i].negatives for i in range(3)] == [("no",), (), ()]
-    source = open_table([path], caption_column="several")
+    source = open_table([path], None, None, "several")
     assert list(source.captions()) == ["x", "y"]
     assert source.left_out == {NO_TEXT: 1, NO_CAPTION: 2}
     images = pa.array([b"one", b"two", b"one"]).dictionary_encode()
@@ -406,7 +410,7 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
     [
         ({"image": [1], "text": ["a"]}, None, "'image' holds int64, not image paths or bytes"),
         ({"image": ["1.jpg"], "text": [3.5]}, None, "column 'text' holds double, not captions"),
-        ({"image": [b"x"]}, "image", "column 'image' holds binary, not captions"),
+        ({"image": [b"x"]}, "image", "column 'image' holds images, not captions"),
     ],
 )
 def test_columns_of_another_kind(
@@ -414,7 +418,7 @@ def test_columns_of_another_kind(
 ) -> None:
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     with pytest.raises(UsageError, match=reason):
-        open_table([tmp_path / "a.parquet"], caption_column=caption)
+        open_table([tmp_path / "a.parquet"], None, None, caption)
 
 
 def test_a_column_that_occurs_twice(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from compoclip.data.images import RankShare
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
@@ -107,7 +106,7 @@ def test_every_arm_has_as_many_steps_and_images(data: Path) -> None:
         method = method_of(arm, data)
         source = open_source(str(data / f"{arm.table}.jsonl"))
         optim = optim_of(arm, method, settings, source, 0.25)
-        epoch = method.images.schedule(source, RankShare(optim.batch_size), 0).steps_per_epoch
+        epoch, _ = method.images.schedule(source, optim.batch_size, 0)
         assert round(optim.epochs * epoch) == 7, arm.name
         assert optim.batch_size * method.images.images_per_sample == 8, arm.name
         assert optim.lr == 0.25

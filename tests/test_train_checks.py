@@ -113,22 +113,6 @@ def test_what_a_user_should_know_is_a_line(
     assert not [word for word in words if word not in shown], shown
 
 
-class Few(Source):
-    """Samples of one's own."""
-
-    def __init__(self, samples: list[Sample]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.samples[index]
-
-    def describe(self) -> str:
-        return "a few"
-
-
 def test_share_of_repeated_pairs_equals_the_mean_over_pairs() -> None:
     rows = [("a", "x y"), ("a", "z"), ("b", "x y|Z"), ("c", "x Y|z|w"), ("d", "v|v|z")]
     samples = [
@@ -143,4 +127,4 @@ def test_share_of_repeated_pairs_equals_the_mean_over_pairs() -> None:
         return sum(a == b for a, b in pairs) / len(pairs)
 
     shares = [chance(*pair) for pair in combinations(samples, 2)]
-    assert repeated_share(Few(samples)) == pytest.approx(sum(shares) / len(shares))
+    assert repeated_share(Source.of(samples, "a few")) == pytest.approx(sum(shares) / len(shares))

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError
-from compoclip.files import cache_paths, fingerprint, reason, unreadable, write_cache
+from compoclip.errors import CompoclipError, require
+from compoclip.files import cache_paths, fingerprint, reading, reason, unreadable, write_cache
 from compoclip.tables import arrow_table, opened_parquet
 
 MOST_BYTES = 1 << 28  # of one image, or of the annotations in an archive: more is a bomb
@@ -59,10 +59,10 @@ def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         raise tarfile.ReadError(f"damaged at byte {end:,}, neither a member nor the end mark")
 
 
-def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+def whole_members(shard: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a plain tar in order. Raises CompoclipError unless it is whole."""
     try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
+        with tarfile.open(shard, "r:") as tar:
             yield from tar_members(tar)
     except OSError as error:
         raise unreadable(shard, error) from None
@@ -74,14 +74,10 @@ def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
 
 def read_at(path: Path, offset: int, size: int) -> bytes:
     """Return the bytes of a member of a tar. Raises CompoclipError if the tar is too short."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            file.seek(offset)
-            data = file.read(size)
-    except OSError as error:
-        raise CompoclipError(f"{path}: {error.strerror}; is the disk still there?") from None
-    if data is None or len(data) < size:
-        raise CompoclipError(f"{path}: shorter than when it was indexed; fetch the shard again")
+    with reading(path), path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        data = file.read(size) or b""
+    require(len(data) == size, path, "shorter than when it was indexed; fetch the shard again")
     return data
 
 
@@ -123,37 +119,30 @@ def read_members(
     """
     found: dict[str, tuple[str, bytes]] = {}
     try:
-        with zipfile.ZipFile(archive) as opened:
+        with reading(archive), zipfile.ZipFile(archive) as opened:
             members: dict[str, zipfile.ZipInfo] = {}
             for info in zip_members(opened):
                 pure = PurePosixPath(info.filename.replace("\\", "/"))
-                if pure.is_absolute() or ".." in pure.parts:
-                    raise CompoclipError(
-                        f"{archive}: the member {info.filename!r:.80} leads outside the archive; "
-                        "this is not the official one"
-                    )
+                inside = not pure.is_absolute() and ".." not in pure.parts
+                what = f"the member {info.filename!r:.80} leads outside the archive"
+                require(inside, archive, f"{what}; this is not the official one")
                 folder = info.filename.endswith("/") or "__MACOSX" in pure.parts
                 if pure.name in wanted.values() and not folder:
-                    if pure.name in members:
-                        raise CompoclipError(f"{archive}: holds two files {pure.name}; {_AGAIN}")
+                    twice = pure.name in members
+                    require(not twice, archive, f"holds two files {pure.name}; {_AGAIN}")
                     members[pure.name] = info
             for key, name in wanted.items():
-                if name not in members:
-                    raise CompoclipError(
-                        f"{archive}: holds no {name}; {_AGAIN}, or select other parts"
-                    )
+                problem = f"holds no {name}; {_AGAIN}, or select other parts"
+                require(name in members, archive, problem)
                 left = most - sum(len(data) for _, data in found.values())
                 with opened.open(members[name]) as stream:  # whose stated size may be a lie
                     data = stream.read(left + 1)
-                if len(data) > left:
-                    raise CompoclipError(f"{archive}: {name}: more than {most >> 20} MiB; {_AGAIN}")
+                problem = f"{name}: more than {most >> 20} MiB; {_AGAIN}"
+                require(len(data) <= left, archive, problem)
                 found[key] = f"{archive}: {name}", data
-    except OSError as error:
-        raise unreadable(archive, error) from error
     except DAMAGED_ZIP as error:
-        raise CompoclipError(
-            f"{archive}: cannot be unpacked ({reason(error)}); {_AGAIN}"
-        ) from error
+        problem = f"cannot be unpacked ({reason(error)}); {_AGAIN}"
+        raise CompoclipError(f"{archive}: {problem}") from error
     return found
 
 
@@ -203,12 +192,8 @@ class EmbeddedImages:
             self._batches += _copied(file, self._column, again)
         self._ends = list(accumulate(len(batch) for batch in self._batches))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_batches", "_ends")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._open_all()
+    def __reduce__(self) -> Any:
+        return EmbeddedImages, (self._files, self._column)  # the batches are mapped into memory
 
 
 def _copied(file: Path, column: str, again: bool = False) -> list[pa.RecordBatch]:
@@ -296,12 +281,11 @@ class Members:
             raise
         except FileNotFoundError as error:
             raise unreadable(path, error, "check the data folder") from error
-        except (KeyError, IndexError, ValueError) as error:
-            raise CompoclipError(f"{path}: holds no image {member!r}; {_AGAIN}") from error
         except Exception as error:  # damaged archives fail with errors of every kind
-            raise CompoclipError(
-                f"{path}: {member!r} cannot be read ({reason(error)}); {_AGAIN}"
-            ) from error
+            what = f"{member!r} cannot be read ({reason(error)})"
+            if isinstance(error, KeyError | IndexError | ValueError):
+                what = f"holds no image {member!r}"
+            raise CompoclipError(f"{path}: {what}; {_AGAIN}") from error
 
 
 def _reader(path: Path, kind: str, column: str) -> _Read:

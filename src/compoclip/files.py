@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError, printable
+from compoclip.errors import CompoclipError, printable, require
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -138,6 +138,7 @@ def parse_json(text: str, *, halves: bool = False) -> Any:
         if not halves and "\\u" in text and not encodable(json.dumps(value, ensure_ascii=False)):
             place = _HALF.search(text)
             raise json.JSONDecodeError("Half a character", text, place.start() if place else 0)
+        return value
     except json.JSONDecodeError:
         raise
     except KeyError as error:
@@ -146,7 +147,6 @@ def parse_json(text: str, *, halves: bool = False) -> Any:
         raise ValueError("a number of thousands of digits") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return value
 
 
 def read_json(
@@ -167,10 +167,13 @@ def read_json(
 
 def free_bytes(path: Path) -> int:
     """Return the free bytes of the disk that a file or folder is on, or will be made on."""
-    place = path.absolute()
-    while not os.path.lexists(place):
-        place = place.parent
-    return shutil.disk_usage(place).free
+    return shutil.disk_usage(_there(path)).free
+
+
+def _there(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    path = path.absolute()
+    return next(each for each in (path, *path.parents) if os.path.lexists(each))
 
 
 @contextmanager
@@ -250,41 +253,34 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 def require_new_folder(folder: Path) -> None:
     """Raise CompoclipError when `folder` exists and is not empty."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise CompoclipError(
-            f"{folder.absolute()}: already exists; choose another place or delete it"
-        )
+    free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    require(free, folder.absolute(), "already exists; choose another place or delete it")
 
 
 def unwritable(path: Path, error: BaseException | str) -> CompoclipError:
     """Make the error for a file or folder that cannot be written."""
     why = error if isinstance(error, str) else reason(error)
-    return CompoclipError(
-        f"{path}: cannot be written ({why}); free space, check folder and rights or choose "
-        "another place"
-    )
+    remedy = "free space, check folder and rights or choose another place"
+    return CompoclipError(f"{path}: cannot be written ({why}); {remedy}")
 
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     """Yield a free place in a temporary folder next to `path`, removed after the block."""
     sweep_abandoned(path.parent.absolute())
-    while True:
+    lock = None
+    while lock is None:
         folder = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
         folder.mkdir()
         try:
-            lock = _locked(folder / _WRITER)
+            lock = _locked(folder / _WRITER)  # None when being swept away
         except FileNotFoundError:  # swept away, being empty
             continue
         except OSError as error:
-            if error.errno not in _NO_LOCKS:  # there nobody sweeps either
-                folder.rmdir()
-                raise
-            lock = None
-        else:
-            if lock is None:  # being swept away
-                continue
-        break
+            if error.errno in _NO_LOCKS:  # there nobody sweeps either
+                break
+            folder.rmdir()
+            raise
     try:
         yield folder / path.name
     finally:
@@ -378,10 +374,13 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
 
 def _writer_lock(place: Path, out: Path, wait: bool) -> BaseFileLock | None:
     """The lock of `only_writer`; None on a disk without locks. Raises CompoclipError."""
+    holder = ""
     for last in range(_RACES):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            lock = _locked(place, wait=wait)
+            if lock := _locked(place, wait=wait):
+                return lock
+            break
         except OSError as error:
             if isinstance(error, FileNotFoundError) and last < _RACES - 1:
                 continue  # another process took its empty folders away meanwhile
@@ -389,16 +388,10 @@ def _writer_lock(place: Path, out: Path, wait: bool) -> BaseFileLock | None:
                 note(f"{out}: cannot be locked here ({error.strerror}); let no other run write it")
                 return None
             raise unwritable(out, error) from error
-        if lock is not None:
-            return lock
-        break
-    holder = ""
     with suppress(OSError):
         holder = place.read_text(errors="replace").strip()[:200]
-    raise CompoclipError(
-        f"{out}: {holder or 'another process'} is writing it; wait until that has ended, or "
-        "choose another place"
-    )
+    problem = "is writing it; wait until that has ended, or choose another place"
+    raise CompoclipError(f"{out}: {holder or 'another process'} {problem}")
 
 
 # --- Places that must be writable, checked before the work. ---
@@ -406,9 +399,7 @@ def _writer_lock(place: Path, out: Path, wait: bool) -> BaseFileLock | None:
 
 def require_writable(folder: Path) -> None:
     """Raise CompoclipError unless files can be written to `folder`, which is not made yet."""
-    place = folder.absolute()
-    while not os.path.lexists(place):
-        place = place.parent
+    place = _there(folder)
     if not place.is_dir():
         raise unwritable(folder, f"{place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
@@ -448,10 +439,8 @@ def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
             return target
         except (OSError, SafetensorError) as error:
             reasons.append(f"{target.parent}: {reason(error)}")
-    raise CompoclipError(
-        f"{path}: nowhere to keep its index ({'; '.join(reasons)}); free space, or set "
-        "XDG_CACHE_HOME to a folder that can be written"
-    )
+    remedy = "free space, or set XDG_CACHE_HOME to a folder that can be written"
+    raise CompoclipError(f"{path}: nowhere to cache its index ({'; '.join(reasons)}); {remedy}")
 
 
 # --- Arrays of a cache, with a checksum and their inputs. ---

@@ -370,8 +370,7 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
     """Return what to train on; write the selection of a smaller protocol."""
     if plan["name"] == plan["protocol"]:
         return str(plan["captions"])
-    from compoclip.data.sources.open import open_source
-    from compoclip.data.sources.selection import write_selection
+    from compoclip.data.sources.open import Request, open_source, write_selection
 
     path = out / "photos.json"
     if not path.is_file():
@@ -384,7 +383,7 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
         if len(ids) - len(without) < plan["photos"]:
             raise CompoclipError(f"{plan['captions']}: fewer than {plan['photos']} photos")
         because = f"photo that {plan['name']} leaves out"
-        write_selection(path, plan["captions"], without, because, images=images)
+        write_selection(path, Request(plan["captions"], images), without, because)
     return str(path)
 
 

@@ -17,6 +17,7 @@ from codecs import BOM_UTF8
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from glob import glob, has_magic
 from pathlib import Path
 from typing import IO, Any, AnyStr
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import parse_json, reason, unreadable
 
 # --- The files that one name stands for. ---
@@ -46,38 +47,31 @@ def expand_braces(pattern: str) -> list[str]:
     """
     *groups, end = _GROUP.split(pattern)
     plain, inner = [*groups[::2], end], groups[1::2]
-    if any("{" in part or "}" in part for part in plain):
-        raise UsageError(f"{pattern}: unmatched brace in the pattern")
+    matched = not {"{", "}"}.intersection("".join(plain))
+    require(matched, pattern, "unmatched brace in the pattern", UsageError)
     names = [plain[0]]
     for group, rest in zip(inner, plain[1:]):
-        numbers = _RANGE.fullmatch(group)
-        if numbers:
+        choices: Sequence[str] = group.split(",")
+        if numbers := _RANGE.fullmatch(group):
             first, last = map(int, numbers.groups())
             width = max(map(len, numbers.groups())) if group.startswith("0") else 0
-            if not first <= last < first + _LIMIT:
-                raise UsageError(f"{pattern}: the range {{{group}}} is empty or too long")
+            problem = f"the range {{{group}}} is empty or too long"
+            require(first <= last < first + _LIMIT, pattern, problem, UsageError)
             choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
-        elif "," in group:
-            choices = group.split(",")
-        else:
-            raise UsageError(f"{pattern}: {{{group}}} is neither a range like 000..099 nor a list")
-        if len(names) * len(choices) > _LIMIT:
-            raise UsageError(
-                f"{pattern}: stands for more than {_LIMIT:,} names; write a shorter one"
-            )
+        problem = f"{{{group}}} is neither a range like 000..099 nor a list"
+        require(numbers or "," in group, pattern, problem, UsageError)
+        problem = f"stands for more than {_LIMIT:,} names; write a shorter one"
+        require(len(names) * len(choices) <= _LIMIT, pattern, problem, UsageError)
         names = [name + choice + rest for name in names for choice in choices]
     return names
 
 
 def require_local(spec: str | Path) -> None:
     """Raise UsageError for anything but a local path: a URL, or a command to read from."""
-    text = str(spec)
-    if _REMOTE.match(text):
-        # A Path holds one slash where the URL has two.
-        shown = text if "://" in text else text.replace(":/", "://", 1)
-        raise UsageError(
-            f"{shown}: not supported: data is read from files on this machine; download it first"
-        )
+    text = str(spec)  # a Path holds one slash where the URL has two
+    shown = text if "://" in text else text.replace(":/", "://", 1)
+    problem = "not supported: data is read from files on this machine; download it first"
+    require(not _REMOTE.match(text), shown, problem, UsageError)
 
 
 def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
@@ -102,11 +96,9 @@ def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
             matches = (file for file in sorted(glob(name)) if ending_of(file, endings))
             files += map(Path, matches if has_magic(name) else [name])
     kinds = sorted({ending_of(file.name, endings) or file.suffix for file in files})
-    if len(kinds) > 1:
-        raise UsageError(
-            f"{spec}: holds files of several kinds ({', '.join(kinds)}); name those you mean, as "
-            f"in 'part-{{000..099}}{kinds[-1]}'"
-        )
+    problem = f"holds files of several kinds ({', '.join(kinds)}); name those you mean, as in "
+    problem += f"'part-{{000..099}}{''.join(kinds[-1:])}'"
+    require(len(kinds) < 2, spec, problem, UsageError)
     return files
 
 
@@ -130,11 +122,9 @@ _SMALL = 1 << 26  # bytes that a file may unpack to whatever its own size
 
 def _require_size(path: Path, packed: int, unpacked: int) -> None:
     """Raise CompoclipError when a file unpacks to more than any real one would."""
-    if unpacked > _SMALL + _MOST_RATIO * packed:
-        raise CompoclipError(
-            f"{path}: unpacks to more than {_MOST_RATIO} times its size; it is no honest data "
-            "file: fetch the file again, or unpack and look at it"
-        )
+    problem = f"unpacks to more than {_MOST_RATIO} times its size; it is no honest data file: "
+    problem += "fetch the file again, or unpack and look at it"
+    require(unpacked <= _SMALL + _MOST_RATIO * packed, path, problem)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -149,8 +139,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         size = path.stat().st_size
         with io.BufferedReader(gzip.GzipFile(path)) if packed else path.open("rb") as file:
             for number, line in enumerate(_bounded(file, path), 1):
-                if packed:
-                    unpacked += len(line)
+                unpacked += len(line)
+                if unpacked > _SMALL:
                     _require_size(path, size, unpacked)
                 text = line.removeprefix(BOM_UTF8) if number == 1 else line
                 yield number, text.decode().rstrip("\r\n")
@@ -166,14 +156,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _bounded(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
     """The lines of a file. Raises CompoclipError for one of more than LONGEST_LINE."""
-    number = 0
-    while line := file.readline(LONGEST_LINE + 1):
-        number += 1
+    lines = iter(partial(file.readline, LONGEST_LINE + 1), file.read(0))
+    for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_LINE:
-            raise CompoclipError(
-                f"{path}: line {number} is longer than {LONGEST_LINE >> 20} MiB; is this the right "
-                "file? Break or remove the line"
-            )
+            what = f"line {number} is longer than {LONGEST_LINE >> 20} MiB; is this the right file?"
+            raise CompoclipError(f"{path}: {what} Break or remove the line")
         yield line
 
 
@@ -226,18 +213,16 @@ def read_delimited(
     it would shift captions between images.
     """
     with _csv_rows(path, delimiter, quoting) as rows:
-        header = next(rows, None)
+        _, header = next(rows, (0, None))
         if header is None:
             raise CompoclipError(f"{path}: the file is empty; a header line is needed")
-        names = [name.strip() for name in header[1]]
+        names = [name.strip() for name in header]
         _require_one_of_each(names, path)
         filled = (each for each in rows if each[1])
         for number, (line, row) in enumerate(filled, 1):
             if len(row) != len(names):
-                raise CompoclipError(
-                    f"{path}: line {line} has {counted(len(row), 'cell')}, the header has "
-                    f"{len(names)}; check quoting and delimiter"
-                )
+                what = f"line {line} has {counted(len(row), 'cell')}, the header has {len(names)}"
+                raise CompoclipError(f"{path}: {what}; check quoting and delimiter")
             yield number, dict(zip(names, row))
 
 
@@ -335,11 +320,10 @@ def opened_parquet(
         if most_rows is not None:
             leaves = range(footer.num_columns)
             values = (sum(group.column(leaf).num_values for group in groups) for leaf in leaves)
-            if footer.num_rows > most_rows or max(values, default=0) > (most_values or most_rows):
-                raise CompoclipError(
-                    f"{path}: more than the {most_rows:,} rows or {most_values:,} values that such "
-                    "a table may have; split it"
-                )
+            most = most_values or most_rows
+            small = footer.num_rows <= most_rows and max(values, default=0) <= most
+            problem = f"more than the {most_rows:,} rows or {most:,} values that such a table may "
+            require(small, path, f"{problem}have; split it")
             texts = (footer.schema.column(leaf) for leaf in leaves)
             packed = [each.path for each in texts if each.logical_type.type == "STRING"]
             options = {"read_dictionary": packed, "pre_buffer": False, "buffer_size": 1 << 20}
@@ -352,9 +336,8 @@ def opened_parquet(
                 _require_size(path, size, _MOST_RATIO * footer.num_rows)
             yield parquet
     except UnicodeDecodeError as error:
-        raise CompoclipError(
-            f"{path}: holds text that is not UTF-8 ({error.reason}); convert the file"
-        ) from None
+        problem = f"holds text that is not UTF-8 ({error.reason}); convert the file"
+        raise CompoclipError(f"{path}: {problem}") from None
     except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
         raise _damaged(path, "Parquet", error, damaged) from error
 
@@ -382,8 +365,8 @@ def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
         batches, held = [], 0
         for batch in map(reader.get_batch, numbers) if footer else reader:
             held += batch.nbytes
-            if held > _MOST_RATIO * path.stat().st_size:
-                raise CompoclipError(f"{path}: unpacks to far more than its size; {damaged}")
+            small = held <= _MOST_RATIO * path.stat().st_size
+            require(small, path, f"unpacks to far more than its size; {damaged}")
             batches.append(batch)
         table = pa.Table.from_batches(batches, schema=reader.schema)
         table.validate(full=True)
@@ -432,7 +415,6 @@ def read_rows(
 def read_records(spec: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield ("file: line N", object) of every row of the files `spec` means, see `find_files`."""
     files = find_files(spec, ROW_FILES)
-    if not files:
-        raise CompoclipError(f"{spec}: holds no {', '.join(ROW_FILES)} file; check the path")
+    require(files, spec, f"holds no {', '.join(ROW_FILES)} file; check the path")
     for path in files:
         yield from ((f"{path}: {place}", row) for place, row in read_rows(path))

@@ -197,7 +197,7 @@ def _training(
     """Audit training data; return record, text and defects, and write what --kept names."""
     from compoclip.benchmarks.audit import audit_training  # torch comes with sources
     from compoclip.data.overlap import overlap
-    from compoclip.data.sources.selection import write_selection
+    from compoclip.data.sources.open import write_selection
 
     request = options.request(spec)
     rows = request.open()
@@ -230,25 +230,24 @@ def _training(
         *(f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()),
     ]
     if held_out:
-        shown = overlap(rows, held_out)
+        shown, unknown = overlap(rows, held_out)
+        every = list(dict.fromkeys(id for ids in shown.values() for id in ids))
         record["overlap"] = {
             "held_out": {name: len(photos) for name, photos in held_out.items()},
-            "rows": {name: len(ids) for name, ids in shown.by_set.items()},
-            "all_rows": len(shown.ids),
-            "unknown": shown.unknown,
+            "rows": {name: len(ids) for name, ids in shown.items()},
+            "all_rows": len(every),
+            "unknown": unknown,
         }
         if options.kept is not None:
             because = f"photo held out by {', '.join(held_out)}"
-            write_selection(options.kept, without=shown.ids, because=because, **vars(request))
-            without = counted(len(shown.ids), "row")
+            write_selection(options.kept, request, every, because)
+            without = counted(len(every), "row")
             note(f"{options.kept}: {spec} without {without}; train --data {options.kept}")
-        for name, ids in shown.by_set.items():
+        for name, ids in shown.items():
             lines.append(
-                f"  held-out photos of {name}: {len(ids):,} of {shown.samples:,} rows show one of "
+                f"  held-out photos of {name}: {len(ids):,} of {len(rows):,} rows show one of "
                 f"its {len(held_out[name]):,}"
             )
-        if shown.unknown:
-            lines.append(
-                f"  photos without a COCO number, of which nothing is known: {shown.unknown:,}"
-            )
+        if unknown:
+            lines.append(f"  photos without a COCO number, of which nothing is known: {unknown:,}")
     return record, "\n".join(lines), found.defects

@@ -53,6 +53,7 @@ def mirror_pairs_main(options: MirrorOptions) -> Outcome:
     from compoclip.benchmarks.photo_set import coco_boxes  # torch comes with sources
     from compoclip.data.boxes import mirror_rows
     from compoclip.data.overlap import coco_number, held_out_photos
+    from compoclip.data.sources.open import Request
     from compoclip.data.sources.published import open_coco
     from compoclip.files import read_json
 
@@ -66,9 +67,8 @@ def mirror_pairs_main(options: MirrorOptions) -> Outcome:
         photos = kept
     captions: dict[str, tuple[str, ...]] = {}
     if options.captions is not None:
-        source = open_coco(
-            options.captions, read_json(options.captions, damaged="fetch the file again")
-        )
+        found = read_json(options.captions, damaged="fetch the file again")
+        source = open_coco(options.captions, found, Request(str(options.captions)))
         captions = dict(zip(source.column("id"), source.column("captions")))
     rows = list(mirror_rows(photos, captions, options.seed, options.human, left_out))
     if not rows:

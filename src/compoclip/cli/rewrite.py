@@ -22,7 +22,7 @@ from compoclip.config import Natural, Shown, require_with
 from compoclip.corpora.export import Trainer, export
 from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob, add_counts
 from compoclip.corpora.run import Engine, process
-from compoclip.corpora.shard import find_shards, kind_of, names_shards
+from compoclip.corpora.shard import find_shards, names_shards
 from compoclip.errors import UsageError
 from compoclip.recordfile import Make, Record, write_records
 from compoclip.rewrites.base import get_rewrite, rewrites_named
@@ -95,7 +95,7 @@ def run(options: CorpusOptions, work: CaptionWork) -> Outcome:
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
     spec, out = options.source, options.out
     to_file = out is not None and out.suffix.lower() == ".jsonl" and not out.is_dir()
-    rows = names_shards(spec) and Path(spec).is_file() and kind_of(spec) == ".jsonl"
+    rows = names_shards(spec) and Path(spec).is_file() and spec.lower().endswith(".jsonl")
     if names_shards(spec) and not (rows and (to_file or out is None)):
         if out is None or to_file:
             raise UsageError(f"{spec}: name a folder for the shards with -o OUT, not a .jsonl file")

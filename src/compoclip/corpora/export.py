@@ -25,8 +25,8 @@ from compoclip import rewrites
 from compoclip.corpora.job import CorpusRow, Counts, RewriteJob, add_counts
 from compoclip.data.columns import NEG_CAPTION
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError, UsageError, require
-from compoclip.files import new_folder, read_json, unreadable, write_text
+from compoclip.errors import CompoclipError, UsageError, refuse, require
+from compoclip.files import new_folder, read_json, reading, write_text
 from compoclip.recordfile import json_bytes
 from compoclip.rewrites.base import get_rewrite, token_key
 from compoclip.rewrites.records import RewriteTally, Settings
@@ -107,25 +107,19 @@ def _parquet(folder: Path, each: int, seed: int) -> Iterator[Write]:
         [("anchor", image), *((name, pa.string()) for name in texts)],
         {"huggingface": json.dumps({"info": {"features": features}})},
     )
-    held: list[dict[str, Any]] = []
     with pq.ParquetWriter(folder / "train.parquet", schema) as out:
-
-        def flush() -> None:
-            out.write_table(pa.Table.from_pylist(held, schema))
-            held.clear()
+        rows: list[dict[str, Any]] = []
 
         def write(row: ExportRow) -> None:
             inside = isinstance(row.image, bytes)
-            anchor = {
-                "bytes": row.image if inside else None,
-                "path": None if inside else _path(row),
-            }
-            held.append({"anchor": anchor, **dict(zip(texts, (row.caption, *row.negatives)))})
-            if len(held) == 1000:
-                flush()
+            anchor = {"bytes": row.image} if inside else {"path": _path(row)}
+            rows.append({"anchor": anchor, **dict(zip(texts, (row.caption, *row.negatives)))})
+            if len(rows) == 1000:
+                out.write_table(pa.Table.from_pylist(rows, schema))
+                rows.clear()
 
         yield write
-        flush()
+        out.write_table(pa.Table.from_pylist(rows, schema))
 
 
 @contextmanager
@@ -202,17 +196,15 @@ _ENDINGS = {"jpg": rb"\xff\xd8\xff", "png": rb"\x89PNG\r\n", "webp": rb"RIFF....
 def _ending(data: bytes, image: Path | bytes) -> str:
     """Return the ending by which open_clip finds an image, from its first bytes."""
     found = (end for end, start in _ENDINGS.items() if re.match(start, data, re.DOTALL))
-    if (ending := next(found, "")) == "":
-        name = image if isinstance(image, Path) else "an image of the data"
-        raise CompoclipError(f"{name}: is neither JPEG, PNG nor WebP; convert it")
+    ending = next(found, "")
+    name = image if isinstance(image, Path) else "an image of the data"
+    require(ending, name, "is neither JPEG, PNG nor WebP; convert it")
     return ending
 
 
 def _content(path: Path) -> bytes:
-    try:
+    with reading(path):
         return path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 def _path(row: ExportRow) -> str:
@@ -302,9 +294,9 @@ def export(
     UsageError for a rewrite that keeps the meaning and a layout that cannot name the images,
     CompoclipError when an image or the folder does not serve, or nothing is left.
     """
-    keeps = [name for name in settings.rewrites if get_rewrite(name).keeps_meaning]
-    if keeps:
-        raise UsageError(f"{keeps[0]} keeps the meaning; name rewrites that make negatives")
+    for name in settings.rewrites:
+        keeps = get_rewrite(name).keeps_meaning
+        refuse({f"{name} keeps the meaning; name rewrites that make negatives": keeps})
     layout, each = LAYOUTS[trainer], len(settings.rewrites)
     totals: Counts = {"photos": 0, "captions": 0, "rows": 0, "negatives": 0, "left_out": {}}
     add_counts(totals["left_out"], source.left_out)
@@ -332,18 +324,18 @@ def _written(
     totals: Counts,
 ) -> Iterator[int]:
     """Write all rows; yield the number of each finished photo."""
-    negatives: Iterator[list[str]] = iter(())
+
+    def negatives() -> Iterator[list[str]]:
+        for made, counts in batches:
+            add_counts(totals, counts)
+            yield from made
+
+    made = negatives()
     for index in range(len(source)):
         sample = source[index]
         for caption in sample.captions:
-            texts = next(negatives, None)
-            if texts is None:
-                made, counts = next(iter(batches))
-                add_counts(totals, counts)
-                negatives = iter(made)
-                texts = next(negatives)
-            few = len(texts) < (each if layout.fixed else 1)
-            if few:
+            texts = next(made)
+            if few := len(texts) < (each if layout.fixed else 1):
                 add_counts(totals["left_out"], {FEW_NEGATIVES if texts else NO_NEGATIVE: 1})
             else:
                 write(ExportRow(sample.image, caption, texts))

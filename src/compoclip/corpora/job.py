@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -60,22 +60,6 @@ def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
             add_counts(total.setdefault(name, {}), value)
         else:
             total[name] = total.get(name, 0) + value
-
-
-class CorpusJob(Protocol):
-    """A job on rows of captions; plain data, since it is sent to worker processes.
-
-    fields: the added columns. settings: every input besides the shards, with versions (equal
-    settings give equal bytes). make: return the values of `fields` for every row and add to
-    `counts`.
-    """
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]: ...
-
-    def settings(self) -> dict[str, Any]: ...
-
-    def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -175,6 +159,15 @@ class RewriteJob:
         tagger = get_tagger(self.rewriting.tagger)
         add_counts(counts, {"parsed": len(row.captions)})
         return [parse(text, tagger) for text in row.captions]
+
+
+CorpusJob = ParseJob | RewriteJob
+"""A job on rows of captions; plain data, since it is sent to worker processes.
+
+`fields`: the added columns. `settings()`: every input besides the shards, with versions (equal
+settings give equal bytes). `make(rows, counts)`: returns the values of `fields` for every row and
+adds to `counts`.
+"""
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
@@ -21,7 +20,7 @@ from compoclip.corpora.shard import (
     make_shard,
     opened_shard,
 )
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, optional, refuse
 from compoclip.files import only_writer, read_json, write_json
 from compoclip.own import fence
 from compoclip.recordfile import require_same
@@ -62,12 +61,7 @@ def run(
 
 def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generator[R, None, None]:
     """Run tasks on the cluster of RAY_ADDRESS, or on a small one that is started here."""
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError:
-        raise CompoclipError(
-            f"--engine ray needs Ray, which is not installed; {pip_install('ray')}"
-        ) from None
+    ray: Any = optional("ray", "ray", "--engine ray")
     own = not ray.is_initialized()
     if own:
         address = os.environ.get("RAY_ADDRESS")
@@ -153,8 +147,8 @@ def process(
         UsageError: When `column` does not exist, or `out` was written with other settings.
         CompoclipError: When `out` cannot be written.
     """
-    if any(out.absolute() == shard.absolute().parent for shard in shards):
-        raise UsageError(f"{out}: holds the shards themselves; choose another -o")
+    inside = any(out.absolute() == shard.absolute().parent for shard in shards)
+    refuse({f"{out}: holds the shards themselves; choose another -o": inside})
     for shard in shards:  # check the column in the first readable one, before hours of work
         try:
             opened_shard(shard, column, (), new_counts())

@@ -7,7 +7,7 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compoclip.archives import whole_members
+from compoclip.archives import read_at, whole_members
 from compoclip.corpora.job import (
     PARSE,
     CorpusJob,
@@ -43,15 +43,15 @@ from compoclip.files import (
     encodable,
     fingerprint,
     replacing,
-    unreadable,
     unwritable,
-    write_text,
+    write_json,
 )
 from compoclip.recordfile import json_bytes
 from compoclip.tables import (
     ROW_FILES,
     ending_of,
     find_files,
+    has_ending,
     holds_text,
     json_row,
     opened_parquet,
@@ -81,7 +81,7 @@ def opened_shard(source: Path, column: str | None, fields: Fields, counts: Count
     UsageError for a column that cannot hold captions, CompoclipError for an unreadable shard, also
     while it is read.
     """
-    return _FORMATS[str(kind_of(source.name))](source, column, fields, counts)
+    return _FORMATS[str(ending_of(source.name, KINDS))](source, column, fields, counts)
 
 
 def _spliced(text: str, fields: Mapping[str, Any], added: Mapping[str, Any], origin: str) -> bytes:
@@ -92,9 +92,8 @@ def _spliced(text: str, fields: Mapping[str, Any], added: Mapping[str, Any], ori
     return head + (b", " if fields else b"") + json_bytes(dict(added))[1:]
 
 
-def _require_free(name: str, there: Any, origin: str) -> None:
-    if name in there:
-        raise CompoclipError(f"{origin}: has a field {name!r} already; rename or remove it")
+def _require_free(name: str, there: Any, origin: object) -> None:
+    require(name not in there, origin, f"has a field {name!r} already; rename or remove it")
 
 
 # --- JSON-lines shards, plain or compressed: blank lines are dropped. ---
@@ -152,8 +151,8 @@ def _parquet(source: Path, column: str | None, fields: Fields, counts: Counts) -
     columns = pick_captions(schema.names, column, source)
     for name in columns:
         kind = schema.field(name).type
-        if not holds_text(kind, lists=True):
-            raise UsageError(f"{source}: column {name!r} holds {kind}, not captions; choose others")
+        problem = f"column {name!r} holds {kind}, not captions; choose others"
+        require(holds_text(kind, lists=True), source, problem, UsageError)
 
     def batches() -> Iterator[Batch]:
         number = 0
@@ -183,7 +182,7 @@ def _parquet(source: Path, column: str | None, fields: Fields, counts: Counts) -
     def create(target: Path) -> AbstractContextManager[Any]:
         whole = schema
         for field in fields:
-            _require_free(field.name, schema.names, str(source))
+            _require_free(field.name, schema.names, source)
             whole = whole.append(field)
         compression = "NONE" if codec == "UNCOMPRESSED" else codec
         writer: AbstractContextManager[Any] = pq.ParquetWriter(
@@ -203,22 +202,19 @@ _TAR_BATCH = 200
 
 
 def _tar(source: Path, column: str | None, fields: Fields, counts: Counts) -> OpenShard:
-    with _reading(source) as file:
-        for _ in islice(whole_members(source, file), 1):
-            pass
+    next(whole_members(source), None)
 
     def batches() -> Iterator[Batch]:
-        with _reading(source) as file, _reading(source) as contents:
-            samples = grouped(source, file)
-            while held := list(islice(samples, _TAR_BATCH)):
-                rows, targets = [], []
-                for key, members in held:
-                    texts, row = _sample(source, key, members, contents, column, counts)
-                    rows += [row] if row else []
-                    targets.append((key, members, texts, row is not None))
-                yield rows, partial(write, targets, contents)
+        samples = grouped(source)
+        while held := list(islice(samples, _TAR_BATCH)):
+            rows, targets = [], []
+            for key, members in held:
+                texts, row = _sample(source, key, members, column, counts)
+                rows += [row] if row else []
+                targets.append((key, members, texts, row is not None))
+            yield rows, partial(write, targets)
 
-    def write(targets: list[Any], contents: IO[bytes], out: tarfile.TarFile, made: Made) -> None:
+    def write(targets: list[Any], out: tarfile.TarFile, made: Made) -> None:
         added = iter(made)
         for key, members, texts, has_row in targets:
             more = next(added) if has_row else None
@@ -229,7 +225,8 @@ def _tar(source: Path, column: str | None, fields: Fields, counts: Counts) -> Op
                     data = _spliced(texts.json, texts.fields, more, origin)
                     out.addfile(_sized(member, member.name, data), BytesIO(data))
                 elif member.isreg():
-                    out.addfile(member, BytesIO(_content(source, contents, member)))
+                    data = read_at(source, member.offset_data, member.size)
+                    out.addfile(member, BytesIO(data))
                 else:
                     out.addfile(member)
             if more is not None and any(more.values()) and texts.json is None:
@@ -243,29 +240,20 @@ def _tar(source: Path, column: str | None, fields: Fields, counts: Counts) -> Op
 
 
 def _sample(
-    source: Path,
-    key: str,
-    members: list[tarfile.TarInfo],
-    contents: IO[bytes],
-    column: str | None,
-    counts: Counts,
+    source: Path, key: str, members: list[tarfile.TarInfo], column: str | None, counts: Counts
 ) -> tuple[SampleTexts, CorpusRow | None]:
     """The texts of a sample and its row; None if fields cannot be added, or without a sample."""
     texts, damaged = SampleTexts(), False
     for member in members:
-        if member.sparse is not None:
-            raise CompoclipError(f"{source}: {member.name!r} is a sparse file; pack it anew")
+        problem = f"{member.name!r} is a sparse file; pack it anew"
+        require(member.sparse is None, source, problem)
         if not member.isreg():
             continue
-        if not encodable(member.name):
-            add_counts(counts, {"left_out": {BAD_NAME: 1}})
-            continue
         own, kind = sample_key(member.name)
-        kind = kind.lower()
-        if not own or kind not in ("txt", "json"):
-            continue
-        reason = texts.take(kind, member.size, partial(_content, source, contents, member))
-        if kind == "json":
+        reason = texts.take(source, kind.lower(), member) if own else None
+        if not encodable(member.name):
+            reason = BAD_NAME
+        if kind.lower() == "json" and own:
             # Fields cannot go into a second .json member, or into one that is no object.
             damaged |= reason is not None or not isinstance(texts.fields, dict)
         elif reason is not None:
@@ -287,24 +275,6 @@ def _sized(model: tarfile.TarInfo, name: str, data: bytes) -> tarfile.TarInfo:
     return member
 
 
-def _content(source: Path, file: IO[bytes], member: tarfile.TarInfo) -> bytes:
-    try:
-        file.seek(member.offset_data)
-        data = file.read(member.size)
-    except OSError as error:
-        raise unreadable(source, error) from None
-    if len(data) < member.size:
-        raise CompoclipError(f"{source}: the tar file is cut off; fetch or make the shard again")
-    return data
-
-
-def _reading(source: Path) -> IO[bytes]:
-    try:
-        return source.open("rb")
-    except OSError as error:
-        raise unreadable(source, error) from None
-
-
 _FORMATS: Mapping[str, Callable[[Path, str | None, Fields, Counts], OpenShard]] = {
     ".parquet": _parquet,
     ".jsonl": _jsonl,
@@ -317,11 +287,6 @@ _FORMATS: Mapping[str, Callable[[Path, str | None, Fields, Counts], OpenShard]] 
 KINDS = (*ROW_FILES, ".tar")
 
 
-def kind_of(name: str) -> str | None:
-    """Return the ending in `KINDS` that a file name has, if any."""
-    return ending_of(name, KINDS)
-
-
 def names_shards(source: str) -> bool:
     """Return whether a text names shards (a folder, a file or pattern that ends like a shard) and
     is no caption."""
@@ -330,9 +295,9 @@ def names_shards(source: str) -> bool:
             return True
     except (OSError, ValueError):  # too long or with odd bytes
         return False
-    return kind_of(source) is not None and (
-        not any(map(str.isspace, source)) or Path(source).exists() or bool(glob(source))
-    )
+    plain = not any(map(str.isspace, source))
+    there = plain or Path(source).exists() or bool(glob(source))
+    return ending_of(source, KINDS) is not None and there
 
 
 def find_shards(spec: str) -> list[Path]:
@@ -347,11 +312,11 @@ def find_shards(spec: str) -> list[Path]:
         UsageError: When they are of several kinds, share a name or are not on this machine.
     """
     require_local(spec)
-    shards = [file for file in find_files(spec, KINDS) if kind_of(file.name)]
+    shards = [file for file in find_files(spec, KINDS) if has_ending(file, *KINDS)]
     require(shards, spec, f"no shard there; they end in {', '.join(KINDS)}")
-    twice = [name for name, times in Counter(file.name for file in shards).items() if times > 1]
-    if twice:
-        raise UsageError(f"{spec}: several shards are named {twice[0]}; run for each folder alone")
+    ((name, times),) = Counter(file.name for file in shards).most_common(1)
+    problem = f"several shards are named {name}; run for each folder alone"
+    require(times == 1, spec, problem, UsageError)
     return sorted(shards, key=lambda file: file.name)
 
 
@@ -406,23 +371,14 @@ def finished(task: ShardTask) -> Counts | None:
         return None
     if known.get("state") == fingerprint(task.source):
         counts, usual = known.get("counts"), new_counts()
-        task.job.make([], usual)
-        return counts if isinstance(counts, dict) and _are_like(counts, usual) else None
+        task.job.make([], usual)  # zeros
+        with suppress(AttributeError, TypeError):  # no counts
+            add_counts(usual, counts or {})
+            return usual if usual == counts else None
+        return None
     problem = f"was made from {known.get('source')}, not from {task.source}; choose another -o"
     require(known.get("source") == str(task.source.absolute()), task.target, problem)
     return None
-
-
-def _are_like(value: Any, usual: Any) -> bool:
-    """Return whether a value is a count or, if `usual` is a dictionary, a dictionary of counts
-    with at least its names."""
-    if not isinstance(usual, dict):
-        return type(value) is int and value >= 0
-    return (
-        isinstance(value, dict)
-        and usual.keys() <= value.keys()
-        and all(_are_like(each, usual.get(name)) for name, each in value.items())
-    )
 
 
 def make_shard(task: ShardTask) -> ShardResult:
@@ -437,13 +393,10 @@ def make_shard(task: ShardTask) -> ShardResult:
             with shard.create(place) as out:
                 for rows, write in shard.batches:
                     write(out, task.job.make(rows, counts))
-        known = {
-            "source": str(task.source.absolute()),
-            "state": state,
-            "bytes": task.target.stat().st_size,
-            "counts": counts,
-        }
-        write_text(task.manifest, json.dumps(known, indent=1, sort_keys=True) + "\n")
+        size, source = task.target.stat().st_size, str(task.source.absolute())
+        write_json(
+            task.manifest, {"source": source, "state": state, "bytes": size, "counts": counts}
+        )
     except CompoclipError as error:
         return ShardResult(name, error=str(error))
     except (pa.ArrowException, UnicodeError) as error:

@@ -109,63 +109,38 @@ def _keys(items: Iterable[str | bytes]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class IntBuffer:
-    """Arrays of integers, then arrays of truth values, as one int32 tensor.
+    """Arrays of integers and of truth values as one int32 tensor.
 
-    Args:
-        values: (n,) int32.
-        shapes: Shapes of the arrays, by slot.
-        order: The slots in the order of `values`.
-        masks: Number of arrays of truth values, the last in this order.
+    slots: shape of each array, and whether it has truth values.
     """
 
     values: Tensor
-    shapes: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
-    masks: int
+    slots: tuple[tuple[tuple[int, ...], bool], ...]
 
     @staticmethod
     def of(arrays: list[Ints]) -> IntBuffer:
         """Pack arrays of integers within int32 and of truth values; array i has slot i."""
-        order = sorted(range(len(arrays)), key=lambda i: arrays[i].dtype == bool)
-        flat = [np.empty(0, np.int32), *(arrays[i].ravel() for i in order)]
+        flat = [np.empty(0, np.int32), *(array.ravel() for array in arrays)]
         values = torch.from_numpy(np.concatenate(flat, dtype=np.int32, casting="unsafe"))
-        masks = sum(array.dtype == bool for array in arrays)
-        return IntBuffer(values, tuple(array.shape for array in arrays), tuple(order), masks)
+        return IntBuffer(values, tuple((array.shape, array.dtype == bool) for array in arrays))
 
-    @property
-    def _sizes(self) -> list[int]:
-        return [int(np.prod(self.shapes[slot])) for slot in self.order]
+    def parts(self, values: Tensor) -> list[Tensor]:
+        """Return views of `values`, which is the buffer or a copy, in the shapes of the slots."""
+        flat = torch.split(values, [int(np.prod(shape)) for shape, _ in self.slots])
+        return [part.view(shape) for part, (shape, _) in zip(flat, self.slots)]
 
     def on(self, device: torch.device) -> list[Tensor]:
         """Copy the buffer to a device; return its arrays by slot, integers as int64."""
-        whole = self.values.to(device, non_blocking=True).long()
-        sizes, numbers = self._sizes, len(self.order) - self.masks
-        parts = list(torch.split(whole, [*sizes[:numbers], sum(sizes[numbers:])]))
-        parts[numbers:] = torch.split(parts[numbers].bool(), sizes[numbers:]) if self.masks else ()
-        views = dict(zip(self.order, parts))
-        return [views[slot].view(shape) for slot, shape in enumerate(self.shapes)]
-
-    def array(self, slot: int) -> Ints:
-        """Return an array of integers on the host, int32."""
-        place = self.order.index(slot)
-        start, size = sum(self._sizes[:place]), self._sizes[place]
-        found: Ints = self.values.numpy()[start : start + size]
-        return found.reshape(self.shapes[slot])
+        parts = self.parts(self.values.to(device, non_blocking=True).long())
+        return [part.bool() if truth else part for part, (_, truth) in zip(parts, self.slots)]
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The texts of a batch as numbers.
+    """The texts of a batch as numbers in one buffer; tensors are slots of it.
 
-    Args:
-        buffer: All numbers.
-        texts: Inputs of the text tower, with slots of the buffer for tensors.
-        layout: Fields of the layout, as slots.
-        images: Number of images.
-        kinds: Kinds of text.
-        answers: Indices that losses request from the layout, as slots.
-        keys: Keys of texts and photos over several processes (see `HostLayout`).
-        truncated: Number of texts that the tokenizer cuts.
+    answers: indices that losses request from the layout. keys: of texts and photos over several
+    processes (see `HostLayout`). truncated: number of texts that the tokenizer cuts.
     """
 
     buffer: IntBuffer
@@ -190,13 +165,14 @@ class Numbers:
     @property
     def host(self) -> HostLayout:
         """Return the layout on the host."""
-        arrays: Any = {name: self.buffer.array(slot) for name, slot in self.layout.items()}
+        parts = self.buffer.parts(self.buffer.values)
+        arrays: Any = {name: parts[slot].numpy() for name, slot in self.layout.items()}
         return HostLayout(images=self.images, kinds=self.kinds, keys=self.keys, **arrays)
 
     def lengths(self, request: IndexRequest) -> list[int]:
         """Return the lengths of the arrays of a request. Raises ValueError without an answer."""
         if request in self.answers:
-            return [self.buffer.shapes[slot][0] for slot in self.answers[request]]
+            return [self.buffer.slots[slot][0][0] for slot in self.answers[request]]
         return [len(array) for array in self.host.answer(request)]
 
 

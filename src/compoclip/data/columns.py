@@ -6,13 +6,13 @@ import math
 import os
 from ast import literal_eval
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
-from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.errors import CompoclipError, UsageError, require, shown
 from compoclip.files import encodable
 from compoclip.tables import text_list
 
@@ -25,21 +25,17 @@ def relative_image(image: str, root: Path, origin: str) -> str:
     them, separate folders where the file then exists. Raises CompoclipError naming `origin` (file
     and row) otherwise, or when the name is a URL.
     """
-    if "://" in image:
-        raise CompoclipError(f"{origin}: {image!r} is a URL; download the images first")
-    if "\0" in image or not image.strip():
-        raise CompoclipError(f"{origin}: the image path {image!r} is not usable; fix the file")
+    require("://" not in image, origin, f"{image!r} is a URL; download the images first")
+    usable = "\0" not in image and image.strip()
+    require(usable, origin, f"the image path {image!r} is not usable; fix the file")
     normal = os.path.normpath(image)
     if "\\" in normal and not os.path.exists(os.path.join(root, normal)):
         slashed = os.path.normpath(image.replace("\\", "/"))
         normal = slashed if os.path.exists(os.path.join(root, slashed)) else normal
     if os.path.isabs(normal):
         normal = os.path.relpath(normal, os.path.abspath(root))
-    if normal == ".." or normal.startswith(".." + os.sep):
-        raise CompoclipError(
-            f"{origin}: image {image!r} lies outside {root}; pass --images with the folder that "
-            "holds the images"
-        )
+    problem = f"image {image!r} lies outside {root}; pass --images with the folder that holds the "
+    require(normal.split(os.sep)[0] != "..", origin, f"{problem}images")
     return normal
 
 
@@ -47,7 +43,8 @@ def relative_image(image: str, root: Path, origin: str) -> str:
 
 _WORDS: Mapping[Any, str] = {
     str: "a text",
-    int: "a number",
+    **dict.fromkeys((int, float), "a number"),
+    bool: "true or false",
     list: "a list",
     list[str]: "a list of texts",
     list[str | None]: "a list of texts or null",
@@ -132,15 +129,14 @@ def _named(
 ) -> tuple[str, ...]:
     """The columns of these names, or the first of a usual name."""
     listed = ", ".join(map(str, available)) or "none"
-    if names is None:
+    if not names:
         name = usual_column(usual, available)
-        if name is None:
-            what = f"no {kind} column found; name it with --{kind}-column"
-            raise UsageError(f"{path}: {what}, one of: {listed}")
-        return (name,)
+        problem = f"no {kind} column found; name it with --{kind}-column, one of: {listed}"
+        require(name is not None, path, problem, UsageError)
+        return (str(name),)
     for each in names:
-        if each not in available:
-            raise UsageError(f"{path}: no column {each!r}; the columns are: {listed}")
+        problem = f"no column {each!r}; the columns are: {listed}"
+        require(each in available, path, problem, UsageError)
     return tuple(names)
 
 
@@ -167,8 +163,7 @@ def cell_captions(value: Any) -> list[Any]:
         return text_list(value) or [value]
     if isinstance(value, list):
         return [as_text(item) for item in value]
-    missing = value is None or value != value  # tables write NaN for what is missing
-    return [] if missing else [value]
+    return [] if value is None or value != value else [value]  # tables write NaN for nothing
 
 
 def as_text(value: Any) -> Any:
@@ -184,32 +179,26 @@ def usable_texts(values: Iterable[Any], empty: str, left_out: Counter[str]) -> l
 
     empty: the reason to count blank texts by.
     """
-    kept = []
+    usable = []
     for value in values:
         text = value.strip() if isinstance(value, str) else None
-        if text is None:
-            left_out[NO_TEXT] += 1
-        elif not text:
-            left_out[empty] += 1
-        elif text.lower() in CELL:
-            left_out[EMPTY_CELL] += 1
-        elif len(text) > LONGEST_TEXT:
-            left_out[LONG_TEXT] += 1
+        if text and len(text) <= LONGEST_TEXT and text.lower() not in CELL:
+            usable.append(text)
+        elif text:
+            left_out[LONG_TEXT if len(text) > LONGEST_TEXT else EMPTY_CELL] += 1
         else:
-            kept.append(text)
-    return kept
+            left_out[NO_TEXT if text is None else empty] += 1
+    return usable
 
 
 def require_texts(texts: Iterable[str], origin: str) -> None:
-    """Raise CompoclipError that starts with `origin` for a text that cannot be kept."""
+    """Raise CompoclipError that starts with `origin` for a text that cannot be stored."""
     for text in texts:
         if len(text) > LONGEST_TEXT:
             raise CompoclipError(f"{origin}: a {LONG_TEXT}; shorten or remove it")
         if not encodable(text):
-            raise CompoclipError(
-                f"{origin}: {text[:40]!a} is not valid text (it holds half a character, a lone "
-                "surrogate); fix or remove it"
-            )
+            what = f"{text[:40]!a} is not valid text (it holds half a character, a lone surrogate)"
+            raise CompoclipError(f"{origin}: {what}; fix or remove it")
 
 
 # --- Negatives, similar images, groups: columns that only some methods read. ---
@@ -217,15 +206,43 @@ def require_texts(texts: Iterable[str], origin: str) -> None:
 NEG_CAPTION, NEG_IMAGE, GROUP = "neg_caption", "neg_image", "group"
 POS_CAPTION = "pos_caption"
 SCORE, IMAGE_SCORE, MIRROR = "score", "image_score", "mirror"
-EXTRA_COLUMNS = (NEG_CAPTION, POS_CAPTION, NEG_IMAGE, MIRROR, GROUP, SCORE, IMAGE_SCORE)
-_WRONG = {
-    **dict.fromkeys((NEG_CAPTION, POS_CAPTION), "not a list of texts"),
-    **dict.fromkeys((SCORE, IMAGE_SCORE), "not a number"),
-    NEG_IMAGE: "neither a list of row numbers nor an image path",
-    MIRROR: "neither true nor false",
-}
-_MOST_ROWS = 1 << 62
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _texts(cell: Any, lists: bool = False) -> list[str] | None:
+    if isinstance(cell, str):
+        text = cell.strip()
+        return text_list(cell) if text and (lists or text[0] in "[{") else [cell] * bool(text)
+    texts = list(map(as_text, cell)) if isinstance(cell, list) else None
+    return texts if all(isinstance(each, str) for each in texts or ()) else None
+
+
+def _rows(cell: Any) -> list[int] | None:
+    if isinstance(cell, str):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            cell = literal_eval(cell.strip()) if len(cell) < 1 << 16 else None
+    good = isinstance(cell, list) and all(type(r) is int and 0 <= r < 1 << 62 for r in cell)
+    return cell if good else None
+
+
+def _score(cell: Any) -> float | None:
+    with suppress(ValueError):
+        if math.isfinite(value := float(str(cell))):
+            return value
+    return None
+
+
+# Column -> the name in `sources.table.SCHEMA`, what reads a cell, and what a bad one is.
+_EXTRAS: Mapping[str, tuple[str, Callable[[Any], Any], str]] = {
+    NEG_CAPTION: ("negatives", _texts, "is not a list of texts"),
+    POS_CAPTION: ("positives", _texts, "is not a list of texts"),
+    NEG_IMAGE: ("neighbours", _rows, "is neither a list of row numbers nor an image path"),
+    MIRROR: (MIRROR, lambda cell: _FLAGS.get(str(cell).strip().lower()), "neither true nor false"),
+    GROUP: (GROUP, str, ""),
+    SCORE: (SCORE, _score, "not a number"),
+    IMAGE_SCORE: (IMAGE_SCORE, _score, "not a number"),
+}
+EXTRA_COLUMNS = tuple(_EXTRAS)
 
 
 def read_extras(
@@ -239,48 +256,19 @@ def read_extras(
     out. lists: neg_caption must be a list. Raises CompoclipError, naming `origin` (file and row).
     """
     found: dict[str, Any] = {}
-    for column in EXTRA_COLUMNS:
+    for column, (name, read, wrong) in _EXTRAS.items():
         cell = as_text(row.get(column))
         if cell is None or cell == "":
             continue
         text = cell.strip() if isinstance(cell, str) else None
-        value: Any = None
-        name = column
-        match column:
-            case "neg_caption" | "pos_caption":
-                name = "negatives" if column == NEG_CAPTION else "positives"
-                if text is None:
-                    value = list(map(as_text, cell)) if isinstance(cell, list) else None
-                elif (lists and column == NEG_CAPTION) or text[:1] in ("[", "{"):
-                    value = text_list(cell) if text else []
-                else:
-                    value = [cell] if text else []
-                if not all(isinstance(each, str) for each in value or ()):
-                    value = None
-            case "neg_image" if text is not None and not text.startswith("["):
-                name = "negative_image"
-                value = relative_image(text, root, origin) if text else ""
-            case "neg_image":
-                name = "neighbours"
-                rows: Any = cell
-                if text is not None:
-                    try:
-                        rows = literal_eval(text) if len(text) < 1 << 16 else None
-                    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-                        rows = None
-                if isinstance(rows, list):
-                    numbers = all(type(r) is int and 0 <= r < _MOST_ROWS for r in rows)
-                    value = rows if numbers else None
-            case "group":
-                value = str(cell)
-            case "mirror":
-                value = _FLAGS.get(str(cell).strip().lower())
-            case _:
-                with suppress(ValueError):
-                    value = float(str(cell))
-                value = value if value is not None and math.isfinite(value) else None
+        if column == NEG_IMAGE and text is not None and not text.startswith("["):
+            value: Any = relative_image(text, root, origin) if text else ""
+            name = "negative_image"
+        else:
+            value = _texts(cell, lists) if column == NEG_CAPTION else read(cell)
         if value is None:
-            told = f" {shown(cell)}" if column in (MIRROR, SCORE, IMAGE_SCORE) else ""
-            raise CompoclipError(f"{origin}: {column}{told} is {_WRONG[column]}; fix the row")
-        found[name] = value
-    return {name: value for name, value in found.items() if value or type(value) is float}
+            what = wrong if wrong.startswith("is ") else f"{shown(cell)} is {wrong}"
+            raise CompoclipError(f"{origin}: {column} {what}; fix the row")
+        if value or type(value) is float:
+            found[name] = value
+    return found

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from compoclip.errors import CompoclipError, refuse
+from compoclip.files import reason
 
 _AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
 # Formats read by Pillow's own decoders. EPS and others that start a helper program stay out.
@@ -38,11 +39,7 @@ MAX_SCANS = 500  # of a small JPEG: each scan costs time, whatever the pixels
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """A picture that is shown with left and right exchanged, before anything else is done to it.
-
-    Args:
-        image: The file, or the encoded bytes.
-    """
+    """A picture that is shown with left and right exchanged, before anything else is done to it."""
 
     image: Path | bytes
 
@@ -66,12 +63,9 @@ def unmirrored(image: Picture) -> Path | bytes:
 
 @dataclass(frozen=True)
 class OpenedImage:
-    """An image whose header is read and whose pixels are not.
+    """An image whose header is read and whose pixels are not, as Pillow opens it.
 
-    Args:
-        stored: The image as Pillow opens it.
-        turn: How its pixels are turned to stand upright; None leaves them as they are stored.
-        mirror: Whether left and right are exchanged, after that.
+    turn: how its pixels are turned to stand upright. mirror: left and right are exchanged, after.
     """
 
     stored: Image.Image
@@ -101,11 +95,6 @@ class OpenedImage:
         file.seek(0)
         data = file.read()
         file.seek(place)
-        values = np.frombuffer(data, np.uint8)
-        # An upper bound: pixels never hold these two bytes. (bytes.count is ten times slower.)
-        most = int((values[1:][values[:-1] == 0xFF] == _SCAN).sum())
-        if most <= _PLAIN_SCANS:
-            return most
         scans, place = 0, 2  # without thumbnails and bytes behind the end
         while scans <= MAX_SCANS and (found := _MARKER.search(data, place)):
             if found[1][0] == _END:
@@ -207,22 +196,20 @@ def opened(
                 yield OpenedImage(file, _turn(file) if upright else None, mirror)
         return
     except _RefusedError as error:
-        wrong, cause = str(error), None
+        wrong = str(error)
     except CompoclipError:
         raise
     except FileNotFoundError:
         more = " and the backslashes: folders are separated by / here" if "\\" in label else ""
-        wrong, cause = f"image not found; check the images folder{more}", None
+        wrong = f"image not found; check the images folder{more}"
     except (Image.DecompressionBombError, MemoryError):
-        wrong, cause = "too many pixels; scale the image down", None
+        wrong = "too many pixels; scale the image down"
     except UnidentifiedImageError:
         wrong = f"not an image of a known format ({', '.join(FORMATS)}); replace or remove it"
-        cause = None
     except Exception as error:  # decoders fail on damaged files with errors of every kind
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
         kind = "array" if array else "image"
-        wrong, cause = f"damaged {kind} ({reason}); replace or remove it", error
-    raise CompoclipError(f"{label}: {wrong}") from cause
+        wrong = f"damaged {kind} ({reason(error)}); replace or remove it"
+    raise CompoclipError(f"{label}: {wrong}")
 
 
 class _HeaderReader(io.BufferedReader):
@@ -289,11 +276,11 @@ def _from_array(path: Path) -> Image.Image:
     if not isinstance(array, np.memmap):  # an archive of arrays under another name
         array.close()
         raise _RefusedError("not a single numpy array; replace or remove it")
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
-        raise _RefusedError(
-            f"an array of {array.dtype} {array.shape} is no image; expected uint8 (height, width, "
-            "3)"
-        )
+    wrong = (
+        f"an array of {array.dtype} {array.shape} is no image; expected uint8 (height, width, 3)"
+    )
+    good = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size
+    refuse({wrong: not good}, _RefusedError)
     _check_size(array.shape[1], array.shape[0])
     return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 

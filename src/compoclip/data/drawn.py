@@ -103,17 +103,10 @@ class PlanCounts:
 class Drawing:
     """The texts of one sample in an epoch while they are sampled.
 
-    Args:
-        sample: The sample.
-        epoch: Counted from 0.
-        caption: The sampled caption, as in the data.
-        texts: The texts so far, the caption first.
-        negatives: Whether the caption has negatives.
-        rng: Returns the generator of a draw by its name.
-        parse: Returns the parse of a text.
-        rewrite: Returns a text by the name of a rewrite or of written texts, or the reason why
-            there is none; its last argument is `negatives`.
-        counts: Counts of texts made and refused.
+    caption: the sampled caption, as in the data. texts: those so far, the caption first. negatives:
+    whether the caption has negatives. rng: name of a draw -> its generator. rewrite: returns a text
+    by the name of a rewrite or of written texts, or the reason why there is none; its last argument
+    is `negatives`.
     """
 
     sample: Sample

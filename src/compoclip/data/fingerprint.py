@@ -38,10 +38,9 @@ Rows = NDArray[np.uint32]
 class Fingerprint:
     """The parts of what something was made from.
 
-    Args:
-        values: Name -> value, JSON-ready. Mappings are taken apart: {"lora": {"rank": 4}} is the
-            value "lora.rank".
-        rows: Column of the data -> a checksum per row; a column without any content is left out.
+    values: name -> value, JSON-ready; mappings are taken apart: {"lora": {"rank": 4}} is the value
+    "lora.rank". rows: column of the data -> a checksum per row; a column without any content is
+    left out.
     """
 
     values: Mapping[str, Any]

@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from compoclip.console import counted, note, track
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse, require
 from compoclip.files import (
     free_bytes,
     load_arrays,
@@ -45,12 +44,9 @@ _TENSOR, _BAD = "features", "bad"
 class KeptFeatures:
     """Features of the photos of a source, computed once and read from disk one by one.
 
-    Args:
-        root: Holds the folder of the features, named by the hash of `record`.
-        record: Everything that they depend on, JSON-ready: tower, pixels, crops, photos.
-        shape: (crops, 1 + P, C) of a photo's features.
-        at: The place in the tower at which they are taken.
-        rows: Name of a photo (`photo_key`) -> its number.
+    root: holds the folder of the features, named by the hash of `record`: everything that they
+    depend on, JSON-ready. shape: (crops, 1 + P, C) of a photo's features. at: the place in the
+    tower at which they are taken. rows: name of a photo (`photo_key`) -> its number.
     """
 
     def __init__(
@@ -88,24 +84,20 @@ class KeptFeatures:
         with only_writer(self.folder, folder=True, wait=True):
             lacking = self._lacking()
             photos = sum(len(self._parts[part]) for part in lacking)
-            size = photos * self._photo_bytes
-            with suppress(OSError):
-                free = free_bytes(self.folder)
-                if size > free:
-                    raise CompoclipError(
-                        f"{self.folder}: features of {counted(photos, 'image')} take "
-                        f"{size / 1e6:,.0f} MB and {free / 1e6:,.0f} MB are free: name a folder on "
-                        "another disk (--features), take fewer --crops, or leave --cache-frozen out"
-                    )
-            note(
-                f"  encoding features of {photos} of {images}, cached in {self.folder} "
-                f"({size / 1e6:,.0f} MB)"
+            size, free = photos * self._photo_bytes, free_bytes(self.folder)
+            wrong = (
+                f"{self.folder}: features of {counted(photos, 'image')} take {size / 1e6:,.0f} MB "
+                f"and {free / 1e6:,.0f} MB are free: name a folder on another disk (--features), "
+                "take fewer --crops, or leave --cache-frozen out"
             )
+            refuse({wrong: size > free}, CompoclipError)
+            size_of = f"({size / 1e6:,.0f} MB)"
+            note(f"  encoding features of {photos} of {images}, cached in {self.folder} {size_of}")
             write_json(self.folder / "features.json", self._record)
             for part in track(lacking, "encoding images once", len(lacking), "parts"):
                 features, bad = encode(self._parts[part])
-                arrays: dict[str, NDArray[Any]] = {_TENSOR: features}
-                arrays[_BAD] = np.frombuffer(json.dumps(bad).encode(), np.uint8)
+                unreadable = np.frombuffer(json.dumps(bad).encode(), np.uint8)
+                arrays: dict[str, NDArray[Any]] = {_TENSOR: features, _BAD: unreadable}
                 save = partial(save_arrays, arrays=arrays, made_from=[self._digest, part])
                 write_atomically(self._path(part), save)
 
@@ -125,9 +117,8 @@ class KeptFeatures:
 
         Raises CompoclipError for an unreadable photo and for one that was added later.
         """
-        row = self._rows.get(photo)
-        if row is None:
-            raise CompoclipError(f"{photo}: came after features were cached; start the run again")
+        row = self._rows.get(photo, -1)
+        require(row >= 0, photo, "came after features were cached; start the run again")
         if row in self._bad:
             raise CompoclipError(self._bad[row])
         part, place = divmod(row, self._per_part)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from compoclip.console import counted, note
@@ -17,11 +19,8 @@ from compoclip.data.drawn import PlanCounts
 from compoclip.data.images import (
     SINGLE,
     BatchBuilder,
-    BatchTask,
     Companions,
     ImagePlan,
-    RankShare,
-    Schedule,
     UnreadableError,
 )
 from compoclip.data.kept import KeptFeatures
@@ -29,45 +28,33 @@ from compoclip.data.plan import TextPlan
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.losses.contract import IndexRequest
 from compoclip.own import fence
 
-Item = tuple[BatchTask, frozenset[IndexRequest]]
+Item = tuple[int, str, Sequence[int], frozenset[IndexRequest]]
+"""Epoch, kind and samples of a batch, and the indices that losses have requested so far."""
 
 
 @dataclass(frozen=True)
 class Assembler:
-    """Task -> batch, by an image plan. A map-style dataset whose items are whole batches."""
+    """Item -> batch, by an image plan. A map-style dataset whose items are whole batches."""
 
-    source: Source
-    plan: TextPlan
-    transform: ImageTransform
-    seed: int
+    empty: BatchBuilder
     images: ImagePlan
-    companions: Companions
-    kept: KeptFeatures | None = None
     prepare: Preparation | None = None
 
     def __getitem__(self, item: Item) -> Batch | str:
         """The batch, or an error message: a raised error would arrive as a traceback."""
-        task, requests = item
-        building = BatchBuilder(
-            self.source,
-            self.plan,
-            self.transform,
-            self.seed,
-            self.companions,
-            task.epoch,
-            task.kind,
-            self.kept,
-        )
+        epoch, kind, indices, requests = item
+        building = replace(self.empty, epoch=epoch, kind=kind)
+        source = building.source
         try:
             with fence():
-                for drawn in task.indices:
+                for drawn in indices:
                     # A mixture may draw a sample again in one epoch (`WeightedMix.order`).
-                    repeat, index = divmod(drawn, len(self.source))
-                    sample = self.source[index]
+                    repeat, index = divmod(drawn, len(source))
+                    sample = source[index]
                     if repeat:
                         sample = replace(sample, key=f"{sample.drawn_by}\x1f{repeat}")
                     try:
@@ -75,7 +62,7 @@ class Assembler:
                     except UnreadableError as error:
                         building.bad.append((error.args[0], error.args[1]))
                         building.skipped.append(sample.id)
-                by = self.images.mean_and_std(self.transform.preprocess, task.kind)
+                by = self.images.mean_and_std(building.transform.preprocess, kind)
                 batch = building.batch(by)
                 if self.prepare is None:
                     return batch
@@ -124,19 +111,22 @@ class BatchLoader:
         cached features to use instead of photos. Raises CompoclipError when the batch cannot be
         split evenly.
         """
-        self._schedule = images.schedule(source, RankShare(batch_size, rank, world), seed)
-        self.batch_size = batch_size
+        wrong = f"batch size {batch_size} cannot be split over {world} processes; change it"
+        refuse({wrong: batch_size < 1 or batch_size % world}, CompoclipError)
+        steps, order = images.schedule(source, batch_size, seed, world)
+        self.steps_per_epoch, self.batch_size = steps, batch_size
         self.counts = PlanCounts()
         self.bad: dict[str, str] = {}
         self._max_bad = max_bad
         self._may_be_empty = world > 1
-        self._assembler = Assembler(
-            source, plan, transform, seed, images, companions or Companions(), kept
-        )
+        empty = BatchBuilder(source, plan, transform, seed, companions or Companions(), kept=kept)
+        self._assembler = Assembler(empty, images)
         # Indices that losses have requested so far. They do not depend on the batch, so workers
         # compute the requests of the first batches for all later ones.
         self._requests: set[IndexRequest] = set()
-        self._tasks = _Tasks(self._schedule, self._requests)
+        part = batch_size // world
+        place = slice(rank * part, (rank + 1) * part)
+        self._items = _Items(steps, batch_size, order, images.kind, place, self._requests)
         self._pin = False
         self._drawn: list[dict[str, int]] = []  # of a mixture, in each whole epoch
         self._worker_count, self._start_method = workers, start_method
@@ -151,23 +141,18 @@ class BatchLoader:
     @property
     def samples(self) -> int:
         """Return the number of samples of the source."""
-        return len(self._assembler.source)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Return the number of full batches in the source."""
-        return self._schedule.steps_per_epoch
+        return len(self._assembler.empty.source)
 
     def drawn(self, steps: int) -> dict[str, int]:
         """Return the samples per data set in the first steps of a mixture; {} for other data."""
-        mix = self._assembler.source.mix
+        mix = self._assembler.empty.source.mix
         if mix is None:
             return {}
         epochs, rest = divmod(steps, self.steps_per_epoch)
         for epoch in range(len(self._drawn), epochs):
             shown = self.steps_per_epoch * self.batch_size
-            self._drawn.append(mix.drawn(self._assembler.seed, epoch, shown))
-        now = mix.drawn(self._assembler.seed, epochs, rest * self.batch_size)
+            self._drawn.append(mix.drawn(self._assembler.empty.seed, epoch, shown))
+        now = mix.drawn(self._assembler.empty.seed, epochs, rest * self.batch_size)
         return {name: sum(each[name] for each in self._drawn[:epochs]) + now[name] for name in now}
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
@@ -182,7 +167,7 @@ class BatchLoader:
         one iteration can be active at a time. Raises CompoclipError when more than `max_bad`
         images could not be read, when a batch has no readable image, or when the source fails.
         """
-        self._tasks.steps = start, stop
+        self._items.start, self._items.stop = start, stop
         try:
             for result in self._results():
                 if isinstance(result, str):
@@ -228,14 +213,14 @@ class BatchLoader:
         worker begin with "Caught".
         """
         if self._worker_count == 0:
-            for made in map(self._assembler.__getitem__, self._tasks):
+            for made in map(self._assembler.__getitem__, self._items):
                 yield made.pin_memory() if self._pin and isinstance(made, Batch) else made
             return
         if self._workers is None:
             self._workers = DataLoader(
                 self._assembler,  # type: ignore[arg-type]
                 batch_size=None,
-                sampler=self._tasks,
+                sampler=self._items,
                 num_workers=self._worker_count,
                 worker_init_fn=_init_worker,
                 persistent_workers=True,
@@ -265,25 +250,31 @@ class BatchLoader:
             ) from None
 
 
-class _Tasks:
-    """The tasks of the current steps, each with the indices that losses have requested so far.
+@dataclass
+class _Items:
+    """The items of the steps from `start` until before `stop`, each of this process's part.
 
     A reference to the loader would make a cycle: the workers of a loader that is not closed would
     then be waited for, 5 seconds each.
     """
 
-    def __init__(self, schedule: Schedule, requests: Set[IndexRequest]) -> None:
-        self._schedule, self._requests = schedule, requests
-        self.steps = (0, 0)
+    per_epoch: int
+    batch_size: int
+    order: Callable[[int], NDArray[np.int64]]
+    kind: Callable[[int], str]
+    part: slice
+    requests: Set[IndexRequest]
+    start: int = 0
+    stop: int = 0
 
     def __iter__(self) -> Iterator[Item]:
-        step, stop = self.steps
-        per_epoch = self._schedule.steps_per_epoch
-        while step < stop:
-            tasks = self._schedule.tasks(*divmod(step, per_epoch))[: stop - step]
-            for task in tasks:
-                yield task, frozenset(self._requests)
-            step += len(tasks)
+        known = -1
+        for step in range(self.start, self.stop):
+            epoch, place = divmod(step, self.per_epoch)
+            if epoch != known:
+                known, order = epoch, self.order(epoch)
+            indices = order[place * self.batch_size :][: self.batch_size][self.part].tolist()
+            yield epoch, self.kind(step), indices, frozenset(self.requests)
 
 
 def _init_worker(worker: int) -> None:

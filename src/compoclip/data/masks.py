@@ -18,10 +18,8 @@ Box = tuple[float, float, float, float]
 class Mask:
     """The hidden parts of a pair.
 
-    Args:
-        words: Of the caption, in lower case, wherever they stand in it.
-        boxes: (left, upper, right, lower) in pixels of the stored image.
-        shown: Whether the boxes are fractions of the visible part of the image instead.
+    words: of the caption, in lower case, wherever they stand in it. boxes: in pixels of the stored
+    image or, if `shown`, as fractions of its visible part.
     """
 
     words: tuple[str, ...] = ()
@@ -56,12 +54,7 @@ class Mask:
             seen = transform.pixels(drawn, stored, crop)[0].numpy() > 127
             rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
             if len(rows):
-                height, width = seen.shape
-                first, last = (columns[0], rows[0]), (columns[-1] + 1, rows[-1] + 1)
-                boxes.append(
-                    (first[0] / width, first[1] / height, last[0] / width, last[1] / height)
-                )
+                (height, width), (top, left) = seen.shape, (rows[0], columns[0])
+                edges = left / width, top / height
+                boxes.append((*edges, (columns[-1] + 1) / width, (rows[-1] + 1) / height))
         return replace(self, boxes=tuple(boxes), shown=True)
-
-
-NOTHING = Mask()

@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError, require
-from compoclip.files import read_json, unreadable
+from compoclip.errors import require
+from compoclip.files import read_json, reading
 
 _NUMBER = re.compile(r"(?:.*_)?(\d{12})(?:\.\w+)?")
 _REMEDY = "pass Karpathy's or COCO's JSON, or a folder of COCO's photos"
@@ -42,52 +41,33 @@ def held_out_photos(path: Path) -> frozenset[int]:
     """
     names: list[str] = []
     if path.is_dir():
-        try:
+        with reading(path):
             names = [n for n in os.listdir(path) if n.rpartition(".")[2].lower() in EXTENSIONS]
-        except OSError as error:
-            raise unreadable(path, error) from None
     else:
         data = read_json(path, damaged="fetch the file again")
         rows: Any = data.get("images") if isinstance(data, dict) else data
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise CompoclipError(f"{path}: no list of photos; {_REMEDY}")
+        good = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+        require(good, path, f"no list of photos; {_REMEDY}")
         splits = any("split" in row for row in rows)
         for number, row in enumerate(rows, 1):
             if splits and row.get("split") != "test":
                 continue
             name = next((row[k] for k in ("file_name", "filename", "image") if k in row), None)
-            if not isinstance(name, str):
-                raise CompoclipError(f"{path}, photo {number}: has no file name; {_REMEDY}")
-            names.append(name)
+            problem = f"has no file name; {_REMEDY}"
+            require(isinstance(name, str), f"{path}, photo {number}", problem)
+            names.append(str(name))
     found = frozenset(n for name in names if (n := coco_number(name)) is not None)
     require(found, path, f"names no photo of COCO; {_REMEDY}")
     return found
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """The samples of a source whose photo is held out.
+def overlap(
+    source: Source, held_out: Mapping[str, frozenset[int]]
+) -> tuple[dict[str, list[str]], int]:
+    """Return the ids of the samples whose photo, or negative photo, is in each held-out set.
 
-    Args:
-        samples: Of the source.
-        unknown: Number of samples without a COCO number in file name or id.
-        by_set: Name of a held-out set -> ids of the samples with a photo of it.
-    """
-
-    samples: int
-    unknown: int
-    by_set: Mapping[str, tuple[str, ...]]
-
-    @property
-    def ids(self) -> list[str]:
-        """Return the ids of all these samples, each once, in order."""
-        return list(dict.fromkeys(id for ids in self.by_set.values() for id in ids))
-
-
-def overlap(source: Source, held_out: Mapping[str, frozenset[int]]) -> Overlap:
-    """Find the samples whose photo, or negative photo, is one of a held-out set.
-
-    source: the samples; images are not read. held_out: name -> numbers of the photos of each set.
+    Also return the number of samples without a COCO number in file name or id. source: images are
+    not read. held_out: name -> numbers of the photos of each set.
     """
     found: dict[str, list[str]] = {name: [] for name in held_out}
     unknown = 0
@@ -99,4 +79,4 @@ def overlap(source: Source, held_out: Mapping[str, frozenset[int]]) -> Overlap:
         for name, photos in held_out.items():
             if not photos.isdisjoint(numbers):
                 found[name].append(sample.id)
-    return Overlap(len(source), unknown, {name: tuple(ids) for name, ids in found.items()})
+    return found, unknown

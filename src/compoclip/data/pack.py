@@ -12,7 +12,7 @@ import io
 import json
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -37,14 +37,14 @@ from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
 from compoclip.data.sources.shards import CAPTION_LIMIT
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError, refuse, require
 from compoclip.files import (
     LOCK,
     only_writer,
     read_json,
     require_writable,
     write_atomically,
-    write_text,
+    write_json,
 )
 from compoclip.version import __version__
 
@@ -88,28 +88,22 @@ class PackSummary:
     bad: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def read(path: Path) -> PackSummary | None:
-        """Read the summary of a shard or pack; return None for an unfinished pack."""
-        value = read_json(path, damaged=_REMEDY)
-        if path.name == RECORD and isinstance(value, dict):
-            if "packed" not in value:
-                return None
-            value = value["packed"]
+    def of(record: Any, path: Path) -> PackSummary:
+        """Return the summary of a shard or pack that a file holds."""
         kinds = get_type_hints(PackSummary)
-        found = fields(value, kinds, str(path), _REMEDY)
+        found = fields(record, kinds, str(path), _REMEDY)
         return PackSummary(**{name: found[name] for name in kinds})
 
     def add(self, other: PackSummary) -> None:
         """Count another part."""
         for name in ("shards", "samples", "scaled", "as_they_were", "size_bytes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.left_out = dict(Counter(self.left_out) + Counter(other.left_out))
-        self.bad |= other.bad
+        self.count(other.left_out)
+        self.bad = dict(sorted((self.bad | other.bad).items()))
 
-    def leave_out(self, reason: str, id: str, error: CompoclipError) -> None:
-        """Count an image that cannot be read."""
-        self.left_out[reason] = self.left_out.get(reason, 0) + 1
-        self.bad[id] = str(error)
+    def count(self, left_out: Mapping[str, int]) -> None:
+        """Count what is left out, by reason."""
+        self.left_out = dict(sorted((Counter(self.left_out) + Counter(left_out)).items()))
 
     def require_good(self, max_bad: int) -> None:
         """Raise CompoclipError for more than `max_bad` images that cannot be read."""
@@ -160,33 +154,29 @@ def pack(
             return finished
         _opened.cache_clear()  # the data may have changed since an earlier pack of this process
         made_from.save(out)
-        write_text(out / RECORD, _json(made_from.values))
-        numbers = range(-(-len(source) // spec.shard_size))
+        write_json(out / RECORD, made_from.values)
+        shards = [_shard(out, n) for n in range(-(-len(source) // spec.shard_size))]
         total, todo = PackSummary(), []
-        for number in numbers:
-            shard, made = _shard(out, number), None
+        for number, shard in enumerate(shards):
             counts = shard.with_suffix(".json")
-            if shard.is_file() and counts.is_file():
-                try:
-                    made = PackSummary.read(counts)
-                except CompoclipError:
-                    note(f"{counts}: damaged; {shard.name} is made again")
-            if made is None:
-                todo.append(number)
-            else:
-                total.add(made)
+            try:
+                if shard.is_file() and counts.is_file():
+                    total.add(PackSummary.of(read_json(counts), counts))
+                    continue
+            except CompoclipError:
+                note(f"{counts}: damaged; {shard.name} is made again")
+            todo.append(number)
         if total.shards:
-            note(f"resuming: {total.shards} of {len(numbers)} shards are there")
+            note(f"resuming: {total.shards} of {len(shards)} shards are there")
         total.require_good(max_bad)
         work = partial(pack_shard, request, out, spec, max_bad)
         for part in track(run(work, todo), "packing", len(todo), "shards"):
             total.add(part)
             total.require_good(max_bad)
-        total.bad = dict(sorted(total.bad.items()))
-        total.left_out = dict(Counter(source.left_out) + Counter(total.left_out))
-        write_text(out / RECORD, _json({**made_from.values, "packed": asdict(total)}))
-        for number in numbers:
-            _shard(out, number).with_suffix(".json").unlink(missing_ok=True)
+        total.count(source.left_out)
+        write_json(out / RECORD, {**made_from.values, "packed": asdict(total)})
+        for shard in shards:
+            shard.with_suffix(".json").unlink(missing_ok=True)
         return total
 
 
@@ -194,13 +184,15 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
     """The whole pack that is in `out`; None without one yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
-        if out.is_dir() and any(each.name not in (LOCK, FILE) for each in out.iterdir()):
-            raise UsageError(f"{out}: already exists and is no pack; choose another --out")
+        other = out.is_dir() and any(each.name not in (LOCK, FILE) for each in out.iterdir())
+        refuse({f"{out}: already exists and is no pack; choose another --out": other})
         return None
-    found = PackSummary.read(path)
+    record = read_json(path, damaged=_REMEDY)
     if differences := Fingerprint.load(out).differences(made_from):
         raise UsageError(f"{out}: holds another pack: {listed(differences)}; choose another --out")
-    return found
+    if not isinstance(record, dict):
+        return PackSummary.of(record, path)  # says what is wrong
+    return PackSummary.of(record["packed"], path) if "packed" in record else None
 
 
 _opened = lru_cache(1)(Request.open)
@@ -227,7 +219,7 @@ def pack_shard(
                     tar.addfile(info, io.BytesIO(content))
                 made.require_good(max_bad)
         made.size_bytes = target.stat().st_size
-        write_text(_shard(out, number).with_suffix(".json"), _json(asdict(made)))
+        write_json(_shard(out, number).with_suffix(".json"), asdict(made))
 
     write_atomically(_shard(out, number), write)
     return made
@@ -237,7 +229,7 @@ def _members(
     sample: Sample, upright: bool, spec: PackSpec, made: PackSummary
 ) -> Iterator[tuple[str, bytes]]:
     """The tar members of a sample: the part of the name after the key, and the bytes."""
-    fields: dict[str, Any] = {
+    row: dict[str, Any] = {
         "id": sample.id,
         "caption": list(sample.captions),
         NEG_CAPTION: list(sample.negatives),
@@ -247,37 +239,35 @@ def _members(
         SCORE: sample.score,
         IMAGE_SCORE: sample.image_score,
     }
-    fields = {name: value for name, value in fields.items() if value not in ([], "", None)}
+    row = {name: value for name, value in row.items() if value not in ([], "", None)}
     made.samples += 1
     negative = sample.negative_image
     if isinstance(negative, Mirrored):  # stored as it is; not at all if it is the sample's image
-        fields[MIRROR] = True
+        row[MIRROR] = True
         negative = None if negative.image == sample.image else negative.image
-
-    def packed(image: Path | bytes) -> tuple[str, bytes]:
-        name = sample.id if isinstance(image, bytes) else ""
-        extension, content = packed_image(image, spec, name, upright)
+    wanted = {"": sample.image, f"{NEG_IMAGE}.": negative}
+    for prefix, image in wanted.items():
+        if image is None or "left_out" in row:
+            continue
+        try:
+            name = sample.id if isinstance(image, bytes) else ""
+            extension, content = packed_image(image, spec, name, upright)
+        except CompoclipError as error:
+            made.bad[f"{sample.id} (negative image)" if prefix else sample.id] = str(error)
+            made.count({NEGATIVE if prefix else IMAGE: 1})
+            if prefix:
+                row.pop(MIRROR, None)
+            else:
+                row["left_out"] = str(error)
+            continue
         made.as_they_were += content is None
         made.scaled += content is not None
         if content is None:
             content = image if isinstance(image, bytes) else image.read_bytes()
-        return extension, content
-
-    try:
-        yield packed(sample.image)
-    except CompoclipError as error:
-        made.leave_out(IMAGE, sample.id, error)
-        fields["left_out"] = str(error)
-    if negative is not None and "left_out" not in fields:
-        try:
-            extension, content = packed(negative)
-            yield f"{NEG_IMAGE}.{extension}", content
-        except CompoclipError as error:
-            fields.pop(MIRROR, None)
-            made.leave_out(NEGATIVE, f"{sample.id} (negative image)", error)
-    text = json.dumps(fields, ensure_ascii=False).encode()
-    if len(text) > CAPTION_LIMIT:
-        raise CompoclipError(f"{sample.id}: {len(text)} bytes of captions; shorten them")
+        yield f"{prefix}{extension}", content
+    text = json.dumps(row, ensure_ascii=False).encode()
+    problem = f"{len(text)} bytes of captions; shorten them"
+    require(len(text) <= CAPTION_LIMIT, sample.id, problem)
     yield "json", text
 
 
@@ -303,7 +293,3 @@ def packed_image(
     rgb = rgb.resize((width, height), Image.Resampling.BICUBIC)
     rgb.save(buffer, "JPEG", quality=spec.quality)
     return "jpg", buffer.getvalue()
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil
 
 import numpy as np
 import torch
@@ -93,20 +93,19 @@ class ImageTransform:
         return left, top, left + w, top + h
 
     def together(self, images: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return (B, 3, H, W) uint8 pixels of images, in shared memory.
+        """Return (B, 3, H, W) uint8 pixels of results of `read` or `pixels_of`.
 
-        images: results of `read`, or of `pixels_of` for whole images.
+        In a worker they are in shared memory, to be sent uncopied.
         """
-        pixels = shared_bytes(len(images), 3, *self.preprocess.size)
+        pixels = torch.empty(len(images), 3, *self.preprocess.size, dtype=torch.uint8)
+        if get_worker_info() is not None and images:
+            pixels.share_memory_()  # type: ignore[no-untyped-call]
         for place, image in zip(pixels, images):
             place.copy_(image)
         return pixels
 
     def pixels(
-        self,
-        image: Image.Image,
-        stored: tuple[int, int],
-        box: tuple[int, int, int, int] | None,
+        self, image: Image.Image, stored: tuple[int, int], box: tuple[int, int, int, int] | None
     ) -> torch.Tensor:
         """Return the pixels of `box`, given in the stored size; the image may be smaller."""
         height, width = self.preprocess.size
@@ -127,16 +126,6 @@ class ImageTransform:
 def pixels_of(image: Image.Image) -> torch.Tensor:
     """Return (3, H, W) uint8 pixels of an RGB image, with the channels last in memory."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
-
-
-def shared_bytes(*shape: int) -> torch.Tensor:
-    """Return an uninitialised uint8 tensor, in a worker in shared memory, to be sent uncopied."""
-    if get_worker_info() is None or not prod(shape):
-        return torch.empty(shape, dtype=torch.uint8)
-    storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(  # type: ignore[no-untyped-call]
-        prod(shape)
-    )
-    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
 def normalised(pixels: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:

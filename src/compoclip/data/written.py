@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from compoclip.data.columns import fields, require_texts
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, refuse, require
 from compoclip.files import read_json
 from compoclip.rewrites.base import Refused, Rewritten, fits_context
 from compoclip.rewrites.units import UNIT_FOIL
@@ -55,9 +55,8 @@ Lists = tuple[Sequence[Any], Sequence[Any]]
 class WrittenLists:
     """Two lists per key, such as a caption, stored compactly.
 
-    Args:
-        rows: Keys and their lists; the lists of one key are joined, without repetitions.
-        entry: The class of the entries; None for texts.
+    The lists of one key are joined, without repetitions. entry: the class of the entries; None for
+    texts.
     """
 
     def __init__(
@@ -95,18 +94,18 @@ def read_written_texts(path: Path) -> WrittenLists:
 
     Raises UsageError without a file, CompoclipError for a malformed one.
     """
-    if path == Path():
-        raise UsageError(
-            "this method needs a file of written texts (where it is composed: "
-            '--set texts.written=FILE) with lines {"caption": ..., "positive": ...}'
-        )
+    wrong = (
+        "this method needs a file of written texts (where it is composed: "
+        '--set texts.written=FILE) with lines {"caption": ..., "positive": ...}'
+    )
+    refuse({wrong: path == Path()})
 
     def rows() -> Iterator[tuple[str, Lists]]:
         kinds = dict.fromkeys(("positive", "negative"), str | list[str] | None)
         for origin, row in read_records(path):
             found = fields(row, {"caption": str, **kinds}, origin, "fix it")
-            if kinds.keys().isdisjoint(row):
-                raise CompoclipError(f'{origin} needs "positive" or "negative"; fix it')
+            there = not kinds.keys().isdisjoint(row)
+            refuse({f'{origin} needs "positive" or "negative"; fix it': not there}, CompoclipError)
             values = (found[kind] for kind in kinds)
             texts = [[value] if isinstance(value, str) else value or [] for value in values]
             require_texts((*texts[0], *texts[1]), origin)
@@ -123,14 +122,12 @@ def read_bags(path: Path) -> WrittenLists:
     Ids are those of the samples, or the same without "#row", so that one file serves tables in any
     order. Raises UsageError without a file, CompoclipError for a malformed one or a repeated id.
     """
-    if path == Path():
-        raise UsageError(
-            "this method needs a bag of sentences for each image: --bags FILE (where it is "
-            "composed: --set texts.bags.file=FILE) with lines "
-            '{"id": ..., "sentences": [...]}, or --bags captions: the other captions of the '
-            "image"
-        )
-
+    wrong = (
+        "this method needs a bag of sentences for each image: --bags FILE (where it is composed: "
+        '--set texts.bags.file=FILE) with lines {"id": ..., "sentences": [...]}, or --bags '
+        "captions: the other captions of the image"
+    )
+    refuse({wrong: path == Path()})
     kinds = {"id": str | int, "sentences": list[str], "negatives": list[str | None] | None}
 
     def rows() -> Iterator[tuple[str, Lists]]:
@@ -138,14 +135,16 @@ def read_bags(path: Path) -> WrittenLists:
         for origin, row in read_records(path):
             found = fields(row, kinds, origin, "fix it")
             id, sentences, negatives = (found[kind] for kind in kinds)
-            if len(negatives or ()) not in (0, len(sentences)):
-                raise CompoclipError(f"{origin}: 'negatives' needs one per sentence; fix it")
+            fits = len(negatives or ()) in (0, len(sentences))
+            require(fits, origin, "'negatives' needs one per sentence; fix it")
             require(str(id) not in ids, origin, f"a second bag {str(id)!r}; remove one")
             ids.add(str(id))
             require_texts((*sentences, *filter(None, negatives or ())), origin)
             pairs = zip(sentences, negatives or [None] * len(sentences))
-            kept = [(text.strip(), (no or "").strip()) for text, no in pairs if text.strip()]
-            yield str(id), ([text for text, _ in kept], [no or None for _, no in kept])
+            kept = [
+                (text.strip(), (no or "").strip() or None) for text, no in pairs if text.strip()
+            ]
+            yield str(id), ([text for text, _ in kept], [no for _, no in kept])
 
     return WrittenLists(rows())
 
@@ -217,8 +216,7 @@ def _relations(units: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
         text = sentence(relation)
         kinds = {"negatives": list[dict[str, object]] | None}
         negatives = fields(relation, kinds, f"{origin}: 'relations'", _REMEDY)["negatives"]
-        # What a negative leaves out is as in the relation.
-        wrong = [sentence({**relation, **each}) for each in negatives or ()]
+        wrong = [sentence({**relation, **each}) for each in negatives or ()]  # what it changes
         parts.append(_part(text, relation["subject"], wrong, origin))
     return parts
 

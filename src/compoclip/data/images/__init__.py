@@ -12,10 +12,10 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,90 +27,17 @@ from compoclip.data.caption_plan import GIVEN
 from compoclip.data.decode import Mirrored, Picture, decode, opened, unmirrored
 from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.kept import KeptFeatures
-from compoclip.data.masks import NOTHING
+from compoclip.data.masks import Mask
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
-from compoclip.data.sources.mixture import WeightedMix
+from compoclip.data.sources.mixture import WeightedMix, permutation
 from compoclip.data.texts import TARGET
 from compoclip.data.transform import ImageTransform
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.files import load_arrays, save_arrays, write_atomically
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
 from compoclip.rewrites.base import rng_for
-
-# --- Which samples make which batch of an epoch, by seed and epoch alone. ---
-
-
-@dataclass(frozen=True)
-class BatchTask:
-    """The samples of one batch, by index in the source; kind: see `Batch`."""
-
-    epoch: int
-    indices: tuple[int, ...]
-    kind: str = "single"
-
-
-@dataclass(frozen=True)
-class RankShare:
-    """This process makes the `rank`-th of `world` equal parts of every batch of `batch_size`."""
-
-    batch_size: int
-    rank: int = 0
-    world: int = 1
-
-    def __post_init__(self) -> None:
-        wrong = f"batch size {self.batch_size} cannot be split over {self.world} processes; change "
-        refuse({f"{wrong}it": self.batch_size < 1 or self.batch_size % self.world}, CompoclipError)
-
-
-class Schedule(Protocol):
-    """The batches of every epoch."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
-        """Return this process's part of the batches of an epoch from `start_step` on."""
-        ...
-
-
-@dataclass(frozen=True)
-class ShuffledSchedule:
-    """A fresh permutation of all samples every epoch; the last incomplete batch is dropped.
-
-    alternate: every other step, counted over all epochs, is "single". mix: selects the samples of
-    an epoch of a mixture.
-    """
-
-    samples: int
-    share: RankShare
-    seed: int
-    kind: str = "single"
-    alternate: bool = False
-    mix: WeightedMix | None = None
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Return the number of full batches in the source."""
-        return self.samples // self.share.batch_size
-
-    def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
-        """Return the batches of an epoch from `start_step` on."""
-        if self.mix is not None:
-            order = self.mix.order(self.seed, epoch)
-        else:
-            bits = rng_for(self.seed, "", epoch, "order").getrandbits(64)
-            order = np.random.Generator(np.random.PCG64(bits)).permutation(self.samples)
-        part = self.share.batch_size // self.share.world
-        tasks = []
-        for step in range(start_step, self.steps_per_epoch):
-            first = step * self.share.batch_size + self.share.rank * part
-            odd = (epoch * self.steps_per_epoch + step) % 2
-            kind = "single" if self.alternate and odd else self.kind
-            tasks.append(BatchTask(epoch, tuple(order[first : first + part].tolist()), kind))
-        return tasks
-
 
 # --- An index over all samples. ---
 
@@ -119,9 +46,7 @@ class ShuffledSchedule:
 class Companions:
     """An index over all samples, built before training, to find the partners of a sample.
 
-    Args:
-        known: (N, ...) int64, one row per sample, defined by the plan; empty if the plan has no
-            index.
+    known: (N, ...) int64, one row per sample, defined by the plan; empty if it has no index.
     """
 
     known: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -134,18 +59,14 @@ class Companions:
 
     @staticmethod
     def kept(
-        path: Path,
-        shape: tuple[int, ...],
-        resume: bool,
-        make: Callable[[], NDArray[np.int64]],
+        path: Path, shape: tuple[int, ...], resume: bool, make: Callable[[], NDArray[np.int64]]
     ) -> Companions:
         """Return the index that an earlier run wrote to `path`, or make and store it."""
         found = load_arrays(path, shape) if resume else None
+        known = make() if found is None else found["known"]
         if found is None:
-            found = {"known": make()}
-            arrays = found
-            write_atomically(path, lambda place: save_arrays(place, arrays, shape))
-        return Companions(found["known"])
+            write_atomically(path, lambda place: save_arrays(place, {"known": known}, shape))
+        return Companions(known)
 
 
 # --- A batch while it is made. ---
@@ -163,9 +84,9 @@ class UnreadableError(Exception):
 class BatchBuilder:
     """Collects the images of a batch and their texts; runs in the workers.
 
-    images: images of the sampled items. added: further images of the plan, which come after them
-    in the batch. skipped: ids of sampled items that are left out. bad: id and reason of images that
-    cannot be read. kept: cached features used instead of photos.
+    kept: cached features used instead of photos. images: images of the sampled items. added:
+    further images of the plan, which come after them in the batch. skipped: ids of sampled items
+    that are left out. bad: id and reason of images that cannot be read.
     """
 
     source: Source
@@ -173,15 +94,15 @@ class BatchBuilder:
     transform: ImageTransform
     seed: int
     companions: Companions
-    epoch: int
-    kind: str
+    epoch: int = 0
+    kind: str = "single"
     kept: KeptFeatures | None = None
-    images: list[_Part] = field(default_factory=list)
-    added: list[_Part] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    bad: list[tuple[str, str]] = field(default_factory=list)
-    counts: PlanCounts = field(default_factory=PlanCounts)
+    images: list[_Part] = field(default_factory=list, init=False)
+    added: list[_Part] = field(default_factory=list, init=False)
+    ids: list[str] = field(default_factory=list, init=False)
+    skipped: list[str] = field(default_factory=list, init=False)
+    bad: list[tuple[str, str]] = field(default_factory=list, init=False)
+    counts: PlanCounts = field(default_factory=PlanCounts, init=False)
 
     def rng(self, key: str, name: str) -> random.Random:
         """Return the random generator of one draw."""
@@ -261,23 +182,22 @@ class BatchBuilder:
     def batch(self, normalisation: tuple[tuple[float, ...], tuple[float, ...]]) -> Batch:
         """Return the finished batch."""
         parts = [*self.images, *self.added]
-        shown = [pixels for pixels, *_ in parts]
-        pair = tuple(pair for *_, pair in parts)
+        shown, _, photos, pair = zip(*parts) if parts else ((),) * 4
         every = [(owner, text) for owner, (_, texts, *_) in enumerate(parts) for text in texts]
         flat = [(owner, text) for owner, text in every if text.rewrite != TARGET]
         targets = {owner: text.text for owner, text in every if text.rewrite == TARGET}
         masks = {owner: text.mask for owner, text in every if text.mask is not None}
-        hides = bool(self.plan.plan.hides)
+        images, hides = range(len(parts)), bool(self.plan.plan.hides)
         block = TextBlock(
             texts=tuple(text.text for _, text in flat),
             owner=tuple(owner for owner, _ in flat),
             role=tuple(text.role for _, text in flat),
             rewrite=tuple(text.rewrite for _, text in flat),
             images=len(parts),
-            photos=tuple(photo for _, _, photo, _ in parts),
+            photos=photos,
             pair=pair if any(each >= 0 for each in pair) else (),
-            targets=tuple(targets.get(owner, "") for owner in range(len(parts))) if targets else (),
-            masks=tuple(masks.get(owner, NOTHING) for owner in range(len(parts))) if hides else (),
+            targets=tuple(targets.get(owner, "") for owner in images) if targets else (),
+            masks=tuple(masks.get(owner, Mask()) for owner in images) if hides else (),
         )
         kept = self.kept.at if self.kept and shown and shown[0].is_floating_point() else ""
         pixels = torch.stack(shown) if kept else self.transform.together(shown)
@@ -325,8 +245,16 @@ def photo_key(image: Picture) -> str:
 
 # --- The plans. ---
 
+Schedule = tuple[int, Callable[[int], NDArray[np.int64]]]
+"""Full batches in an epoch, and epoch -> the samples of these batches (or more) in order."""
+
 Encode = Callable[[torch.Tensor], torch.Tensor]
 """(B, 3, H, W) pixels -> (B, D) image features."""
+
+
+def shuffled(samples: int, mix: WeightedMix | None, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return a fresh permutation of all samples, or the samples that a mixture shows."""
+    return permutation(seed, "", epoch, samples) if mix is None else mix.order(seed, epoch)
 
 
 @dataclass(frozen=True)
@@ -380,9 +308,17 @@ class ImagePlan:
         """
         return Companions()
 
-    def schedule(self, source: Source, share: RankShare, seed: int) -> Schedule:
-        """Return the order of samples. Raises UsageError when they cannot fill a batch."""
-        return ShuffledSchedule(len(source), share, seed, mix=source.mix)
+    def kind(self, step: int) -> str:
+        """Return the kind of the batch of a step, counted over all epochs; see `Batch`."""
+        return "single"
+
+    def schedule(self, source: Source, batch_size: int, seed: int, world: int = 1) -> Schedule:
+        """Return the number of full batches in an epoch, and the order of samples.
+
+        Each of `world` processes makes an equal part of every batch. Raises UsageError when the
+        samples cannot fill a batch.
+        """
+        return len(source) // batch_size, partial(shuffled, len(source), source.mix, seed)
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
         """Add sample number `index` of the source to a batch, with all its images and texts.
@@ -418,10 +354,10 @@ class NegativeImages(ImagePlan):
         return tuple(image for image in (sample.image, sample.negative_image) if image is not None)
 
     def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
-        """Return a plan of the images alone if the data have no negative images."""
+        """Return a plan of the images alone if the data have no further images."""
         if NEGATIVE_IMAGE in brings:
             return self, ""
-        return SINGLE, "the data brings no negative images (column neg_image)"
+        return SINGLE, f"the data brings no {self.name} (column neg_image)"
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
         """Add the sample with its first negative, then the image of that negative."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +24,12 @@ from compoclip.data.images import (
     Companions,
     Encode,
     ImagePlan,
-    RankShare,
-    ShuffledSchedule,
     photo_key,
 )
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import NEIGHBOURS, Sample, Source
+from compoclip.data.sources import Sample, Source
 from compoclip.data.transform import pixels_of
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
 from compoclip.rewrites.base import Refused, fits_context, token_key
@@ -40,6 +37,7 @@ from compoclip.rewrites.cross_swap import NAME as CROSS_SWAP
 from compoclip.rewrites.cross_swap import cross_swap
 from compoclip.rewrites.written import form_objection
 
+FEW_SENTENCES = "sample of fewer than two sentences"
 CLIC_TEXTS = ("clic-2", "clic-3", "clic-4")
 
 
@@ -68,15 +66,17 @@ class Composed(ImagePlan):
         """
         if self.sentences == "never":
             return source
-        kept = [
-            index
+        cut = {
+            index: parts
             for index, captions in enumerate(source.column("captions"))
-            if len(captions) == 1 and len(sentences(captions[0])) > 1
-        ]
-        if 2 * len(kept) <= len(source):
+            if len(captions) == 1 and len(parts := sentences(captions[0])) > 1
+        }
+        if 2 * len(cut) <= len(source):
             return source
         note("long captions: each is cut into sentences, the first of them its main caption")
-        return SentenceSource(source, kept)
+        few = {FEW_SENTENCES: len(source) - len(cut)}
+        description = f"{source.describe()}, cut into sentences"
+        return source.take(np.array([*cut], np.int64), description, few, [*cut.values()])
 
     def shows(self, sample: Sample) -> tuple[Picture, ...]:
         """Return the image if every other step uses single images; composites always differ."""
@@ -93,11 +93,9 @@ class Composed(ImagePlan):
                 note(f"the only {name} image has no partner and is left out of composed batches")
         return found
 
-    def schedule(self, source: Source, share: RankShare, seed: int) -> ShuffledSchedule:
-        """Return all samples, in composites or, in every other step, singly."""
-        return ShuffledSchedule(
-            len(source), share, seed, "composed", self.alternate, mix=source.mix
-        )
+    def kind(self, step: int) -> str:
+        """Return "composed", or "single" in every other step."""
+        return "single" if self.alternate and step % 2 else "composed"
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
         """Add the sample joined with a random one of the same orientation."""
@@ -114,11 +112,8 @@ class Composed(ImagePlan):
         preprocess = batch.transform.preprocess
         landscape = bool(batch.companions.known[index] == LANDSCAPE)
         half = half_of(preprocess.size, landscape)
-        pair = [
-            (batch.whole(each.id, each.image, half), photo_key(each.image))
-            for each in (sample, other)
-        ]
-        (first, _), (second, _) = rng.sample(pair, 2)
+        pair = [batch.whole(each.id, each.image, half) for each in (sample, other)]
+        first, second = rng.sample(pair, 2)
         joined = join_images(
             first,
             second,
@@ -129,7 +124,7 @@ class Composed(ImagePlan):
             fill=preprocess.fill_color,
         )
         texts, counts = pair_texts(batch.plan, sample, other, batch.epoch)
-        photo = "\x1f".join(name for _, name in pair)
+        photo = "\x1f".join(photo_key(each.image) for each in (sample, other))
         batch.put(pixels_of(joined), texts, counts, photo, id=sample.id)
 
     def mean_and_std(
@@ -157,16 +152,15 @@ def join_images(
     """Return an RGB image of `size` (height, width), half of it from each image.
 
     Landscape images are stacked, first on top; others stand side by side, first on the left.
-    layout: "squash" resizes each image to its half; "letterbox" keeps its shape and pads with the
-    grey level `fill`. Raises CompoclipError if the side to cut in half has an odd length.
+    layout: see `Composed`; `fill` is the grey level of padding. Raises CompoclipError if the side
+    to cut in half has an odd length.
     """
     height, width = size
-    if (height if landscape else width) % 2:
-        raise CompoclipError(f"{height} x {width} pixels cannot be cut in half; use an even size")
+    odd = (height if landscape else width) % 2
+    refuse({f"{height} x {width} pixels cannot be halved; use an even size": odd}, CompoclipError)
     half = half_of(size, landscape)
     joined = Image.new("RGB", (width, height))
-    below_or_beside = (0, half[1]) if landscape else (half[0], 0)
-    for image, corner in (first, (0, 0)), (second, below_or_beside):
+    for image, corner in (first, (0, 0)), (second, (width - half[0], height - half[1])):
         if layout == "squash":
             part = image.resize(half, resampling)
         else:
@@ -217,13 +211,13 @@ def pair_texts(
     rng = plan.rng(first.drawn_by, epoch, CROSS_SWAP)
     swapped = cross_swap(plan.parse(mains[0]), plan.parse(mains[1]), rng)
     if isinstance(swapped, Refused):
-        counts.refused[CROSS_SWAP, swapped.reason] += 1
-        return drawn, counts
-    negative = _shuffled([side.text for side in swapped], rng)
-    if token_key(negative) in set(map(token_key, texts)):
-        counts.refused[CROSS_SWAP, EQUALS_POSITIVE] += 1
-    elif not fits_context(negative):
-        counts.refused[CROSS_SWAP, TOO_LONG] += 1
+        why = swapped.reason
+    else:
+        negative = _shuffled([side.text for side in swapped], rng)
+        known = token_key(negative) in set(map(token_key, texts))
+        why = EQUALS_POSITIVE if known else "" if fits_context(negative) else TOO_LONG
+    if why:
+        counts.refused[CROSS_SWAP, why] += 1
     else:
         drawn.append(Drawn(negative, Role.NEGATIVE, CROSS_SWAP))
         counts.count(CROSS_SWAP)
@@ -274,49 +268,3 @@ def orientations(source: Source, threads: int = 8) -> NDArray[np.int64]:
         for start in track(range(0, len(source), _AT_ONCE), "reading image sizes", unit="blocks"):
             found += pool.map(orientation, indices[start : start + _AT_ONCE])
     return np.array(found, np.int64)
-
-
-# --- A source of long captions, cut into sentences. ---
-
-FEW_SENTENCES = "sample of fewer than two sentences"
-
-
-class SentenceSource(Source):
-    """Samples with a long caption, cut into sentences, the first of them the main caption.
-
-    left_out: in addition to the source's, the number of samples of fewer than two sentences.
-    """
-
-    def __init__(self, source: Source, kept: Iterable[int]) -> None:
-        """kept: indices of the samples with long captions."""
-        self._source = source
-        self._kept = np.fromiter(kept, np.int64)
-        few = len(source) - len(self._kept)
-        self.left_out = {**source.left_out, FEW_SENTENCES: few}
-        self.upright = source.upright
-        self.mix = source.mix and source.mix.of(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __getitem__(self, index: int) -> Sample:
-        if not 0 <= index < len(self._kept):
-            raise IndexError(index)
-        sample = self._source[int(self._kept[index])]
-        # Neighbours are numbered in the whole source.
-        return replace(sample, captions=sentences(sample.captions[0]), neighbours=())
-
-    def column(self, name: str) -> Iterable[Any]:
-        """Return a field of every sample, without reading images."""
-        taken = np.zeros(len(self._source), bool)
-        taken[self._kept] = True
-        cells = compress(self._source.column(name), taken)
-        return (sentences(texts[0]) for texts in cells) if name == "captions" else cells
-
-    def brings(self) -> frozenset[str]:
-        """Return the fields of the whole source, without neighbours."""
-        return self._source.brings() - {NEIGHBOURS}
-
-    def describe(self) -> str:
-        """Return the origin of the samples."""
-        return f"{self._source.describe()}, cut into sentences"

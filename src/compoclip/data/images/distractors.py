@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.data.decode import Picture
-from compoclip.data.images import SINGLE, BatchBuilder, Companions, Encode, ImagePlan
+from compoclip.data.images import BatchBuilder, Companions, Encode, ImagePlan, NegativeImages
 from compoclip.data.images.neighbours import Neighbours
-from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
+from compoclip.data.sources import Sample, Source
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
 
 
 @dataclass(frozen=True)
-class Distractors(ImagePlan):
+class Distractors(NegativeImages):
     """A distractor for each image, captioned with the negated caption of the image (CoN-CLIP).
 
     Args:
@@ -26,18 +26,15 @@ class Distractors(ImagePlan):
     mined: bool = False
     among: int = 3
 
-    images_per_sample = 2
+    name = "distractors"
 
     def shows(self, sample: Sample) -> tuple[Picture, ...]:
         """Return the image and its distractor; mined distractors are images of samples."""
-        given = None if self.mined else sample.negative_image
-        return (sample.image,) if given is None else (sample.image, given)
+        return (sample.image,) if self.mined else super().shows(sample)
 
     def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
         """Return a plan of the images alone if the data have no distractors and none are mined."""
-        if self.mined or NEGATIVE_IMAGE in brings:
-            return self, ""
-        return SINGLE, "the data brings no distractors (column neg_image)"
+        return (self, "") if self.mined else super().for_data(brings)
 
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool

@@ -1,16 +1,23 @@
-"""One image with its captions, and the interface of collections of them."""
+"""One image with its captions, and collections of them: rows of one Arrow table."""
 
 from __future__ import annotations
 
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from compoclip.data.decode import Mirrored, Picture
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from compoclip.archives import read_at
+from compoclip.data.decode import Mirrored, Picture, mirrored, unmirrored
 from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
 from compoclip.data.sources.mixture import WeightedMix
 from compoclip.errors import UsageError, require
@@ -56,70 +63,308 @@ class Sample:
         return self.key or self.id
 
 
-class Source(ABC):
-    """A random-access collection of samples, so that any order can be replayed exactly.
+_CHUNK = 1 << 16
+_TEXT, _TEXTS = pa.large_string(), pa.large_list(pa.large_string())
+SCHEMA = pa.schema(
+    [
+        ("id", _TEXT),
+        ("place", pa.int32()),  # which of the places holds the image
+        ("image", _TEXT),  # its name in the place
+        ("captions", _TEXTS),
+        ("negatives", _TEXTS),
+        ("neighbours", pa.large_list(pa.int64())),
+        ("negative_place", pa.int32()),
+        ("negative_image", _TEXT),  # "" for none
+        ("mirror", pa.bool_()),  # the negative image is shown mirrored; without one the image is it
+        ("group", _TEXT),
+        ("score", pa.float64()),
+        ("image_score", pa.float64()),
+        ("positives", _TEXTS),
+    ]
+)
+EMPTY: Mapping[str, Any] = MappingProxyType(
+    {
+        **dict.fromkeys(("captions", "negatives", "positives", "neighbours"), ()),
+        **dict.fromkeys(("id", "image", "negative_image", "group"), ""),
+        **dict.fromkeys(("score", "image_score")),
+        "place": 0,
+        "negative_place": 0,
+        "mirror": False,
+    }
+)
 
-    A custom source has a length, samples by index and a description. The other methods have
-    defaults that read every sample with its image; sources override them to be faster.
 
-    left_out: numbers of captions and samples that the reader left out, by reason. mix: how a
-    mixture of data sets is sampled; other data show every sample once per epoch. upright: whether
-    images are rotated by their EXIF orientation; images of published data sets are not.
+# --- Where images lie. ---
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Images as files below a folder, called by relative path."""
+
+    root: Path
+
+    def __call__(self, image: str) -> Path:
+        return self.root / image
+
+    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
+        """Return the name with what changes when the image does; stat: see `file_stamp`."""
+        return f"{image} {stat(f'{self.root}/{image}')}"
+
+
+@dataclass(frozen=True)
+class ImageColumn:
+    """Images encoded in a column of a table, called by row.
+
+    images: with a `stamp` that changes when any of them does.
     """
 
-    left_out: Mapping[str, int] = MappingProxyType({})
-    mix: WeightedMix | None = None
-    upright: bool = True
+    name: str
+    images: Any
+
+    def __call__(self, image: str) -> bytes:
+        encoded: bytes = self.images(image)
+        return encoded
+
+    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
+        """Return column and row with what changes when the image does."""
+        return f"{self.name}:{image} {self.images.stamp}"
+
+
+@dataclass(frozen=True)
+class ImageShard:
+    """Images that are members of a tar file, called "offset:size"."""
+
+    path: Path
+
+    def __call__(self, image: str) -> bytes:
+        return read_at(self.path, *map(int, image.split(":")))
+
+    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
+        """Return tar file and member with what changes when the file does."""
+        return f"{self.path} {stat(str(self.path))} {image}"
+
+
+@dataclass(frozen=True)
+class GivenImages:
+    """The images of samples, called by number, and those of their negatives, by "-number"."""
+
+    samples: Sequence[Sample]
+
+    def __call__(self, image: str) -> Path | bytes:
+        sample = self.samples[abs(int(image))]
+        picture = sample.negative_image if image.startswith("-") else sample.image
+        assert picture is not None
+        return unmirrored(picture)
+
+    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
+        """Return what changes when the image does."""
+        picture = self(image)
+        if isinstance(picture, Path):
+            return f"{picture} {stat(str(picture))}"
+        return str(zlib.crc32(picture))
+
+
+Place = ImageFolder | ImageColumn | ImageShard | GivenImages
+
+
+# --- The source. ---
+
+
+class Source:
+    """Samples at random, so that any order can be replayed exactly: rows of a table of `SCHEMA`.
+
+    Readers return one; `Source.of` makes one of samples. A mixture is the tables of several, one
+    behind the other, and a selection some rows of one. Texts live in Arrow buffers, not Python
+    objects: millions of captions stay small, and forked workers share them.
+
+    places: what its columns place and negative_place count from 0. left_out: numbers of captions
+    and samples that the reader left out, by reason. made_from: what else a run depends on, by name:
+    of rows, the folder of the images. mix: how a mixture of data sets is sampled; other data show
+    every sample once per epoch. upright: whether images are rotated by their EXIF orientation;
+    images of published data sets are not.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        places: Sequence[Place],
+        description: str,
+        left_out: Mapping[str, int],
+        made_from: Mapping[str, Any],
+        mix: WeightedMix | None = None,
+    ) -> None:
+        self._table, self._places = table, places
+        self._description, self._made_from, self.mix = description, made_from, mix
+        self.upright = True
+        self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
+        self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
+        # Columns without content are not read; one chunk is read faster than several.
+        columns = {name: table[name] for name in SCHEMA.names if _filled(table[name])}
+        self._columns = {k: c.chunk(0) if c.num_chunks == 1 else c for k, c in columns.items()}
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __getitem__(self, index: int, bare: bool = False) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        row = dict(EMPTY)
+        for name, column in self._columns.items():
+            row[name] = column[index].as_py()
+
+        def opened(side: str) -> Path | bytes:
+            place = self._places[row[f"{side}place"]]
+            name = row[f"{side}image"]
+            return b"" if bare and isinstance(place, ImageColumn | ImageShard) else place(name)
+
+        image = opened("")
+        negative: Picture | None = opened("negative_") if row["negative_image"] else None
+        if row["mirror"]:
+            negative = mirrored(image if negative is None else negative)
+        key = ""
+        if self._ends is not None:
+            # Ids, which seed the sampling of texts, are unique in one data set only.
+            key = f"{np.searchsorted(self._ends, index, side='right')}\x1f{row['id']}"
+        cells = {name: row[name] for name in ("id", "group", "score", "image_score")}
+        lists = ("captions", "negatives", "neighbours", "positives")
+        cells |= {name: tuple(row[name]) for name in lists}
+        return Sample(image=image, negative_image=negative, key=key, **cells)
+
+    def bare(self, index: int) -> Sample:
+        """Return the sample without images that lie in no file of their own."""
+        return self.__getitem__(index, True)  # bare
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Yield the cells of a column of `SCHEMA`, without touching the images."""
+        for chunk in self._table.select([name]).to_batches(max_chunksize=_CHUNK):
+            cells = chunk.column(0).to_pylist()
+            yield from map(tuple, cells) if name == "captions" else cells
+
+    def captions(self) -> Iterator[str]:
+        """Yield all captions, in order."""
+        return (caption for captions in self.column("captions") for caption in captions)
+
+    def brings(self) -> frozenset[str]:
+        """Return which of negatives, neighbours, negative_image, group, positives exist."""
+        names = {NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES}.intersection(
+            self._columns
+        )
+        return frozenset(names | ({NEGATIVE_IMAGE} if "mirror" in self._columns else set()))
+
+    def require(self, name: str, needed: str) -> None:
+        """Raise UsageError with the need unless any sample has a field of this name."""
+        require(name in self.brings(), self.describe(), f"brings no {needed}", UsageError)
 
     @property
     def orientation(self) -> Literal["upright", "stored"]:
         """Return "upright" or "stored", for records."""
         return "upright" if self.upright else "stored"
 
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def __getitem__(self, index: int) -> Sample: ...
-
-    @abstractmethod
-    def describe(self) -> str:
-        """Return the origin of the samples, for logs and results."""
-
-    def bare(self, index: int) -> Sample:
-        """Return the sample; an image without a file may be empty bytes."""
-        return self[index]
-
-    def column(self, name: str) -> Iterable[Any]:
-        """Return a field of every sample, in order."""
-        return (getattr(self.bare(index), name) for index in range(len(self)))
-
-    def captions(self) -> Iterable[str]:
-        """Return all captions, in order."""
-        return (caption for captions in self.column("captions") for caption in captions)
-
-    def brings(self) -> frozenset[str]:
-        """Return which of negatives, neighbours, negative_image, group, positives exist."""
-        names = (NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES)
-        return frozenset(name for name in names if any(self.column(name)))
-
-    def require(self, name: str, needed: str) -> None:
-        """Raise UsageError with the need unless any sample has a field of this name."""
-        require(name in self.brings(), self.describe(), f"brings no {needed}", UsageError)
-
     def fingerprint(self) -> Fingerprint:
         """Return a checksum per row of every column, and of the name, size and modification time
-        of every image file, or of the bytes of an image without a file."""
-        samples = [self.bare(index) for index in range(len(self))]
-        columns = {name: [getattr(each, name) for each in samples] for name in ("id", *COLUMNS)}
-        columns["images"] = [_stamp(each.image) for each in samples]
-        columns["negative images"] = [_stamp(each.negative_image) for each in samples]
-        return Fingerprint({}, checksums({"ids": columns.pop("id"), **columns}))
+        of every image file; images in tables count as the table."""
+        stat = cache(file_stamp)
+
+        def stamps(side: str) -> list[str]:
+            cells = zip(*map(self.column, (side, f"{side[:-5]}image")))
+            return [self._places[n].stamp(image, stat) if image else "" for n, image in cells]
+
+        columns = {name: self._table[name] for name in COLUMNS}
+        columns |= {"ids": self._table["id"], "images": stamps("place")}
+        columns["negative images"] = stamps("negative_place")
+        columns["mirrored images"] = ["mirrored" if each else "" for each in self.column("mirror")]
+        return Fingerprint(self._made_from, checksums(columns))
+
+    def describe(self) -> str:
+        """Return where the samples come from, for logs and results."""
+        return self._description
+
+    def take(
+        self,
+        kept: NDArray[np.int64],
+        description: str,
+        left_out: Mapping[str, int],
+        captions: Sequence[Sequence[str]] | None = None,
+    ) -> Source:
+        """Return the samples of some rows, ascending, without neighbours that are left out.
+
+        left_out: counts to add to those of the reader. captions: other ones.
+        """
+        table, _ = renumbered(self._table.take(pa.array(kept)), kept)
+        if captions is not None:
+            table = replaced(table, {"captions": pa.array(captions, _TEXTS)})
+        mix = self.mix and self.mix.of(kept)
+        counts = {**self.left_out, **left_out}
+        source = Source(table, self._places, description, counts, self._made_from, mix)
+        source.upright = self.upright
+        return source
+
+    @staticmethod
+    def of(samples: Sequence[Sample], description: str) -> Source:
+        """Make a source of samples, whose images are asked for when they are shown."""
+        rows = []
+        for index, sample in enumerate(samples):
+            row = {name: getattr(sample, name, EMPTY[name]) for name in SCHEMA.names}
+            row |= {"image": str(index), "mirror": isinstance(sample.negative_image, Mirrored)}
+            row["negative_image"] = "" if sample.negative_image is None else f"-{index}"
+            rows.append(row)
+        table = pa.Table.from_pylist(rows, SCHEMA)
+        return Source(table, [GivenImages(samples)], description, {}, {})
+
+    @staticmethod
+    def mixed(parts: Mapping[str, Source], description: str, mix: WeightedMix) -> Source:
+        """Concatenate several data sets, to be sampled by `mix`."""
+        tables: list[pa.Table] = []
+        places: list[Place] = []
+        first = 0
+        for part in parts.values():
+            names, shift = ("place", "negative_place"), pa.scalar(len(places), pa.int32())
+            table = replaced(part._table, {n: pc.add(part._table[n], shift) for n in names})
+            rows = np.arange(len(part))  # of the part, that are rows of the mixture from `first` on
+            tables.append(renumbered(table, rows, first)[0])
+            places += part._places
+            first += len(part)
+        counts = sum((Counter(part.left_out) for part in parts.values()), Counter())
+        made_from = {name: part._made_from for name, part in parts.items()}
+        table = pa.concat_tables(tables)
+        source = Source(table, places, description, counts, made_from, mix)
+        source.upright = any(part.upright for part in parts.values())
+        return source
 
 
-def _stamp(image: Picture | None) -> str:
-    if isinstance(image, Mirrored):
-        return f"{_stamp(image.image)} mirrored"
-    if isinstance(image, Path):
-        return f"{image} {file_stamp(str(image))}"
-    return str(zlib.crc32(image)) if image else ""
+def _filled(column: pa.ChunkedArray) -> bool:
+    """Return whether any cell of a column holds something: a text, an entry, a number but 0."""
+    if pa.types.is_floating(column.type):
+        return bool(column.null_count < len(column))
+    if pa.types.is_large_list(column.type):
+        column = pc.list_value_length(column)
+    elif pa.types.is_large_string(column.type):
+        column = pc.binary_length(column)
+    return bool(pc.max(column).as_py())
+
+
+def replaced(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    """Return a table with other values in some of its columns."""
+    for name, column in columns.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(name), column)
+    return table
+
+
+def renumbered(table: pa.Table, rows: NDArray[np.int64], first: int = 0) -> tuple[pa.Table, int]:
+    """Replace the row numbers in a table's neighbours by positions; also count unknown numbers.
+
+    rows: the number of every row, ascending. first: the position of the first row. Neighbours that
+    are not in the table, or are the row itself, are left out.
+    """
+    near = table["neighbours"].combine_chunks()
+    numbers = near.flatten().to_numpy()
+    if not len(numbers):
+        return table, 0
+    owner = np.repeat(np.arange(len(near)), pc.list_value_length(near).to_numpy())
+    found = np.minimum(np.searchsorted(rows, numbers), len(rows) - 1)
+    known = rows[found] == numbers
+    good = known & (found != owner)
+    ends = np.cumsum(np.bincount(owner[good], minlength=len(near)))
+    column = pa.LargeListArray.from_arrays(pa.array([0, *ends], pa.int64()), found[good] + first)
+    return replaced(table, {"neighbours": column}), int((~known).sum())

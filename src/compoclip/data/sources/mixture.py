@@ -65,11 +65,9 @@ def mixture_of(spec: str) -> dict[str, float] | None:
 
 @dataclass(frozen=True)
 class WeightedMix:
-    """Samples the epochs of several concatenated data sets.
+    """Samples the epochs of several concatenated data sets, by their sizes and weights.
 
-    Args:
-        sizes: Data set -> its number of samples.
-        weights: Data set -> its weight; weights may have any sum.
+    Weights may have any sum. quotas: samples of each data set in an epoch.
     """
 
     sizes: Mapping[str, int]
@@ -95,7 +93,7 @@ class WeightedMix:
         A sample that is shown for the k-th time in an epoch is its index + (k - 1) * total.
         """
         sizes, total = list(self.sizes.values()), sum(self.sizes.values())
-        turns = self._turns(seed, epoch)
+        turns = _turns(tuple(self.quotas.values()), seed, epoch)
         order = np.empty(total, np.int64)
         first = 0
         for number, (size, quota) in enumerate(zip(sizes, self.quotas.values())):
@@ -103,7 +101,7 @@ class WeightedMix:
             passes = range(begin // size, -(-end // size))
             stream = np.concatenate(
                 [
-                    first + _permutation(seed, f"mixture\x1f{number}", k, size) + repeat * total
+                    first + permutation(seed, f"mixture\x1f{number}", k, size) + repeat * total
                     for repeat, k in enumerate(passes)
                 ]
             )
@@ -114,7 +112,9 @@ class WeightedMix:
 
     def drawn(self, seed: int, epoch: int, samples: int) -> dict[str, int]:
         """Return the number of samples of each data set among the first samples of an epoch."""
-        counts = np.bincount(self._turns(seed, epoch)[:samples], minlength=len(self.sizes))
+        counts = np.bincount(
+            _turns(tuple(self.quotas.values()), seed, epoch)[:samples], minlength=len(self.sizes)
+        )
         return dict(zip(self.sizes, counts.tolist()))
 
     def of(self, kept: NDArray[np.int64]) -> WeightedMix:
@@ -124,17 +124,15 @@ class WeightedMix:
         sizes = np.diff(places, prepend=0).tolist()
         return WeightedMix(dict(zip(self.sizes, sizes)), self.weights)
 
-    def _turns(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The number of the data set of each sample of an epoch."""
-        return _turns(tuple(self.quotas.values()), seed, epoch)
-
 
 @lru_cache(4)
 def _turns(quotas: tuple[int, ...], seed: int, epoch: int) -> NDArray[np.int64]:
+    """The number of the data set of each sample of an epoch."""
     turns = np.repeat(np.arange(len(quotas)), quotas)
-    return turns[_permutation(seed, "mixture", epoch, len(turns))]
+    return turns[permutation(seed, "mixture", epoch, len(turns))]
 
 
-def _permutation(seed: int, key: str, number: int, size: int) -> NDArray[np.int64]:
+def permutation(seed: int, key: str, number: int, size: int) -> NDArray[np.int64]:
+    """Return a permutation of `size` numbers, by seed, key and number alone."""
     bits = rng_for(seed, key, number, "order").getrandbits(64)
     return np.random.Generator(np.random.PCG64(bits)).permutation(size)

@@ -8,9 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+
+from compoclip.data.columns import fields
 from compoclip.data.decode import EXTENSIONS
+from compoclip.data.sources import Source
 from compoclip.data.sources.mixture import WeightedMix, mixture_of
 from compoclip.data.sources.published import (
     KAGGLE_FILE,
@@ -23,7 +27,6 @@ from compoclip.data.sources.published import (
     open_karpathy,
     open_published,
 )
-from compoclip.data.sources.selection import KEY, open_selection
 from compoclip.data.sources.shards import find_shards, open_shards
 from compoclip.data.sources.splits import (
     ALL,
@@ -36,11 +39,11 @@ from compoclip.data.sources.splits import (
     files_of,
     split_of,
 )
-from compoclip.data.sources.table import RowBuilder, TableSource
+from compoclip.data.sources.table import RowBuilder
 from compoclip.data.sources.tables import HUB, STREAM, open_hugging_face, open_table
 from compoclip.data.written import UNIT_CAPTION
 from compoclip.errors import CompoclipError, UsageError, require
-from compoclip.files import read_json
+from compoclip.files import read_json, write_json
 from compoclip.tables import (
     ROW_FILES,
     expand_braces,
@@ -52,7 +55,6 @@ from compoclip.tables import (
 
 # --- A folder of images with caption files next to them. ---
 
-METADATA = ("metadata.jsonl", "captions.jsonl", "metadata.csv", "metadata.parquet")
 NO_IMAGE = "caption file without an image"
 # Kinds of images that are not read: for want of a decoder, or because reading starts a program.
 UNREAD = (
@@ -61,25 +63,17 @@ UNREAD = (
 ) - EXTENSIONS
 
 
-def open_folder(path: Path, asked: Request) -> TableSource:
-    """Open the images below a folder, with captions in one of two forms.
+def open_images(path: Path, split: str | None) -> Source:
+    """Open the images below a folder, with captions in files of the same name.
 
-    A metadata file in the folder (see METADATA; as Hugging Face's imagefolder: columns file_name
-    and text) names the images. Otherwise, each image has its captions in a .txt file of the same
-    name, one per line; links to folders are not followed. Images without captions, images of other
-    kinds and captions without an image are left out and counted. Ids are paths relative to the
-    folder, in sorted order.
+    Each image has its captions in a .txt file of the same name, one per line; links to folders are
+    not followed. Images without captions, images of other kinds and captions without an image are
+    left out and counted. Ids are paths relative to the folder, in sorted order.
 
-    split: of a metadata file as in `open_table`. Otherwise folders such as train and val2014 are
-    splits; by default "train" is read, and other images are counted; "all" reads everything.
-
-    Raises CompoclipError without any captioned image, UsageError for an unknown split.
+    split: folders such as train and val2014 are splits; by default "train" is read, and other
+    images are counted; "all" reads everything. Raises CompoclipError without any captioned image,
+    UsageError for an unknown split.
     """
-    split = asked.split
-    metadata = next((path / name for name in METADATA if (path / name).is_file()), None)
-    if metadata is not None:
-        columns = asked.image_column, asked.caption_column
-        return open_table([metadata], path, *columns, split, quoting=asked.quoting)
     builder = RowBuilder(path, path)
     chosen = Split(split)
     by_split = split is not None or any(
@@ -139,70 +133,7 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `open_source`, by which every process opens the data for itself."""
-
-    spec: str
-    images: Path | None = None
-    image_column: str | None = None
-    caption_column: str | None = None
-    split: str | None = None
-    quoting: bool = True
-    orientation: Orientation | None = None
-    held_out: float = HELD_OUT
-    split_seed: int = 0
-
-    def open(self) -> TableSource:
-        """The source. Raises what `open_source` raises, UsageError without the folder of images."""
-        require_local(self.images or "")
-        if self.images is not None and not self.images.is_dir():
-            raise UsageError(
-                f"{self.images}: no such folder; name the folder of the images with --images"
-            )
-        return open_source(**vars(self))
-
-    def open_held_out(self) -> TableSource:
-        """The source to measure on: unless a split is named, test or else val of the splits that
-        the data name, and everything of data that name none. Raises as `open` does."""
-        if self.split is not None:
-            return self.open()
-        for split in (TEST, VAL):
-            try:
-                _open(replace(self, split=split))
-            except NoUseError:
-                break
-            except UsageError:
-                continue
-            return replace(self, split=split).open()
-        return self.open()
-
-    def refuse(self, kind: str, *names: str) -> None:
-        """Raise UsageError for an option that was given but means nothing to a format."""
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and (name, value) != ("split", ALL):
-                raise NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
-
-    def tables(self, files: Sequence[Path], split: str | None) -> TableSource:
-        """Tables of a published set, of columns that are named, or of any."""
-        columns = self.image_column, self.caption_column
-        if self.quoting and (found := open_published(files, self.images, split, columns)):
-            return _published(found)
-        return open_table(files, self.images, *columns, split, quoting=self.quoting)
-
-
-def open_source(
-    spec: str,
-    *,
-    images: Path | None = None,
-    image_column: str | None = None,
-    caption_column: str | None = None,
-    split: str | None = None,
-    quoting: bool = True,
-    orientation: Orientation | None = None,
-    held_out: float = HELD_OUT,
-    split_seed: int = 0,
-) -> TableSource:
-    """Open the image-text source that a path, brace pattern or folder names; see FORMATS.
+    """Names image-text data; every process opens them for itself.
 
     Args:
         spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`. Options go to the
@@ -223,47 +154,90 @@ def open_source(
             data upright; a mixture upright unless all of its parts are published.
         held_out: The share of the photos in each of val and test, where a hash decides.
         split_seed: Of that hash.
+    """
+
+    spec: str
+    images: Path | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    split: str | None = None
+    quoting: bool = True
+    orientation: Orientation | None = None
+    held_out: float = HELD_OUT
+    split_seed: int = 0
+
+    def open(self) -> Source:
+        """Open the data. Raises as `open_source`, UsageError without the folder of images."""
+        require_local(self.images or "")
+        there = self.images is None or self.images.is_dir()
+        problem = "no such folder; name the folder of the images with --images"
+        require(there, self.images, problem, UsageError)
+        return open_source(**vars(self))
+
+    def open_held_out(self) -> Source:
+        """The source to measure on: unless a split is named, test or else val of the splits that
+        the data name, and everything of data that name none. Raises as `open` does."""
+        for split in (TEST, VAL) if self.split is None else ():
+            try:
+                _open(replace(self, split=split))
+            except NoUseError:
+                break
+            except UsageError:
+                continue
+            return replace(self, split=split).open()
+        return self.open()
+
+    def refuse(self, kind: str, *names: str) -> None:
+        """Raise UsageError for an option that was given but means nothing to a format."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and (name, value) != ("split", ALL):
+                raise NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
+
+
+def open_source(spec: str, **options: Any) -> Source:
+    """Open the image-text source that a path, brace pattern or folder names; see FORMATS.
+
+    Args:
+        spec: The path.
+        **options: The other fields of `Request`.
 
     Raises:
         UsageError: For an unknown format, column or split, an option without use for the format,
             or a path that is not local.
         CompoclipError: For files that are missing or malformed.
     """
-    options = images, image_column, caption_column, split, quoting, None, held_out, split_seed
-    asked = Request(spec, *options)
+    asked = Request(spec, **options)
     try:
         source = _open(asked)
     except NoUseError as error:
-        if error.option != "split" or split not in (TRAIN, VAL, TEST):
+        if error.option != "split" or asked.split not in (TRAIN, VAL, TEST):
             raise
-        source = by_hash(_open(replace(asked, split=None)), split, held_out, split_seed)
-    if orientation is not None:
-        source.upright = orientation == "upright"
+        whole = _open(replace(asked, split=None))
+        source = by_hash(whole, asked.split, asked.held_out, asked.split_seed)
+    if asked.orientation is not None:
+        source.upright = asked.orientation == "upright"
     return source
 
 
-def _open(asked: Request) -> TableSource:
-    spec, images, split = asked.spec, asked.images, asked.split
+def _open(asked: Request) -> Source:
+    spec, split = asked.spec, asked.split
     if (weights := mixture_of(spec)) is not None:
         return _open_mixture(weights, asked)
-    columns = asked.image_column, asked.caption_column
     if spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//"):
-        return open_hugging_face(spec, images, *columns, split)
-    for each in (spec, images or ""):
+        return open_hugging_face(asked)
+    for each in (spec, asked.images or ""):
         require_local(each)
     path = Path(spec)
-    if spec.endswith((".tar", ".tar.gz", ".tgz")) or (
-        path.is_dir() and next(path.glob("*.tar"), None)
-    ):
+    folder = path.is_dir()
+    if spec.endswith((".tar", ".tar.gz", ".tgz")) or (folder and next(path.glob("*.tar"), None)):
         asked.refuse("webdataset shards", "images", "image_column")
-        shards = find_shards(spec)
-        others: Mapping[str, int] = {}
-        if path.is_dir():
-            shards, others = files_of(shards, split, spec)
-        else:
+        if not folder:
             asked.refuse("webdataset shards without their folder", "split")
+        shards = find_shards(spec)
+        shards, others = files_of(shards, split, spec) if folder else (shards, {})
         return _counting(open_shards(shards, asked.caption_column), others)
-    if path.is_dir():
+    if folder:
         return _open_folder(path, asked)
     files = [path] if path.is_file() else [Path(name) for name in expand_braces(spec)]
     missing = next((file for file in files if not file.is_file()), None)
@@ -274,16 +248,16 @@ def _open(asked: Request) -> TableSource:
         )
     require(not missing, missing, "not found; check the path")
     path = files[0]
+    plain = len(files) == 1 and not (asked.image_column or asked.caption_column)
+    bars = plain and has_ending(path, ".csv") and is_bar_header(_first_line(path))
     tabular = has_ending(path, ".csv", ".tsv", *ROW_FILES)
-    if len(files) > 1 and not tabular:
+    if tabular and not bars:
+        return _open_tables(files, asked)
+    if len(files) > 1:
         raise _unknown(spec)
-    plain = len(files) == 1 and has_ending(path, ".csv") and not any(columns)
-    bars = plain and is_bar_header(_first_line(path))
     if bars or (has_ending(path, ".txt") and is_token_line(_first_line(path))):
         asked.refuse("token files", "image_column", "caption_column")
-        return _published(open_flickr8k(path, images, split))
-    if tabular:
-        return asked.tables(files, split)
+        return _published(open_flickr8k(path, asked))
     if not has_ending(path, ".json"):
         raise _unknown(spec)
     asked.refuse("caption JSON", "image_column")
@@ -291,59 +265,71 @@ def _open(asked: Request) -> TableSource:
     first = data[0] if isinstance(data, list) and data else None
     if isinstance(first, dict) and UNIT_CAPTION in first:
         asked.refuse("files of units", "split")
-        return _published(UNITS.read(path, numbered(data, f"{path}, row"), images))
+        return _published(UNITS.read(path, numbered(data, f"{path}, row"), asked.images))
     if isinstance(data, dict) and KEY in data:
         asked.refuse("selections", "images", "caption_column")
         if split not in (None, ALL):  # it may be a part of one already
             raise UsageError(f"{spec}: selections take no --split; leave it out")
-        return open_selection(path, data, open_source)
+        return _open_selection(path, data)
     if isinstance(data, dict) and "annotations" in data:
         asked.refuse("COCO annotations", "split")
-        return _published(open_coco(path, data, images, asked.caption_column))
+        return _published(open_coco(path, data, asked))
     asked.refuse("caption JSON", "caption_column")
-    return _published(open_karpathy(path, data, images, split))
+    return _published(open_karpathy(path, data, asked))
 
 
 def _first_line(path: Path) -> str:
     return next((line for _, line in read_lines(path) if line.strip()), "")
 
 
-def _open_folder(path: Path, asked: Request) -> TableSource:
+def _open_tables(files: Sequence[Path], asked: Request) -> Source:
+    """Open tables of a published set, of columns that are named, or of any."""
+    if asked.quoting and (found := open_published(files, asked)):
+        return _published(found)
+    return open_table(files, asked)
+
+
+METADATA = ("metadata.jsonl", "captions.jsonl", "metadata.csv", "metadata.parquet")
+"""Files that name the images of a folder, as Hugging Face's imagefolder: file_name and text."""
+
+
+def _open_folder(path: Path, asked: Request) -> Source:
     split = asked.split
-    if any((path / name).is_file() for name in METADATA):
-        asked.refuse("image folders", "images")
-        return open_folder(path, asked)
+    for name in METADATA:
+        if (path / name).is_file():
+            asked.refuse("image folders", "images")
+            return open_table([path / name], replace(asked, images=path))
     tables = find_files(path, ROW_FILES)
     if tables:
         # File names decide on the split; rows do if no file is named after one.
         if not any(split_of(file.name) or file.name.startswith(split or "\0") for file in tables):
-            return asked.tables(tables, split)
+            return _open_tables(tables, asked)
         chosen, others = files_of(tables, split, path)
-        return _counting(asked.tables(chosen, ALL), others)
+        return _counting(_open_tables(chosen, replace(asked, split=ALL)), others)
     tokens = sorted(path.glob("*.token.txt"))
     if (path / KAGGLE_FILE).is_file() and is_token_line(_first_line(path / KAGGLE_FILE)):
         tokens.append(path / KAGGLE_FILE)
     if tokens:
-        return _published(open_flickr8k(tokens[0], asked.images, split))
+        return _published(open_flickr8k(tokens[0], asked))
     if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
         kind = "image folders without metadata"
         asked.refuse(kind, "images", "image_column", "caption_column")
-        return open_folder(path, asked)
+        return open_images(path, split)
     raise _unknown(str(path))
 
 
-def _published(source: TableSource) -> TableSource:
+def _published(source: Source) -> Source:
     """A published data set: its images are used as they are stored."""
     source.upright = False
     return source
 
 
-def _open_mixture(weights: Mapping[str, float], asked: Request) -> TableSource:
+def _open_mixture(weights: Mapping[str, float], asked: Request) -> Source:
     """Open several data sets; an option that none of them has a use for is refused."""
     refused: dict[str, list[NoUseError]] = {}
 
-    def opened(spec: str) -> TableSource:
-        options = {**vars(asked), "spec": spec}
+    def opened(spec: str) -> Source:
+        options = {**vars(asked), "spec": spec, "orientation": None}
         while True:
             try:
                 return open_source(**options)
@@ -358,10 +344,10 @@ def _open_mixture(weights: Mapping[str, float], asked: Request) -> TableSource:
     whole = math.fsum(weights.values())
     shares = (f"{weights[name] / whole:.4g} of {part.describe()}" for name, part in parts.items())
     mix = WeightedMix({name: len(part) for name, part in parts.items()}, weights)
-    return TableSource.mixed(parts, " + ".join(shares), mix)
+    return Source.mixed(parts, " + ".join(shares), mix)
 
 
-def _counting(source: TableSource, others: Mapping[str, int]) -> TableSource:
+def _counting(source: Source, others: Mapping[str, int]) -> Source:
     """The source, counting also the files that were left out before it was opened."""
     source.left_out = {**source.left_out, **others}
     return source
@@ -374,3 +360,54 @@ def _unknown(spec: str) -> UsageError:
             "write its training rows as a table once: compoclip data cc-neg"
         )
     return UsageError(f"{spec}: unknown format; known are: {'; '.join(FORMATS)}")
+
+
+# --- A source without some of its samples: a file that names it and the ids to leave out. ---
+#
+#     {"selection_of": {"spec": "/data/trohn", "images": "/data/coco/train2017"},
+#      "without": ["000000391895.jpg#0", ...], "because": "photos of the Karpathy test"}
+
+KEY = "selection_of"
+_OPTIONS: Mapping[str, Any] = {
+    "spec": str,
+    **dict.fromkeys(("images", "image_column", "caption_column", "split"), str | None),
+    "orientation": str | None,
+    "quoting": bool | None,
+    "held_out": float | None,
+    "split_seed": int | None,
+}
+_REMEDY = "write it again: compoclip data audit --kept"
+
+
+def _open_selection(path: Path, data: Mapping[str, Any]) -> Source:
+    """Open what a selection names, without the samples that it leaves out."""
+    without = fields(data, {"without": list[str]}, str(path), _REMEDY)["without"]
+    options = fields(data[KEY], _OPTIONS, str(path), _REMEDY)
+    require(options.keys() == _OPTIONS.keys(), path, f"no selection of a source; {_REMEDY}")
+    named = {name: value for name, value in options.items() if value is not None}
+    if "images" in named:
+        named["images"] = Path(named["images"])
+    itself = Path(named["spec"]).absolute() == path.absolute()
+    require(not itself, path, f"selects from itself; {_REMEDY}", UsageError)
+    source = open_source(**named)
+    left, ids = frozenset(without), list(source.column("id"))
+    if missing := left.difference(ids):
+        raise CompoclipError(
+            f"{path}: leaves out {min(missing)!r:.80}, unknown to {source.describe()}; {_REMEDY}"
+        )
+    kept = np.array([i for i, id in enumerate(ids) if id not in left], np.int64)
+    require(len(kept), path, f"leaves out every sample; {_REMEDY}")
+    because = str(data.get("because") or "sample that the selection leaves out")
+    fewer = len(ids) - len(kept)
+    return source.take(kept, f"{source.describe()} without {fewer} ({path})", {because: fewer})
+
+
+def write_selection(path: Path, asked: Request, without: Sequence[str], because: str) -> None:
+    """Write a file that opens as `asked` without some samples.
+
+    asked: a local path is written in full. without: ids of the samples. because: the reason.
+    """
+    given = {name: value for name, value in vars(asked).items() if value not in (None, True)}
+    named = {**given, "spec": Path(asked.spec)}
+    source = {k: str(v.absolute()) if isinstance(v, Path) else v for k, v in named.items()}
+    write_json(path, {KEY: source, "because": because, "without": list(without)})

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compoclip.archives import EmbeddedImages
 from compoclip.data.columns import (
@@ -25,52 +25,51 @@ from compoclip.data.columns import (
     relative_image,
 )
 from compoclip.data.decode import EXTENSIONS
+from compoclip.data.sources import ImageColumn, Source
 from compoclip.data.sources.splits import ALL, NoUseError, Split, require_one_split
-from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
-from compoclip.data.sources.tables import open_table
+from compoclip.data.sources.table import RowBuilder
+from compoclip.data.sources.tables import columns_of, open_table
 from compoclip.data.written import UNIT_CAPTION
 from compoclip.errors import CompoclipError, UsageError, require
-from compoclip.files import unreadable
+from compoclip.files import reading
 from compoclip.tables import (
-    delimited_header,
     has_ending,
     holds_bytes,
-    opened_parquet,
     read_delimited,
     read_lines,
     read_rows,
 )
+
+if TYPE_CHECKING:
+    from compoclip.data.sources.open import Request
 
 _AGAIN = "fetch the file again"
 
 # --- Tables whose columns have other names. ---
 
 NEGCLIP = ("title", "filepath", "neg_caption")
-TABLES: Mapping[tuple[str, ...], Mapping[str, Any]] = {
-    NEGCLIP: {
-        "image_column": "filepath",
-        "caption_column": "title",
-        "lists": True,
-        "name": "NegCLIP table",
-    },
-    ("image_id", "caption", "negative_caption"): {  # TROHN
-        "image_column": "image_id",
-        "caption_column": "caption",
-        "renamed": {NEG_CAPTION: "negative_caption", NEG_IMAGE: "negative_image"},
-    },
-    ("filename", "caption", "paraphrased", "negation"): {  # SemCLIP
-        "image_column": "filename",
-        "caption_column": "caption",
-        "renamed": {POS_CAPTION: "paraphrased", NEG_CAPTION: "negation"},
-    },
+TABLES: Mapping[tuple[str, ...], tuple[str, str, Mapping[str, Any]]] = {
+    NEGCLIP: ("filepath", "title", {"lists": True, "name": "NegCLIP table"}),
+    ("image_id", "caption", "negative_caption"): (  # TROHN
+        "image_id",
+        "caption",
+        {"renamed": {NEG_CAPTION: "negative_caption", NEG_IMAGE: "negative_image"}},
+    ),
+    ("filename", "caption", "paraphrased", "negation"): (  # SemCLIP
+        "filename",
+        "caption",
+        {"renamed": {POS_CAPTION: "paraphrased", NEG_CAPTION: "negation"}},
+    ),
 }
-"""The columns that tell a published table -> the options of `open_table` that read it."""
+"""The columns of a published table -> its image column, caption column and options of
+`open_table`."""
 
 
 # --- Rows that say their photo, captions and edits under names of their own. ---
 
-_Row = tuple[str, int, Any]  # file and number for messages, the number, and the row
-Made = dict[str, Any]
+_Row = tuple[str, int, Any]
+"""File and number for messages, the number, and the row."""
+_Sample = dict[str, Any]
 """A sample of a row: its photo, captions, extra columns, and what its id ends with."""
 
 
@@ -78,35 +77,39 @@ Made = dict[str, Any]
 class PublishedRows:
     """The columns of a published set.
 
-    Args:
-        name: In descriptions.
-        keys: What every row has, and of which type.
-        samples: The samples of a row, given the row, its number from 1 and its place for messages.
-        numbered: Whether ids end in a number of the row.
+    keys: the columns that every row has, and their types. samples: column of a sample -> column of
+    the row, or pattern of the photo; or a function that returns the samples of a row, given the
+    row, its number from 1 and its place for messages. numbered: whether ids end in a number of the
+    row.
     """
 
     name: str
     keys: Mapping[str, Any]
-    samples: Callable[[Mapping[str, Any], int, str], Iterable[Made]]
+    samples: Mapping[str, str] | Callable[[Mapping[str, Any], int, str], Iterable[_Sample]]
     numbered: bool = True
 
     def read(
         self, path: Path, rows: Iterable[_Row], images: Path | None, more: object = ""
-    ) -> TableSource:
+    ) -> Source:
         """Return the samples of the rows; images: of the photos, by default the file's folder."""
         builder = RowBuilder(path, images if images is not None else path.parent)
         for origin, number, row in rows:
-            for made in self.samples(fields(row, self.keys, origin), number, origin):
+            known = fields(row, self.keys, origin)
+            found: Iterable[_Sample]
+            if callable(self.samples):
+                found = self.samples(known, number, origin)
+            else:
+                columns = {ours: known.get(theirs) for ours, theirs in self.samples.items()}
+                found = [{**columns, "photo": self.samples["photo"].format(**known)}]
+            for made in found:
                 photo = relative_image(made.pop("photo"), builder.root, origin)
                 if other := made.get("negative_image"):
                     made["negative_image"] = relative_image(other, builder.root, origin)
-                end = made.pop("id", builder.rows)
+                id = f"{photo}#{made.pop('id', builder.rows)}" if self.numbered else photo
                 captions = made.pop("captions")
                 texts = captions if isinstance(captions, list) else [captions]
                 extras = {key: value for key, value in made.items() if value}
-                builder.add(
-                    f"{photo}#{end}" if self.numbered else photo, photo, texts, extras, origin
-                )
+                builder.add(id, photo, texts, extras, origin)
         return builder.build(f"{self.name} {path}{more}")
 
 
@@ -115,22 +118,27 @@ def _last(path: str, parts: int = 1) -> str:
     return "/".join(PurePosixPath(path.replace("\\", "/").strip()).parts[-parts:])
 
 
-def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
+def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
+    yield {
+        "photo": "/".join(filter(None, (row["filepath"], row["filename"]))),
+        "captions": [fields(each, {"raw": object}, origin)["raw"] for each in row["sentences"]],
+    }
+
+
+def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
     keys = {"edited_image_path": str, "edited_caption": str}
-    edits = [fields(edit, keys, f"{origin}: an edit") for edit in row["negatives"]]
-    for edit in edits or [{"edited_image_path": "", "edited_caption": ""}]:
-        yield {
-            "photo": row["image_path"],
-            "captions": row["caption"],
-            "negatives": [edit["edited_caption"]] if edits else [],
-            "negative_image": edit["edited_image_path"],
-        }
+    plain = {"photo": row["image_path"], "captions": row["caption"]}
+    for edit in [fields(each, keys, f"{origin}: an edit") for each in row["negatives"]]:
+        negative = {"negatives": [edit["edited_caption"]]}
+        yield {**plain, **negative, "negative_image": edit["edited_image_path"]}
+    if not row["negatives"]:
+        yield plain
 
 
 _SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
 
 
-def _positions(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
+def _positions(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
     mirror = bool(_SIDES.search(row["captions"]))  # else another picture shows the other position
     yield {
         "photo": _last(row["images"]),
@@ -141,119 +149,88 @@ def _positions(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Mad
     }
 
 
-def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
+def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
     plain = {"photo": _last(row["images"]), "captions": row["captions"]}
     pairs = 0
     for kind in (each for each in ("noun", "adj", "rev") if f"{each}_captions" in row):
         names = f"{kind}_captions", f"{kind}_images"
-        caption, image = fields(row, dict.fromkeys(names, str), origin)[names[0]], row[names[1]]
+        known = fields(row, dict.fromkeys(names, str), origin)
+        caption, image = (known[name] for name in names)
         if "nonexistent" not in (caption.strip(), image.strip()):
             pairs += 1
-            yield {
-                **plain,
-                "id": f"{number - 1}/{kind}",
-                "negatives": [caption],
-                "negative_image": _last(image, 2),
-            }
+            edit = {"negatives": [caption], "negative_image": _last(image, 2)}
+            yield {**plain, **edit, "id": f"{number - 1}/{kind}"}
     if not pairs:
         yield {**plain, "id": number - 1}
 
 
-_COUNTERFACTUALS = "Flickr30k-Counterfactuals"
 KARPATHY = PublishedRows(
     "Karpathy JSON",
     {"image": str, "caption": str | list},
-    lambda row, *_: [{"photo": row["image"], "captions": row["caption"]}],
+    {"photo": "{image}", "captions": "caption"},
     numbered=False,
 )
 ORIGINAL = PublishedRows(
     "Karpathy JSON",
     {"filename": str, "split": str, "sentences": list, "filepath": str | None},
-    lambda row, number, origin: [
-        {
-            "photo": "/".join(filter(None, (row["filepath"], row["filename"]))),
-            "captions": [fields(each, {"raw": object}, origin)["raw"] for each in row["sentences"]],
-        }
-    ],
+    _original,
     numbered=False,
 )
 IN_JSON = (
     PublishedRows(
         "DeGLA captions",
         {"image_id": int, "original": str, "enhanced": list[str]},
-        lambda row, *_: [
-            {
-                "photo": f"COCO_train2014_{row['image_id']:012d}.jpg",
-                "captions": row["original"],
-                "negatives": row["enhanced"],
-            }
-        ],
+        {
+            "photo": "COCO_train2014_{image_id:012d}.jpg",
+            "captions": "original",
+            "negatives": "enhanced",
+        },
     ),
     PublishedRows("VisMin edits", {"image_path": str, "caption": str, "negatives": list}, _edits),
 )
 UNITS = PublishedRows(  # CS-CLIP
     "units",
     {UNIT_CAPTION: str, "image_path": str, "swap_negatives": list[str] | None},
-    lambda row, *_: [
-        {
-            "photo": row["image_path"],
-            "captions": row[UNIT_CAPTION],
-            "negatives": [text for text in row["swap_negatives"] or () if text.strip()],
-        }
-    ],
+    {"photo": "{image_path}", "captions": UNIT_CAPTION, "negatives": "swap_negatives"},
 )
-IN_TABLES = (
+_COUNTERFACTUALS = (
+    (("neg_captions", "neg_images"), _positions),
+    *(((f"{kind}_captions",), _attributes) for kind in ("noun", "adj", "rev")),
+)
+IN_TABLES = tuple(
     PublishedRows(
-        _COUNTERFACTUALS,
-        dict.fromkeys(("captions", "images", "neg_captions", "neg_images"), str),
-        _positions,
-    ),
-    *(
-        PublishedRows(
-            _COUNTERFACTUALS,
-            dict.fromkeys(("captions", "images", f"{kind}_captions"), str),
-            _attributes,
-        )
-        for kind in ("noun", "adj", "rev")
-    ),
+        "Flickr30k-Counterfactuals", dict.fromkeys(("captions", "images", *more), str), read
+    )
+    for more, read in _COUNTERFACTUALS
 )
 
 
-def open_published(
-    files: Sequence[Path],
-    images: Path | None,
-    split: str | None,
-    asked: tuple[str | None, str | None],
-) -> TableSource | None:
+def open_published(files: Sequence[Path], asked: Request) -> Source | None:
     """Open tables of one kind that a published training set has; None for other columns.
 
-    images, split: as for `open_table`. asked: the image and caption columns that the user named; a
-    published set is read by its own columns only. Raises CompoclipError for malformed rows,
-    UsageError for a split that does not exist.
+    asked: as for `open_table`; a published set is read by its own columns only. Raises
+    CompoclipError for malformed rows, UsageError for a split that does not exist.
     """
-    names: set[str] = set()
-    if has_ending(files[0], ".parquet"):
-        with opened_parquet(files[0]) as parquet:
-            names = set(parquet.schema_arrow.names)
-    elif has_ending(files[0], ".csv", ".tsv"):
-        names = set(delimited_header(files[0]))
-    for columns, options in TABLES.items():
-        usual = options["image_column"], options["caption_column"]
-        if names >= {*columns} and all(a in (None, u) for a, u in zip(asked, usual)):
-            return open_table(files, images, split=split, **options)
+    tabular = has_ending(files[0], ".parquet", ".csv", ".tsv")
+    names = {*columns_of(files[0])[0]} if tabular else set()
+    for columns, (image, caption, options) in TABLES.items():
+        usual = asked.image_column in (None, image) and asked.caption_column in (None, caption)
+        if usual and names >= {*columns}:
+            named = replace(asked, image_column=image, caption_column=caption)
+            return open_table(files, named, **options)
     vismin = names >= _VISMIN.keys() | {"image"} and has_ending(files[0], ".parquet")
     layout = next((each for each in IN_TABLES if names >= each.keys.keys()), None)
-    if any(asked) or not (vismin or layout):
+    if asked.image_column or asked.caption_column or not (vismin or layout):
         return None
-    require_one_split(files[0], split)
+    require_one_split(files[0], asked.split)
     if layout is None:
-        return _vismin(files, images if images is not None else files[0].parent)
+        return _vismin(files, asked.images if asked.images is not None else files[0].parent)
     read = ((file, each) for file in files for each in read_delimited(file))
     rows = ((f"{file}, row {number}", number, row) for file, (number, row) in read)
-    return layout.read(files[0], rows, images)
+    return layout.read(files[0], rows, asked.images)
 
 
-def open_karpathy(path: Path, data: Any, images: Path | None, split: str | None) -> TableSource:
+def open_karpathy(path: Path, data: Any, asked: Request) -> Source:
     """Open the content of a JSON file with rows of a published set, or of Karpathy's splits.
 
     Karpathy's splits have two forms. The original dataset_*.json: {"images": [{filepath, filename,
@@ -262,31 +239,28 @@ def open_karpathy(path: Path, data: Any, images: Path | None, split: str | None)
     `caption` is a list, or a text with one row per caption; such a file is one split already. Or
     {"photo.jpg": caption or captions}. Ids are the image paths.
 
-    images: the folder the paths are relative to, by default the folder of the file. Raises
-    CompoclipError for a file of another form, UsageError for a split that it does not have.
+    Raises CompoclipError for a file of another form, UsageError for a split that it does not have.
     """
     if isinstance(data, dict) and isinstance(data.get("images"), list):
-        chosen = Split(split)
+        chosen = Split(asked.split)
         rows = [
             (origin, number, row)
             for origin, number, row in numbered(data["images"], f"{path}, image")
             if chosen.takes(fields(row, ORIGINAL.keys, origin)["split"])
         ]
         chosen.require(path)
-        source = ORIGINAL.read(path, rows, images, chosen)
+        source = ORIGINAL.read(path, rows, asked.images, chosen)
         source.left_out = {**source.left_out, **chosen.left_out()}
         return source
-    pictured = isinstance(data, dict) and any(
-        name.rpartition(".")[2].lower() in EXTENSIONS for name in data
-    )
-    if pictured:
+    endings = {name.rpartition(".")[2].lower() for name in data} if isinstance(data, dict) else ()
+    if EXTENSIONS.intersection(endings):
         data = [{"image": image, "caption": texts} for image, texts in data.items()]
     problem = "neither a list of rows nor an object with 'images' or names of images"
     require(isinstance(data, list), path, problem)
-    require_one_split(path, split)
+    require_one_split(path, asked.split)
     first = data[0] if data and isinstance(data[0], dict) else {}
     layout = next((each for each in IN_JSON if first.keys() >= each.keys.keys()), KARPATHY)
-    return layout.read(path, numbered(data, f"{path}, row"), images)
+    return layout.read(path, numbered(data, f"{path}, row"), asked.images)
 
 
 def numbered(rows: Iterable[Any], noun: str) -> Iterator[_Row]:
@@ -300,17 +274,14 @@ NO_SOURCE = "edit whose original is not there"
 _VISMIN = dict.fromkeys(("image_id", "source_image_id", "caption"), str)
 
 
-def _vismin(files: Sequence[Path], root: Path) -> TableSource:
+def _vismin(files: Sequence[Path], root: Path) -> Source:
     """Originals with their edits: a row for every edit, and one for an original without any."""
     for file in files:
-        with opened_parquet(file) as parquet:
-            schema = parquet.schema_arrow
-            names = [*_VISMIN, "image"]
-            fields(dict.fromkeys(schema.names), dict.fromkeys(names, object), str(file))
-            if not holds_bytes(schema.field("image").type):
-                raise CompoclipError(f"{file}: lacks encoded images in column 'image'; {_AGAIN}")
-    embedded = EmbeddedImages(files, "image")
-    builder = RowBuilder(files[0], root, ImageColumn("image", embedded, embedded.stamp))
+        kinds = columns_of(file)[1]
+        fields({**kinds}, dict.fromkeys((*_VISMIN, "image"), object), str(file))
+        problem = f"lacks encoded images in column 'image'; {_AGAIN}"
+        require(holds_bytes(kinds["image"]), file, problem)
+    builder = RowBuilder(files[0], root, ImageColumn("image", EmbeddedImages(files, "image")))
     originals: dict[str, tuple[str, int, str]] = {}
     edits: dict[str, list[tuple[str, str, int]]] = {}
     seen: set[str] = set()
@@ -328,11 +299,7 @@ def _vismin(files: Sequence[Path], root: Path) -> TableSource:
     for id, (origin, place, caption) in originals.items():
         made = edits.pop(id, [])
         for edited, negative, other in made:
-            extras = {
-                "negatives": [negative],
-                "negative_place": 1,
-                "negative_image": str(other),
-            }
+            extras = {"negatives": [negative], "negative_place": 1, "negative_image": str(other)}
             builder.add(f"{id}#{edited}", str(place), [caption], extras, origin, place=1)
         if not made:
             builder.add(id, str(place), [caption], origin=origin, place=1)
@@ -346,52 +313,44 @@ UPDATED = "updated_caption"  # of NegationCLIP's file: the caption names an abse
 NOT_UPDATED = f"annotation without {UPDATED}, of which the caption is taken"
 
 
-def open_coco(
-    path: Path, data: Any, images: Path | None = None, caption_column: str | None = None
-) -> TableSource:
+def open_coco(path: Path, data: Any, asked: Request) -> Source:
     """Open {"images": [{id, file_name}], "annotations": [{image_id, caption}]}: a sample per image.
 
-    Ids are the file names. images: the folder of the photos, by default that of the file.
-    caption_column: keys of an annotation, joined by commas; unless given updated_caption where
-    annotations have it (NegationCLIP's file), and caption for those that lack it. Raises
-    CompoclipError for a file of another form, an image id that occurs twice, or a caption of an
-    unknown image, UsageError for a key that no annotation has.
+    Ids are the file names. The caption column may be keys of an annotation, joined by commas;
+    unless given updated_caption where annotations have it (NegationCLIP's file), and caption for
+    those that lack it. Raises CompoclipError for a file of another form, an image id that occurs
+    twice, or a caption of an unknown image, UsageError for a key that no annotation has.
     """
-    builder = RowBuilder(path, images if images is not None else path.parent)
+
+    def entries(part: str, keys: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        rows = data.get(part)
+        problem = f"lacks {part!r}; are these COCO's caption annotations?"
+        require(isinstance(rows, list), path, problem)
+        for origin, _, entry in numbered(rows, f"{path}, {part}"):
+            yield origin, fields(entry, keys, origin)
+
+    builder = RowBuilder(path, asked.images if asked.images is not None else path.parent)
     captions: dict[Any, tuple[str, str, list[Any]]] = {}
-    for origin, entry in _entries(data, "images", {"id": int | str, "file_name": str}, path):
-        if entry["id"] in captions:
-            raise CompoclipError(f"{origin}: the image id {entry['id']!r} occurs twice; remove one")
-        name = relative_image(entry["file_name"], builder.root, origin)
-        captions[entry["id"]] = (origin, name, [])
-    keys = {"image_id": int | str, "caption": object}
-    entries = list(_entries(data, "annotations", keys, path))
-    found = {key for _, entry in entries for key in entry} | {"caption"}
+    for origin, entry in entries("images", {"id": int | str, "file_name": str}):
+        id = entry["id"]
+        require(id not in captions, origin, f"the image id {id!r} occurs twice; remove one")
+        captions[id] = (origin, relative_image(entry["file_name"], builder.root, origin), [])
+    annotations = list(entries("annotations", {"image_id": int | str, "caption": object}))
+    found = {key for _, entry in annotations for key in entry} | {"caption"}
     names: tuple[str, ...] = (UPDATED,) if UPDATED in found else ("caption",)
-    if caption_column is not None:
-        names = pick_captions(found, caption_column, path)
-    for origin, entry in entries:
-        if entry["image_id"] not in captions:
-            raise CompoclipError(f"{origin}: no image has the id {entry['image_id']!r}; {_AGAIN}")
+    if asked.caption_column is not None:
+        names = pick_captions(found, asked.caption_column, path)
+    for origin, entry in annotations:
+        id = entry["image_id"]
+        require(id in captions, origin, f"no image has the id {id!r}; {_AGAIN}")
         texts = [entry[name] for name in names if entry.get(name)]
-        if caption_column is None and not texts:
+        if asked.caption_column is None and not texts:
             builder.left_out[NOT_UPDATED] += UPDATED in names
             texts = [entry["caption"]]
-        captions[entry["image_id"]][2].extend(texts)
+        captions[id][2].extend(texts)
     for origin, name, texts in captions.values():
         builder.add(name, name, texts, origin=origin)
     return builder.build(f"COCO captions {path}")
-
-
-def _entries(
-    data: Any, part: str, keys: Mapping[str, Any], path: Path
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(file and entry for messages, entry) of a list of the file; entries from 1."""
-    entries = data.get(part) if isinstance(data, dict) else None
-    if not isinstance(entries, list):
-        raise CompoclipError(f"{path}: lacks {part!r}; are these COCO's caption annotations?")
-    for origin, _, entry in numbered(entries, f"{path}, {part}"):
-        yield origin, fields(entry, keys, origin)
 
 
 # --- Flickr8k (and Flickr30k) token files, one caption a line, and Kaggle's captions.txt of
@@ -413,7 +372,7 @@ _FOLDERS = (
 )
 
 
-def open_flickr8k(path: Path, images: Path | None = None, split: str | None = None) -> TableSource:
+def open_flickr8k(path: Path, asked: Request) -> Source:
     """Open lines `name.jpg#k<TAB>caption`, or rows `name.jpg,caption` below `image,caption`.
 
     Or Flickr30k's results.csv: below `image_name| comment_number| comment` lines `name.jpg| k|
@@ -425,27 +384,25 @@ def open_flickr8k(path: Path, images: Path | None = None, split: str | None = No
     CompoclipError for a malformed line and without any photo, UsageError for an unknown split.
     """
     usual = (path.parent / name for name in _FOLDERS if (path.parent / name).is_dir())
-    root = images if images is not None else next(usual, path.parent)
+    root = asked.images if asked.images is not None else next(usual, path.parent)
     captions = _token_file(path)
     builder = RowBuilder(path, root)
-    chosen = Split(split)
-    parts = _parts(path, split, chosen.name)
+    chosen = Split(asked.split)
+    parts = _parts(path, asked.split, chosen.name)
     listed = [name for name, part in (parts or {}).items() if part == chosen.name]
     builder.left_out[NO_CAPTIONS] = sum(name not in captions for name in listed)
-    try:
+    with reading(root):
         present = set(os.listdir(root))
-    except OSError as error:
-        raise unreadable(root, error) from None
     for name, texts in captions.items():
         if not chosen.takes(chosen.name if parts is None else parts.get(name)):
             continue
-        if name not in present:
+        if name in present:
+            builder.add(name, name, texts)
+        else:
             builder.left_out[NO_PHOTO] += 1
-            continue
-        builder.add(name, name, texts)
     builder.left_out.update(chosen.left_out("photo"))
-    if builder.left_out[NO_PHOTO] and not present.intersection(captions):
-        raise CompoclipError(f"{root}: holds none of the photos of {path}; pass --images")
+    some = not builder.left_out[NO_PHOTO] or present.intersection(captions)
+    require(some, root, f"holds none of the photos of {path}; pass --images")
     return builder.build(f"Flickr8k token file {path}{chosen}")
 
 
@@ -455,21 +412,19 @@ def _token_file(path: Path) -> dict[str, list[str]]:
     if next((line for _, line in read_lines(path)), "") == _KAGGLE:
         for number, row in read_delimited(path):
             name = row["image"].strip()
-            if not name or set(name) & set("/\\\0"):
-                raise CompoclipError(f"{path}, row {number}: {name!r} is no photo name; fix it")
+            good = name and not set(name) & set("/\\\0")
+            require(good, f"{path}, row {number}", f"{name!r} is no photo name; fix it")
             captions.setdefault(name, []).append(row["caption"])
         return captions
     form, shown = _LINE, "name.jpg#k<TAB>caption"
     for number, line in read_lines(path):
-        if not line.strip():
-            continue
         if number == 1 and is_bar_header(line):
             form, shown = _BAR_LINE, "name.jpg| k| caption"
-            continue
-        match = form.fullmatch(line)
-        if match is None:
-            raise CompoclipError(f"{path}: line {number} is not {shown!r}; fix the line")
-        captions.setdefault(match.group(1), []).append(match.group(2) or "")
+        elif line.strip():
+            match = form.fullmatch(line)
+            if match is None:
+                raise CompoclipError(f"{path}: line {number} is not {shown!r}; fix the line")
+            captions.setdefault(match[1], []).append(match[2] or "")
     return captions
 
 

@@ -6,21 +6,21 @@ import json
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compoclip.archives import whole_members
+from compoclip.archives import read_at, whole_members
 from compoclip.console import track
 from compoclip.data.columns import EMPTY_CAPTION, NEG_IMAGE, NO_CAPTION, read_extras, usable_texts
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.sources.table import ImageShard, RowBuilder, TableSource, finished, replaced
+from compoclip.data.sources import ImageShard, Source, replaced
+from compoclip.data.sources.table import RowBuilder, finished
 from compoclip.errors import require
 from compoclip.files import (
     cache_paths,
@@ -50,15 +50,17 @@ def sample_key(member: str) -> tuple[str, str]:
 
     Consecutive members that share folder and name up to the first dot are one sample; the rest of
     the name is the kind: "00/17.neg_image.jpg" is "neg_image.jpg" of "00/17". The key of hidden
-    files, such as those that macOS adds, is "".
+    files, such as those that macOS adds, and of names that are no text is "".
     """
+    if not encodable(member):
+        return "", ""
     folder, _, base = member.rpartition("/")
     stem, _, extension = base.partition(".")
     kind = _KINDS.get(extension.lower(), extension)
     return (f"{folder}/{stem}" if folder and stem else stem), kind
 
 
-def grouped(shard: Path, file: IO[bytes]) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
+def grouped(shard: Path) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
     """(key, members) of every sample of a tar, in order.
 
     What belongs to no sample (folders, links, hidden files, names that are no text) is a group with
@@ -68,9 +70,9 @@ def grouped(shard: Path, file: IO[bytes]) -> Iterator[tuple[str, list[tarfile.Ta
     key = ""
     members: list[tarfile.TarInfo] = []
     others: list[tarfile.TarInfo] = []  # since the last member of the sample
-    for member in whole_members(shard, file):
-        named = member.isreg() and member.sparse is None and encodable(member.name)
-        own = sample_key(member.name)[0] if named else ""
+    for member in whole_members(shard):
+        plain = member.isreg() and member.sparse is None
+        own = sample_key(member.name)[0] if plain else ""
         if not own:
             others.append(member)
             continue
@@ -94,15 +96,17 @@ class SampleTexts:
     fields: Any = None
     seen: set[str] = field(default_factory=set)
 
-    def take(self, kind: str, size: int, read: Callable[[], bytes]) -> str | None:
-        """Read a member of the kind "txt" or "json"; returns the reason for leaving it out."""
-        if size > CAPTION_LIMIT:
+    def take(self, shard: Path, kind: str, member: tarfile.TarInfo) -> str | None:
+        """Read a member if it is "txt" or "json"; return the reason for leaving it out."""
+        if kind not in ("txt", "json"):
+            return None
+        if member.size > CAPTION_LIMIT:
             return TOO_LONG
         if kind in self.seen:
             return SECOND
         self.seen.add(kind)
         try:
-            text = read().decode("utf-8-sig")
+            text = read_at(shard, member.offset_data, member.size).decode("utf-8-sig")
             if kind == "json":  # with half characters, which UTF-8 cannot hold, it is damaged
                 self.fields = parse_json(text)
         except ValueError:
@@ -167,37 +171,31 @@ def _scan(shard: Path, caption_key: str | None) -> pa.Table:
     places: dict[str, str] = {}  # of every image, by the name of its member
     spare: list[str] = []  # images of samples that have one already
     samples: list[tuple[str, str, str, SampleTexts]] = []  # key, image, negative image, texts
-    with shard.open("rb") as file:
-        for key, members in grouped(shard, file):
-            image, negative, texts = "", "", SampleTexts()
-            for member in members:
-                if not member.isreg() or member.sparse is not None:
-                    left_out[NOT_A_FILE] += not member.isdir()
-                    continue
-                if not encodable(member.name):
-                    left_out[BAD_NAME] += 1
-                    continue
-                own, kind = sample_key(member.name)
-                kind, name = kind.lower(), os.path.normpath(member.name)
-                if not own:
-                    continue
-                place = f"{member.offset_data}:{member.size}"
-                pictured = kind.rpartition(".")[2] in EXTENSIONS
-                if pictured:
-                    places[name] = place if member.size else ""
-                if kind in EXTENSIONS and image:
-                    spare.append(name)
-                elif kind in EXTENSIONS:
-                    image = place
-                elif kind.startswith(f"{NEG_IMAGE}.") and pictured:
-                    negative = places[name]
-                elif kind in ("txt", "json"):
-                    read = partial(_read, file, member.offset_data, member.size)
-                    reason = texts.take(kind, member.size, read)
-                    if reason is not None:
-                        left_out[reason] += 1
-            if key:
-                samples.append((key, image, negative, texts))
+    for key, members in grouped(shard):
+        image, negative, texts = "", "", SampleTexts()
+        for member in members:
+            if not member.isreg() or member.sparse is not None:
+                left_out[NOT_A_FILE] += not member.isdir()
+                continue
+            own, kind = sample_key(member.name)
+            kind, name = kind.lower(), os.path.normpath(member.name)
+            if not own:
+                left_out[BAD_NAME] += not encodable(member.name)
+                continue
+            place = f"{member.offset_data}:{member.size}"
+            pictured = kind.rpartition(".")[2] in EXTENSIONS
+            if pictured:
+                places[name] = place if member.size else ""
+            if kind in EXTENSIONS and image:
+                spare.append(name)
+            elif kind in EXTENSIONS:
+                image = place
+            elif kind.startswith(f"{NEG_IMAGE}.") and pictured:
+                negative = places[name]
+            elif (reason := texts.take(shard, kind, member)) is not None:
+                left_out[reason] += 1
+        if key:
+            samples.append((key, image, negative, texts))
     named: set[str] = set()
     repeats: Counter[str] = Counter()
     for key, image, negative, texts in samples:
@@ -225,15 +223,10 @@ def _scan(shard: Path, caption_key: str | None) -> pa.Table:
     return table.replace_schema_metadata(meta)
 
 
-def _read(file: IO[bytes], offset: int, size: int) -> bytes:
-    file.seek(offset)
-    return file.read(size)
-
-
 # --- The shards as a source. ---
 
 
-def open_shards(shards: Sequence[Path], caption_key: str | None = None) -> TableSource:
+def open_shards(shards: Sequence[Path], caption_key: str | None = None) -> Source:
     """Index the shards (once; the index is kept for the next run). Ids are "shard.tar/key".
 
     caption_key: name of the caption in .json members; without it .txt members come first, then
@@ -262,7 +255,7 @@ def open_shards(shards: Sequence[Path], caption_key: str | None = None) -> Table
     more = f" and {len(shards) - 1} more" if len(shards) > 1 else ""
     key = f" (captions {caption_key!r})" if caption_key else ""
     description = f"webdataset shards {shards[0]}{more}{key}"
-    places = [ImageShard(shard, name) for shard, name in zip(shards, names)]
+    places = [*map(ImageShard, shards)]
     return finished(pa.concat_tables(tables), places, description, left_out, {}, description)
 
 

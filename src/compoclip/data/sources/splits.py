@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compoclip.data.sources.table import TableSource
+from compoclip.data.sources import Source
 from compoclip.errors import UsageError, refuse
 
 TRAIN, VAL, TEST, ALL = "train", "val", "test", "all"
@@ -104,7 +104,7 @@ def files_of(
     return chosen, split.left_out("file")
 
 
-def by_hash(source: TableSource, split: str, share: float, seed: int) -> TableSource:
+def by_hash(source: Source, split: str, share: float, seed: int) -> Source:
     """Return a split ("train", "val" or "test") of data without splits.
 
     A hash of the seed, the size and the first bytes of a photo's file decides. All rows and copies

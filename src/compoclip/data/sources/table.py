@@ -1,16 +1,9 @@
-"""A source: rows of one Arrow table, and the places that their images lie in.
-
-Every reader returns a `TableSource`; a mixture is the tables of several, one behind the other, and
-a selection some rows of one. Texts live in Arrow buffers, not Python objects: millions of captions
-stay small, and forked workers share them.
-"""
+"""How readers make a source: rows are collected, unusable ones counted, photos joined."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,22 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from compoclip.archives import read_at
 from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, require_texts, usable_texts
-from compoclip.data.decode import Picture, mirrored
-from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
-from compoclip.data.sources import (
-    GROUP,
-    NEGATIVE_IMAGE,
-    NEGATIVES,
-    NEIGHBOURS,
-    POSITIVES,
-    Sample,
-    Source,
-)
-from compoclip.data.sources.mixture import WeightedMix
+from compoclip.data.sources import EMPTY, SCHEMA, ImageFolder, Place, Source, renumbered, replaced
 from compoclip.errors import CompoclipError
 
 EMPTY_NEGATIVE = "empty negative"
@@ -41,271 +21,7 @@ EMPTY_POSITIVE = "empty positive"
 NO_NEIGHBOUR = "similar image that the data has not"
 
 _CHUNK = 1 << 16
-_TEXT, _TEXTS = pa.large_string(), pa.large_list(pa.large_string())
-SCHEMA = pa.schema(
-    [
-        ("id", _TEXT),
-        ("place", pa.int32()),  # which of the places holds the image
-        ("image", _TEXT),  # its name in the place
-        ("captions", _TEXTS),
-        ("negatives", _TEXTS),
-        ("neighbours", pa.large_list(pa.int64())),
-        ("negative_place", pa.int32()),
-        ("negative_image", _TEXT),  # "" for none
-        ("mirror", pa.bool_()),  # the negative image is shown mirrored; without one the image is it
-        ("group", _TEXT),
-        ("score", pa.float64()),
-        ("image_score", pa.float64()),
-        ("positives", _TEXTS),
-    ]
-)
 _WITH_ROWS = SCHEMA.append(pa.field("row", pa.int64()))  # the number that neighbours go by
-
-
-# --- Where images lie. ---
-
-
-@dataclass(frozen=True)
-class ImageFolder:
-    """Images as files below a folder, called by relative path."""
-
-    root: Path
-
-    def __call__(self, image: str) -> Path:
-        return self.root / image
-
-    def stamp(self, image: str) -> str:
-        """Return the name with what changes when the image does."""
-        return f"{image} {file_stamp(f'{self.root}/{image}')}"
-
-
-@dataclass(frozen=True)
-class ImageColumn:
-    """Images encoded in a column of a table, called by row.
-
-    state: a text that changes when any of them does.
-    """
-
-    name: str
-    images: Callable[[str], bytes]
-    state: str
-
-    def __call__(self, image: str) -> bytes:
-        return self.images(image)
-
-    def stamp(self, image: str) -> str:
-        """Return column and row with what changes when the image does."""
-        return f"{self.name}:{image} {self.state}"
-
-
-@dataclass(frozen=True)
-class ImageShard:
-    """Images that are members of a tar file, called "offset:size".
-
-    name: begins the ids of its samples.
-    """
-
-    path: Path
-    name: str
-
-    def __call__(self, image: str) -> bytes:
-        return read_at(self.path, *span(image))
-
-    def stamp(self, image: str) -> str:
-        """Return the tar file with what changes when it does."""
-        return f"{self.path} {file_stamp(str(self.path))}"
-
-
-Place = ImageFolder | ImageColumn | ImageShard
-
-
-def span(image: str) -> tuple[int, int]:
-    """Return the offset and size of a member of a tar file; 0 and 0 for no image."""
-    offset, _, size = (image or "0:0").partition(":")
-    return int(offset), int(size)
-
-
-# --- The source. ---
-
-
-class TableSource(Source):
-    """Samples in the order of the rows of a table.
-
-    Args:
-        table: Of `SCHEMA`.
-        places: What its columns place and negative_place count from 0.
-        description: Where the samples come from.
-        left_out: How many captions and samples the reader left out, by reason.
-        made_from: What else a run depends on, by name: of rows, the folder of the images.
-        mix: How the samples of several data sets are drawn.
-    """
-
-    def __init__(
-        self,
-        table: pa.Table,
-        places: Sequence[Place],
-        description: str,
-        left_out: Mapping[str, int],
-        made_from: Mapping[str, Any],
-        mix: WeightedMix | None = None,
-    ) -> None:
-        self._table, self._places = table, places
-        self._description, self._made_from, self.mix = description, made_from, mix
-        self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
-        self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
-        # Columns without content are not read; one chunk is read faster than several.
-        columns = {name: table[name] for name in SCHEMA.names if _filled(table[name])}
-        self._columns = {k: c.chunk(0) if c.num_chunks == 1 else c for k, c in columns.items()}
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
-
-    def __getitem__(self, index: int, bare: bool = False) -> Sample:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        row = dict(_EMPTY)
-        for name, column in self._columns.items():
-            row[name] = column[index].as_py()
-
-        def opened(place: Place, name: str) -> Path | bytes:
-            return b"" if bare and not isinstance(place, ImageFolder) else place(name)
-
-        image = opened(self._places[row["place"]], row["image"])
-        negative: Picture | None = image if row["mirror"] else None
-        if row["negative_image"]:
-            negative = opened(self._places[row["negative_place"]], row["negative_image"])
-        if negative is not None and row["mirror"]:
-            negative = mirrored(negative)
-        key = ""
-        if self._ends is not None:
-            # Ids, which seed the sampling of texts, are unique in one data set only.
-            key = f"{np.searchsorted(self._ends, index, side='right')}\x1f{row['id']}"
-        return Sample(
-            id=row["id"],
-            image=image,
-            captions=tuple(row["captions"]),
-            negatives=tuple(row["negatives"]),
-            neighbours=tuple(row["neighbours"]),
-            negative_image=negative,
-            group=row["group"],
-            positives=tuple(row["positives"]),
-            score=row["score"],
-            image_score=row["image_score"],
-            key=key,
-        )
-
-    def bare(self, index: int) -> Sample:
-        """Return the sample without images that lie in no file of their own."""
-        return self.__getitem__(index, True)  # bare
-
-    def column(self, name: str) -> Iterator[Any]:
-        """Yield the cells of a column of `SCHEMA`, without touching the images."""
-        for chunk in self._table.select([name]).to_batches(max_chunksize=_CHUNK):
-            cells = chunk.column(0).to_pylist()
-            yield from map(tuple, cells) if name == "captions" else cells
-
-    def brings(self) -> frozenset[str]:
-        """Return the optional columns in which any row has a value, see `Source`."""
-        names = {NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES}.intersection(
-            self._columns
-        )
-        return frozenset(names | ({NEGATIVE_IMAGE} if "mirror" in self._columns else set()))
-
-    def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint, see `Source`; images in tables count as the table."""
-        stamp = cache(lambda place, name: self._places[place].stamp(name) if name else "")
-        names = ("id", "place", "image", "negative_place", "negative_image", "mirror")
-        stamps = []
-        for id, place, image, other, negative, mirror in zip(*map(self.column, names)):
-            shard = self._places[place]
-            if isinstance(shard, ImageShard):
-                whole = str((stamp(place, "tar"), *span(image), *span(negative), mirror))
-                stamps.append((id.removeprefix(f"{shard.name}/"), whole, "", ""))
-            else:
-                sides = stamp(place, image), stamp(other, negative)
-                stamps.append((id, *sides, "mirrored" if mirror else ""))
-        columns = {name: self._table[name] for name in COLUMNS}
-        columns |= zip(("ids", "images", "negative images", "mirrored images"), zip(*stamps))
-        return Fingerprint(self._made_from, checksums(columns))
-
-    def describe(self) -> str:
-        """Return where the samples come from, for logs and results."""
-        return self._description
-
-    def take(
-        self, kept: NDArray[np.int64], description: str, left_out: Mapping[str, int]
-    ) -> TableSource:
-        """Return the samples of some rows, ascending, without neighbours that are left out.
-
-        left_out: counts to add to those of the reader.
-        """
-        table, _ = renumbered(self._table.take(pa.array(kept)), kept)
-        mix = self.mix and self.mix.of(kept)
-        counts = {**self.left_out, **left_out}
-        source = TableSource(table, self._places, description, counts, self._made_from, mix)
-        source.upright = self.upright
-        return source
-
-    @staticmethod
-    def mixed(parts: Mapping[str, TableSource], description: str, mix: WeightedMix) -> TableSource:
-        """Concatenate several data sets, to be sampled by `mix`."""
-        tables: list[pa.Table] = []
-        places: list[Place] = []
-        first = 0
-        for part in parts.values():
-            names, shift = ("place", "negative_place"), pa.scalar(len(places), pa.int32())
-            table = replaced(part._table, {n: pc.add(part._table[n], shift) for n in names})
-            rows = np.arange(len(part))  # of the part, that are rows of the mixture from `first` on
-            tables.append(renumbered(table, rows, first)[0])
-            places += part._places
-            first += len(part)
-        counts = sum((Counter(part.left_out) for part in parts.values()), Counter())
-        made_from = {name: part._made_from for name, part in parts.items()}
-        table = pa.concat_tables(tables)
-        source = TableSource(table, places, description, counts, made_from, mix)
-        source.upright = any(part.upright for part in parts.values())
-        return source
-
-
-def _filled(column: pa.ChunkedArray) -> bool:
-    """Return whether any cell of a column holds something: a text, an entry, a number but 0."""
-    if pa.types.is_floating(column.type):
-        return bool(column.null_count < len(column))
-    if pa.types.is_large_list(column.type):
-        column = pc.list_value_length(column)
-    elif pa.types.is_large_string(column.type):
-        column = pc.binary_length(column)
-    return bool(pc.max(column).as_py())
-
-
-def replaced(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
-    """Return a table with other values in some of its columns."""
-    for name, column in columns.items():
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, table.schema.field(name), column)
-    return table
-
-
-def renumbered(table: pa.Table, rows: NDArray[np.int64], first: int = 0) -> tuple[pa.Table, int]:
-    """Replace the row numbers in a table's neighbours by positions; also count unknown numbers.
-
-    rows: the number of every row, ascending. first: the position of the first row. Neighbours that
-    are not in the table, or are the row itself, are left out.
-    """
-    near = table["neighbours"].combine_chunks()
-    numbers = near.flatten().to_numpy()
-    if not len(numbers):
-        return table, 0
-    owner = np.repeat(np.arange(len(near)), pc.list_value_length(near).to_numpy())
-    found = np.minimum(np.searchsorted(rows, numbers), len(rows) - 1)
-    known = rows[found] == numbers
-    good = known & (found != owner)
-    ends = np.cumsum(np.bincount(owner[good], minlength=len(near)))
-    column = pa.LargeListArray.from_arrays(pa.array([0, *ends], pa.int64()), found[good] + first)
-    return replaced(table, {"neighbours": column}), int((~known).sum())
-
-
-# --- How readers make one. ---
 
 
 class RowBuilder:
@@ -346,7 +62,7 @@ class RowBuilder:
         written as UTF-8.
         """
         kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
-        row = {**_EMPTY, **(extras if kept else {})}
+        row = {**EMPTY, **(extras if kept else {})}
         self._has_extras |= bool(extras) and bool(kept)
         self._captioned += bool(kept)
         row["negatives"] = usable_texts(row["negatives"], EMPTY_NEGATIVE, self.left_out)
@@ -386,7 +102,7 @@ class RowBuilder:
         self.left_out[NO_CAPTION] += table.num_rows - (pc.sum(captioned).as_py() or 0)
         return table.filter(captioned)
 
-    def build(self, description: str) -> TableSource:
+    def build(self, description: str) -> Source:
         """Return the finished source. Raises CompoclipError when no sample is left."""
         table = self.table()
         if table.num_rows < self._captioned:
@@ -402,7 +118,7 @@ def finished(
     left_out: Counter[str],
     made_from: Mapping[str, Any],
     origin: str,
-) -> TableSource:
+) -> Source:
     """Return the source of a table with the number of each row, which neighbours go by.
 
     Raises CompoclipError, beginning with `origin`, when it has no row.
@@ -414,16 +130,4 @@ def finished(
     table, lost = renumbered(table, table["row"].to_numpy())
     left_out[NO_NEIGHBOUR] += lost
     table = table.drop_columns(["row"]).combine_chunks()
-    return TableSource(table, places, description, left_out, made_from)
-
-
-_EMPTY: Mapping[str, Any] = MappingProxyType(
-    {
-        **dict.fromkeys(("captions", "negatives", "positives", "neighbours"), ()),
-        **dict.fromkeys(("id", "image", "negative_image", "group"), ""),
-        **dict.fromkeys(("score", "image_score")),
-        "place": 0,
-        "negative_place": 0,
-        "mirror": False,
-    }
-)
+    return Source(table, places, description, left_out, made_from)

@@ -1,7 +1,7 @@
 """Tables of images and captions: CSV, TSV, JSON lines, Parquet and Hugging Face's data sets.
 
 Of the latter, `hf:NAME/SPLIT`, NAME is a data set of the hub (`owner/name`, with a configuration
-`owner/name:config`), which the `datasets` library downloads once and keeps, or a folder: one that
+`owner/name:config`), which the `datasets` library downloads once and caches, or a folder: one that
 `save_to_disk` wrote, or one that `load_dataset` reads. The table stays in the library's
 memory-mapped files; captions are read once, images when they are shown. Streams are refused: a
 batch is a function of (seed, epoch, step), and a stream can be entered only by reading what came
@@ -10,13 +10,13 @@ before.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compoclip.archives import EmbeddedImages
 from compoclip.data.columns import (
@@ -28,10 +28,11 @@ from compoclip.data.columns import (
     read_extras,
     relative_image,
 )
+from compoclip.data.sources import ImageColumn, Source
 from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, NoUseError, Split
-from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
-from compoclip.errors import CompoclipError, UsageError, pip_install, require
-from compoclip.files import unreadable
+from compoclip.data.sources.table import RowBuilder
+from compoclip.errors import CompoclipError, UsageError, optional, require
+from compoclip.files import reading, reason
 from compoclip.tables import (
     ROW_FILES,
     delimited_header,
@@ -44,57 +45,84 @@ from compoclip.tables import (
     read_rows,
 )
 
+if TYPE_CHECKING:
+    from compoclip.data.sources.open import Request
+
 HUB, STREAM = "hf:", "hf-stream:"
+_Columns = tuple[str, Sequence[str]]
+"""The image column, and the caption columns."""
 
 
 @dataclass
 class _Rows:
     """Turns rows of a table into samples.
 
-    Args:
-        builder: Collects the samples.
-        split: The split to read.
-        renamed: Extra column -> its name in the file, if it has another one.
-        lists: Whether neg_caption must be a list.
-        images: Column of encoded images -> the number of its place, and whether a row has one.
+    renamed: extra column -> its name in the file, if it has another one. lists: whether neg_caption
+    must be a list. images: column of encoded images -> the number of its place, and whether a row
+    has one.
     """
 
     builder: RowBuilder
-    split: Split | None = None
+    split: Split
     renamed: Mapping[str, str] = field(default_factory=dict)
     lists: bool = False
     images: dict[str, tuple[int, Callable[[int], bool]]] = field(default_factory=dict)
     has_splits: bool = False
 
-    def called(self, extra: str) -> str:
-        """Return the name of an extra column in the file."""
-        return self.renamed.get(extra, extra)
+    def held(self, origin: object, kinds: Mapping[str, Any], columns: _Columns) -> list[str]:
+        """Return the columns of encoded images, sorted. Raise UsageError for other kinds."""
+        image, captions = columns
+        names = {image, self.renamed.get(NEG_IMAGE, NEG_IMAGE)}.intersection(kinds)
+        held = sorted(name for name in names if holds_bytes(kinds[name]))
+        if kinds and image not in held and not holds_text(kinds[image]):
+            what = f"column {image!r} holds {kinds[image]}, not image paths or bytes"
+            raise UsageError(f"{origin}: {what}")
+        for name in captions if kinds else ():
+            if name in held or not holds_text(kinds[name], lists=True):
+                what = "images" if holds_bytes(kinds[name]) else kinds[name]
+                raise UsageError(f"{origin}: column {name!r} holds {what}, not captions")
+        return held
+
+    def hold(
+        self, columns: Iterable[str], opened: Callable[[str], EmbeddedImages | _Cells]
+    ) -> None:
+        """Add the places of the columns of encoded images."""
+        for column in columns:
+            images = opened(column)
+            self.builder.places.append(ImageColumn(column, images))
+            other = column == self.renamed.get(NEG_IMAGE, NEG_IMAGE)
+            present = images.present() if other else []
+            self.images[column] = (len(self.builder.places) - 1, present.__getitem__)
+
+    def wanted(self, columns: _Columns) -> set[str]:
+        """Return the columns to read, besides those of encoded images."""
+        extras = (self.renamed.get(extra, extra) for extra in EXTRA_COLUMNS)
+        return {columns[0], *columns[1], COLUMN, *extras}.difference(self.images)
 
     def add(
         self,
         records: Iterable[tuple[str, Mapping[str, Any]]],
-        columns: tuple[str, Sequence[str]],
-        file: str,
+        columns: _Columns,
+        file: object,
         name: str,
     ) -> None:
         """Add rows, each with its place in the file, for messages, and its cells.
 
-        columns: the image column, and the caption columns. file: for messages. name: begins the
-        ids of rows with encoded images.
+        file: for messages. name: begins the ids of rows with encoded images.
         """
         image, captions = columns
         builder, root = self.builder, self.builder.root
-        other = self.called(NEG_IMAGE)
+        other = self.renamed.get(NEG_IMAGE, NEG_IMAGE)
         for place, record in records:
-            self.has_splits |= self.split is not None and COLUMN in record
-            if self.has_splits and self.split:
+            self.has_splits |= COLUMN in record
+            if self.has_splits:
                 part = as_text(record.get(COLUMN))
                 if not self.split.takes(None if part is None else str(part)):
                     builder.rows += 1
                     continue
             row, origin = builder.rows, f"{file}, {place}"
             if self.renamed:
-                own = {extra: record.get(self.called(extra)) for extra in EXTRA_COLUMNS}
+                own = {extra: record.get(self.renamed.get(extra, extra)) for extra in EXTRA_COLUMNS}
                 record = {**record, **own}
             number = 0
             if image in self.images:
@@ -114,73 +142,60 @@ class _Rows:
 
 def open_table(
     files: Sequence[Path],
-    images: Path | None = None,
-    image_column: str | None = None,
-    caption_column: str | None = None,
-    split: str | None = None,
+    asked: Request,
     renamed: Mapping[str, str] = MappingProxyType({}),
-    quoting: bool = True,
     lists: bool = False,
     name: str = "",
-) -> TableSource:
+) -> Source:
     """Open one or several tables of one kind and the same columns, as one source.
 
     The columns that `read_extras` knows are read as well; in Parquet neg_image may hold encoded
     images, too. Ids are "image#row", rows counted from 0 over all files as neg_image does, and
     "FILE, row N" of encoded images.
 
-    files: .csv, .tsv, .jsonl, .jsonl.gz or .parquet. images: the folder that image paths are
-    relative to, by default that of the first file. image_column: of paths; in Parquet also encoded
-    bytes, or a struct with a field `bytes`. caption_column: one name or several joined by commas; a
-    cell holds a caption or a list of them. Columns not named are guessed. split: of a table with a
-    column "split", the rows that are read, see `Split`. renamed: what an extra column is called in
-    the file. lists: neg_caption may be a list only. name: in the description, for a table with its
-    columns.
+    files: .csv, .tsv, .jsonl, .jsonl.gz or .parquet. asked: its image column has paths or, in
+    Parquet, encoded bytes or a struct with a field `bytes`; a cell of a caption column holds a
+    caption or a list of them; its split is that of a column "split". renamed: what an extra column
+    is called in the file. lists: neg_caption may be a list only. name: in the description, for a
+    table with its columns.
 
     Raises UsageError for a column or split that is not there, CompoclipError for a file that is
     missing or malformed, an image path that leaves the folder, or when no sample is left.
     """
-    builder = RowBuilder(files[0], images if images is not None else files[0].parent)
-    rows = _Rows(builder, Split(split), renamed, lists)
-    columns, held = {}, []
-    records: Iterable[tuple[str, Mapping[str, Any]]]
+    first = files[0]
+    builder = RowBuilder(first, asked.images if asked.images is not None else first.parent)
+    rows = _Rows(builder, Split(asked.split), renamed, lists)
+    columns: dict[Path, _Columns] = {}
+    held: list[str] = []
     for file in files:
-        names, kinds = _columns(file, quoting)
-        columns[file] = pick_columns(names, image_column, caption_column, file)
-        found = _held(file, kinds, columns[file], rows)
-        if columns.keys() == {files[0]}:
-            held = found
-        elif found != held:
-            raise CompoclipError(f"{file}: holds images in other columns than {files[0]}")
-    for column in held:
-        embedded = EmbeddedImages(files, column)
-        builder.places.append(ImageColumn(column, embedded, embedded.stamp))
-        present = embedded.present() if column == rows.called(NEG_IMAGE) else []
-        rows.images[column] = (len(builder.places) - 1, present.__getitem__)
+        names, kinds = columns_of(file, asked.quoting)
+        columns[file] = pick_columns(names, asked.image_column, asked.caption_column, file)
+        found = rows.held(file, kinds, columns[file])
+        same = found == held or file == first
+        require(same, file, f"holds images in other columns than {first}")
+        held = found
+    rows.hold(held, partial(EmbeddedImages, files))
     unique = len({file.name for file in files}) == len(files)
     for file in files:
-        wanted = {columns[file][0], *columns[file][1], COLUMN, *map(rows.called, EXTRA_COLUMNS)}
+        records: Iterable[tuple[str, Mapping[str, Any]]]
         if has_ending(file, *ROW_FILES):
-            records = read_rows(file, wanted.difference(held))
+            records = read_rows(file, rows.wanted(columns[file]))
         else:
-            read = read_delimited(file, quoting=quoting)
+            read = read_delimited(file, quoting=asked.quoting)
             records = ((f"row {number}", row) for number, row in read)
-        rows.add(records, columns[file], str(file), f"{file.name if unique else file}, ")
-    chosen = rows.split
-    assert chosen is not None
-    if split not in (None, ALL) and not rows.has_splits:
-        why = f"{files[0]}: tables take no --split without a column {COLUMN!r}"
-        raise NoUseError("split", why)
-    chosen.require(files[0])
-    builder.left_out.update(chosen.left_out())
+        rows.add(records, columns[file], file, f"{file.name if unique else file}, ")
+    if asked.split not in (None, ALL) and not rows.has_splits:
+        raise NoUseError("split", f"{first}: tables take no --split without a column {COLUMN!r}")
+    rows.split.require(first)
+    builder.left_out.update(rows.split.left_out())
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     used = dict.fromkeys(each for image, texts in columns.values() for each in (image, *texts))
-    what = f"table {files[0]}{more} (columns {', '.join(used)}){chosen}"
-    return builder.build(f"{name} {files[0]}" if name else what)
+    what = f"table {first}{more} (columns {', '.join(used)}){rows.split}"
+    return builder.build(f"{name} {first}" if name else what)
 
 
-def _columns(file: Path, quoting: bool) -> tuple[Sequence[str], Mapping[str, Any]]:
-    """The columns of a file, and their kinds where it states them."""
+def columns_of(file: Path, quoting: bool = True) -> tuple[Sequence[str], Mapping[str, Any]]:
+    """Return the columns of a file, and their kinds where it states them."""
     if has_ending(file, ".parquet"):
         with opened_parquet(file) as parquet:
             schema = parquet.schema_arrow
@@ -190,95 +205,58 @@ def _columns(file: Path, quoting: bool) -> tuple[Sequence[str], Mapping[str, Any
     return delimited_header(file, quoting=quoting), {}
 
 
-def _held(
-    file: Path, kinds: Mapping[str, Any], columns: tuple[str, Sequence[str]], rows: _Rows
-) -> list[str]:
-    """The columns of encoded images, sorted. Raises UsageError for a column of another kind."""
-    image, captions = columns
-    names = {image, rows.called(NEG_IMAGE)}.intersection(kinds)
-    held = sorted(name for name in names if holds_bytes(kinds[name]))
-    if kinds and image not in held and not holds_text(kinds[image]):
-        raise UsageError(f"{file}: column {image!r} holds {kinds[image]}, not image paths or bytes")
-    for name in captions if kinds else ():
-        if name in held or not holds_text(kinds[name], lists=True):
-            raise UsageError(f"{file}: column {name!r} holds {kinds[name]}, not captions")
-    return held
-
-
 # --- Data sets of Hugging Face. ---
 
 _AT_ONCE = 1024
-_DICT, _ONE = "dataset_dict.json", "state.json"  # what `save_to_disk` leaves in a folder
 
 
-def open_hugging_face(
-    spec: str,
-    images: Path | None = None,
-    image_column: str | None = None,
-    caption_column: str | None = None,
-    split: str | None = None,
-) -> TableSource:
+def open_hugging_face(asked: Request) -> Source:
     """Open a data set of the `datasets` library, with the columns that tables may have.
 
-    spec: `hf:NAME/SPLIT`; without the split of a folder, `split` or "train" is read. images: the
-    folder of a column of paths. Columns as for `open_table`.
+    asked: its spec is `hf:NAME/SPLIT`; without the split of a folder, `split` or "train" is read.
 
     Raises UsageError for a stream, a name without a split, and a wrong column, CompoclipError when
     the library is not installed or cannot open the data set, and for rows that are malformed.
     """
+    spec, images = asked.spec, asked.images
     if spec.startswith(STREAM):
         name = spec.removeprefix(STREAM)
         raise UsageError(
             f"{spec}: a stream cannot be trained on: its samples have no numbers, which the order "
             f"of batches, --resume and --workers need; {HUB}{name} downloads the split once"
         )
-    data = _loaded(spec, split)
-    names = list(data.column_names)
-    columns = pick_columns(names, image_column, caption_column, Path(spec))
-    held = {name for name in (columns[0], NEG_IMAGE) if name in names and _pictured(data, name)}
-    odd = next((name for name in columns[1] if name in held or _pictured(data, name)), None)
-    require(odd is None, spec, f"column {odd!r} holds images, not captions", UsageError)
+    data = _loaded(spec, asked.split)
+    schema = data.features.arrow_schema
+    columns = pick_columns(schema.names, asked.image_column, asked.caption_column, Path(spec))
+    rows = _Rows(RowBuilder(spec, images if images is not None else Path()), Split(ALL))
+    held = rows.held(spec, dict(zip(schema.names, schema.types)), columns)
     problem = f"column {columns[0]!r} holds paths: say with --images to what folder"
     require(columns[0] in held or images is not None, spec, problem, UsageError)
-    builder = RowBuilder(spec, images if images is not None else Path())
-    rows = _Rows(builder)
-    for name in sorted(held):
-        # The state is that of the data set's files and of all that was done to them.
-        builder.places.append(ImageColumn(name, _Cells(data, name, spec), str(data._fingerprint)))
-        present: list[bool] = []  # of each row, whether it has an image
-        if name == NEG_IMAGE:
-            cells = data.select_columns([name]).with_format("arrow").iter(_AT_ONCE)
-            present = [has for batch in cells for has in batch.column(0).is_valid().to_pylist()]
-        rows.images[name] = (len(builder.places) - 1, present.__getitem__)
-    wanted = [name for name in names if name in {columns[0], *columns[1], *EXTRA_COLUMNS} - held]
-    batches = data.select_columns(wanted or names[:0]).with_format("arrow").iter(_AT_ONCE)
-    cells = (
-        (row for batch in batches for row in batch.to_pylist()) if wanted else repeat({}, len(data))
-    )
-    rows.add(((f"row {n}", each) for n, each in enumerate(cells, 1)), columns, spec, "")
+    rows.hold(held, partial(_Cells, data, spec))
+    wanted = [name for name in schema.names if name in rows.wanted(columns)]
+    batches = data.select_columns(wanted).with_format("arrow").iter(_AT_ONCE) if wanted else ()
+    cells = (row for batch in batches for row in batch.to_pylist())
+    numbered = enumerate(cells if wanted else repeat({}, len(data)), 1)
+    rows.add(((f"row {number}", row) for number, row in numbered), columns, spec, "")
     listed = ", ".join(dict.fromkeys((columns[0], *columns[1])))
-    chosen = f", split {split}" if split else ""
-    return builder.build(f"data set {spec}{chosen} (columns {listed})")
+    chosen = f", split {asked.split}" if asked.split else ""
+    return rows.builder.build(f"data set {spec}{chosen} (columns {listed})")
 
 
 def _loaded(spec: str, split: str | None) -> Any:
     """The data set with its images as they are stored, not decoded."""
-    try:
-        library: Any = importlib.import_module("datasets")
-    except ImportError as error:
-        raise CompoclipError(
-            f"{spec}: needs the datasets package: {pip_install('datasets')}"
-        ) from error
+    library: Any = optional("datasets", "datasets", spec)
     name, config, part = _parts(spec, split)
     shown = False
     try:
         if shown := library.is_progress_bar_enabled():
             library.disable_progress_bars()
-        if (Path(name) / _DICT).is_file() or (Path(name) / _ONE).is_file():
+        # What `save_to_disk` leaves in a folder.
+        if any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")):
             data = library.load_from_disk(name)
             if isinstance(data, Mapping):
-                if part not in data:
-                    raise UsageError(f"{spec}: no split {part!r}; it has: {', '.join(data)}")
+                problem = f"no split {part!r}; it has: {', '.join(data)}"
+                require(part in data, spec, problem, UsageError)
                 data = data[part]
         else:
             data = library.load_dataset(name, config, split=part)
@@ -288,10 +266,9 @@ def _loaded(spec: str, split: str | None) -> Any:
     except CompoclipError:
         raise
     except Exception as error:  # no network, no such name, no such split, a damaged file, ...
-        reason = " ".join(str(error).split())[:300]
         raise CompoclipError(
-            f"{spec}: cannot be opened ({type(error).__name__}: {reason}); check name and split "
-            "(hf:NAME/SPLIT), and the network where it is not downloaded yet"
+            f"{spec}: cannot be opened ({type(error).__name__}: {reason(error)}); check name and "
+            "split (hf:NAME/SPLIT), and the network where it is not downloaded yet"
         ) from error
     finally:
         if shown:
@@ -307,22 +284,23 @@ def _parts(spec: str, split: str | None) -> tuple[str, str | None, str]:
         return rest, None, split or TRAIN
     if not split:
         rest, _, split = rest.rpartition("/")
-        if not rest or not split:
-            raise UsageError(f"{spec}: name data set and split: hf:NAME/SPLIT")
-    name, colon, config = rest.rpartition(":")
-    return (name, config, split) if colon else (rest, None, split)
-
-
-def _pictured(data: Any, column: str) -> bool:
-    feature = data.features[column]
-    return hasattr(feature, "decode") or getattr(feature, "dtype", "").endswith("binary")
+        require(rest and split, spec, "name data set and split: hf:NAME/SPLIT", UsageError)
+    name, _, config = rest.partition(":")
+    return name, config or None, split
 
 
 class _Cells:
     """The images of one column, by row: encoded, however they are stored."""
 
-    def __init__(self, data: Any, column: str, spec: str) -> None:
+    def __init__(self, data: Any, spec: str, column: str) -> None:
         self._rows, self._column, self._spec = data.select_columns([column]), column, spec
+        # The state of the data set's files and of all that was done to them.
+        self.stamp = str(data._fingerprint)
+
+    def present(self) -> list[bool]:
+        """Return for each row whether it has an image."""
+        batches = self._rows.with_format("arrow").iter(_AT_ONCE)
+        return [has for batch in batches for has in batch.column(0).is_valid().to_pylist()]
 
     def __call__(self, image: str) -> bytes:
         """The encoded image of row `image`; no bytes when it has none, which decoding refuses."""
@@ -330,9 +308,6 @@ class _Cells:
         if not isinstance(cell, Mapping):
             return bytes(cell or b"")
         if cell.get("bytes") is None and cell.get("path"):
-            try:
+            with reading(Path(cell["path"]), f"open the data set {self._spec} anew"):
                 return Path(cell["path"]).read_bytes()
-            except OSError as error:
-                remedy = f"open the data set {self._spec} anew"
-                raise unreadable(Path(cell["path"]), error, remedy) from error
         return bytes(cell.get("bytes") or b"")
