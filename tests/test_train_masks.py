@@ -30,12 +30,7 @@ from compoclip.losses.masked import masked_contrast, masked_match
 from compoclip.methods.base import LossTerm, Method, Optim
 from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.macco.hidden import Masks, MaskVectors, boxes_to_patches
-from compoclip.methods.macco.masks import (
-    ConceptFile,
-    MaskPlan,
-    graph_words,
-    rectangle,
-)
+from compoclip.methods.macco.masks import ConceptFile, MaskPlan, graph_words, rectangle
 from compoclip.models.preprocess import Preprocess
 from compoclip.models.work import PassInputs
 from compoclip.ranks import SINGLE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from compoclip.console import counted
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.images import photo_key
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import Source
+from compoclip.data.sources import Sample, Source
 from compoclip.errors import CompoclipError, refuse
 from compoclip.losses.contract import Role
 from compoclip.methods.base import Method
@@ -85,7 +84,7 @@ def require_trainable(source: Source) -> None:
     """Raise CompoclipError for data that no recipe can be trained on, without reading an image:
     none of the images looked for is there, or captions are numbers or names of files.
     """
-    samples = [source.bare(index) for index in _spread(len(source), _FEW)]
+    samples = _spread(source, _FEW)
     data = source.describe()
     files = [sample.image for sample in samples if isinstance(sample.image, Path)]
     if files and not any(file.is_file() for file in files):
@@ -109,7 +108,7 @@ def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
         return
     every = copy(plan)
     every.plan = replace(plan.plan, hn_fraction=1.0)
-    samples = [source.bare(index) for index in _spread(len(source), _FEW)]
+    samples = _spread(source, _FEW)
     epoch = math.ceil(method.optim.epochs)
     drawn = [every.draw(sample, epoch)[0] for sample in samples]
     found = sum(any(text.role is Role.NEGATIVE for text in texts) for texts in drawn)
@@ -161,24 +160,23 @@ def repeated_share(source: Source, main: bool = False) -> float:
     Of more than 4,096 samples as many are counted. main: whether the first caption of a sample is
     always its caption.
     """
-    chosen = _spread(len(source), _MANY)
+    samples = _spread(source, _MANY)
     photos: Counter[str] = Counter()
     texts: defaultdict[str, float] = defaultdict(float)
     within: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for index in chosen:
-        sample = source.bare(index)
+    for index, sample in enumerate(samples):
         photo = photo_key(sample.image) if sample.image else f"\0{index}"
         captions = sample.captions[:1] if main else sample.captions
         photos[photo] += 1
         for text, times in Counter(" ".join(each.lower().split()) for each in captions).items():
-            share = times / len(captions)
-            texts[text] += share
-            within[photo, text] += share
+            texts[text] += times / len(captions)
+            within[photo, text] += times / len(captions)
     pairs: float = sum(n * (n - 1) for n in photos.values())
     pairs += sum(w**2 for w in texts.values()) - sum(w**2 for w in within.values())
-    return pairs / max(1, len(chosen) * (len(chosen) - 1))
+    return pairs / max(1, len(samples) * (len(samples) - 1))
 
 
-def _spread(count: int, most: int) -> Sequence[int]:
-    """At most so many numbers below `count`, evenly apart."""
-    return range(count)[:: max(1, -(-count // most))]
+def _spread(source: Source, most: int) -> list[Sample]:
+    """At most so many samples, evenly apart."""
+    count = len(source)
+    return [source.bare(index) for index in range(count)[:: max(1, -(-count // most))]]
