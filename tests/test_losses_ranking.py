@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import losses_loops as loops
-from compoclip.losses.contract import Features, Layout
-from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
+from compoclip.losses import Features, Layout, RankingLoss, intra_modal_loss
 from losses_oracle import CAPTION, CASES, KINDS, NEGATIVE, features_for, layout_of
 
 ORDER = ["full", "ragged", "one type empty", "no negative", "one negative", "full"]

@@ -23,6 +23,7 @@ from compoclip.models.checkpoint import load_model
 from compoclip.models.preprocess import Preprocess
 from losses_oracle import CASES, features_for, layout_of
 from method_data import arguments, write_world
+from own_files import METHOD
 from train_helpers import FEW
 
 
@@ -309,21 +310,7 @@ def test_a_method_tells_where_paper_and_released_code_differ(
     assert why.startswith("      The formula's;")
 
 
-OWN = '''
-from compoclip.losses import clip_loss
-from compoclip.methods import CaptionPlan, LossTerm, Method, Optim, recipe, variant
-
-@recipe
-def mine(*, weight: float = 1.0, optim: Optim = Optim()) -> Method:
-    """A method of my own.
-
-    Args:
-        weight: Of its loss.
-        optim: Optimiser and schedule.
-    """
-    losses = (LossTerm("clip", clip_loss, weight=weight),)
-    return Method(name="mine", plan=CaptionPlan(), losses=losses, optim=optim)
-'''
+OWN = METHOD.replace("Optim, recipe", "Optim, recipe, variant")
 
 
 def test_a_recipe_in_a_file_of_one_s_own(

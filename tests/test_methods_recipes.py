@@ -18,8 +18,7 @@ from torch.nn.functional import cross_entropy, normalize
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.texts import BagPlan
 from compoclip.errors import UsageError
-from compoclip.losses.contract import Features, Layout, Role
-from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses import Features, Layout, Role, clip_loss, negclip_loss
 from compoclip.methods import fsc_clip, negclip, registry
 from compoclip.methods.base import CaptionPlan, Lora, LossTerm, Method, Optim
 from compoclip.methods.registry import load_recipe, method_names, method_summaries, recipe, variant

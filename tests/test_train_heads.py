@@ -18,8 +18,7 @@ from compoclip.cli.main import main
 from compoclip.data.batch import Batch
 from compoclip.data.texts import TargetPlan
 from compoclip.errors import CompoclipError
-from compoclip.losses.alignment import caption_alignment
-from compoclip.losses.contract import Features, HeadPlan, Layout, TowerSizes
+from compoclip.losses import Features, HeadPlan, Layout, TowerSizes, caption_alignment
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
 from compoclip.methods.read_clip.decoders import (
     END,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.images import Single
@@ -116,7 +117,7 @@ def compo(
             *((paraphrase,) if paraphrased else ()),
         ),
     )
-    calibration = {"gamma": gamma, "beta": beta, "positive_share": positive_share}
+    calibration: Any = {"gamma": gamma, "beta": beta, "positive_share": positive_share}
     # Units, their foils and denials are for their own losses alone.
     kinds = plan.rewrite_names
     if denial_weight > 0:

@@ -305,7 +305,7 @@ class _Run:
         place = f"{settings.device} in {settings.precision}"
         note(f"  trains on {place}; images are read by {readers}")
         if ranks.first:
-            for line in notes(method, source, self.total, settings.mask_duplicates):
+            for line in notes(method, source, self.total):
                 note(line)
         for word, count in self.still.items():
             note(f"  frozen: {word}, {counted(count, 'parameter')}")
