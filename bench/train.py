@@ -191,7 +191,7 @@ def step_rows(
     as_released.state = optimizer.state  # moments are held once
 
     def one(way: Callable[..., StepResult]) -> Callable[[], float]:
-        return lambda: way(encoder, tokenize, method, batch, settings).loss
+        return lambda: way(encoder, tokenize, method, batch, settings).total.item()
 
     def images() -> None:
         encoder.encode_images(batch.normalised(device), patches=True).pooled.sum().backward()  # type: ignore[no-untyped-call]

@@ -304,7 +304,7 @@ def test_hints_name_the_packages_of_an_extra() -> None:
 
 
 def test_what_a_room_exports_exists_and_names_its_arguments() -> None:
-    """Every exported function has `Args:` with all parameters, and `Returns:` or `Yields:`."""
+    """Every exported function has `Args:` with all parameters; `Loss` has those of every loss."""
     wrong = []
     places = {name_of(path): path for path in modules()}
     for module, name in exports():
@@ -316,6 +316,7 @@ def test_what_a_room_exports_exists_and_names_its_arguments() -> None:
             text = ast.get_docstring(node) or ""
             given = node.args
             takes = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            takes = takes[2 if takes[:2] == ["f", "layout"] else 0 :]
             lacking = [each for each in takes if f"\n    {each}: " not in text]
             if lacking or (takes and "Args:\n" not in text):
                 wrong.append(f"{module}.{name}: {', '.join(lacking)}")

@@ -112,24 +112,6 @@ def _other(known: str) -> str:
     return {"text_id": "image_id", "image_id": "text_id"}[known]
 
 
-def test_by_hand() -> None:
-    """Photos 0 and 2 are the same; the captions of 1 and 3 are; a negative equals a caption."""
-    layout = replace(
-        layout_of(
-            [(i, CAPTION, -1) for i in range(4)]
-            + [(0, POSITIVE, 3), (3, NEGATIVE, 0), (1, NEGATIVE, 0)]
-        ),
-        text_id=torch.tensor([70, 50, 90, 50, 20, 20, 10]),
-        image_id=torch.tensor([5, 6, 5, 7]),
-    )
-    assert [row.nonzero().flatten().tolist() for row in _true_pairs(layout)[0]] == [
-        [0, 2, 4, 5],
-        [1, 3],
-        [0, 2, 4, 5],
-        [1, 3],
-    ]
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("near", [-0.3, 0.0, 0.2, 3.0])
 @pytest.mark.parametrize("duplicates", [False, True])
@@ -137,9 +119,7 @@ def test_near_captions_and_images_are_left_out(case: str, near: float, duplicate
     layout = layout_of(CASES[case])
     if duplicates and (layout.text_id is None or layout.image_id is None):
         layout = replace(
-            layout,
-            text_id=torch.arange(layout.owner.numel()),
-            image_id=torch.arange(layout.images),
+            layout, text_id=torch.arange(layout.owner.numel()), image_id=torch.arange(layout.images)
         )
     f = features_for(layout)
     found = masking(negclip_loss, duplicates, near)(f, layout)

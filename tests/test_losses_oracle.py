@@ -16,11 +16,7 @@ import losses_oracle as oracle
 import losses_pairs as of_pairs
 from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.bags import bag_loss, bag_negative_loss
-from compoclip.losses.composite import (
-    composite_contrast_loss,
-    single_negative_loss,
-    unimodal_loss,
-)
+from compoclip.losses.composite import composite_contrast_loss, single_negative_loss, unimodal_loss
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.dimensions import OF_TEACHER, LeadingDimensions

@@ -14,12 +14,7 @@ from torch import Tensor
 from compoclip.losses.contract import Role, normalise
 from compoclip.losses.hard_negative import selective_calibrated_rows
 from compoclip.losses.local import local_similarity, patch_attention
-from compoclip.losses.rows import (
-    by_owner,
-    caption_index,
-    hard_negative_rows,
-    missing_negatives,
-)
+from compoclip.losses.rows import RowIndex, by_owner, captions, hard_negatives, missing
 from losses_oracle import CASES, KINDS, caption_of, layout_of, missing_of, negatives_of
 
 TEXT = st.tuples(
@@ -35,12 +30,12 @@ def test_rows_equal_loop(texts: list[tuple[int, Role, int]], shuffle) -> None:  
     texts = [*texts, *((i, Role.CAPTION, -1) for i in range(4))]
     shuffle.shuffle(texts)
     layout = layout_of(texts)
-    rows = hard_negative_rows(layout)
+    rows = RowIndex(*layout.indices(hard_negatives))
     index = rows.spread(rows.texts)
     for i in range(4):
         caption, negatives = caption_of(layout, i), negatives_of(layout, i)
-        assert caption_index(layout)[i] == caption
-        assert missing_negatives(layout, KINDS)[i] == missing_of(layout, i)
+        assert layout.indices(captions)[0][i] == caption
+        assert layout.indices(missing, KINDS)[0][i] == missing_of(layout, i)
         expected = [caption, *negatives] if negatives else []
         assert index[i][rows.valid[i]].tolist() == expected
     width = max(len(negatives_of(layout, i)) for i in range(4))

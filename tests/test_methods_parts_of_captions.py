@@ -6,16 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from compoclip.data.sources.open import open_source
-from compoclip.data.texts import PhrasePlan
 from compoclip.errors import UsageError
-from compoclip.losses.contrastive import clip_loss, negclip_loss
-from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
-from compoclip.losses.rows import select_texts
 from compoclip.losses.units import unit_loss
-from compoclip.methods.c2lip import c2lip
 from compoclip.methods.cs_clip import cs_clip
 from losses_oracle import CAPTION, NEGATIVE, POSITIVE, features_for, layout_of
 from train_helpers import write_data
@@ -34,19 +28,6 @@ FEATURES = features_for(LAYOUT)
 def value(method: Any, name: str) -> float:
     (term,) = [term for term in method.losses if term.name == name]
     return float(term.loss(FEATURES, LAYOUT).detach())
-
-
-def test_cs_clip_is_the_sum_of_the_paper() -> None:
-    method = cs_clip()
-    assert [(term.name, term.weight) for term in method.losses] == [("negclip", 1.0), ("unit", 0.5)]
-    assert (method.optim.epochs, method.optim.batch_size, method.optim.lr) == (5, 256, 5e-6)
-    # The foils of units are no columns of the captions' contrast.
-    whole = layout_of(TEXTS[:6], KINDS)
-    alone = negclip_loss(FEATURES, LAYOUT).item()
-    term, _ = method.losses
-    part = select_texts(FEATURES, torch.arange(6))
-    assert term.loss(FEATURES, LAYOUT).item() == pytest.approx(negclip_loss(part, whole).item())
-    assert term.loss(FEATURES, LAYOUT).item() != pytest.approx(alone)
 
 
 def test_switches_of_cs_clip_reach_the_loss() -> None:
@@ -68,24 +49,3 @@ def test_foil_captions_of_the_data_come_first(tmp_path: Path) -> None:
     cs_clip().plan.require(source)
     with pytest.raises(UsageError, match="brings no negatives"):
         cs_clip(negatives="given").plan.require(source)
-
-
-def test_c2lip_is_the_sum_of_the_paper() -> None:
-    method = c2lip()
-    assert [(term.name, term.weight) for term in method.losses] == [
-        ("clip", 1.0),
-        ("phrase", 1.0),
-        ("patch_phrase", 0.01),
-    ]
-    assert (method.optim.batch_size, method.optim.lr, method.plan.texts) == (
-        768,
-        1e-5,
-        (PhrasePlan(6),),
-    )
-    assert (method.needs_patches, method.needs_local) == (True, False)
-    assert value(method, "clip") == pytest.approx(clip_loss(FEATURES, LAYOUT).item())
-    for name, loss in (("phrase", phrase_loss), ("patch_phrase", patch_phrase_loss)):
-        expected = loss(FEATURES, LAYOUT, "noun-phrase").item()
-        assert value(method, name) == pytest.approx(expected)
-    assert not c2lip(patch_weight=0.0).needs_patches
-    assert not any(kind.endswith("foil") for kind in method.kinds)

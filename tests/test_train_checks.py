@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from compoclip.cli.main import main
-from compoclip.data.sources import Sample, Source
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
-from compoclip.training.checks import repeated_share
 from train_helpers import FEW as FEW_MERGES
 from train_helpers import write_config
 
@@ -85,16 +82,6 @@ def test_data_that_no_run_can_use_is_named(
 NOTED: dict[str, tuple[list[str], list[str], list[str]]] = {
     "short warm-up": ([FEW], PLAIN, ["warm-up: 0 of 3 steps, not 50 (--warmup N sets it)"]),
     "long warm-up": ([FEW, "--warmup=3"], PLAIN, ["the warm-up (3 steps) is not shorter"]),
-    "one caption": (
-        [FEW],
-        PLAIN[:1] * 12,
-        ["100.0% have the same caption or photo: they are left out of contrasts"],
-    ),
-    "a loss as published": (
-        [FEW, "--set=mask_duplicates=false"],
-        PLAIN,
-        ["9.1% have the same caption or photo: they count as wrong"],
-    ),
     "other languages": (
         [FEW, "--set=allow_no_negatives=true"],
         [f"犬{i}" for i in range(12)],
@@ -111,20 +98,3 @@ def test_what_a_user_should_know_is_a_line(
     assert trained(folder, tmp_path, *options, captions=captions) == 0
     shown = capsys.readouterr().err
     assert not [word for word in words if word not in shown], shown
-
-
-def test_share_of_repeated_pairs_equals_the_mean_over_pairs() -> None:
-    rows = [("a", "x y"), ("a", "z"), ("b", "x y|Z"), ("c", "x Y|z|w"), ("d", "v|v|z")]
-    samples = [
-        Sample(str(number), Path(photo), tuple(texts.split("|")))
-        for number, (photo, texts) in enumerate(rows)
-    ]
-
-    def chance(one: Sample, other: Sample) -> float:
-        if one.image == other.image:
-            return 1.0
-        pairs = [(a.lower(), b.lower()) for a in one.captions for b in other.captions]
-        return sum(a == b for a, b in pairs) / len(pairs)
-
-    shares = [chance(*pair) for pair in combinations(samples, 2)]
-    assert repeated_share(Source.of(samples, "a few")) == pytest.approx(sum(shares) / len(shares))

@@ -14,8 +14,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from compoclip.data.images import BatchBuilder
 from compoclip.data.sources import Source
@@ -31,7 +29,6 @@ from compoclip.training import loop, optim, state
 from compoclip.training.log import read_log
 from compoclip.training.run import reading_processes, run_training
 from compoclip.training.settings import RunSettings
-from compoclip.training.state import StateWriter
 from train_helpers import FEW, write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
@@ -121,25 +118,6 @@ def test_a_step_that_is_not_taken_leaves_weights_and_moments(
         states.append(load_file(out / "state" / f"step-{stop:08d}" / "tensors.safetensors"))
     for name, tensor in states[0].items():
         assert torch.equal(tensor, states[1][name]), name
-
-
-def test_states_written_beside_training_are_those_written_in_its_way(
-    tmp_path: Path, source: Source, states_stay: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finals = []
-    for beside in (False, True):
-        monkeypatch.setattr(
-            loop, "StateWriter", lambda *a, beside=beside, **_: StateWriter(*a, beside)
-        )
-        settings = RunSettings(out=tmp_path / str(beside), save_every=2, stop_after=5)
-        run_training(new_model(tmp_path), method_with(set()), source, settings)
-        again = replace(settings, stop_after=0, resume=True)
-        run_training(new_model(tmp_path), method_with(set()), source, again)
-        (kept,) = (tmp_path / str(beside) / "state").iterdir()
-        finals.append(load_file(kept / "tensors.safetensors"))
-    assert finals[0].keys() == finals[1].keys()
-    for name, tensor in finals[0].items():
-        assert torch.equal(tensor, finals[1][name]), name
 
 
 def test_the_next_batch_is_taken_before_the_optimiser_steps_and_none_after_the_last(
@@ -267,67 +245,3 @@ def test_who_reads(
     settings = RunSettings(out=Path(), device=device, workers="auto")
     assert reading_processes(settings, method, samples) == expected
     assert reading_processes(replace(settings, workers=3), method, samples) == 3
-
-
-WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
-
-
-class Waits(TorchDispatchMode):
-    """Counts the operations for whose result a program on a GPU waits; see `Lists`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.removeprefix("aten::")
-        indices = args[1] if name == "index" else ()
-        masks = any(each is not None and each.dtype == torch.bool for each in indices)
-        self.count += name in WAITING or masks
-        return func(*args, **(kwargs or {}))
-
-
-class Lists(TorchFunctionMode):
-    """Counts `tolist`, which is no operation on a CPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is Tensor.tolist
-        return func(*args, **(kwargs or {}))
-
-
-def test_after_its_loss_a_step_waits_once(
-    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To learn that it was good; numbers are read on the steps that are logged."""
-    waits: list[int] = []
-    step, learning_rate, take = loop.step, loop.learning_rate, loop.TrainingLoop.take
-
-    def taken(self: Any) -> None:  # the host makes batches, here and in workers
-        before = operations.count + lists.count
-        take(self)
-        if waits:
-            waits[-1] -= operations.count + lists.count - before
-
-    def stepped(*arguments: Any, **more: Any) -> Any:
-        result = step(*arguments, **more)
-        waits.append(-operations.count - lists.count)
-        return result
-
-    def before_a_step(*arguments: Any) -> float:
-        if waits:
-            waits[-1] += operations.count + lists.count
-        return learning_rate(*arguments)
-
-    monkeypatch.setattr(loop.TrainingLoop, "take", taken)
-    monkeypatch.setattr(loop, "step", stepped)
-    monkeypatch.setattr(loop, "learning_rate", before_a_step)
-    settings = RunSettings(out=tmp_path / "run", log_every=4, save_every=0)
-    recipe = load_recipe("clip-ft")(optim=replace(OPTIM, clip_grad=1.0))
-    with Waits() as operations, Lists() as lists:
-        run_training(new_model(tmp_path), recipe, source, settings)
-    assert [n for number, n in enumerate(waits, 1) if number not in (4, 8, 10)] == [1] * 7
-    assert waits[3] == waits[7] == 4  # and the losses, the norm, the temperature

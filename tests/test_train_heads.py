@@ -18,10 +18,8 @@ from compoclip.cli.main import main
 from compoclip.data.batch import Batch
 from compoclip.data.texts import TargetPlan
 from compoclip.errors import CompoclipError
-from compoclip.losses.alignment import caption_alignment
-from compoclip.losses.contract import Features, HeadPlan, Layout, TowerSizes
+from compoclip.losses import Features, HeadPlan, Layout, TowerSizes, caption_alignment
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
-from compoclip.methods.compose import compose
 from compoclip.methods.read_clip.decoders import (
     END,
     PAD,
@@ -34,16 +32,13 @@ from compoclip.methods.read_clip.decoders import (
     train_gru,
 )
 from compoclip.methods.registry import load_recipe
-from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
-from distributed_runs import OPTIM, beside_one, run, write_base
 from losses_oracle import CAPTION, NEGATIVE, POSITIVE, features_for, layout_of
 from method_data import arguments
 from models_thin import config, timm_config
-from ranks_helpers import in_ranks
 from test_train_gradcache import batch_for, loaded
 
 CAPTIONS = [
@@ -252,31 +247,6 @@ def test_states_are_what_the_projection_is_given(cfg: dict[str, Any]) -> None:
     assert plain.text_state is None
 
 
-def test_a_micro_batch_has_the_gradients_of_the_whole() -> None:
-    method = compose(load_recipe("fsc-clip")(), ["+read-clip"], ["+read-clip", "+degla.distill"])
-    assert method.plan.texts == (TargetPlan("other"),)
-    plan = Reconstruction("gru")
-    losses = [replace(t, loss=plan) if t.head else t for t in method.losses if not t.needs_teacher]
-    method = replace(method, losses=tuple(losses))
-    model = loaded()
-    (name,) = method.heads
-    model.encoder.heads[name.replace(".", "-")] = plan.build(model.encoder.sizes, 0)
-    found = []
-    for size in (0, 1, 3):
-        model.encoder.zero_grad(set_to_none=True)
-        settings = RunSettings(out=Path(), micro_batch=size)
-        result = step(model.encoder, model.tokenizer, method, written(model), settings)
-        grads = {
-            n: p.grad.clone() for n, p in model.encoder.named_parameters() if p.grad is not None
-        }
-        found.append((result.loss, grads))
-    for loss, grads in found[1:]:
-        assert loss == pytest.approx(found[0][0], abs=1e-5)
-        assert grads.keys() == found[0][1].keys()
-        for key, gradient in found[0][1].items():
-            torch.testing.assert_close(grads[key], gradient, atol=2e-5, rtol=1e-4, msg=key)
-
-
 def test_a_head_has_a_group_of_its_own() -> None:
     model, method = with_head(MeanState())
     freeze(model.encoder.model, Trains())
@@ -321,8 +291,8 @@ def test_a_decoder_learns_the_language_of_captions_and_is_found_again(tmp_path: 
         (None, "cannot be read"),
         ("[1]", "cannot be read"),
         ('{"model_type": "bert"}', "holds a bert, not a T5"),
-        ('{"model_type": "compoclip-gru", "vocabulary": 9, "width": 4}', "is damaged"),
-        ('{"model_type": "compoclip-gru"}', "is damaged"),
+        ('{"model_type": "compoclip-gru", "vocabulary": 9, "width": 4}', "cannot be read"),
+        ('{"model_type": "compoclip-gru"}', "cannot be read"),
     ],
 )
 def test_a_folder_without_a_decoder_is_one_clear_line(
@@ -435,24 +405,3 @@ def test_without_a_decoder_the_recipe_says_what_to_do(
     assert main(command) == 2
     assert "--decoder FOLDER of a T5" in capsys.readouterr().err
     assert main(of_gru(world, tmp_path / "split", "--fsdp")) == 2
-
-
-def reading(ranks: Ranks, folder: Path, name: str, expected: Path) -> dict[str, Any]:
-    """The log of a run, and how far its gradients are from those of one process."""
-    method = load_recipe("read-clip")(decoder="gru", optim=replace(OPTIM, lr=0.0))
-    data = folder / "data" / "data.tsv"
-    return beside_one(
-        run(ranks, folder, folder / name, data, method, stop_after=3), ranks, expected
-    )
-
-
-def test_several_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
-    folder, kept = write_base(tmp_path), tmp_path / "expected.pt"
-    alone = reading(SINGLE, folder, "one", kept)
-    for world_size in (2, 4):
-        for found in in_ranks(world_size, reading, folder, f"of-{world_size}", kept):
-            assert isinstance(found, dict), found
-            assert found["apart"] < 1e-5
-            for ours, theirs in zip(found["log"], alone["log"], strict=True):
-                for name in ("loss", "loss/reconstruction"):
-                    assert ours[name] == pytest.approx(theirs[name], rel=1e-4)

@@ -59,17 +59,17 @@ def test_weight_decay_spares_gains_biases_and_the_temperature(tmp_path: Path) ->
     assert total == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("method", ["clip-ft", "negclip", "fsc-clip"])
+@pytest.mark.parametrize("method", ["clip-ft", "fsc-clip"])
 def test_a_run_learns_and_leaves_a_loadable_checkpoint(
     tmp_path: Path, source: Source, method: str
 ) -> None:
     model = new_model(tmp_path)
     before = {k: v.clone() for k, v in model.encoder.model.state_dict().items()}
-    recipe = load_recipe(method)(optim=replace(OPTIM, epochs=8, lr=3e-3))
+    recipe = load_recipe(method)(optim=replace(OPTIM, epochs=6, lr=3e-3))
     summary = run_training(model, recipe, source, RunSettings(out=tmp_path / "run", log_every=1))
-    assert summary.steps == summary.total_steps == 40
+    assert summary.steps == summary.total_steps == 30
     records = read_log(tmp_path / "run" / "train.jsonl")
-    assert [r["step"] for r in records] == list(range(1, 41))
+    assert [r["step"] for r in records] == list(range(1, 31))
     first = sum(r["loss"] for r in records[:5])
     assert sum(r["loss"] for r in records[-5:]) < first
     loaded = load_model(tmp_path / "run" / "model")
@@ -177,6 +177,7 @@ def test_a_resume_without_a_state_says_that_it_starts(
     ("values", "message"),
     [
         ({"eps": 0.0}, "--eps 0: must be more than 0"),
+        ({"warmup_share": 1.5}, "--warmup-share 1.5: must be at most 1"),
         ({"min_lr": 1.0}, "--min-lr 1: must be at most --lr 5e-06, the peak"),
         ({"warmup_lr": 1e-5}, "--warmup-lr 1e-05: must be at most --lr 5e-06, the peak"),
     ],

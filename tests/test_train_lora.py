@@ -88,16 +88,6 @@ def test_a_run_leaves_the_model_merged_and_the_adapters_alone(folder: Path) -> N
     assert list(named_models([str(folder / "run" / "adapter")])) == ["run"]
 
 
-def test_a_resumed_run_ends_with_the_very_bytes(folder: Path) -> None:
-    recipe = method("fsc-clip", init="xavier_ab", targets="+conv")
-    train(folder, recipe, "whole")
-    train(folder, recipe, "parts", stop_after=3)
-    assert not (folder / "parts" / "adapter").exists()
-    train(folder, recipe, "parts", resume=True)
-    for file in ("model/open_clip_model.safetensors", "adapter/adapter_model.safetensors"):
-        assert (folder / "whole" / file).read_bytes() == (folder / "parts" / file).read_bytes()
-
-
 def test_without_merging_the_run_holds_adapters_only(folder: Path) -> None:
     train(folder, method(), "run", merge=False)
     assert not (folder / "run" / "model").exists()
@@ -179,13 +169,3 @@ def test_options_that_do_not_go_together(
 ) -> None:
     assert main(command(folder, *more)) == 2
     assert said in capsys.readouterr().err
-
-
-def test_fsc_clip_lora_is_as_published() -> None:
-    recipe = load_recipe("fsc-clip-lora")()
-    assert recipe.lora == Lora(rank=4, alpha=1)
-    assert recipe.optim == Optim(epochs=5, batch_size=256, lr=5e-5, weight_decay=0.1, warmup=50)
-    full = load_recipe("fsc-clip")()
-    assert [(t.name, t.weight) for t in recipe.losses] == [(t.name, t.weight) for t in full.losses]
-    assert full.with_lora(Lora()).optim == recipe.optim
-    assert recipe.with_lora(Lora(rank=8)).optim == recipe.optim

@@ -7,11 +7,9 @@ no content (torch's `meta` device).
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -160,35 +158,6 @@ def test_16384_images_on_64_ranks_fit_a_gpu(model: LoadedModel) -> None:
     # What they are told of each other's batch is a few integers each.
     assert sorted(exchanges)[-3] <= columns / 2
     assert sum(size for size in exchanges if size < columns / 2) < 64 * 256
-
-
-def calls_of(model: LoadedModel, world: int) -> int:
-    """Calls of Python functions for a batch, from the worker to the layout of its losses."""
-    loader = Loader(model, load_recipe("fsc-clip")(), 16)
-    shared = shared_batches(cast(BatchLoader, loader), Alike(0, world), lambda: 0, 0, 2)
-    next(shared)
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        batch, whole = next(shared)
-        assert batch.numbers is not None
-        layout = batch.numbers.on(torch.device("cpu"))[1].shared_by(whole.peers)
-    finally:
-        sys.setprofile(None)
-    assert layout.images == 16
-    assert whole.images == 16 * world
-    assert whole.texts == 64 * world
-    return calls
-
-
-def test_taking_a_batch_is_as_much_work_at_any_number_of_ranks(model: LoadedModel) -> None:
-    few, many = (calls_of(model, world) for world in (2, 64))
-    assert many == few
 
 
 def test_a_loss_that_knows_nothing_of_other_ranks_is_refused() -> None:

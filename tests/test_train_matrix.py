@@ -11,22 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from compoclip.captions.parser import parse
 from compoclip.cli.main import main
-from compoclip.data.plan import TextPlan
-from compoclip.data.sources import Sample
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.losses.contrastive import negclip_loss
 from compoclip.methods.base import Trains
-from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.projection import attach_text_map, merge_text_map, text_matrix
 from compoclip.training.caches import FrozenTexts
 from compoclip.training.log import read_log
 from compoclip.training.loop import freeze
-from losses_oracle import CASES, features_for, layout_of
-from losses_oracle import negclip as negclip_loop
 from method_data import arguments
 from models_thin import config
 from test_train_gradcache import TEXTS, loaded
@@ -109,33 +102,6 @@ def test_what_cannot_train_is_refused(values: dict[str, Any], message: str) -> N
         replace(FROZEN, **values)
 
 
-def test_lab_clip_is_negclip_at_a_temperature_of_its_own() -> None:
-    method = load_recipe("lab-clip")()
-    assert method.trains == Trains(False, False, True, matrix="after", start_scale=1.0)
-    optim = method.optim
-    assert (optim.epochs, optim.batch_size, optim.lr, optim.weight_decay) == (10, 1024, 1e-3, 0)
-    assert (optim.warmup, optim.beta2, optim.eps) == (0, 0.999, 1e-8)
-    assert (method.crop, method.plan.pre_caption) == (False, 40)
-    layout = layout_of(CASES["ragged"])
-    features = features_for(layout, scale=1.0)
-    (term,) = method.losses
-    loss = term.loss(features, layout)
-    assert loss == negclip_loss(features, layout)
-    torch.testing.assert_close(loss, negclip_loop(features, layout), atol=1e-5, rtol=1e-5)
-    text = "A black cat chases two white dogs."
-    source = Sample("1", Path(), (text,))
-    plan = TextPlan(method.plan, parsed={text: parse(text)})
-    drawn = [plan.draw(source, epoch)[0] for epoch in range(40)]
-    assert {texts[0].text for texts in drawn} == {"a black cat chases two white dogs"}
-    assert {texts[1].text for texts in drawn} == {
-        "a black dogs chases two white cat",
-        "a white cat chases two black dogs",
-        "a white dogs chases two black cat",
-    }
-    own = load_recipe("lab-clip")(matrix="projection", start_scale=0.0)
-    assert own.trains == Trains(False, False, True, matrix="projection")
-
-
 @pytest.mark.parametrize("cfg", [config(), config(text={"no_causal_mask": True})])
 def test_remembered_texts_have_the_features_and_the_gradients(cfg: dict[str, Any]) -> None:
     model = with_map(cfg)
@@ -191,13 +157,3 @@ def test_cached_runs_are_the_run_and_encode_each_caption_once(
     torch.testing.assert_close(one["text_projection"], other["text_projection"], atol=1e-4, rtol=0)
     scales = [r["logit_scale"] for r in read_log(tmp_path / "plain" / "train.jsonl")]
     assert scales[0] == pytest.approx(1.0, abs=0.01)
-
-
-def test_remembered_texts_have_a_teacher_of_their_own(world: Path, tmp_path: Path) -> None:
-    more = ("--terms", "+degla.distill", "--set", "teacher.decay=1", "--epochs=1")
-    logs = []
-    for name, options in (("plain", ()), ("cached", ("--cache-frozen",))):
-        assert main(arguments(world, "lab-clip", tmp_path / name, *more, *options)) == 0
-        logs.append([r["loss/distill"] for r in read_log(tmp_path / name / "train.jsonl")])
-    assert logs[0][-1] > 0
-    assert logs[1] == pytest.approx(logs[0], abs=1e-6)

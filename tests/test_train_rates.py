@@ -16,17 +16,14 @@ from torch import Tensor, nn
 from compoclip.cli.main import main
 from compoclip.methods.base import Optim
 from compoclip.models.checkpoint import load_model
-from compoclip.ranks import SINGLE
 from compoclip.training import loop, run
 from compoclip.training.log import read_log
 from compoclip.training.optim import AveragedWeights, build_optimizer, set_learning_rate
 from compoclip.training.parts import places, rate_factors
 from compoclip.training.settings import RunSettings
 from compoclip.training.state import latest_state
-from distributed_runs import small, training, write_base
 from method_data import arguments
 from models_thin import config
-from ranks_helpers import in_ranks
 from test_train_gradcache import loaded
 
 RATES = RunSettings(out=Path())
@@ -261,28 +258,3 @@ def test_an_overflow_of_fp16_halves_the_scale_and_is_counted(
     log = read_log(tmp_path / "run" / "train.jsonl")
     assert [r["step"] for r in log if r.get("skipped") == "gradient is not finite"] == [1, 2, 3, 4]
     assert log[-1]["skipped_steps"] == 4
-
-
-def test_two_processes_average_as_one(tmp_path: Path) -> None:
-    """Beside it frozen features, which the first process makes and both read."""
-    folder = write_base(tmp_path)
-    settings = {
-        "ema": 0.8,
-        "lr_text": 5e-4,
-        "layer_decay": 0.7,
-        "freeze": ("image-trunk",),
-        "crop": False,
-        "features": folder / "features",
-    }
-    alone = training(SINGLE, folder, "one", **{**settings, "features": None})
-    two = in_ranks(2, small, folder, "two", settings)
-    assert isinstance(two[0], dict), two[0]
-    assert two[0]["summary"] == two[1]["summary"] == alone["summary"]
-    for found, expected in zip(two[0]["log"], alone["log"], strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
-    expected = state(folder / "one" / "model")
-    for name, value in state(folder / "two" / "model").items():
-        if "in_proj_bias" not in name:  # keys' have no gradient but rounding, which Adam scales
-            torch.testing.assert_close(value, expected[name], atol=1e-4, rtol=1e-4, msg=name)
-    (kept,) = (folder / "features").iterdir()
-    assert len(list(kept.glob("part-*"))) == 1

@@ -89,7 +89,7 @@ def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("stop", [1, 4, 5, 12])
+@pytest.mark.parametrize("stop", [1, 5])
 def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -> None:
     out = f"stopped-{stop}"
     assert main(arguments(folder, out, f"--set=stop_after={stop}")) == 0
@@ -119,6 +119,9 @@ PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     ),
     "masks": ("macco", ("--micro-batch=3",), "model/heads.masks."),
     "matrix": ("lab-clip", ("--no-crop",), "model/parametrizations"),
+    "margins": ("ce-clip", ("--lr=1e-3",), ""),
+    "composites": ("clic", ("--lr=1e-3",), ""),
+    "mined": ("con-clip", ("--distractors=mined",), ""),
 }
 
 

@@ -212,29 +212,24 @@ def test_trackio_gets_a_resumed_run_once(
 def test_trackers_pass_records_on_and_open_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Noting:
-        def __init__(self, out: Path, config: Any) -> None:
-            self.seen: list[tuple[int, Any]] = []
-            self.closed = False
-            made.append(self)
+    seen: list[tuple[int, Any]] = []
+    opened: list[Path] = []
+    closed: list[bool] = []
 
-        def log(self, record: Any, step: int) -> None:
-            self.seen.append((step, dict(record)))
+    def opening(out: Path, config: Any) -> Any:
+        opened.append(out)
+        return lambda record, step: seen.append((step, dict(record))), lambda: closed.append(True)
 
-        def close(self) -> None:
-            self.closed = True
-
-    made: list[Noting] = []
-    monkeypatch.setattr("compoclip.training.log._OPEN", {"json": Noting})
+    monkeypatch.setattr("compoclip.training.log._OPEN", {"json": opening})
     lines = [{"step": 1, "loss": 2.0}, {"step": 2, "skipped": "loss is not finite"}]
     lines.append({"step": 3, "loss": 1.5})
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     reported: list[float] = []
     with Trackers(("json",), tmp_path, {}, lambda record, total: reported.append(total)) as report:
-        assert made == []
+        assert opened == []
         report({"step": 3, "loss": 1.5}, 9)
-    assert made[0].seen == [(1, {"loss": 2.0}), (2, {}), (3, {"loss": 1.5})]
-    assert made[0].closed
+    assert seen == [(1, {"loss": 2.0}), (2, {}), (3, {"loss": 1.5})]
+    assert closed == [True]
     assert reported == [9]
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from compoclip.cli.main import main
@@ -24,10 +21,9 @@ from compoclip.models.config import RECORD
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.run import Measuring
 from compoclip.training.log import read_log
-from compoclip.training.optim import AveragedWeights
 from compoclip.training.run import RunSummary, run_training
 from compoclip.training.settings import RunSettings, WatchSettings
-from compoclip.training.watch import Watch, WatchedScore, undisturbed, waited
+from compoclip.training.watch import Watch, WatchedScore, waited
 from distributed_runs import write_base
 from ranks_helpers import in_ranks
 from train_helpers import COLOURS
@@ -148,53 +144,6 @@ def test_the_best_step_is_the_model_whenever_the_run_is_stopped(folder: Path) ->
     assert there.scores["odd"]["accuracy"].value == scores[step]
     assert not (folder / "whole" / "best").exists()
     assert told["provenance"]["watch"]["on"][BENCHMARK] == there.data_hash
-
-
-def test_of_a_run_with_an_average_the_average_is_measured_and_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: dict[int, dict[str, torch.Tensor]] = {}
-    update = AveragedWeights.update
-
-    def noted(self: AveragedWeights) -> None:
-        update(self)
-        seen[len(seen) + 1] = {name: each.clone() for name, each in self.tensors.items()}
-
-    best = watching(folder, "--set=ema=0.7", f"--keep-best={BENCHMARK}:odd")
-    with monkeypatch.context() as patch:
-        patch.setattr(AveragedWeights, "update", noted)
-        assert main(arguments(folder, "whole", *best)) == 0
-    assert len(seen) == TOTAL
-    scores = {
-        each["step"]: each["eval"][f"{BENCHMARK}:odd"]["value"]
-        for each in logged(folder / "whole")
-        if "eval" in each
-    }
-    assert list(scores) == [0, 2, 4, 6, 8]
-    assert len(set(scores.values())) > 1
-    # What was measured after a step is what the average of that step scores.
-    model = load_model(folder / "base")
-    network = model.encoder.model
-    bench = Measuring(on=(BENCHMARK,), data=folder).benchmarks()
-    settings = WatchSettings(on=(BENCHMARK,), keep_best=f"{BENCHMARK}:odd")
-    again = watch_model(model, bench, settings, folder / "again", SINGLE)
-    for step, score in scores.items():
-        if step:
-            network.load_state_dict(seen[step], strict=False)
-            shown = again.look(step, network)["eval"]
-            assert shown[f"{BENCHMARK}:odd"]["value"] == pytest.approx(score)
-    # And what is handed out is the average of the best step, whenever the run is stopped.
-    told = record(folder / "whole")["provenance"]["run"]["best"]
-    assert told["step"] == max(list(scores)[1:], key=lambda step: (scores[step], step))
-    handed = load_model(folder / "whole" / "model").encoder.model.state_dict()
-    for name, value in seen[told["step"]].items():
-        assert torch.equal(handed[name], value), name
-    (there,) = load_results(folder / "whole" / "eval" / f"step-{told['step']:08d}")
-    assert record(folder / "whole")["identity"]["weights"] == there.identity["weights"]
-    assert main(arguments(folder, "cut", *best, "--set=stop_after=3")) == 0
-    assert main(arguments(folder, "cut", *best, "--resume")) == 0
-    assert weights(folder / "cut") == weights(folder / "whole")
-    assert logged(folder / "cut") == logged(folder / "whole")
 
 
 def test_resuming_with_another_rule_is_refused(
@@ -326,24 +275,6 @@ def test_patience_by_hand() -> None:
     assert [waited(dict(enumerate(values))) for values in (
         [], [1], [1, 2], [2, 1], [2, 2], [1, 2, 1, 2, 3, 0],
     )] == [0, 0, 0, 1, 1, 1]  # fmt: skip
-
-
-def test_random_numbers_go_on_as_if_none_had_been_drawn() -> None:
-    def draw() -> tuple[float, ...]:
-        return torch.rand(1).item(), float(np.random.rand()), random.random()
-
-    torch.manual_seed(1)
-    np.random.seed(1)
-    random.seed(1)
-    expected = draw(), draw()
-    torch.manual_seed(1)
-    np.random.seed(1)
-    random.seed(1)
-    first = draw()
-    with undisturbed(torch.device("cpu")):
-        draw()
-        torch.manual_seed(9)
-    assert (first, draw()) == expected
 
 
 def test_a_limit_of_steps_is_a_whole_run(folder: Path) -> None:

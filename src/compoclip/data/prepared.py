@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from compoclip.data.batch import IntBuffer, Numbers, TextBlock
-from compoclip.losses.contract import IndexRequest, Ints
+from compoclip.losses.contract import IndexRequest, Ints, Role
 from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import FurtherTexts, TextPlanner
 
@@ -44,7 +44,8 @@ class Preparation:
         planned = self.planner.inputs(ids.long())
         host = block.on_host(encoded.ids[: len(block.texts)])
         if block.masks:
-            planned = replace(planned, again=self._masked(block, encoded.ids, host.captions()))
+            captions, _ = host.first(Role.CAPTION)
+            planned = replace(planned, again=self._masked(block, encoded.ids, captions))
         texts = planned.mapped(kept)
         layout = {name: kept(array) for name, array in host.arrays().items()}
         answers: dict[IndexRequest, tuple[int, ...]] = {}

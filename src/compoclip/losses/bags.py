@@ -7,16 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, loss_function
 from compoclip.losses.contrastive import pairs_at
-from compoclip.losses.rows import (
-    RowIndex,
-    by_owner,
-    captions,
-    check,
-    row_arrays,
-    true_pairs,
-)
+from compoclip.losses.rows import RowIndex, by_owner, captions, row_arrays, true_pairs
 
 
 def _bags(host: HostLayout, bag: str) -> tuple[Ints, Ints]:
@@ -50,95 +43,76 @@ def _lse(rows: RowIndex, scores: Tensor) -> Tensor:
     return rows.spread(scores).masked_fill(~rows.valid, -torch.inf).logsumexp(1)
 
 
-def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
+@loss_function
+def bag_loss(f: Features, layout: Layout, bag: str) -> Tensor:
     r"""Multiple-instance contrast of images with the sentences of all bags (L_MIL).
 
-    With z_ib = s u_i . b for image i and sentence b, and S_i the bag of image i:
+    With z_ib = s u_i . b for image i and sentence b, and S_i the bag of image i, or its caption:
 
     .. math::
         L = \frac1B \sum_i \Big[ \ln\Big( \sum_j \sum_{b \in S_j} e^{z_{ib}}
             + \sum_{b \in S_i} \sum_j e^{z_{jb}} \Big) - \ln \sum_{b \in S_i} e^{z_{ib}} \Big]
 
     An image's own pairs occur twice in the first sum, once for each direction, as in the released
-    code.
+    code. ln(2 B) when all scores are equal and all bags have as many sentences. With bags of one,
+    the two softmaxes of `clip_loss` share one denominator. Only the best-fitting sentences of a bag
+    need to score high; in `multi_text_loss` all do. For a model with a bias b, every sentence of
+    another bag is one negative pair, and the bag of the image one positive pair with the logit
+    LSE_b(z_ib + b) (`pair_loss`).
 
     Args:
-        features: `image` u, `text`, `logit_scale` s.
-        layout: The texts of the batch.
-        bag: The kind of the sentences: POSITIVE texts, any number per image. The bag of an image
-            without sentences is its caption.
+        bag: The kind of the sentences, POSITIVE texts, any number per image.
 
-    Returns:
-        A scalar; ln(2 B) when all scores are equal and all bags have as many sentences.
-
-    Relation: with bags of one, the two softmaxes of `clip_loss` share one denominator. Only the
-    best-fitting sentences of a bag need to score high; in `multi_text_loss` all do. For a model
-    with a bias b, every sentence of another bag is one negative pair, and the bag of the image one
-    positive pair with the logit LSE_b(z_ib + b) (`pair_loss`).
     Reference: Doveh et al., Dense and Aligned Captions (DAC) Promote Compositional Reasoning in VL
     Models (NeurIPS 2023), multiple-instance loss.
     """
-    check(features, layout)
-    bags = RowIndex(*layout.indices(_bag_rows, bag))
-    sentences, _, _, images = layout.sizes(_bag_rows, bag)
-    peers, of_bags = layout.peers, (_bag_rows, bag)
-    before = peers.before(sentences)
-    with full_precision(features) as f:
-        sentence = f.text.index_select(0, bags.texts)
-        # Images of this process against all sentences, its sentences against all images.
-        scores = f.logit_scale * f.image @ peers.gathered(sentence, sentences).T
-        back = f.logit_scale * sentence @ peers.gathered(f.image, images).T
-        own = scores.narrow(1, before, len(sentence)).gather(0, bags.image[None])[0]
-        ours = torch.arange(len(sentence), device=own.device)
-        if (masked := true_pairs(layout, of_bags, of_bags)) is not None:
-            right = pairs_at(scores, bags.image, ours + before)
-            scores = scores.masked_fill(masked[0] & ~right, -torch.inf)
-            right = pairs_at(back, ours, bags.image + peers.before(images))
-            back = back.masked_fill(masked[1] & ~right, -torch.inf)
-        if f.logit_bias is not None:
-            # Every sentence of another bag is wrong; of the own one its best fit is right.
-            wrong = scores.masked_fill(pairs_at(scores, bags.image, ours + before), -torch.inf)
-            right = _lse(bags, own + f.logit_bias)
-            loss = F.softplus(wrong + f.logit_bias).sum() + F.softplus(-right).sum()
-            return loss / max(1, int(images.sum()))
-        to_text, to_image = scores.logsumexp(1), _lse(bags, back.logsumexp(1))
-        loss = torch.logaddexp(to_text, to_image) - _lse(bags, own)
-        return loss.sum() / max(1, int(images.sum()))
+    of_bags = _bag_rows, bag
+    bags = RowIndex(*layout.indices(*of_bags))
+    sentences, _, _, images = layout.sizes(*of_bags)
+    peers, before, count = layout.peers, layout.peers.before(sentences), max(1, int(images.sum()))
+    sentence = f.text.index_select(0, bags.texts)
+    # Images of this process against all sentences, its sentences against all images.
+    scores = f.logit_scale * f.image @ peers.gathered(sentence, sentences).T
+    back = f.logit_scale * sentence @ peers.gathered(f.image, images).T
+    own = scores.narrow(1, before, len(sentence)).gather(0, bags.image[None])[0]
+    ours = torch.arange(len(sentence), device=own.device)
+    right = pairs_at(scores, bags.image, ours + before)
+    if (masked := true_pairs(layout, of_bags, of_bags)) is not None:
+        scores = scores.masked_fill(masked[0] & ~right, -torch.inf)
+        true = pairs_at(back, ours, bags.image + peers.before(images))
+        back = back.masked_fill(masked[1] & ~true, -torch.inf)
+    if f.logit_bias is not None:
+        # Every sentence of another bag is wrong; of the own one its best fit is right.
+        wrong = scores.masked_fill(right, -torch.inf)
+        best = _lse(bags, own + f.logit_bias)
+        return (F.softplus(wrong + f.logit_bias).sum() + F.softplus(-best).sum()) / count
+    to_text, to_image = scores.logsumexp(1), _lse(bags, back.logsumexp(1))
+    return (torch.logaddexp(to_text, to_image) - _lse(bags, own)).sum() / count
 
 
-def bag_negative_loss(features: Features, layout: Layout, bag: str, bag_negative: str) -> Tensor:
+@loss_function
+def bag_negative_loss(f: Features, layout: Layout, bag: str, bag_negative: str) -> Tensor:
     r"""Contrast of a bag's sentences with their negatives (L_MILneg).
 
     .. math::
         L = \frac{1}{|R|} \sum_{i \in R} \Big[ \mathrm{LSE}_{b \in S_i \cup S^-_i} z_{ib}
             - \mathrm{LSE}_{b \in S_i} z_{ib} \Big]
 
-    with S_i^- the negatives of the bag of image i and R the images that have one.
+    with z and S as for `bag_loss`, S_i^- the negatives of the bag of image i, and R the images that
+    have one. The mean of ln(1 + |S_i^-| / |S_i|) when all scores are equal. With bags of one this
+    is `global_hn_loss`.
 
     Args:
-        features: As for `bag_loss`.
-        layout: The texts of the batch.
         bag: The kind of the sentences.
-        bag_negative: The kind of their negatives: NEGATIVE texts. Other negatives are not read.
+        bag_negative: The kind of their negatives, NEGATIVE texts.
 
-    Returns:
-        A scalar; exactly zero, with zero gradient, without any negative of a bag. The mean of
-        ln(1 + |S_i^-| / |S_i|) when all scores are equal.
-
-    Relation: with bags of one this is `global_hn_loss`.
     Reference: as for `bag_loss`.
     """
-    check(features, layout)
-    own, union = (
-        RowIndex(*layout.indices(_rows_with_negative, bag, bag_negative, with_negatives))
-        for with_negatives in (False, True)
-    )
+
+    def lse(with_negatives: bool) -> Tensor:
+        of = RowIndex(*layout.indices(_rows_with_negative, bag, bag_negative, with_negatives))
+        image, text = f.image.index_select(0, of.image), f.text.index_select(0, of.texts)
+        return _lse(of, f.logit_scale * (image * text).sum(-1))
+
     rows = layout.sizes(_rows_with_negative, bag, bag_negative, False)[3]  # of `valid`
-    with full_precision(features) as f:
-
-        def lse(of: RowIndex) -> Tensor:
-            image, text = f.image.index_select(0, of.image), f.text.index_select(0, of.texts)
-            return _lse(of, f.logit_scale * (image * text).sum(-1))
-
-        loss = lse(union) - lse(own)
-        return loss.sum() / max(1, int(rows.sum()))
+    return (lse(True) - lse(False)).sum() / max(1, int(rows.sum()))

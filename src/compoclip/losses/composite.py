@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, loss_function
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import captions, check, true_pairs, with_captions
+from compoclip.losses.rows import captions, with_captions
 
 
-def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, ...]:
+def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> list[Ints]:
     """The L = 1 + len(positives) descriptions of every image, each (B,).
 
     One that an image lacks is replaced by the one two places before it, the second by the caption:
@@ -29,7 +29,7 @@ def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, .
     for place, kind in enumerate(positives, start=1):
         index, valid = host.first(Role.POSITIVE, kind)
         found.append(np.where(valid, index, found[max(place - 2, 0)]))
-    return tuple(found)
+    return found
 
 
 def _description(host: HostLayout, positives: tuple[str, ...], place: int) -> tuple[Ints, ...]:
@@ -45,48 +45,34 @@ def _described_negatives(
     return wrong, owner, np.stack(_descriptions(host, positives))[:, owner]
 
 
-def composite_contrast_loss(features: Features, layout: Layout, positives: Sequence[str]) -> Tensor:
+@loss_function
+def composite_contrast_loss(f: Features, layout: Layout, positives: Sequence[str]) -> Tensor:
     r"""Mean over kinds of description of the contrast with all images (L_cont).
 
     .. math::
         L = \frac1L \sum_l \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}_j(s\, u_i \cdot p_{lj},\ i)
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, p_{li} \cdot u_j,\ i) \Big]
 
+    With captions alone this is `clip_loss`. Unlike in `multi_text_loss`, descriptions of different
+    kinds never meet in one softmax.
+
     Args:
-        features: `image` u, `text`, `logit_scale` s.
-        layout: The first CAPTION of each image is p_1; negatives are not read.
-        positives: The kinds of p_2, p_3, ..., which are POSITIVE texts.
+        positives: The kinds of p_2, p_3, ...
 
-    Returns:
-        A scalar; ln B when all scores are equal.
-
-    Relation: with captions alone this is `clip_loss`. Unlike in `multi_text_loss`, descriptions of
-    different kinds never meet in one softmax.
     Reference: Peleg et al., Advancing Compositional Awareness in CLIP with Efficient Fine-Tuning
     (2025).
     """
-    check(features, layout)
-    (images,) = layout.sizes(captions)
-    texts = [(_description, tuple(positives), place) for place in range(1 + len(positives))]
-    with full_precision(features) as f:
-        contrasts = [
-            symmetric_contrast(
-                layout,
-                f.logit_scale,
-                f.image,
-                f.text.index_select(0, index),
-                images,
-                images,
-                true_pairs(layout, each, each),
-                logit_bias=f.logit_bias,
-            )
-            for each, index in zip(texts, layout.indices(_descriptions, tuple(positives)))
+    return torch.stack(
+        [
+            symmetric_contrast(f, layout, (_description, tuple(positives), place))
+            for place in range(1 + len(positives))
         ]
-        return torch.stack(contrasts).mean()
+    ).mean()
 
 
+@loss_function
 def single_negative_loss(
-    features: Features, layout: Layout, positives: Sequence[str], negative: str | None = None
+    f: Features, layout: Layout, positives: Sequence[str], negative: str | None = None
 ) -> Tensor:
     r"""Every description of an image must score above the negative of the image (L_sneg).
 
@@ -94,33 +80,26 @@ def single_negative_loss(
         L = \frac{1}{L |N|} \sum_l \sum_{(i, n) \in N} \ln(1 + e^{s\, u_i \cdot (n - p_{li})})
 
     with N the pairs of an image and one of its negatives: one per image in the published method.
+    ln 2 when all scores are equal; equals `global_hn_loss` with one negative and one description
+    per image.
 
     Args:
-        features: As for `composite_contrast_loss`.
-        layout: The texts of the batch.
         positives: The kinds of p_2, p_3, ...
         negative: The kind of the negatives; None reads all NEGATIVE texts.
 
-    Returns:
-        A scalar; exactly zero, with zero gradient, without any negative; ln 2 when all scores are
-        equal.
-
-    Relation: equals `global_hn_loss` with one negative and one description per image.
     Reference: as for `composite_contrast_loss`.
     """
-    check(features, layout)
     request = _described_negatives, tuple(positives), negative
     wrong, owner, description = layout.indices(*request)
     pairs = len(description) * int(layout.sizes(*request)[0].sum())
-    with full_precision(features) as f:
-        right = f.text.index_select(0, description.view(-1))
-        right = right.view(*description.shape, f.text.shape[1])
-        apart = f.text.index_select(0, wrong) - right
-        margin = (f.image.index_select(0, owner) * apart).sum(-1)
-        return F.softplus(f.logit_scale * margin).sum() / max(1, pairs)
+    right = f.text.index_select(0, description.view(-1))
+    apart = f.text.index_select(0, wrong) - right.view(*description.shape, f.text.shape[1])
+    margin = (f.image.index_select(0, owner) * apart).sum(-1)
+    return F.softplus(f.logit_scale * margin).sum() / max(1, pairs)
 
 
-def unimodal_loss(features: Features, layout: Layout, positive: str) -> Tensor:
+@loss_function
+def unimodal_loss(f: Features, layout: Layout, positive: str) -> Tensor:
     r"""Squared distance of an image's caption to its description of another order (L_uni).
 
     .. math::
@@ -129,18 +108,11 @@ def unimodal_loss(features: Features, layout: Layout, positive: str) -> Tensor:
     with R the images that have a p_2.
 
     Args:
-        features: Of them `text` (T, D).
-        layout: The first CAPTION of each image is p_1.
-        positive: The kind of p_2, which is a POSITIVE text.
-
-    Returns:
-        A scalar; exactly zero, with zero gradient, without any p_2.
+        positive: The kind of p_2.
 
     Reference: as for `composite_contrast_loss`.
     """
-    check(features, layout)
     caption, other = layout.indices(with_captions, Role.POSITIVE, positive)
     pairs = int(layout.sizes(with_captions, Role.POSITIVE, positive)[0].sum())
-    with full_precision(features) as f:
-        apart = f.text.index_select(0, caption) - f.text.index_select(0, other)
-        return apart.square().sum(-1).sum() / max(1, pairs)
+    apart = f.text.index_select(0, caption) - f.text.index_select(0, other)
+    return apart.square().sum(-1).sum() / max(1, pairs)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from functools import cached_property, wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ class Role(IntEnum):
 
 
 Ints = NDArray[Any]  # of any integer type, or bool
+P = ParamSpec("P")
 
 
 class Peers:
@@ -39,9 +40,9 @@ class Peers:
         asked: Number of calls of `sizes` so far.
     """
 
-    rank: int = 0
-    world: int = 1
-    asked: int = 0
+    rank = 0
+    world = 1
+    asked = 0
 
     def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
         """Return the (n, world) lengths of the n arrays of a request; own: lengths here."""
@@ -110,10 +111,6 @@ class HostLayout:
         index[self.owner[position]] = position  # of several the last assignment stays
         valid[self.owner[position]] = True
         return index, valid
-
-    def captions(self) -> NDArray[np.int64]:
-        """Return (B,) the first caption of every image; 0 for an image without one."""
-        return self.first(Role.CAPTION)[0]
 
     def only(self, kinds: tuple[str, ...]) -> HostLayout:
         """Return the layout of the captions and of the other texts of these kinds."""
@@ -294,38 +291,33 @@ def _of_kinds(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
 
 @dataclass(frozen=True)
 class Features:
-    """The encoder's features of a batch; all a loss may see.
+    """The encoder's features of a batch; all a loss may see. Not computed, a field is None.
 
     Args:
         image: (B, D) float32, unit length.
         text: (T, D) float32, unit length.
         logit_scale: Scalar, already exponentiated (s = exp(parameter)).
-        patches: (B, P, D) projected image tokens without class token, not normalised, or None.
-        tokens: (T, L, D) projected text tokens, not normalised, or None.
-        token_mask: (T, L) bool, True for positions 1..EOT (start token and padding excluded), or
-            None.
-        logit_bias: Scalar b of a model whose logits are s u . t + b (SigLIP), or None. With a bias,
-            image-text contrasts over the batch are sigmoid losses of every pair, else softmaxes
-            (`symmetric_contrast`). Losses that rank the texts of one image are always softmaxes: a
-            bias cancels there.
-        teacher_image: (B, D) float32, unit length, the teacher's image features, without gradient;
-            None for a method without a teacher.
+        patches: (B, P, D) projected image tokens without class token, not normalised.
+        tokens: (T, L, D) projected text tokens, not normalised.
+        token_mask: (T, L) bool, True for positions 1..EOT (start token and padding excluded).
+        logit_bias: Scalar b of a model whose logits are s u . t + b (SigLIP), else None. With a
+            bias, image-text contrasts over the batch are sigmoid losses of every pair, else
+            softmaxes (`symmetric_contrast`). Losses that rank the texts of one image are always
+            softmaxes: a bias cancels there.
+        teacher_image: (B, D), the teacher's image features, without gradient.
         teacher_text: (T, D), the teacher's text features. D may differ from the model's.
-        teacher_scale: Scalar, the teacher's own s; None where it has none.
+        teacher_scale: The teacher's own s; None where it has none.
         text_state: (T, W) float32, the state of each text at EOT after the last LayerNorm, before
-            the projection, not normalised; None unless a head reads it.
-        masked_image: (B, D) float32, unit length, of the images with some patches masked; None
-            without a second pass, or if it masks no patches.
+            the projection, not normalised; for heads.
+        masked_image: (B, D) unit length, of the images with some patches masked (second pass).
         masked_text: (B, D), of the first caption of each image with words masked.
-        masked_patches: (B, P, D) projected tokens of the masked images, not normalised; None unless
-            `patches` are there.
+        masked_patches: (B, P, D) projected tokens of the masked images, not normalised.
         masked_tokens: (B, M, D) projected tokens of the masked captions, not normalised, M
-            positions with the start of text; None unless `tokens` are there.
+            positions with the start of text.
         hidden_tokens: (n,) int64, masked positions in the flattened (B, M).
         hidden_ids: (n,) int64, the token ids at these positions.
         hidden_patches: (m,) int64, masked positions in the flattened (B, P).
-        hidden_pixels: (m, p p 3) float32, the pixels of these patches, each patch with mean 0 and
-            variance 1.
+        hidden_pixels: (m, p p 3) the pixels of these patches, each with mean 0 and variance 1.
     """
 
     image: Tensor
@@ -358,16 +350,12 @@ class Loss(Protocol):
     has no caption.
     """
 
-    def __call__(self, features: Features, layout: Layout) -> Tensor: ...
+    def __call__(self, features: Features, layout: Layout, /) -> Tensor: ...
 
 
 @runtime_checkable
 class StatefulLoss(Loss, Protocol):
-    """A loss with a state between optimiser steps.
-
-    Called exactly once per step. Its state is equal in all processes and part of the training
-    state.
-    """
+    """A loss with a state between optimiser steps, equal in all processes; called once per step."""
 
     def state_dict(self) -> dict[str, float]:
         """Return the numbers by name; finite, and equal after a round trip through JSON."""
@@ -437,11 +425,6 @@ class HeadPlan:
         raise TypeError("a loss with parameters of its own is computed by its head (`build`)")
 
 
-def first_captions(host: HostLayout) -> tuple[Ints, ...]:
-    """Return the first caption of every image, for `Layout.indices`."""
-    return (host.captions(),)
-
-
 # --- Losses are computed in at least float32, whatever the encoder's precision. ---
 
 
@@ -461,6 +444,32 @@ def full_precision(features: Features) -> Iterator[Features]:
     present = {k: v for k, v in given if v is not None and v.is_floating_point()}
     with torch.autocast(device_type=features.image.device.type, enabled=False):
         yield replace(features, **{name: at_least_float32(each) for name, each in present.items()})
+
+
+def loss_function(
+    loss: Callable[Concatenate[Features, Layout, P], Tensor],
+) -> Callable[Concatenate[Features, Layout, P], Tensor]:
+    """Decorate a loss: it gets features in full precision, and ValueError if they fit no layout."""
+
+    @wraps(loss)
+    def checked(
+        features: Features, layout: Layout, /, *args: P.args, **options: P.kwargs
+    ) -> Tensor:
+        check(features, layout)
+        with full_precision(features) as f:
+            return loss(f, layout, *args, **options)
+
+    return checked
+
+
+def check(features: Features, layout: Layout) -> None:
+    """Raise ValueError when features and layout do not describe the same batch."""
+    images, texts = features.image.shape[0], features.text.shape[0]
+    empty = images == 0 and layout.peers.world == 1
+    if empty or images != layout.images:
+        raise ValueError(f"{images} image features, but the layout speaks of {layout.images}")
+    if texts != layout.owner.numel():
+        raise ValueError(f"{texts} text features, but the layout speaks of {layout.owner.numel()}")
 
 
 def normalise(x: Tensor, eps: float = 1e-12) -> Tensor:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
-from compoclip.losses.rows import (
-    MissingHN,
-    caption_index,
-    captions,
-    check,
-    missing,
-    true_pairs,
-)
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, loss_function
+from compoclip.losses.rows import MissingHN, Selection, captions, every_image, missing, true_pairs
 
 
 def match_loss(logits: Tensor, target: Tensor, rows: int, left_out: Tensor | None = None) -> Tensor:
@@ -52,18 +45,16 @@ def pairs_at(logits: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 
 def symmetric_contrast(
+    f: Features,
     layout: Layout,
-    logit_scale: Tensor,
-    image: Tensor,
-    text: Tensor,
-    images: Ints,
-    texts: Ints,
+    texts: Selection = (captions,),
+    columns: Selection | None = None,
+    images: Selection = (every_image,),
     masked: tuple[Tensor, Tensor] | None = None,
     phantoms: int | None = None,
-    logit_bias: Tensor | None = None,
     own: Tensor | None = None,
 ) -> Tensor:
-    r"""Half the contrast of images with texts, half that of captions with images.
+    r"""Half the contrast of images with texts, half that of these texts with images.
 
     The shared core of every loss of the CLIP kind, and the one place that makes it one of SigLIP's
     kind: with a bias b, every pair of an image and a text counts once,
@@ -73,102 +64,124 @@ def symmetric_contrast(
         y_{ij} = 1 \text{ for an image and its caption, else } -1.
 
     Args:
-        layout: The batch, which several processes may share.
-        logit_scale: Scalar s.
-        image: (B, D).
-        text: (B+N, D), the caption of each image, then N texts that are columns for every image but
-            have no image to rank.
-        images: (world,) how many images every process has.
-        texts: (world,) the same of texts.
+        texts: One text per image.
+        columns: These texts, then further ones that are columns for every image but have no image
+            to rank; by default none.
+        images: The images.
         masked: (B, all texts) bool and (B, all images) bool, pairs to leave out of one direction
-            and of the other; targets may be among them, and stay.
+            and of the other, but for targets; by default `true_pairs`.
         phantoms: How many columns of similarity 0 join every image.
-        logit_bias: Scalar b; None makes both directions softmaxes.
         own: (B,) s u . n of one more text of each image, which no other image meets; -inf where
             there is none.
     """
-    peers, count = layout.peers, len(image)
-    to_text = logit_scale * image @ peers.gathered(text, texts).T
-    rows, place = int(images.sum()), torch.arange(count, device=image.device)
-    in_texts, in_images = peers.before(texts), peers.before(images)
+    columns = columns or texts
+    if masked is None:
+        masked = true_pairs(layout, texts, columns, images)
+    text = f.text.index_select(0, layout.indices(*columns)[0])
+    image = f.image
+    if images != (every_image,):
+        image = image.index_select(0, layout.indices(*images)[0])
+    in_rows, in_columns = layout.sizes(*texts)[0], layout.sizes(*columns)[0]
+    peers, count, rows = layout.peers, len(image), int(in_rows.sum())
+    to_text = f.logit_scale * image @ peers.gathered(text, in_columns).T
+    place = torch.arange(count, device=image.device)
+    in_texts, in_images = peers.before(in_columns), peers.before(in_rows)
     of_images, of_texts = masked or (None, None)
     margin = layout.whole.near_margin
     if margin is not None:
-        most = (to_text.diagonal(in_texts)[:count, None] + margin * logit_scale).detach()
-        near = (to_text > most) & _captions_among(images, texts).to(image.device)
+        most = (to_text.diagonal(in_texts)[:count, None] + margin * f.logit_scale).detach()
+        # Captions come first in the part of each process; only they may be left out.
+        caption = [np.arange(n) < first for first, n in zip(in_rows, in_columns)]
+        among = torch.from_numpy(np.concatenate(caption)).to(image.device)
+        near = (to_text > most) & among
         of_images = near if of_images is None else near | of_images
-    if logit_bias is not None:
+    if f.logit_bias is not None:
         right = pairs_at(to_text, place, place + in_texts)
-        loss = pair_loss(to_text + logit_bias, right, of_images)
+        loss = pair_loss(to_text + f.logit_bias, right, of_images)
         if phantoms is not None:
-            loss = loss + count * phantoms * F.softplus(logit_bias)
+            loss = loss + count * phantoms * F.softplus(f.logit_bias)
         if own is not None:
-            loss = loss + F.softplus(own + logit_bias).sum()
+            loss = loss + F.softplus(own + f.logit_bias).sum()
         return loss / max(1, rows)
     if peers.world == 1:
         to_image = to_text[:, :count].T  # the same products
     else:
-        to_image = logit_scale * text[:count] @ peers.gathered(image, images).T
+        to_image = f.logit_scale * text[:count] @ peers.gathered(image, in_rows).T
     if margin is not None:
         near = to_image > most
         of_texts = near if of_texts is None else near | of_texts
-    if of_images is not None:
-        of_images.diagonal(in_texts)[:count].fill_(False)
-        to_text = to_text.masked_fill(of_images, -torch.inf)
-    if of_texts is not None:
-        of_texts.diagonal(in_images)[:count].fill_(False)
-        to_image = to_image.masked_fill(of_texts, -torch.inf)
-    if phantoms is not None:
+    if phantoms is not None or own is not None:
         # m columns of logit 0 weigh as much as one of ln m; ln 0 = -inf is no column at all.
-        phantom = to_text.new_full((count, 1), math.log(phantoms) if phantoms else -math.inf)
-        to_text = torch.cat([to_text, phantom], dim=1)
-    if own is not None:
+        if own is None:
+            own = to_text.new_full((count,), math.log(phantoms) if phantoms else -math.inf)
         to_text = torch.cat([to_text, own[:, None]], dim=1)
+        of_images = None if of_images is None else F.pad(of_images, (0, 1))
     return (
-        match_loss(to_text, place + in_texts, rows) + match_loss(to_image, place + in_images, rows)
+        match_loss(to_text, place + in_texts, rows, of_images)
+        + match_loss(to_image, place + in_images, rows, of_texts)
     ) / 2
 
 
-def _captions_among(images: Ints, texts: Ints) -> Tensor:
-    """Return (all texts,) bool: True for captions, which come first in the part of a process."""
-    parts = [np.arange(count) < captions for captions, count in zip(images, texts)]
-    return torch.from_numpy(np.concatenate(parts))
+def several_targets(
+    f: Features,
+    layout: Layout,
+    to_text: Tensor,
+    to_image: Callable[[], Tensor],
+    target: tuple[Tensor, Tensor, Tensor],
+    texts: Selection,
+    columns: Selection,
+    divisors: tuple[int, int],
+) -> Tensor:
+    """Contrast images with texts where an image has any number of targets.
+
+    Args:
+        to_text: (B, all columns) logits of this process's images, without the bias.
+        to_image: Makes the (n, all images) logits of its n target texts, for softmaxes.
+        target: (n,) each: the image of a target text, its place among this process's columns, and
+            the number of targets of its image.
+        texts: The target texts.
+        columns: The texts that every image ranks.
+        divisors: Of the sum over images, each the mean over its targets, and of that over texts;
+            with a bias the sum over all pairs is divided by the second.
+    """
+    image, place, share = target
+    column = place + layout.peers.before(layout.sizes(*columns)[0])
+    right = pairs_at(to_text, image, column)
+    of_images, of_texts = true_pairs(layout, texts, columns) or (None, None)
+    of_image, of_text = divisors
+    if f.logit_bias is not None:
+        return pair_loss(to_text + f.logit_bias, right, of_images) / of_text
+    back = to_image()
+    own = to_text.view(-1).index_select(0, image * to_text.shape[1] + column)
+    if of_images is not None:
+        to_text = to_text.masked_fill(of_images & ~right, -torch.inf)
+    if of_texts is not None:
+        owner = image + layout.peers.before(layout.sizes(captions)[0])
+        back = back.masked_fill(of_texts.scatter(1, owner[:, None], False), -torch.inf)
+    loss = ((to_text.logsumexp(1).index_select(0, image) - own) / share).sum() / of_image
+    return (loss + (back.logsumexp(1) - own).sum() / of_text) / 2
 
 
-def clip_loss(features: Features, layout: Layout) -> Tensor:
+@loss_function
+def clip_loss(f: Features, layout: Layout) -> Tensor:
     r"""Symmetric contrastive loss between images and their captions.
 
     .. math::
         L = \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}_j(s\, u_i \cdot t_j,\ i)
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, t_i \cdot u_j,\ i) \Big]
 
-    Args:
-        features: `image` u, `text`, `logit_scale` s.
-        layout: The first CAPTION of each image is t_i; other texts are not read.
+    ln B when all scores are equal. Equals `negclip_loss` without negatives. For a model with a bias
+    it is the sigmoid loss of SigLIP (`symmetric_contrast`), B ln 2 when all logits are 0.
 
-    Returns:
-        A scalar, in at least float32; ln B when all scores are equal.
-
-    Relation: equals `negclip_loss` without negatives. For a model with a bias it is the sigmoid
-    loss of SigLIP (`symmetric_contrast`), B ln 2 when all logits are 0.
     Reference: Radford et al., Learning Transferable Visual Models From Natural Language
     Supervision (ICML 2021), figure 3.
     """
-    check(features, layout)
-    (images,) = layout.sizes(captions)
-    masked = true_pairs(layout, (captions,), (captions,))
-    with full_precision(features) as f:
-        text = f.text.index_select(0, caption_index(layout))
-        return symmetric_contrast(
-            layout, f.logit_scale, f.image, text, images, images, masked, None, f.logit_bias
-        )
+    return symmetric_contrast(f, layout)
 
 
+@loss_function
 def negclip_loss(
-    features: Features,
-    layout: Layout,
-    missing_hn: MissingHN = "mask",
-    kinds: Sequence[str] = (),
+    f: Features, layout: Layout, missing_hn: MissingHN = "mask", kinds: Sequence[str] = ()
 ) -> Tensor:
     r"""Contrastive loss whose image-to-text direction also ranks every negative of the batch.
 
@@ -176,41 +189,24 @@ def negclip_loss(
         L = \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}(s\, u_i \cdot [t_1 .. t_B, n_1 .. n_N],\ i)
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, t_i \cdot u_j,\ i) \Big]
 
-    The text-to-image direction reads captions only: a negative has no image. With hard images (the
-    original NegCLIP) the batch holds neighbours as well: 2B images, the 2B captions and the
-    negatives of both. Neighbours may already be in the batch: a layout that masks duplicates
-    leaves them out.
+    with all N negatives of all images. With hard images (the original NegCLIP) the batch holds
+    neighbours as well, with their captions and negatives; those that are in the batch twice are
+    left out where the layout masks duplicates. Unlike in `global_hn_loss`, the negatives share the
+    softmax with the other captions.
 
     Args:
-        features: `image` u, `text`, `logit_scale` s.
-        layout: The first CAPTION of each image is t_i; n_1 .. n_N are all NEGATIVE texts of all
-            images.
         missing_hn: "mask" leaves out missing negatives; "zero" gives each a column of logit 0, like
             the zero-filled features of the released code.
         kinds: The kinds of negative a caption should have; used with "zero" only.
 
-    Returns:
-        A scalar, in at least float32.
-
-    Relation: equals `clip_loss` without negatives (with "mask"); unlike in `global_hn_loss`, the
-    negatives share the softmax with the other captions. For a model with a bias, every pair of an
-    image and a text, negatives included, counts once (`symmetric_contrast`).
     Reference: Yuksekgonul et al., When and Why Vision-Language Models Behave like Bags-of-Words
     (ICLR 2023), section 4; negatives generated anew each step as in the NegCLIP baseline of Oh et
     al., Preserving Multi-Modal Capabilities of Pre-trained VLMs (EMNLP 2024).
     """
-    check(features, layout)
-    (column,) = layout.indices(_captions_and_negatives)
-    (images,), (texts,) = layout.sizes(captions), layout.sizes(_captions_and_negatives)
-    masked = true_pairs(layout, (captions,), (_captions_and_negatives,))
     phantoms = None
     if missing_hn == "zero":
         phantoms = int(layout.sizes(missing, tuple(kinds))[1].sum())
-    with full_precision(features) as f:
-        text = f.text.index_select(0, column)
-        return symmetric_contrast(
-            layout, f.logit_scale, f.image, text, images, texts, masked, phantoms, f.logit_bias
-        )
+    return symmetric_contrast(f, layout, columns=(_captions_and_negatives,), phantoms=phantoms)
 
 
 def _captions_and_negatives(host: HostLayout) -> tuple[Ints, ...]:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, at_least_float32, full_precision
+from compoclip.losses.contract import Features, Layout, Role, at_least_float32, loss_function
 from compoclip.losses.rows import (
     MissingHN,
     Reduction,
-    check,
-    hard_negative_mean,
-    hard_negative_rows,
-    missing_negatives,
+    RowIndex,
+    captions,
+    hard_negatives,
+    having,
+    missing,
 )
 
 
@@ -55,7 +56,6 @@ def selective_calibrated_rows(
     Raises:
         ValueError: For gamma < 0 or beta outside [0, 1].
 
-    Relation: used by `global_hn_loss` on cosine logits and by `local_hn_loss` on local scores.
     Reference: Oh et al., Preserving Multi-Modal Capabilities of Pre-trained VLMs for Improving
     Vision-Linguistic Compositionality (EMNLP 2024), selective calibrated regularisation; the
     focal factor is that of Lin et al., Focal Loss for Dense Object Detection (ICCV 2017),
@@ -84,8 +84,36 @@ def selective_calibrated_rows(
     return (target * focus * nll).sum(), counted.sum()
 
 
+def calibrated_loss(
+    layout: Layout,
+    rows: RowIndex,
+    scores: Tensor,
+    gamma: float = 0.0,
+    beta: float = 0.0,
+    reduction: Reduction = "valid",
+    missing_hn: MissingHN = "mask",
+    kinds: Sequence[str] = (),
+    positive_share: float = 0.0,
+) -> Tensor:
+    """Return the mean of `selective_calibrated_rows` for `hard_negatives` with (N,) scores.
+
+    The options are those of `global_hn_loss`.
+    """
+    logits, shares = rows.spread(scores), None
+    phantoms = layout.indices(missing, tuple(kinds))[0] if missing_hn == "zero" else None
+    if rows.positive is not None:
+        positive = rows.positive.to(logits.dtype)
+        count = positive.sum(1, keepdim=True)
+        shares = positive_share * positive / count.clamp_min(1)
+        shares[:, :1] = 1.0 - positive_share * (count > 0).to(logits.dtype)
+    total, _ = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
+    counted = (having, Role.NEGATIVE) if reduction == "valid" else (captions,)
+    return total / max(1, int(layout.sizes(*counted)[0].sum()))
+
+
+@loss_function
 def global_hn_loss(
-    features: Features,
+    f: Features,
     layout: Layout,
     gamma: float = 0.0,
     beta: float = 0.0,
@@ -100,9 +128,9 @@ def global_hn_loss(
         z_{i0} = s\, u_i \cdot t_i, \quad z_{ik} = s\, u_i \cdot n_{ik}, \quad
         L = \mathrm{SCR}(z;\ \gamma, \beta)
 
+    Added to `clip_loss`, whose softmax holds no negatives.
+
     Args:
-        features: `image` u, `text`, `logit_scale` s.
-        layout: The first CAPTION of each image is t_i; its NEGATIVE texts, any number, are n_ik.
         gamma: Focal exponent, see `selective_calibrated_rows`.
         beta: Label smoothing, see there.
         reduction: Divide by the images that have a negative, or by all.
@@ -113,19 +141,11 @@ def global_hn_loss(
             (1 - m) on the caption and m / P_i on each positive, so that paraphrases score alike.
             Rows without a positive do not change.
 
-    Returns:
-        A scalar; exactly zero, with zero gradient, without negatives.
-
-    Relation: added to `clip_loss`, whose softmax holds no negatives; `local_hn_loss` is the same
-    loss on patch-token scores.
     Reference: Oh et al. (EMNLP 2024), global hard-negative loss.
     """
-    check(features, layout)
-    rows = hard_negative_rows(layout, positives=positive_share > 0)
-    with full_precision(features) as f:
-        image, text = f.image.index_select(0, rows.image), f.text.index_select(0, rows.texts)
-        logits = rows.spread(f.logit_scale * (image * text).sum(-1))
-        phantoms = missing_negatives(layout, kinds) if missing_hn == "zero" else None
-        shares = rows.shares(positive_share, logits.dtype)
-        total, _ = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
-        return hard_negative_mean(layout, total, reduction)
+    rows = RowIndex(*layout.indices(hard_negatives, positive_share > 0))
+    image, text = f.image.index_select(0, rows.image), f.text.index_select(0, rows.texts)
+    scores = f.logit_scale * (image * text).sum(-1)
+    return calibrated_loss(
+        layout, rows, scores, gamma, beta, reduction, missing_hn, kinds, positive_share
+    )

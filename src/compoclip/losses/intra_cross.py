@@ -10,49 +10,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
+from compoclip.losses.contract import (
+    Features,
+    HostLayout,
+    Ints,
+    Layout,
+    Role,
+    check,
+    full_precision,
+    loss_function,
+)
 from compoclip.losses.contrastive import match_loss
-from compoclip.losses.rows import caption_index, captions, check, negatives_by_image
+from compoclip.losses.rows import captions, negatives_by_image
 
 Imc = Literal["paper", "head"]
 """With the image-caption score, or without it as in the last released code."""
 
 
-def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> Tensor:
+@loss_function
+def intra_modal_loss(f: Features, layout: Layout, imc: Imc = "paper") -> Tensor:
     r"""An image and its caption must be closer than the caption and any negative text (L_IMC).
 
     .. math::
         L = \frac1B \sum_i \mathrm{CE}\big([\,s\, u_i \cdot t_i;\ s\, t_i \cdot n_1 .. s\, t_i \cdot
             n_N\,],\ 0\big)
 
+    with all N negatives of all images. ln(1 + N) when all scores are equal.
+
     Args:
-        features: `image` u, `text`, `logit_scale` s.
-        layout: The first CAPTION of each image is t_i; n_1 .. n_N are all NEGATIVE texts of all
-            images.
         imc: "head" leaves out the first score, as the last released code does. The target of every
             caption is then one negative, the first in the batch: all captions are pulled towards
             it, and the loss depends on the order of the batch. For comparison only.
 
-    Returns:
-        A scalar; exactly zero, with zero gradient, without negatives; ln(1 + N) when all scores are
-        equal.
-
-    Relation: added to `negclip_loss`, where the same negatives compete with the image instead.
     Reference: Zhang et al., Contrasting Intra-Modal and Ranking Cross-Modal Hard Negatives to
     Enhance Visio-Linguistic Compositional Understanding (CVPR 2024), intra-modal contrast.
     """
-    check(features, layout)
     (negative,) = layout.indices(negatives_by_image)
     (images,), (negatives,) = layout.sizes(captions), layout.sizes(negatives_by_image)
-    with full_precision(features) as f:
-        caption = f.text.index_select(0, caption_index(layout))
-        wrong = layout.peers.gathered(f.text.index_select(0, negative), negatives)
-        logits = f.logit_scale * caption @ wrong.T
-        if imc == "paper" or logits.shape[1] == 0:
-            own = f.logit_scale * (f.image * caption).sum(-1)
-            logits = torch.cat([own[:, None], logits], dim=1)
-        target = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-        return match_loss(logits, target, int(images.sum()))
+    caption = f.text.index_select(0, layout.indices(captions)[0])
+    wrong = layout.peers.gathered(f.text.index_select(0, negative), negatives)
+    logits = f.logit_scale * caption @ wrong.T
+    if imc == "paper" or logits.shape[1] == 0:
+        own = f.logit_scale * (f.image * caption).sum(-1)
+        logits = torch.cat([own[:, None], logits], dim=1)
+    target = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    return match_loss(logits, target, int(images.sum()))
 
 
 def _ranked(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
@@ -76,15 +78,12 @@ class RankingLoss:
     batch's gap between captions and negatives of kind k, in units of logits. A margin does not
     change if the batch lacks its kind, or if the gap is not finite.
 
-    The margins start at 0. A call reads `image` u (B, D), `text` (T, D) and `logit_scale` s, and
-    raises ValueError when an image has no caption; without negatives it gives exactly zero, with
-    zero gradient.
+    The margins start at 0. `single_negative_loss` is the smooth form with margin 0.
 
     Args:
         kinds: The kinds of negative it ranks; others are not read.
         largest: Upper limit of the margins, in units of logits.
 
-    Relation: `single_negative_loss` is the smooth form with margin 0.
     Reference: Zhang et al. (CVPR 2024), cross-modal rank loss with adaptive threshold.
     """
 
@@ -96,7 +95,7 @@ class RankingLoss:
     def __call__(self, features: Features, layout: Layout) -> Tensor:
         """Return the loss of this batch with the margins of the previous one; see the class."""
         check(features, layout)
-        caption = caption_index(layout)
+        (caption,) = layout.indices(captions)
         negative, owner, kind = layout.indices(_ranked, self.kinds)
         pairs = int(layout.sizes(_ranked, self.kinds)[0].sum())
         with full_precision(features) as f:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, full_precision, normalise
-from compoclip.losses.hard_negative import selective_calibrated_rows
-from compoclip.losses.rows import (
-    MissingHN,
-    Reduction,
-    check,
-    hard_negative_mean,
-    hard_negative_rows,
-    missing_negatives,
-)
+from compoclip.losses.contract import Features, Layout, loss_function, normalise
+from compoclip.losses.hard_negative import calibrated_loss
+from compoclip.losses.rows import RowIndex, hard_negatives
 
 Attention = Literal["minmax", "minmax_sparse", "softmax"]
 """Conversion of token-patch similarities into weights over patches."""
@@ -108,17 +100,15 @@ def max_similarity(
     return best.masked_fill(~token_mask, 0.0).sum(-1) / token_mask.sum(-1)
 
 
+@loss_function
 def local_hn_loss(
-    features: Features,
+    f: Features,
     layout: Layout,
+    /,
     attention: Attention = "minmax",
     attention_grad: bool = False,
-    gamma: float = 0.0,
-    beta: float = 0.0,
-    reduction: Reduction = "valid",
-    missing_hn: MissingHN = "mask",
-    kinds: Sequence[str] = (),
     positive_share: float = 0.0,
+    **calibration: Any,
 ) -> Tensor:
     r"""Local hard-negative loss (LHN): `global_hn_loss` on log local scores.
 
@@ -126,45 +116,27 @@ def local_hn_loss(
         z_{i0} = \log S(i, t_i), \quad z_{ik} = \log S(i, n_{ik}), \quad
         L = \mathrm{SCR}(z;\ \gamma, \beta)
 
-    A text attends to the patches of its image only: memory grows with T, not with B T.
+    A text attends to the patches of its image only: memory grows with T, not with B T. Reduces the
+    loss of multi-modal ability caused by hard negatives on global features. Reads `patches` and
+    `tokens`, and raises ValueError without them.
 
     Args:
-        features: `patches` (B, P, D), `tokens` (T, L, D), `token_mask` (T, L), `logit_scale` s.
-        layout: The first CAPTION of each image is t_i; its NEGATIVE texts, any number, are n_ik.
         attention: Conversion of similarities into weights, see `patch_attention`.
         attention_grad: Let gradient flow through these weights.
-        gamma: Focal exponent, see `selective_calibrated_rows`.
-        beta: Label smoothing, see there.
-        reduction: Divide by the images that have a negative, or by all.
-        missing_hn: Treatment of missing negatives, see `global_hn_loss`.
-        kinds: The kinds of negative a caption should have; used with "zero" only.
         positive_share: Share of the label on positives, see `global_hn_loss`.
+        **calibration: Further options of `global_hn_loss`.
 
-    Returns:
-        A scalar; exactly zero, with zero gradient, without negatives.
-
-    Raises:
-        ValueError: When the features hold no patches or tokens.
-
-    Relation: the fine-grained companion of `global_hn_loss`; reduces the loss of multi-modal
-    ability caused by hard negatives on global features.
     Reference: Oh et al. (EMNLP 2024), local hard-negative (LHN) loss.
     """
-    check(features, layout)
-    rows = hard_negative_rows(layout, positives=positive_share > 0)
-    with full_precision(features) as f:
-        if f.patches is None or f.tokens is None or f.token_mask is None:
-            raise ValueError("the local hard-negative loss needs patch and token features")
-        scores = local_similarity(
-            f.tokens.index_select(0, rows.texts),
-            f.token_mask.index_select(0, rows.texts),
-            f.patches.index_select(0, rows.image),
-            f.logit_scale,
-            attention,
-            attention_grad,
-        )
-        phantoms = missing_negatives(layout, kinds) if missing_hn == "zero" else None
-        shares = rows.shares(positive_share, scores.dtype)
-        logits = rows.spread(scores)
-        total, _ = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
-        return hard_negative_mean(layout, total, reduction)
+    if f.patches is None or f.tokens is None or f.token_mask is None:
+        raise ValueError("the local hard-negative loss needs patch and token features")
+    rows = RowIndex(*layout.indices(hard_negatives, positive_share > 0))
+    scores = local_similarity(
+        f.tokens.index_select(0, rows.texts),
+        f.token_mask.index_select(0, rows.texts),
+        f.patches.index_select(0, rows.image),
+        f.logit_scale,
+        attention,
+        attention_grad,
+    )
+    return calibrated_loss(layout, rows, scores, positive_share=positive_share, **calibration)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, full_precision
+from compoclip.losses.contract import Features, Layout, loss_function
 from compoclip.losses.contrastive import match_loss, pair_loss, pairs_at
-from compoclip.losses.rows import caption_index, captions, check, true_pairs
+from compoclip.losses.rows import captions, true_pairs
 
 
-def masked_contrast(features: Features, layout: Layout) -> Tensor:
+@loss_function
+def masked_contrast(f: Features, layout: Layout) -> Tensor:
     r"""Contrast of images and captions, with their masked forms as further rows and negatives.
 
     With U = [u; u'] and T = [t; t'], where a prime stands for masked,
@@ -20,100 +21,65 @@ def masked_contrast(features: Features, layout: Layout) -> Tensor:
             + \tfrac{1}{2B} \sum_{k} \mathrm{CE}(s\, T_k \cdot U,\ k \bmod B) \Big]
 
     Every row, masked or not, must rank its unmasked partner first; its masked partner is a
-    negative. If only words are masked, U is u.
+    negative. If only words are masked, U is u. `clip_loss` + ln 2 if nothing is masked. For a model
+    with a bias every pair counts once, as in SigLIP. A true pair with one masked member is
+    positive; with both masked it is left out. Reads `masked_text` and `masked_image`.
 
-    Args:
-        features: `image`, `text`, `logit_scale`, `masked_text` and `masked_image`, which may be
-            None.
-        layout: The first CAPTION of each image is t_i; no other text is read.
-
-    Returns:
-        A scalar, in at least float32; `clip_loss` + ln 2 if nothing is masked.
-
-    Raises:
-        ValueError: When there was no masked pass.
-
-    Relation: for a model with a bias every pair counts once, as in SigLIP. A true pair with one
-    masked member is positive; with both masked it is left out.
     Reference: MACCO (ACL 2026, arXiv 2606.13288), masked-augmented cross-modal alignment.
     """
-    check(features, layout)
     (images,) = layout.sizes(captions)
     peers, rows = layout.peers, int(images.sum())
     true = true_pairs(layout, (captions,), (captions,)) or (None, None)
-    with full_precision(_require_masks(features)) as f:
-        text = f.text.index_select(0, caption_index(layout))
-        ours = [
-            [plain] if masked is None else [plain, masked]
-            for plain, masked in ((f.image, f.masked_image), (text, f.masked_text))
-        ]
-        every = [torch.cat([peers.gathered(each, images) for each in parts]) for parts in ours]
-        forms = len(ours[0]), len(ours[1])
-        own = torch.arange(len(text), device=text.device) + peers.before(images)
-        # The masked partner of a row is one of the wrong ones, whatever else is left out.
-        left_out = [None if mask is None else mask.scatter(1, own[:, None], False) for mask in true]
-        to_text = f.logit_scale * torch.cat(ours[0]) @ every[1].T
-        if f.logit_bias is not None:
-            return _of_pairs(to_text + f.logit_bias, own, forms, rows, left_out[0])
-        to_image = f.logit_scale * torch.cat(ours[1]) @ every[0].T
-        return 0.5 * sum(
-            (
-                match_loss(
-                    logits,
-                    own.repeat(number),
-                    number * rows,
-                    None if mask is None else mask.repeat(number, others),
-                )
-                for logits, number, others, mask in zip(
-                    (to_text, to_image), forms, reversed(forms), left_out
-                )
-            ),
-            text.new_zeros(()),
-        )
+    text = f.text.index_select(0, layout.indices(captions)[0])
+    ours = [
+        [plain] if masked is None else [plain, masked]
+        for plain, masked in ((f.image, f.masked_image), (text, _masked_text(f)))
+    ]
+    every = [torch.cat([peers.gathered(each, images) for each in parts]) for parts in ours]
+    forms = len(ours[0]), len(ours[1])
+    own = torch.arange(len(text), device=text.device) + peers.before(images)
+    # The masked partner of a row is one of the wrong ones, whatever else is left out.
+    left_out = [None if mask is None else mask.scatter(1, own[:, None], False) for mask in true]
+    to_text = f.logit_scale * torch.cat(ours[0]) @ every[1].T
+    if f.logit_bias is not None:
+        return _of_pairs(to_text + f.logit_bias, own, forms, rows, left_out[0])
+    to_image = f.logit_scale * torch.cat(ours[1]) @ every[0].T
+    loss = text.new_zeros(())
+    for logits, number, others, mask in zip((to_text, to_image), forms, forms[::-1], left_out):
+        mask = None if mask is None else mask.repeat(number, others)
+        loss = loss + match_loss(logits, own.repeat(number), number * rows, mask)
+    return 0.5 * loss
 
 
-def masked_match(features: Features, layout: Layout) -> Tensor:
+@loss_function
+def masked_match(f: Features, layout: Layout) -> Tensor:
     r"""A masked caption must be closest to its caption, a masked image to its image.
 
     .. math::
         L = \tfrac12 \big[ L_{clip}(t', t) + L_{clip}(u', u) \big]
 
     with the symmetric contrast L_clip(a, b) of rows a_i with b_i. If only words are masked, L is
-    its first part.
+    its first part. ln B when all scores are equal. Softmaxes within one modality, where a bias
+    cancels: unchanged for SigLIP.
 
-    Args:
-        features: As for `masked_contrast`.
-        layout: The first CAPTION of each image is t_i.
-
-    Returns:
-        A scalar, in at least float32; ln B when all scores are equal.
-
-    Raises:
-        ValueError: When there was no masked pass.
-
-    Relation: softmaxes within one modality, where a bias cancels: unchanged for SigLIP.
     Reference: MACCO (ACL 2026, arXiv 2606.13288), masked-augmented intra-modal regularisation.
     """
-    check(features, layout)
     (images,) = layout.sizes(captions)
     left_out, _ = true_pairs(layout, (captions,), (captions,)) or (None, None)
-    with full_precision(_require_masks(features)) as f:
-        text = f.text.index_select(0, caption_index(layout))
-        own = torch.arange(len(text), device=text.device) + layout.peers.before(images)
-        found = []
-        for masked, plain in ((f.masked_text, text), (f.masked_image, f.image)):
-            if masked is None:
-                continue
-            for rows, columns in ((masked, plain), (plain, masked)):
-                logits = f.logit_scale * rows @ layout.peers.gathered(columns, images).T
-                found.append(match_loss(logits, own, int(images.sum()), left_out))
-        return torch.stack(found).mean()
+    text = f.text.index_select(0, layout.indices(captions)[0])
+    own = torch.arange(len(text), device=text.device) + layout.peers.before(images)
+    found = []
+    for masked, plain in ((_masked_text(f), text), (f.masked_image, f.image)):
+        for rows, columns in () if masked is None else ((masked, plain), (plain, masked)):
+            logits = f.logit_scale * rows @ layout.peers.gathered(columns, images).T
+            found.append(match_loss(logits, own, int(images.sum()), left_out))
+    return torch.stack(found).mean()
 
 
-def _require_masks(features: Features) -> Features:
+def _masked_text(features: Features) -> Tensor:
     if features.masked_text is None:
         raise ValueError("this loss reads a masked second pass, and the features come without one")
-    return features
+    return features.masked_text
 
 
 def _of_pairs(

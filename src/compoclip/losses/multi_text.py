@@ -5,22 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
-from compoclip.losses.contrastive import pair_loss, pairs_at
-from compoclip.losses.rows import caption_index, captions, check, every_text, true_pairs
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, loss_function
+from compoclip.losses.contrastive import several_targets
+from compoclip.losses.rows import captions, every_text
 
 TextReduction = Literal["mean", "sum"]
 """Average over images, and over positive texts, or sum both up as printed in the paper."""
 
 
-def multi_text_loss(
-    features: Features,
-    layout: Layout,
-    reduction: TextReduction = "mean",
-) -> Tensor:
+@loss_function
+def multi_text_loss(f: Features, layout: Layout, reduction: TextReduction = "mean") -> Tensor:
     r"""Multi-caption contrastive loss (L_MC): every positive text of an image is a target.
 
     With z_ij = s u_i . v_j over all T texts, P(i) the positive texts (CAPTION and POSITIVE) of
@@ -34,57 +30,40 @@ def multi_text_loss(
 
     The softmax of an image runs over all texts, including its other positives; the softmax of a
     positive text over all images. Negatives are columns only, so their owner does not matter:
-    sentences of earlier batches (a sentence cache) join as NEGATIVE texts of any image.
+    sentences of earlier batches (a sentence cache) join as NEGATIVE texts of any image. Equals
+    `clip_loss` with captions only. For a model with a bias it is the sigmoid loss of every pair of
+    an image and a text, divided by |P| (`pair_loss`).
 
     Args:
-        features: `image` u (B, D), `text` v (T, D), `logit_scale` s.
-        layout: Roles and owners of all texts; every image has a CAPTION.
         reduction: "sum" drops the factors 1/B and 1/|P| (but not 1/|P(i)|), as printed in the
             paper.
 
-    Returns:
-        A scalar, in at least float32.
-
-    Relation: equals `clip_loss` with captions only. Unlike in `negclip_loss`, positives are targets
-    too. For a model with a bias it is the sigmoid loss of every pair of an image and a text,
-    divided by |P| (`pair_loss`).
     Reference: Singh et al., Coarse-to-Fine Contrastive Learning in Image-Text-Graph Space for
     Improved Vision-Language Compositionality (EMNLP 2023), the multi-caption loss.
     """
-    check(features, layout)
-    caption_index(layout)  # an image without any positive text has no target
     column, row, share = layout.indices(_targets)
     (images,), (texts,) = layout.sizes(captions), layout.sizes(every_text)
     positives, peers = layout.sizes(_targets)[0], layout.peers
-    masked = true_pairs(layout, (_targets,), (every_text,))
-    in_texts, in_images = peers.before(texts), peers.before(images)
-    with full_precision(features) as f:
-        # Images of this process against all texts, its positive texts against all images.
-        to_text = f.logit_scale * f.image @ peers.gathered(f.text, texts).T
-        if f.logit_bias is not None:
-            right = pairs_at(to_text, row, column + in_texts)
-            loss = pair_loss(to_text + f.logit_bias, right, masked and masked[0])
-            return loss / int(positives.sum()) if reduction == "mean" else loss
-        to_image = f.logit_scale * f.text.index_select(0, column)
-        to_image = to_image @ peers.gathered(f.image, images).T
-        pair = row * to_text.shape[1] + column + in_texts
-        target = to_text.view(-1).index_select(0, pair)
-        if masked is not None:
-            of_images, of_texts = masked
-            of_images.view(-1).index_fill_(0, pair, False)
-            of_texts.scatter_(1, row[:, None] + in_images, False)
-            to_text = to_text.masked_fill(of_images, -torch.inf)
-            to_image = to_image.masked_fill(of_texts, -torch.inf)
-        loss_text = ((to_text.logsumexp(1).index_select(0, row) - target) / share).sum()
-        loss_image = (to_image.logsumexp(1) - target).sum()
-        if reduction == "mean":
-            loss_text, loss_image = loss_text / int(images.sum()), loss_image / int(positives.sum())
-        return (loss_text + loss_image) / 2
+
+    def to_image() -> Tensor:
+        text = f.logit_scale * f.text.index_select(0, column)
+        return text @ peers.gathered(f.image, images).T
+
+    return several_targets(
+        f,
+        layout,
+        f.logit_scale * f.image @ peers.gathered(f.text, texts).T,
+        to_image,
+        (row, column, share),
+        (_targets,),
+        (every_text,),
+        (int(images.sum()), int(positives.sum())) if reduction == "mean" else (1, 1),
+    )
 
 
 def _targets(host: HostLayout) -> tuple[Ints, ...]:
     """The positive texts, their images, and how many each of these has."""
+    captions(host)  # an image without any positive text has no target
     column = np.flatnonzero(host.role != int(Role.NEGATIVE))
     row = host.owner[column]
-    share = np.bincount(row, minlength=host.images)[row]
-    return column, row, share
+    return column, row, np.bincount(row, minlength=host.images)[row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,15 +15,16 @@ from compoclip.losses.contract import (
     Ints,
     Layout,
     Role,
-    full_precision,
+    loss_function,
     normalise,
 )
 from compoclip.losses.contrastive import match_loss, symmetric_contrast
-from compoclip.losses.rows import check, first_of, told_apart, true_pairs, with_captions
+from compoclip.losses.rows import first_of, having, told_apart, true_pairs, with_captions
 from compoclip.losses.triplet import of_sides, sides
 
 
-def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 1.0) -> Tensor:
+@loss_function
+def conclip_loss(f: Features, layout: Layout, distractor_weight: float = 1.0) -> Tensor:
     r"""Contrast of captions with their negations, for images and distractor images.
 
     With image u, caption t, negated caption t- and a distractor image u-:
@@ -32,62 +34,44 @@ def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 
             + \tfrac1B \sum_i \mathrm{CE}(s\, t_i \cdot [u; u^-],\ i)
             + \tfrac{w}{|G|} \sum_{i \in G} \mathrm{CE}(s\, u^-_i \cdot [t^-; t],\ i) \Big]
 
-    with G the rows that have a distractor. In a row without one, the NEGATIVE texts are t-.
+    with G the rows that have a distractor, an image of `side` 1 whose `pair` is u and whose caption
+    is t-. In a row without one, the NEGATIVE texts are t-; others are not read. ln(2 B) when all
+    scores are equal in B full rows and w is 1.
 
     Args:
-        features: `image` (B, D), `text` (T, D), `logit_scale` s.
-        layout: `side` is 0 for images of the data and 1 for distractors, `pair` the image of a
-            distractor; the caption of a distractor is t-. NEGATIVE texts of rows with a distractor
-            are not read.
         distractor_weight: w. The third term pairs a distractor with t-, which is often false of it
             ("a dog, not a cat" for a photo without a dog); 0 leaves it out.
 
-    Returns:
-        A scalar; ln(2 B) when all scores are equal in B full rows and w is 1.
-
-    Raises:
-        ValueError: When a distractor has no image, or two have the same.
-
-    Relation: the first two terms without negations and distractors are two thirds of `clip_loss`.
     Reference: Singh et al., Learn "No" to Say "Yes" Better: Improving Vision-Language Models via
     Negations (WACV 2025).
     """
-    check(features, layout)
-    data, distractor, right, wrong, negative = layout.indices(sides)
+    (seen,), (read,) = layout.indices(of_sides, 0, 1), layout.indices(of_sides, 2, 3, 4)
     rows, others, _, _, negatives = layout.sizes(sides)
-    peers, count = layout.peers, len(data)
+    peers, count = layout.peers, len(layout.indices(sides)[0])
     in_images = peers.before(rows + others)
     in_texts = in_images + peers.before(negatives)
-    with full_precision(features) as f:
-        image = f.image.index_select(0, torch.cat([data, distractor]))
-        text = f.text.index_select(0, torch.cat([right, wrong, negative]))
-        to_text = f.logit_scale * image @ peers.gathered(text, rows + others + negatives).T
-        if peers.world == 1:
-            to_image = to_text[:, :count].T  # the same products
-        else:
-            to_image = f.logit_scale * text[:count] @ peers.gathered(image, rows + others).T
-        target = torch.arange(len(image), device=image.device)
-        total = int(rows.sum())
-        texts, back = true_pairs(layout, (of_sides, 2), (of_sides, 2, 3, 4), (of_sides, 0, 1)) or (
-            None,
-            None,
-        )
-        left_out = None if texts is None else texts[:count]
-        contrast = match_loss(to_text[:count], target[:count] + in_texts, total, left_out)
-        contrast = contrast + match_loss(to_image, target[:count] + in_images, total, back)
-        left_out = None if texts is None else texts[count:]
-        apart = match_loss(to_text[count:], target[count:] + in_texts, int(others.sum()), left_out)
-        return (contrast + distractor_weight * apart) / 3
+    image, text = f.image.index_select(0, seen), f.text.index_select(0, read)
+    to_text = f.logit_scale * image @ peers.gathered(text, rows + others + negatives).T
+    if peers.world == 1:
+        to_image = to_text[:, :count].T  # the same products
+    else:
+        to_image = f.logit_scale * text[:count] @ peers.gathered(image, rows + others).T
+    target, total = torch.arange(len(image), device=image.device), int(rows.sum())
+    masked = true_pairs(layout, (of_sides, 2), (of_sides, 2, 3, 4), (of_sides, 0, 1))
+    texts, back = masked or (None, None)
+    ours, theirs = (None, None) if texts is None else (texts[:count], texts[count:])
+    contrast = match_loss(to_text[:count], target[:count] + in_texts, total, ours)
+    contrast = contrast + match_loss(to_image, target[:count] + in_images, total, back)
+    apart = match_loss(to_text[count:], target[count:] + in_texts, int(others.sum()), theirs)
+    return (contrast + distractor_weight * apart) / 3
 
 
-# --- Denials: a text that is true of every picture but those that it is about. ---
-
-
-def denial_loss(features: Features, layout: Layout) -> Tensor:
+@loss_function
+def denial_loss(f: Features, layout: Layout) -> Tensor:
     r"""An image's negated caption must score lowest among all negated captions of the batch.
 
-    With image u and a text d that negates an object in it ("There is no cat."), the contrast of
-    `clip_loss` with -d for d:
+    With image u and a text d, its first NEGATIVE, that negates an object in it ("There is no
+    cat."), the contrast of `clip_loss` with -d for d:
 
     .. math::
         L = \tfrac1{2|R|} \sum_{i \in R} \Big[ \mathrm{CE}_j(-s\, u_i \cdot d_j,\ i)
@@ -95,33 +79,18 @@ def denial_loss(features: Features, layout: Layout) -> Tensor:
 
     with R the images that have a negated caption. A model that ignores the negation scores it
     highest. The negation is false of its image and true of most others, so that no text with an
-    absent object is needed. Equal negated captions are left out of each other's softmax.
-
-    Args:
-        features: `image` u, `text`, `logit_scale` s.
-        layout: The first NEGATIVE of each image is d; equal `text_id` means equal texts.
-
-    Returns:
-        A scalar, in at least float32; exactly zero, with zero gradient, without negated captions;
-        ln |R| when all scores are equal and all negated captions differ.
-
-    Relation: `clip_loss` of the texts -d, with its sigmoid form for a model with a bias. Not
-    published elsewhere.
+    absent object is needed. Equal negated captions (`text_id`) are left out of each other's
+    softmax. ln |R| when all scores are equal and all negated captions differ. Not published
+    elsewhere.
     """
-    check(features, layout)
-    text, image = layout.indices(first_of, Role.NEGATIVE)
-    count, _ = layout.sizes(first_of, Role.NEGATIVE)
     (same,) = layout.indices(_same_denial, joint=True)
-    with full_precision(features) as f:
-        return symmetric_contrast(
-            layout,
-            f.logit_scale,
-            f.image.index_select(0, image),
-            -f.text.index_select(0, text),
-            *(count, count),
-            masked=(same.clone(), same.clone()),
-            logit_bias=f.logit_bias,
-        )
+    return symmetric_contrast(
+        replace(f, text=-f.text),
+        layout,
+        (first_of, Role.NEGATIVE),
+        images=(having, Role.NEGATIVE),
+        masked=(same, same),
+    )
 
 
 def _same_denial(host: HostLayout) -> tuple[Ints, ...]:
@@ -135,72 +104,58 @@ def _same_denial(host: HostLayout) -> tuple[Ints, ...]:
 # --- SemCLIP: paraphrases and negations, seen along a few fixed directions of the text space. ---
 
 
-def paraphrase_loss(
-    features: Features, layout: Layout, directions: int = 2, seed: int = 0
-) -> Tensor:
+@loss_function
+def paraphrase_loss(f: Features, layout: Layout, directions: int = 2, seed: int = 0) -> Tensor:
     r"""Align a caption with its paraphrase in a fixed random projection.
 
     .. math::
         L = \tfrac1{|R|} \sum_{i \in R} \big( 1 - \cos(P t_i,\ P p_i) \big)
 
-    with R the images whose caption has a paraphrase p, and P (k, D) fixed orthonormal random
-    directions.
+    with R the images whose caption has a paraphrase p, its first POSITIVE, and P (k, D) fixed
+    orthonormal random directions.
 
     Args:
-        features: `text` (T, D).
-        layout: The first CAPTION and the first POSITIVE of each image are t and p.
         directions: k.
         seed: Seed of P.
 
-    Returns:
-        A scalar; exactly zero, with zero gradient, without any paraphrase.
-
-    Relation: SemCLIP is the mean of `clip_loss`, `projected_negation_loss` and this loss.
     Reference: SemCLIP (submission to AAAI 2026), paraphrase term.
     """
-    cosine, total = _projected(features, layout, Role.POSITIVE, directions, seed)
+    cosine, total = _projected(f, layout, Role.POSITIVE, directions, seed)
     return (1 - cosine).sum() / max(1, total)
 
 
+@loss_function
 def projected_negation_loss(
-    features: Features, layout: Layout, directions: int = 2, seed: int = 0
+    f: Features, layout: Layout, directions: int = 2, seed: int = 0
 ) -> Tensor:
     r"""Push a caption and its negation to at least a right angle in a fixed random projection.
 
     .. math::
         L = \tfrac1{|R|} \sum_{i \in R} \max\big( 0,\ \cos(P t_i,\ P n_i) \big)
 
-    with R the images whose caption has a negation n, and P as for `paraphrase_loss`.
+    with R the images whose caption has a negation n, its first NEGATIVE, and P as for
+    `paraphrase_loss`.
 
     Args:
-        features: `text` (T, D).
-        layout: The first CAPTION and the first NEGATIVE of each image are t and n.
         directions: Number of directions of P.
         seed: Seed of P.
 
-    Returns:
-        A scalar; exactly zero, with zero gradient, without any negation.
-
-    Relation: see `paraphrase_loss`.
     Reference: SemCLIP (submission to AAAI 2026), negation term.
     """
-    cosine, total = _projected(features, layout, Role.NEGATIVE, directions, seed)
+    cosine, total = _projected(f, layout, Role.NEGATIVE, directions, seed)
     return cosine.clamp_min(0).sum() / max(1, total)
 
 
 def _projected(
-    features: Features, layout: Layout, role: Role, directions: int, seed: int
+    f: Features, layout: Layout, role: Role, directions: int, seed: int
 ) -> tuple[Tensor, int]:
     """Cosines of captions and their first text of a role, and how many there are in all."""
-    check(features, layout)
     caption, other = layout.indices(with_captions, role)
     total = int(layout.sizes(with_captions, role)[0].sum())
-    with full_precision(features) as f:
-        text = f.text.index_select(0, torch.cat([caption, other]))
-        seen = normalise(
-            text @ fixed_directions(text.shape[1], directions, seed, text.device, text.dtype)
-        )
-        return (seen[: len(caption)] * seen[len(caption) :]).sum(-1), total
+    text = f.text.index_select(0, torch.cat([caption, other]))
+    onto = fixed_directions(text.shape[1], directions, seed, text.device, text.dtype)
+    seen = normalise(text @ onto)
+    return (seen[: len(caption)] * seen[len(caption) :]).sum(-1), total
 
 
 @lru_cache(16)

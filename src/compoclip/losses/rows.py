@@ -1,29 +1,19 @@
 """From one flat ragged list of texts to one row of logits an image: caption first, then negatives.
 
-Hard-negative losses compare, for each image, its caption with its own negatives. How many
-negatives an image has varies; the rows here are the only place where that becomes a rectangle.
+Indices are computed on the host and asked for through `Layout.indices`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from compoclip.losses.contract import (
-    Features,
-    HostLayout,
-    Ints,
-    Layout,
-    Loss,
-    Role,
-    StatefulLoss,
-)
+from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Loss, Role, StatefulLoss
 
 MissingHN = Literal["mask", "zero"]
 """Treatment of a negative that a rewrite could not make: no entry, or a logit of 0."""
@@ -56,35 +46,11 @@ class RowIndex:
         flat = scores.new_zeros(self.valid.numel()).index_copy(0, self.place, scores)
         return flat.view(self.valid.shape)
 
-    def shares(self, of_positives: float, dtype: torch.dtype) -> Tensor | None:
-        """Return the (B, 1+K) label: this share in equal parts on the positives of a row that has
-        any, the rest on the caption; None where the rows were not asked for positives."""
-        if self.positive is None:
-            return None
-        positive = self.positive.to(dtype)
-        count = positive.sum(1, keepdim=True)
-        share = of_positives * positive / count.clamp_min(1)
-        caption = 1.0 - of_positives * (count > 0).to(share.dtype)
-        return torch.cat([caption, share[:, 1:]], dim=1)
-
 
 def row_arrays(host: HostLayout, index: Ints, valid: Ints) -> tuple[Ints, ...]:
     """Return the fields of a `RowIndex` of (B, 1+K) indices into the texts, on the host."""
     texts = index[valid]
     return texts, host.owner[texts], np.flatnonzero(valid), valid
-
-
-def check(features: Features, layout: Layout) -> None:
-    """Raise ValueError when features and layout do not describe the same batch."""
-    images, texts = features.image.shape[0], features.text.shape[0]
-    empty = images == 0 and layout.peers.world == 1
-    if empty or images != layout.images:
-        raise ValueError(f"{images} image features, but the layout speaks of {layout.images}")
-    if texts != layout.owner.numel():
-        raise ValueError(f"{texts} text features, but the layout speaks of {layout.owner.numel()}")
-
-
-# --- Indices are computed on the host and asked for through `Layout.indices`. ---
 
 
 def by_owner(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int64], Ints]:
@@ -108,6 +74,11 @@ def first_of(host: HostLayout, role: Role, *kinds: str) -> tuple[Ints, ...]:
     return index[valid], np.flatnonzero(valid)
 
 
+def having(host: HostLayout, role: Role, *kinds: str) -> tuple[Ints, ...]:
+    """Return the images that have a text of a role (and of these kinds, if any)."""
+    return first_of(host, role, *kinds)[1:]
+
+
 def captions(host: HostLayout) -> tuple[Ints, ...]:
     """Return the (B,) first caption of every image. Raises ValueError when an image has none."""
     index, valid = host.first(Role.CAPTION)
@@ -128,6 +99,16 @@ def negatives_by_image(host: HostLayout) -> tuple[Ints, ...]:
     return (index[valid],)
 
 
+def every_text(host: HostLayout) -> tuple[Ints, ...]:
+    """Return all texts of the batch."""
+    return (np.arange(len(host.owner)),)
+
+
+def every_image(host: HostLayout) -> tuple[Ints, ...]:
+    """Return all images of the batch."""
+    return (np.arange(host.images),)
+
+
 def missing(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
     """Return (B,) how many of these kinds of negative each image lacks, and the image of each.
 
@@ -141,25 +122,11 @@ def missing(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
     return len(kinds) - present.sum(1), np.nonzero(~present)[0]
 
 
-def missing_negatives(layout: Layout, kinds: Sequence[str]) -> Tensor:
-    """Return (B,) how many of these kinds of negative each image lacks; see `missing`."""
-    return layout.indices(missing, tuple(kinds))[0]
-
-
-def caption_index(layout: Layout) -> Tensor:
-    """Return (B,) the first caption of every image; see `captions`."""
-    return layout.indices(captions)[0]
-
-
-def hard_negative_rows(layout: Layout, positives: bool = False) -> RowIndex:
-    """Return (B, 1+K) rows of the first caption of each image and its negatives.
+def hard_negatives(host: HostLayout, positives: bool = False) -> tuple[Ints, ...]:
+    """Return the `RowIndex` of the first caption of each image and its negatives.
 
     positives: its positives stand between the two.
     """
-    return RowIndex(*layout.indices(_hard_negatives, positives))
-
-
-def _hard_negatives(host: HostLayout, positives: bool) -> tuple[Ints, ...]:
     negative, valid = by_owner(host, Role.NEGATIVE)
     counted = valid.any(1, keepdims=True)
     index, places = [captions(host)[0][:, None]], [counted]
@@ -173,30 +140,10 @@ def _hard_negatives(host: HostLayout, positives: bool) -> tuple[Ints, ...]:
     return *row_arrays(host, *rows), np.concatenate(true, axis=1)
 
 
-def _with_negative(host: HostLayout) -> tuple[Ints, ...]:
-    return (np.unique(host.owner[host.of(Role.NEGATIVE)]),)
-
-
-def hard_negative_mean(layout: Layout, total: Tensor, reduction: Reduction) -> Tensor:
-    """Divide a sum over `hard_negative_rows` by the rows of all processes that count, or by all."""
-    (count,) = layout.sizes(_with_negative if reduction == "valid" else captions)
-    return total / max(1, int(count.sum()))
-
-
 # --- Which texts of a batch are true of which images, besides the pairs it was made of. ---
 #
 # A batch may hold the same photo twice, or photos with the same caption. A contrast that treats
 # such a pair as wrong teaches the opposite of what the data say.
-
-
-def every_text(host: HostLayout) -> tuple[Ints, ...]:
-    """Return all texts of the batch."""
-    return (np.arange(len(host.owner)),)
-
-
-def every_image(host: HostLayout) -> tuple[Ints, ...]:
-    """Return all images of the batch."""
-    return (np.arange(host.images),)
 
 
 def true_pairs(
@@ -296,11 +243,7 @@ def select_texts(features: Features, keep: Tensor) -> Features:
 
 @dataclass(frozen=True)
 class OnlyKinds:
-    """Restrict a loss to captions and texts of the given kinds.
-
-    In DAC the contrast with hard negatives must not see the negatives of bags; a term that joins
-    another method sees the texts of its own. loss: may be a `StatefulLoss`.
-    """
+    """Restrict a loss, which may be a `StatefulLoss`, to captions and texts of the given kinds."""
 
     loss: Loss
     kinds: tuple[str, ...]
@@ -311,7 +254,7 @@ class OnlyKinds:
         return self.loss(select_texts(features, keep), part)
 
     def state_dict(self) -> dict[str, float]:
-        """Return what the loss remembers; nothing for one without a state."""
+        """Return the state of the loss; empty for one without."""
         return self.loss.state_dict() if isinstance(self.loss, StatefulLoss) else {}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:

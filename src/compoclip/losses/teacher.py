@@ -7,20 +7,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, full_precision
-from compoclip.losses.hard_negative import selective_calibrated_rows
+from compoclip.losses.contract import Features, Ints, Layout, loss_function
+from compoclip.losses.hard_negative import calibrated_loss, selective_calibrated_rows
 from compoclip.losses.rows import (
-    caption_index,
+    RowIndex,
     captions,
-    check,
     every_image,
     every_text,
-    hard_negative_mean,
-    hard_negative_rows,
+    hard_negatives,
     negatives_by_image,
 )
 
-_EVERYTHING = (every_image,), (every_text,)
 OwnNegatives = Literal["own", "tiled"]
 """Negatives of a caption: the ones made from it, or the ones the released code's mask selects."""
 
@@ -29,42 +26,34 @@ class WidthError(ValueError):
     """The loss compares vectors, and the teacher's have another width."""
 
 
-def feature_distillation(features: Features, layout: Layout, vectors: int | None = None) -> Tensor:
+@loss_function
+def feature_distillation(f: Features, layout: Layout, vectors: int | None = None) -> Tensor:
     r"""Squared distance of every embedding to the teacher's (L_SD).
 
     .. math::
         L = \frac1N \Big[ \sum_i \lVert u_i - u^*_i \rVert^2
             + \sum_j \lVert x_j - x^*_j \rVert^2 \Big]
 
-    over the B images and all T texts of the batch, whatever their role.
+    over the B images and all T texts x of the batch, whatever their role; a star stands for the
+    teacher's. Raises ValueError when the features come without a teacher's, WidthError for another
+    width.
 
     Args:
-        features: `image` u and `teacher_image` u* (B, D), `text` x and `teacher_text` x* (T, D).
-        layout: Used for the size of the batch only.
         vectors: N; by default B + T of all processes. A fixed number makes the loss a sum, as
             published, whose weight grows with the batch.
-
-    Returns:
-        A scalar; exactly zero, with zero gradient, if model and teacher agree.
-
-    Raises:
-        ValueError: When the features come without a teacher's; WidthError for another width.
 
     Reference: Hu et al., Decoupled Global-Local Alignment for Improving Compositional Understanding
     (ACM Multimedia 2025), self-distillation.
     """
-    check(features, layout)
-    _require_teacher(features, alike=True)
+    image, text = _teacher(f, alike=True)
     total = int(sum(layout.sizes(each)[0].sum() for each in (captions, every_text)))
-    with full_precision(features) as f:
-        assert f.teacher_image is not None
-        assert f.teacher_text is not None
-        apart = (f.image - f.teacher_image).square().sum()
-        apart = apart + (f.text - f.teacher_text).square().sum()
-        return apart / max(1, total if vectors is None else vectors)
+    apart = (f.image - image).square().sum()
+    apart = apart + (f.text - text).square().sum()
+    return apart / max(1, total if vectors is None else vectors)
 
 
-def similarity_distillation(features: Features, layout: Layout) -> Tensor:
+@loss_function
+def similarity_distillation(f: Features, layout: Layout) -> Tensor:
     r"""Cross entropy of the teacher's distributions over texts and over images with the model's.
 
     .. math::
@@ -73,48 +62,32 @@ def similarity_distillation(features: Features, layout: Layout) -> Tensor:
             + \tfrac1T \sum_j H(\mathrm{softmax}_i\, s^* u^*_i \cdot x^*_j,\
                 \mathrm{softmax}_i\, s\, u_i \cdot x_j) \Big]
 
-    over the B images and all T texts of the batch, with H(p, q) = - sum p ln q. Only similarities
-    are compared, so the teacher may have another width.
-
-    Args:
-        features: `image` u, `text` x, `logit_scale` s, `teacher_image` u*, `teacher_text` x* and
-            `teacher_scale` s*, which is s without a gradient where the teacher has none.
-        layout: Used for the size of the batch only.
-
-    Returns:
-        A scalar, at least the entropy of the teacher's distributions, where its gradient is zero.
-
-    Raises:
-        ValueError: When the features come without a teacher's.
+    over the B images and all T texts of the batch, with H(p, q) = - sum p ln q, and s* the scale s
+    without a gradient where the teacher has none. Only similarities are compared, so the teacher
+    may have another width. At least the entropy of the teacher's distributions, where its gradient
+    is zero. Raises ValueError when the features come without a teacher's.
 
     Reference: open_clip, `DistillClipLoss` (--distill-model), whose texts are captions only; Yang
     et al., CLIP-KD (CVPR 2024), contrastive relational distillation.
     """
-    check(features, layout)
-    _require_teacher(features)
-    images, texts = (layout.sizes(*each)[0] for each in _EVERYTHING)
-    gathered = layout.peers.gathered
-    with full_precision(features) as f:
-        assert f.teacher_image is not None
-        assert f.teacher_text is not None
-        scale = f.logit_scale.detach() if f.teacher_scale is None else f.teacher_scale
-        to_texts = _cross_entropy(
-            scale * f.teacher_image @ gathered(f.teacher_text, texts).T,
-            f.logit_scale * f.image @ gathered(f.text, texts).T,
-        )
-        to_images = _cross_entropy(
-            scale * f.teacher_text @ gathered(f.teacher_image, images).T,
-            f.logit_scale * f.text @ gathered(f.image, images).T,
-        )
-        return (to_texts / int(images.sum()) + to_images / int(texts.sum())) / 2
+    teacher_image, teacher_text = _teacher(f)
+    images, texts = (layout.sizes(each)[0] for each in (every_image, every_text))
+    scale = f.logit_scale.detach() if f.teacher_scale is None else f.teacher_scale
+
+    def compared(rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor], n: Ints) -> Tensor:
+        theirs, ours = (row @ layout.peers.gathered(c, n).T for row, c in zip(rows, columns))
+        return -(theirs.softmax(dim=1) * ours.log_softmax(dim=1)).sum()
+
+    image, text = (scale * teacher_image, f.logit_scale * f.image), (teacher_text, f.text)
+    to_texts = compared(image, text, texts)
+    image, text = (teacher_image, f.image), (scale * teacher_text, f.logit_scale * f.text)
+    to_images = compared(text, image, images)
+    return (to_texts / int(images.sum()) + to_images / int(texts.sum())) / 2
 
 
-def _cross_entropy(wanted: Tensor, logits: Tensor) -> Tensor:
-    return -(wanted.softmax(dim=1) * logits.log_softmax(dim=1)).sum()
-
-
+@loss_function
 def teacher_text_contrast(
-    features: Features, layout: Layout, scale: float = 10.0, negatives: OwnNegatives = "own"
+    f: Features, layout: Layout, scale: float = 10.0, negatives: OwnNegatives = "own"
 ) -> Tensor:
     r"""A caption must be closer to the teacher's embedding of it than to its negatives (L_TGC).
 
@@ -122,71 +95,50 @@ def teacher_text_contrast(
         L = \frac{1}{|R|} \sum_{i \in R} \mathrm{CE}\big([\,a\, t_i \cdot t^*_i;\
             a\, t_i \cdot n_{i1} .. a\, t_i \cdot n_{iK}\,],\ 0\big)
 
-    with R the images that have a negative.
+    with R the images that have a negative, and t* the teacher's captions. ln(1 + K) when all scores
+    are equal. Errors as for `feature_distillation`.
 
     Args:
-        features: `text` (T, D), captions t and negatives n, both with gradient, and `teacher_text`
-            (T, D), whose captions are t*.
-        layout: The first CAPTION of each image is t_i; its NEGATIVE texts, any number, are n_ik.
         scale: a.
         negatives: "tiled" contrasts caption i with the negatives number m of the batch, counted
             image by image, with m mod B = i. This is the released code, whose mask and negatives
             are ordered differently. For comparison only.
 
-    Returns:
-        A scalar; exactly zero, with zero gradient, without negatives; ln(1 + K) when all scores are
-        equal.
-
-    Raises:
-        ValueError: When the features come without a teacher's; WidthError for another width.
-
-    Relation: `intra_modal_loss` contrasts image and caption with all negatives of the batch.
     Reference: as for `feature_distillation`, text-grounded contrast.
     """
-    check(features, layout)
-    _require_teacher(features, alike=True)
-    if negatives == "tiled":
-        return _tiled(features, layout, scale)
-    rows = hard_negative_rows(layout)
-    with full_precision(features) as f:
-        assert f.teacher_text is not None
-        anchor = f.text.index_select(0, caption_index(layout).index_select(0, rows.image))
+    _, teacher_text = _teacher(f, alike=True)
+    (caption,) = layout.indices(captions)
+    if negatives == "own":
+        rows = RowIndex(*layout.indices(hard_negatives))
+        anchor = f.text.index_select(0, caption.index_select(0, rows.image))
         # The first place of a row is the caption's, by the teacher.
         first = (rows.place % rows.valid.shape[1] == 0)[:, None]
-        other = torch.where(
-            first, f.teacher_text.index_select(0, rows.texts), f.text.index_select(0, rows.texts)
-        )
-        logits = rows.spread(scale * (anchor * other).sum(-1))
-        total, _ = selective_calibrated_rows(logits, rows.valid)
-        return hard_negative_mean(layout, total, "valid")
-
-
-def _tiled(features: Features, layout: Layout, scale: float) -> Tensor:
-    """The contrast with the negatives that the released code's mask leaves to a caption."""
-    caption, peers = caption_index(layout), layout.peers
+        theirs, ours = (x.index_select(0, rows.texts) for x in (teacher_text, f.text))
+        scores = scale * (anchor * torch.where(first, theirs, ours)).sum(-1)
+        return calibrated_loss(layout, rows, scores)
+    # The contrast with the negatives that the released code's mask leaves to a caption.
     (negative,) = layout.indices(negatives_by_image)
-    (images,), (negatives,) = layout.sizes(captions), layout.sizes(negatives_by_image)
-    total = int(images.sum())
-    with full_precision(features) as f:
-        assert f.teacher_text is not None
-        text = f.text.index_select(0, caption)
-        right = (text * f.teacher_text.index_select(0, caption)).sum(-1, keepdim=True)
-        wrong = text @ peers.gathered(f.text.index_select(0, negative), negatives).T
-        number = torch.arange(wrong.shape[1], device=wrong.device) % max(1, total)
-        row = torch.arange(len(text), device=wrong.device) + peers.before(images)
-        theirs = number == row[:, None]
-        valid = torch.cat([theirs.any(1, keepdim=True), theirs], dim=1)
-        found, _ = selective_calibrated_rows(scale * torch.cat([right, wrong], dim=1), valid)
-        return found / max(1, min(total, int(negatives.sum())))
+    (images,), (number,) = layout.sizes(captions), layout.sizes(negatives_by_image)
+    text, total = f.text.index_select(0, caption), int(images.sum())
+    right = (text * teacher_text.index_select(0, caption)).sum(-1, keepdim=True)
+    wrong = text @ layout.peers.gathered(f.text.index_select(0, negative), number).T
+    place = torch.arange(wrong.shape[1], device=wrong.device) % max(1, total)
+    row = torch.arange(len(text), device=wrong.device) + layout.peers.before(images)
+    tiled = place == row[:, None]
+    valid = torch.cat([tiled.any(1, keepdim=True), tiled], dim=1)
+    found, _ = selective_calibrated_rows(scale * torch.cat([right, wrong], dim=1), valid)
+    return found / max(1, min(total, int(number.sum())))
 
 
-def _require_teacher(features: Features, alike: bool = False) -> None:
-    """Raise ValueError without a teacher, and WidthError where it has to be `alike` and is not."""
-    if features.teacher_image is None or features.teacher_text is None:
+def _teacher(features: Features, alike: bool = False) -> tuple[Tensor, Tensor]:
+    """The teacher's images and texts; alike: which must have the model's width."""
+    image, text = features.teacher_image, features.teacher_text
+    if image is None or text is None:
         raise ValueError("this loss compares with a teacher, and the features come without one")
-    if alike and features.teacher_image.shape[1] != features.image.shape[1]:
+    if alike and image.shape[1] != features.image.shape[1]:
         raise WidthError(
-            f"the teacher has vectors of {features.teacher_image.shape[1]} numbers, the model of "
+            f"the teacher has vectors of {image.shape[1]} numbers, the model of "
             f"{features.image.shape[1]}: compare similarities in place of vectors, --terms "
             "+similarity"
         )
+    return image, text

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -15,8 +15,9 @@ from compoclip import own
 from compoclip.console import note
 from compoclip.data.caption_plan import CaptionPlan as CaptionPlan
 from compoclip.data.images import ImagePlan, Single
-from compoclip.errors import UsageError
+from compoclip.errors import refuse
 from compoclip.losses.contract import HeadPlan, Loss, Role
+from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.models.lora import Lora as Lora
 from compoclip.models.work import PassPlan
 from compoclip.rewrites.base import rewrite_sources
@@ -55,14 +56,18 @@ class LossTerm:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a weight that is not 0 or more."""
-        if not 0 <= self.weight < math.inf:
-            raise UsageError(f"loss term {self.name}: the weight {self.weight:g} must be 0 or more")
+        wrong = f"loss term {self.name}: the weight {self.weight:g} must be 0 or more"
+        refuse({wrong: not 0 <= self.weight < math.inf})
 
     @property
     def head(self) -> HeadPlan | None:
         """Return the plan of the head that computes the loss, or None."""
         return self.loss if isinstance(self.loss, HeadPlan) else None
 
+
+CLIP = LossTerm("clip", clip_loss)
+NEGCLIP = LossTerm("negclip", negclip_loss, reads=NEGATIVES)
+"""The contrast of a batch without and with its negatives, terms of many recipes."""
 
 Matrix = Literal["", "projection", "after"]
 """The matrix that learns in a frozen text tower: none, its projection, or one after that."""
@@ -72,18 +77,16 @@ Matrix = Literal["", "projection", "after"]
 class Teacher:
     """A copy of the model whose weights follow the model's.
 
-    After every step each of its weights w becomes decay w + (1 - decay) v, with the model's v.
-
-    Args:
-        decay: 1 freezes the copy before the first step.
+    After every step each of its weights w becomes decay w + (1 - decay) v, with the model's v; a
+    decay of 1 freezes the copy before the first step.
     """
 
     decay: float = 1.0
 
     def __post_init__(self) -> None:
         """Raise UsageError for a decay outside [0, 1]."""
-        if not 0 <= self.decay <= 1:
-            raise UsageError(f"a teacher's decay of {self.decay}: must lie between 0 and 1")
+        wrong = f"a teacher's decay of {self.decay}: must lie between 0 and 1"
+        refuse({wrong: not 0 <= self.decay <= 1})
 
 
 @dataclass(frozen=True)
@@ -110,15 +113,19 @@ class Trains:
 
     def __post_init__(self) -> None:
         """Raise UsageError for an unknown matrix, or a scale that no temperature can have."""
-        if self.matrix not in (known := ("", "projection", "after")):
-            wrong = f"matrix '{self.matrix}' is not one of {', '.join(known[1:])}"
-        elif self.matrix and self.text_tower:
-            wrong = "matrix: the text tower must be frozen, trains.text_tower=false"
-        elif not (self.start_scale == 0 or 1 <= self.start_scale <= 100):
-            wrong = f"start_scale {self.start_scale:g}: must be 0, or 1 to 100"
-        else:
-            return
-        raise UsageError(f"trains.{wrong}")
+        known, scale = get_args(Matrix), self.start_scale
+        refuse(
+            {
+                f"trains.matrix '{self.matrix}' is not one of {', '.join(known[1:])}": (
+                    self.matrix not in known
+                ),
+                "trains.matrix: the text tower must be frozen, trains.text_tower=false": (
+                    self.matrix and self.text_tower
+                ),
+                f"trains.start_scale {scale:g}: must be 0, or 1 to 100": scale
+                and not 1 <= scale <= 100,
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -144,21 +151,21 @@ class Optim:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value that no training can use."""
-        least = {"batch_size": 1, "max_logit_scale": 1}
         for name, value in vars(self).items():
-            low, wrong = least.get(name, 0), ""
-            if not low <= value < math.inf:
-                wrong = f"must be a number from {low} on"
-            elif name in ("epochs", "eps") and not value:  # eps: or a zero gradient is divided by 0
-                wrong = "must be more than 0"
-            elif name in ("beta1", "beta2") and value >= 1:
-                wrong = "must be less than 1"
-            elif name == "warmup_share" and value > 1:
-                wrong = "must be at most 1"
-            elif name in ("min_lr", "warmup_lr") and value > self.lr:
-                wrong = f"must be at most --lr {self.lr:g}, the peak: lower it, or raise --lr"
-            if wrong:
-                raise UsageError(f"--{name.replace('_', '-')} {value:g}: {wrong}")
+            low = 1 if name in ("batch_size", "max_logit_scale") else 0
+            must = f"--{name.replace('_', '-')} {value:g}: must be"
+            refuse(
+                {
+                    f"{must} a number from {low} on": not low <= value < math.inf,
+                    # Without eps, a zero gradient is divided by 0.
+                    f"{must} more than 0": name in ("epochs", "eps") and not value,
+                    f"{must} less than 1": name in ("beta1", "beta2") and value >= 1,
+                    f"{must} at most 1": name == "warmup_share" and value > 1,
+                    f"{must} at most --lr {self.lr:g}, the peak: lower it, or raise --lr": (
+                        name in ("min_lr", "warmup_lr") and value > self.lr
+                    ),
+                }
+            )
 
     def warmup_steps(self, total: int) -> int:
         """Return the steps of warm-up in a run of `total` steps."""
@@ -169,15 +176,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class PaperDifference:
-    """An option for which paper and released code differ (see `differences.yaml`).
-
-    Args:
-        option: A parameter of the recipe, a field of its optimiser, "crop", "mask_duplicates", or
-            one of the adapters ("lora_init").
-        why: The reason for the default.
-        paper: The paper's value, or None.
-        released: The released code's value, or None.
-    """
+    """An option for which paper and released code differ, as `differences.yaml` lists them."""
 
     option: str
     why: str
@@ -186,17 +185,13 @@ class PaperDifference:
 
 
 @cache
-def _listed_differences() -> dict[str, tuple[PaperDifference, ...]]:
+def listed_differences() -> dict[str, tuple[PaperDifference, ...]]:
+    """Return the differences between paper and released code of the package's methods, by name."""
     text = Path(__file__).with_name("differences.yaml").read_text(encoding="utf-8")
     return {
         name: tuple(PaperDifference(**each) for each in listed)
         for name, listed in yaml.safe_load(text).items()
     }
-
-
-def differences_of(method: str) -> tuple[PaperDifference, ...]:
-    """Return the listed differences between paper and released code of one of our methods."""
-    return _listed_differences().get(method, ())
 
 
 @dataclass(frozen=True)
@@ -319,14 +314,13 @@ class Method:
 
         It holds terms, texts, images and changes; teacher, heads and local sources if any.
         """
-        terms = [{"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses]
         more = {
             "teacher": asdict(self.teacher) if self.teacher and self.needs_teacher else {},
             "heads": {name: head.record() for name, head in self.heads.items()},
             "sources": self.sources,
         }
         return {
-            "terms": terms,
+            "terms": [{"name": t.name, "weight": t.weight, "on": t.on} for t in self.losses],
             "texts": self.plan.record(),
             "images": self.images.record(),
             "composed": list(self.composed),
@@ -335,13 +329,10 @@ class Method:
 
     def value_of(self, option: str) -> float | str:
         """Return this method's value of an option of a `PaperDifference`."""
-        found: Any = self.settings.get(option, getattr(self.optim, option, None))
-        if option == "crop":
-            found = self.crop
-        elif option == "mask_duplicates":
-            found = True  # the default of a run
-        elif option.startswith("lora_"):
-            found = getattr(self.lora, option.removeprefix("lora_"))
-        if not isinstance(found, float | int | str):
+        known = {**asdict(self.optim), **self.settings, "crop": self.crop}
+        known |= {f"lora_{k}": v for k, v in (vars(self.lora) if self.lora else {}).items()}
+        known["mask_duplicates"] = True  # the default of a run
+        if option not in known:
             raise ValueError(f"{self.name} has no option '{option}'")
+        found: float | str = known[option]
         return found

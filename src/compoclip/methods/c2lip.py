@@ -5,20 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from compoclip.data.texts import PhrasePlan
-from compoclip.losses.contrastive import clip_loss
-from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
-from compoclip.methods.base import POSITIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.losses import patch_phrase_loss, phrase_loss
+from compoclip.methods.base import CLIP, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 from compoclip.rewrites.units import NOUN_PHRASE
 
 
 @recipe
-def c2lip(
-    *,
-    phrase_weight: float = 1.0,
-    patch_weight: float = 0.01,
-    phrases: int = 6,
-) -> Method:
+def c2lip(*, phrase_weight: float = 1.0, patch_weight: float = 0.01, phrases: int = 6) -> Method:
     r"""Contrast of images with the noun phrases of captions, globally and by attention.
 
     There are no negatives: every noun phrase must match its image and no other, by the vector of
@@ -45,14 +39,10 @@ def c2lip(
         partial(loss, phrase=NOUN_PHRASE) for loss in (phrase_loss, patch_phrase_loss)
     )
     terms = (
-        LossTerm("clip", clip_loss),
+        CLIP,
         LossTerm("phrase", phrase, weight=phrase_weight, reads=POSITIVES),
         LossTerm(
-            "patch_phrase",
-            patch_phrase,
-            weight=patch_weight,
-            reads=POSITIVES,
-            needs_patches=True,
+            "patch_phrase", patch_phrase, weight=patch_weight, reads=POSITIVES, needs_patches=True
         ),
     )
     return Method(

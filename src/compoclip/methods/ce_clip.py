@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.losses.intra_cross import Imc, RankingLoss, intra_modal_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.losses import RankingLoss, intra_modal_loss
+from compoclip.losses.intra_cross import Imc
+from compoclip.methods.base import NEGATIVES, NEGCLIP, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
 PLAN = CaptionPlan(rewrites=("ce-swap", "ce-adj", "ce-noun", "ce-verb"))
@@ -47,7 +47,7 @@ def ce_clip(
     """
     ranking = RankingLoss(PLAN.kinds, largest=largest_margin)
     terms = (
-        LossTerm("negclip", negclip_loss, reads=NEGATIVES),
+        NEGCLIP,
         LossTerm("ranking", ranking, weight=ranking_weight, reads=NEGATIVES),
         LossTerm(
             "intra_modal", partial(intra_modal_loss, imc=imc), weight=intra_weight, reads=NEGATIVES

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Literal
 
 from compoclip.data.images.composed import CLIC_TEXTS, Composed
-from compoclip.losses.composite import composite_contrast_loss, single_negative_loss, unimodal_loss
-from compoclip.losses.contrastive import clip_loss
+from compoclip.losses import clip_loss, composite_contrast_loss, single_negative_loss, unimodal_loss
 from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,

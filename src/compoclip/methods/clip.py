@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compoclip.losses.contrastive import clip_loss
-from compoclip.methods.base import LossTerm, Method, Optim
+from compoclip.methods.base import CLIP, Method, Optim
 from compoclip.methods.registry import recipe, variant
 
 
@@ -18,12 +17,9 @@ def clip() -> Method:
     """
     return Method(
         paper="Radford et al., ICML 2021",
-        losses=(LossTerm("clip", clip_loss),),
+        losses=(CLIP,),
         optim=Optim(epochs=30, lr=5e-4, warmup=500),
     )
-
-
-# --- CLIP-FT: the plain fine-tuning baseline. ---
 
 
 @recipe
@@ -33,13 +29,7 @@ def clip_ft() -> Method:
     Image-caption contrastive loss; defaults of the baselines in Oh et al. (EMNLP 2024). Gains of
     other methods over this one are due to their negatives or losses, not to the data.
     """
-    return Method(
-        paper="Oh et al., EMNLP 2024 (baseline)",
-        losses=(LossTerm("clip", clip_loss),),
-    )
-
-
-# --- CLIP-FT with the optimiser settings of MosaiCLIP. ---
+    return Method(paper="Oh et al., EMNLP 2024 (baseline)", losses=(CLIP,))
 
 
 @variant(clip_ft, optim=Optim(lr=1e-5))

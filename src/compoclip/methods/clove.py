@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGCLIP, CaptionPlan, Method, Optim
 from compoclip.methods.registry import recipe
 
 
@@ -19,6 +18,6 @@ def clove() -> Method:
     return Method(
         paper="Castro et al., 2024",
         plan=CaptionPlan(rewrites=("replace",)),
-        losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
+        losses=(NEGCLIP,),
         optim=Optim(epochs=100, batch_size=2048, lr=1e-6, warmup=2000),
     )

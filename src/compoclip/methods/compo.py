@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.images import Single
 from compoclip.data.images.neighbours import Neighbours
 from compoclip.data.texts import UnitPlan
 from compoclip.errors import UsageError
-from compoclip.losses.alignment import caption_alignment
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.losses.hard_negative import global_hn_loss
-from compoclip.losses.local import local_hn_loss
-from compoclip.losses.negation import denial_loss
+from compoclip.losses import (
+    caption_alignment,
+    denial_loss,
+    feature_distillation,
+    global_hn_loss,
+    local_hn_loss,
+    negclip_loss,
+    unit_loss,
+)
 from compoclip.losses.rows import OnlyKinds
-from compoclip.losses.teacher import feature_distillation
-from compoclip.losses.units import unit_loss
 from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
@@ -114,49 +117,27 @@ def compo(
             *((paraphrase,) if paraphrased else ()),
         ),
     )
-    global_hn = partial(global_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
-    local_hn = partial(local_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
-    unit = partial(unit_loss, units=units.units, foils=units.foils)
+    calibration: Any = {"gamma": gamma, "beta": beta, "positive_share": positive_share}
     # Units, their foils and denials are for their own losses alone.
     kinds = plan.rewrite_names
     if denial_weight > 0:
         plan = replace(plan, rewrites=(*plan.rewrites, DENIAL))
+    contrast = OnlyKinds(negclip_loss, kinds if contrast_negatives else ())
+    global_hn = OnlyKinds(partial(global_hn_loss, **calibration), kinds)
+    local_hn = OnlyKinds(partial(local_hn_loss, **calibration), kinds)
+    align = partial(caption_alignment, positives=paraphrase.of)
+    denial = OnlyKinds(denial_loss, (DENIAL,))
+    unit = partial(unit_loss, units=units.units, foils=units.foils)
+    distill = OnlyKinds(feature_distillation, (*kinds, *units.units, *units.foils))
     read = (*NEGATIVES, *(POSITIVES if positive_share > 0 else ()))
     terms = (
-        LossTerm(
-            "clip",
-            OnlyKinds(negclip_loss, kinds if contrast_negatives else ()),
-            reads=NEGATIVES if contrast_negatives else (),
-        ),
-        LossTerm(
-            "global_hn",
-            OnlyKinds(global_hn, kinds),
-            weight=global_weight,
-            reads=read,
-        ),
-        LossTerm(
-            "local_hn",
-            OnlyKinds(local_hn, kinds),
-            weight=local_weight,
-            needs_local=True,
-            reads=read,
-        ),
-        LossTerm(
-            "align",
-            partial(caption_alignment, positives=paraphrase.of),
-            weight=align_weight,
-            reads=POSITIVES,
-        ),
-        LossTerm(
-            "denial", OnlyKinds(denial_loss, (DENIAL,)), weight=denial_weight, reads=NEGATIVES
-        ),
+        LossTerm("clip", contrast, reads=NEGATIVES if contrast_negatives else ()),
+        LossTerm("global_hn", global_hn, weight=global_weight, reads=read),
+        LossTerm("local_hn", local_hn, weight=local_weight, needs_local=True, reads=read),
+        LossTerm("align", align, weight=align_weight, reads=POSITIVES),
+        LossTerm("denial", denial, weight=denial_weight, reads=NEGATIVES),
         LossTerm("unit", unit, weight=unit_weight, reads=(*POSITIVES, *NEGATIVES)),
-        LossTerm(
-            "distill",
-            OnlyKinds(feature_distillation, (*kinds, *units.units, *units.foils)),
-            weight=distill_weight,
-            needs_teacher=True,
-        ),
+        LossTerm("distill", distill, weight=distill_weight, needs_teacher=True),
     )
     method = Method(
         plan=plan,

@@ -18,10 +18,9 @@ from compoclip.data.caption_plan import (
 )
 from compoclip.data.images import SINGLE
 from compoclip.data.texts import BY_VALUE
-from compoclip.errors import CompoclipError, UsageError, closest
-from compoclip.losses.contract import Role
+from compoclip.errors import CompoclipError, UsageError, closest, refuse
+from compoclip.losses import Role, similarity_distillation
 from compoclip.losses.rows import OnlyKinds
-from compoclip.losses.teacher import similarity_distillation
 from compoclip.methods.base import LossTerm, Method, Teacher
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
@@ -40,6 +39,7 @@ _FROM_FILES = (*OF_DATA, *WRITTEN)
 _PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _SINGLE = {int, float, str}
+_NOT_SO = "cannot be set in this way"
 
 
 def compose(
@@ -97,12 +97,10 @@ def _with_texts(method: Method, name: str) -> Method:
         known = [*method_names(), *rewrite_names(), *_FROM_FILES]
         found = _method_named(name, "method or rewrite", known)
         added = found.plan
-        if not added.kinds:
-            raise UsageError(f"{found.name} adds no texts to captions")
+        refuse({f"{found.name} adds no texts to captions": not added.kinds})
     more = tuple(each for each in added.texts if each.kinds and each not in plan.texts)
-    for each in more:
-        if each.name in {other.name for other in plan.texts if other.kinds}:
-            raise UsageError(f"{method.name} draws {each.label} already")
+    taken = {each.name for each in plan.texts if each.kinds}
+    refuse({f"{method.name} draws {each.label} already": each.name in taken for each in more})
     plan = replace(
         plan,
         rewrites=(*plan.rewrites, *(r for r in added.rewrites if r not in plan.rewrites)),
@@ -121,31 +119,35 @@ def _method_named(name: str, what: str, known: Sequence[str]) -> Method:
 
 
 def _with_terms(method: Method, name: str) -> Method:
-    if not name.startswith("+"):
-        raise UsageError("write +METHOD or +METHOD.TERM")
+    refuse({"write +METHOD or +METHOD.TERM": not name.startswith("+")})
     taken = {term.name for term in method.losses}
-    local = loss_named(name[1:])
-    if local is not None:
-        if local.reads and not method.kinds and local.name not in _TERMS:
-            raise UsageError(
+    if local := loss_named(name[1:]):
+        lacks = local.reads and not method.kinds and local.name not in _TERMS
+        refuse(
+            {
                 f"'{local.name}' reads texts besides captions, and {method.name} has none; add "
-                "some with --texts +NAME"
-            )
-        if local.name in taken:
-            raise UsageError(f"{method.name} has a term '{local.name}' already; rename yours")
+                "some with --texts +NAME": lacks,
+                f"{method.name} has a term '{local.name}' already; rename yours": (
+                    local.name in taken
+                ),
+            }
+        )
         added, teacher = [local], method.teacher
     else:
         origin, _, wanted = name[1:].partition(".")
         found = _method_named(origin, "method", method_names())
-        if found.images != SINGLE:
-            raise UsageError(f"the terms of {found.name} need its own batches of images")
         terms = {term.name: term for term in found.losses}
+        chosen = [terms[wanted]] if wanted in terms else found.losses
+        misses = not set(found.kinds) & set(method.kinds)
+        refuse(
+            {f"the terms of {found.name} need its own batches of images": found.images != SINGLE}
+        )
         if wanted and wanted not in terms:
             raise _unknown("term", wanted, list(terms))
+        lacks = misses and any(term.reads for term in chosen)
+        refuse({f"{method.name} has none of its texts; add --texts +{found.name}": lacks})
         added, teacher = [], found.teacher
-        for term in [terms[wanted]] if wanted else found.losses:
-            if term.reads and not set(found.kinds) & set(method.kinds):
-                raise UsageError(f"{method.name} has none of its texts; add --texts +{found.name}")
+        for term in chosen:
             full = f"{found.name}.{term.name}" if term.name in taken else term.name
             loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
             added.append(replace(term, name=full, loss=loss))
@@ -165,15 +167,12 @@ def _with_terms(method: Method, name: str) -> Method:
 
 
 def loss_named(name: str) -> LossTerm | None:
-    """Return a loss term of no method.
+    """Return a loss term of no method, or None.
 
     Args:
         name: "similarity"; the path of a Python file with a `LossTerm` at its top level, FILE.py,
             or FILE.py:TERM of several; or what another package calls one (entry-point group
             `compoclip.losses`).
-
-    Returns:
-        The term; None when there is none of that name.
 
     Raises:
         UsageError: When the file has no such term.
@@ -221,25 +220,22 @@ def _note_unread(method: Method) -> None:
 def _with_setting(method: Method, setting: str) -> Method:
     path, equals, value = setting.partition("=")
     part, _, rest = path.strip().partition(".")
-    if not equals or not rest:
-        raise UsageError("write PATH=VALUE, such as terms.clip.weight=0.5")
+    refuse({"write PATH=VALUE, such as terms.clip.weight=0.5": not equals or not rest})
     if part not in _PARTS:
         raise _unknown("part", part, _PARTS)
     if part == "terms":
         name, _, attribute = rest.rpartition(".")
         terms = {term.name: term for term in method.losses}
-        if attribute != "weight":
-            raise UsageError("of a term only the weight can be set")
+        refuse({"of a term only the weight can be set": attribute != "weight"})
         if name not in terms:
             raise _unknown("term", name, list(terms))
         terms[name] = replace(terms[name], weight=_converted(0.0, value))
-        if not any(term.weight for term in terms.values()):
-            raise UsageError("leaves the method without a loss")
-        return replace(method, losses=tuple(term for term in terms.values() if term.weight))
+        losses = tuple(term for term in terms.values() if term.weight)
+        refuse({"leaves the method without a loss": not losses})
+        return replace(method, losses=losses)
     field = "plan" if part == "texts" else part
     target = getattr(method, field)
-    if target is None:
-        raise UsageError(f"{method.name} has no {part}")
+    refuse({f"{method.name} has no {part}": target is None})
     changed: Any = {field: _set(target, rest.split("."), value)}
     return replace(method, **changed)
 
@@ -251,8 +247,7 @@ def _set(target: Any, path: Sequence[str], value: str) -> Any:
         sorts = {**BY_VALUE, **{each.name: each for each in target.texts}}
         if found := sorts.get(path[0]):
             only = [each.name for each in fields(found)]
-            if len(path) == 1 and len(only) > 1:
-                raise UsageError(_NOT_SO)
+            refuse({_NOT_SO: len(path) == 1 and len(only) > 1})
             sorts[found.name] = _set(found, path[1:] or only, value)
             place = dict.fromkeys([*(each.name for each in target.texts), found.name])
             return replace(target, texts=tuple(sorts[name] for name in place))
@@ -260,16 +255,9 @@ def _set(target: Any, path: Sequence[str], value: str) -> Any:
     if path[0] not in names:
         raise _unknown("", path[0], names)
     current = getattr(target, path[0])
-    if len(path) == 1:
-        changed = _converted(current, value)
-    elif is_dataclass(current):
-        changed = _set(current, path[1:], value)
-    else:
-        raise UsageError(f"{path[0]} has no '{path[1]}'")
+    refuse({f"{path[0]} has no '{path[-1]}'": len(path) > 1 and not is_dataclass(current)})
+    changed = _converted(current, value) if len(path) == 1 else _set(current, path[1:], value)
     return replace(target, **{path[0]: changed})
-
-
-_NOT_SO = "cannot be set in this way"
 
 
 def _converted(current: Any, value: str) -> Any:
@@ -280,8 +268,7 @@ def _converted(current: Any, value: str) -> Any:
             return {"true": True, "false": False, "1": True, "0": False}[value.lower()]
         if kind in _SINGLE:
             return kind(value)
-        numbers_or_names = isinstance(current, tuple) and {*map(type, current)} <= _SINGLE
-        if numbers_or_names and current:
+        if kind is tuple and current and {*map(type, current)} <= _SINGLE:
             return tuple(type(current[0])(each) for each in value.split(","))
     except (ValueError, KeyError):
         raise UsageError(f"'{value}' is not {_KINDS.get(kind, 'a value of its kind')}") from None

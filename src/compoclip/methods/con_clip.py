@@ -6,7 +6,7 @@ from functools import partial
 from typing import Literal
 
 from compoclip.data.images.distractors import Distractors
-from compoclip.losses.negation import conclip_loss
+from compoclip.losses import conclip_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, Trains
 from compoclip.methods.registry import recipe
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from compoclip.data.caption_plan import GIVEN, FirstOf
 from compoclip.data.texts import UnitPlan
-from compoclip.losses.contrastive import negclip_loss
+from compoclip.losses import negclip_loss, unit_loss
 from compoclip.losses.rows import OnlyKinds
-from compoclip.losses.units import Slots, unit_loss
+from compoclip.losses.units import Slots
 from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
@@ -57,21 +57,12 @@ def cs_clip(
     plan = UnitPlan(unit_slots, pair_share=pair_share, file=units)
     of = (*((GIVEN,) if negatives == "given" else ()), "negclip", "replace")
     texts = CaptionPlan(rewrites=(FirstOf(FOIL_CAPTION, of),), texts=(plan,) if unit_weight else ())
-    unit = partial(
-        unit_loss,
-        units=plan.units,
-        foils=plan.foils,
-        slots=slots,
-    )
+    unit = partial(unit_loss, units=plan.units, foils=plan.foils, slots=slots)
     # The foils of units are for their own loss alone.
     terms = (
         LossTerm("negclip", OnlyKinds(negclip_loss, texts.rewrite_names), reads=NEGATIVES),
         LossTerm("unit", unit, weight=unit_weight, reads=(*POSITIVES, *NEGATIVES)),
     )
     return Method(
-        paper="CS-CLIP, arXiv 2602.23906",
-        plan=texts,
-        losses=terms,
-        optim=OPTIM,
-        crop=False,
+        paper="CS-CLIP, arXiv 2602.23906", plan=texts, losses=terms, optim=OPTIM, crop=False
     )

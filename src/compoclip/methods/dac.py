@@ -8,9 +8,7 @@ from typing import Literal
 from compoclip.data.caption_plan import WRITTEN_NEGATIVE, OneOf
 from compoclip.data.texts import BAG, BAG_NEGATIVE, BagPlan
 from compoclip.errors import UsageError
-from compoclip.losses.bags import bag_loss, bag_negative_loss
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses import bag_loss, bag_negative_loss, global_hn_loss, negclip_loss
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods import tsvlc
 from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, Lora, LossTerm, Method, Optim

@@ -6,10 +6,9 @@ from functools import partial
 from typing import Literal
 
 from compoclip.data.caption_plan import GIVEN, OneOf
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.losses.hard_negative import global_hn_loss
-from compoclip.losses.teacher import OwnNegatives, feature_distillation, teacher_text_contrast
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, Teacher
+from compoclip.losses import feature_distillation, global_hn_loss, teacher_text_contrast
+from compoclip.losses.teacher import OwnNegatives
+from compoclip.methods.base import NEGATIVES, NEGCLIP, CaptionPlan, LossTerm, Method, Optim, Teacher
 from compoclip.methods.registry import recipe
 
 EXCHANGE = OneOf("exchange", ("ce-swap", "crepe-swap"))
@@ -63,7 +62,7 @@ def degla(
     contrast = partial(teacher_text_contrast, scale=text_scale, negatives=tgc_mask)
     distance = partial(feature_distillation, vectors=VECTORS if distill == "sum" else None)
     terms = (
-        LossTerm("negclip", negclip_loss, reads=NEGATIVES),
+        NEGCLIP,
         LossTerm("image_contrast", global_hn_loss, weight=image_weight, reads=NEGATIVES),
         LossTerm(
             "text_contrast", contrast, weight=text_weight, reads=NEGATIVES, needs_teacher=True

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from compoclip.errors import UsageError
-from compoclip.losses.contrastive import clip_loss
-from compoclip.losses.hard_negative import global_hn_loss
-from compoclip.losses.local import Attention, local_hn_loss
+from compoclip.losses import global_hn_loss, local_hn_loss
+from compoclip.losses.local import Attention
 from compoclip.losses.rows import MissingHN, Reduction
-from compoclip.methods.base import NEGATIVES, CaptionPlan, Lora, LossTerm, Method, Optim
+from compoclip.methods.base import CLIP, NEGATIVES, CaptionPlan, Lora, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe, variant
 
 PLAN = CaptionPlan(rewrites=("negclip", "replace", "bigram-shuffle"))
@@ -50,37 +49,17 @@ def fsc_clip(
     """
     if not (gamma >= 0 and 0 <= beta <= 1):
         raise UsageError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
-    global_hn = partial(
-        global_hn_loss,
-        gamma=gamma,
-        beta=beta,
-        reduction=hn_reduction,
-        missing_hn=missing_hn,
-        kinds=PLAN.kinds,
-    )
-    local_hn = partial(
-        local_hn_loss,
-        attention=attention,
-        attention_grad=attention_grad,
-        gamma=gamma,
-        beta=beta,
-        reduction=hn_reduction,
-        missing_hn=missing_hn,
-        kinds=PLAN.kinds,
-    )
+    calibration: Any = {"gamma": gamma, "beta": beta, "reduction": hn_reduction}
+    calibration |= {"missing_hn": missing_hn, "kinds": PLAN.kinds}
+    global_hn = partial(global_hn_loss, **calibration)
+    weighting: Any = {"attention": attention, "attention_grad": attention_grad}
+    local_hn = partial(local_hn_loss, **calibration, **weighting)
     terms = (
-        LossTerm("clip", clip_loss),
+        CLIP,
         LossTerm("global_hn", global_hn, weight=global_weight, reads=NEGATIVES),
         LossTerm("local_hn", local_hn, weight=local_weight, needs_local=True, reads=NEGATIVES),
     )
-    return Method(
-        paper="Oh et al., EMNLP 2024",
-        plan=PLAN,
-        losses=terms,
-    )
-
-
-# --- FSC-CLIP as released for ViT-B/16. ---
+    return Method(paper="Oh et al., EMNLP 2024", plan=PLAN, losses=terms)
 
 
 @variant(fsc_clip, local_weight=0.5, optim=Optim(batch_size=128))
@@ -91,9 +70,6 @@ def fsc_clip_b16(method: Method) -> Method:
     (EMNLP 2024).
     """
     return method
-
-
-# --- FSC-CLIP as released for CC3M captions. ---
 
 
 @variant(fsc_clip, global_weight=1.0)
@@ -129,9 +105,6 @@ def fsc_clip_l14(method: Method, *, weights: Literal["stated", "effective"] = "s
     if weights == "effective":
         return method.scaled(PROCESSES, "global_hn", "local_hn")
     return method
-
-
-# --- FSC-CLIP trained with low-rank adapters. ---
 
 
 @variant(fsc_clip, optim=Optim(lr=5e-5))

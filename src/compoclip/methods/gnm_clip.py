@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from compoclip.data.images.groups import Groups
-from compoclip.losses.contrastive import clip_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import CLIP, CaptionPlan, Method, Optim
 from compoclip.methods.registry import recipe
 
 
@@ -37,7 +36,7 @@ def gnm_clip(
     return Method(
         plan=CaptionPlan(pre_caption=caption_words, cleaned=cleaned),
         images=Groups(variations=variations, pairs=pairs),
-        losses=(LossTerm("clip", clip_loss),),
+        losses=(CLIP,),
         optim=Optim(epochs=10, batch_size=200, lr=1e-6, min_lr=1e-6, warmup=0),
         crop=False,
     )

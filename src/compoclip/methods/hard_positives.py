@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from compoclip.data.caption_plan import WRITTEN_POSITIVE, OneOf
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.losses.hard_negative import global_hn_loss
-from compoclip.losses.hard_positive import hard_positive_loss
-from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method
+from compoclip.losses import global_hn_loss, hard_positive_loss
+from compoclip.methods.base import NEGATIVES, NEGCLIP, POSITIVES, CaptionPlan, LossTerm, Method
 from compoclip.methods.registry import recipe
 
 HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
@@ -59,7 +57,7 @@ def hard_positives(
     by_rule = STRICT if strict_synonyms else HARD_POSITIVES
     positive = WRITTEN if positives else by_rule
     terms = (
-        LossTerm("negclip", negclip_loss, reads=NEGATIVES),
+        NEGCLIP,
         LossTerm(
             "positive",
             partial(hard_positive_loss, symmetric_pos=symmetric_positives),

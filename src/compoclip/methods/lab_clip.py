@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Matrix, Method, Optim, Trains
+from compoclip.methods.base import NEGCLIP, CaptionPlan, Matrix, Method, Optim, Trains
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim(
@@ -36,7 +35,7 @@ def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0) -> Method:
     return Method(
         paper="Koishigarina et al., ICLR 2026",
         plan=PLAN,
-        losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
+        losses=(NEGCLIP,),
         optim=OPTIM,
         trains=Trains(image_tower=False, text_tower=False, matrix=matrix, start_scale=start_scale),
         crop=False,

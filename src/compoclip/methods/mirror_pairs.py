@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images import NegativeImages
-from compoclip.losses.triplet import grouping_loss
+from compoclip.losses import grouping_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method
 from compoclip.methods.registry import recipe
 

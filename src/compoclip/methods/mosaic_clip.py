@@ -51,15 +51,8 @@ def mosaic_clip(
     )
 
 
-# --- MosaiCLIP for pre-training. ---
-
-
 @recipe
-def mosaic_clip_pretrain(
-    *,
-    object_share: float = 0.15,
-    vocabulary: str = "",
-) -> Method:
+def mosaic_clip_pretrain(*, object_share: float = 0.15, vocabulary: str = "") -> Method:
     """MosaiCLIP pre-training: graph texts and a swapped caption; use with --from-scratch.
 
     The loss of `mosaic-clip`, no curriculum (at most three sub-graphs and six negatives), and one

@@ -8,10 +8,9 @@ from typing import Literal
 
 from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, OneOf
 from compoclip.errors import UsageError
-from compoclip.losses.contrastive import clip_loss
-from compoclip.losses.hard_negative import global_hn_loss
-from compoclip.losses.negation import paraphrase_loss, projected_negation_loss
+from compoclip.losses import clip_loss, global_hn_loss, paraphrase_loss, projected_negation_loss
 from compoclip.methods.base import (
+    CLIP,
     NEGATIVES,
     POSITIVES,
     CaptionPlan,
@@ -35,10 +34,7 @@ MCQ_PLANS: Plans = {"made": OPTIONS, "given": CaptionPlan(rewrites=(GIVEN, GIVEN
 
 @recipe
 def neg_mcq(
-    *,
-    statements: Made = "made",
-    contrast_weight: float = 0.99,
-    choice_weight: float = 0.01,
+    *, statements: Made = "made", contrast_weight: float = 0.99, choice_weight: float = 0.01
 ) -> Method:
     r"""Contrast on captions with negations, and a multiple choice of four options (NegBench).
 
@@ -98,7 +94,7 @@ def negation_clip(*, statements: Made = "made") -> Method:
     return Method(
         paper="Park et al., ICCV 2025",
         plan=NEGATION_PLANS[statements],
-        losses=(LossTerm("clip", clip_loss),),
+        losses=(CLIP,),
         optim=NEGATION_OPTIM,
         trains=Trains(image_tower=False, text_norm=False),
         crop=False,
@@ -116,10 +112,7 @@ SEM_PLANS: Plans = {
 
 @recipe
 def sem_clip(
-    *,
-    statements: Made = "given",
-    directions: int = 2,
-    directions_seed: int = 0,
+    *, statements: Made = "given", directions: int = 2, directions_seed: int = 0
 ) -> Method:
     r"""Text tower trained to match paraphrases and reject negations in a fixed projection.
 

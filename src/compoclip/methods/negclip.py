@@ -6,9 +6,9 @@ from functools import partial
 from typing import Literal
 
 from compoclip.data.images.neighbours import Neighbours
-from compoclip.losses.contrastive import negclip_loss
+from compoclip.losses import negclip_loss
 from compoclip.losses.rows import MissingHN
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, NEGCLIP, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
 PLAN = CaptionPlan(rewrites=("negclip",))
@@ -32,9 +32,6 @@ def negclip(*, missing_hn: MissingHN = "mask") -> Method:
         plan=PLAN,
         losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
     )
-
-
-# --- NegCLIP as published: negatives of a file, and similar images in the batch. ---
 
 
 @recipe
@@ -66,6 +63,6 @@ def negclip_original(
         paper="Yuksekgonul et al., ICLR 2023",
         plan=CaptionPlan(rewrites=(negatives,)),
         images=Neighbours(count=hard_images, mined=neighbours == "mined"),
-        losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
+        losses=(NEGCLIP,),
         optim=Optim(lr=1e-6, weight_decay=0.2),
     )

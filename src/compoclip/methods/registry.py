@@ -67,14 +67,14 @@ class Recipe:
             if name not in self.options:
                 raise TypeError(f"{self.__name__} has no option '{name}'")
         values = {name: values.get(name, each.default) for name, each in self.options.items()}
-        from compoclip.methods.base import differences_of  # which imports torch
+        from compoclip.methods.base import listed_differences  # which imports torch
 
         method, name = self._made(**values), self.__name__.replace("_", "-")
         ours = self.__module__.startswith(f"{__package__}.")
         return replace(
             method,
             name=method.name or name,
-            differences=(differences_of(name) if ours else ()) or method.differences,
+            differences=(ours and listed_differences().get(name)) or method.differences,
             losses=tuple(term for term in method.losses if term.weight),
             optim=optim or method.optim,
             settings=values,
@@ -159,9 +159,6 @@ def _recipes() -> dict[str, Any]:
 
 def recipe_card(name: str) -> RecipeCard:
     """Describe the recipe of a method; imports no recipe of the package.
-
-    Args:
-        name: As for `load_recipe`.
 
     Raises:
         CompoclipError: As `load_recipe` does.

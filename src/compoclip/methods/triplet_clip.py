@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from compoclip.data.images import NegativeImages, Single
-from compoclip.losses.triplet import triplet_clip_loss
+from compoclip.losses import triplet_clip_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method
 from compoclip.methods.registry import recipe
 
 
 @recipe
 def triplet_clip(
-    *,
-    negatives: Literal["given", "negclip"] = "given",
-    negative_images: bool = True,
+    *, negatives: Literal["given", "negclip"] = "given", negative_images: bool = True
 ) -> Method:
     r"""Two contrasts, for images and for generated negative images, each with both captions.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from compoclip.data.images import NegativeImages, Single
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.losses.triplet import grouping_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.losses import grouping_loss
+from compoclip.methods.base import NEGATIVES, NEGCLIP, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim(epochs=10, batch_size=400, lr=1e-6)
@@ -35,17 +34,14 @@ def trohn_text(*, negatives: Literal["given", "negclip"] = "given") -> Method:
     return Method(
         paper=PAPER,
         plan=CaptionPlan(rewrites=(negatives,)),
-        losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
+        losses=(NEGCLIP,),
         optim=OPTIM,
         crop=False,
     )
 
 
 @recipe
-def trohn_img(
-    *,
-    negatives: Literal["given", "negclip"] = "given",
-) -> Method:
+def trohn_img(*, negatives: Literal["given", "negclip"] = "given") -> Method:
     r"""Contrast of pairs with their generated counterparts, images and texts (TROHN-Img).
 
     With pairs (x, c) and counterparts (x', c') that differ in one fact,

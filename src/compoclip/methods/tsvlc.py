@@ -6,29 +6,20 @@ from dataclasses import replace
 from typing import Literal
 
 from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.losses.hard_negative import global_hn_loss
-from compoclip.losses.hard_positive import hard_positive_loss
-from compoclip.methods.base import NEGATIVES, POSITIVES, Lora, LossTerm, Method, Optim
+from compoclip.losses import global_hn_loss, hard_positive_loss
+from compoclip.methods.base import NEGATIVES, NEGCLIP, POSITIVES, Lora, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe, variant
 
 Actions = Literal["spatial", "verbs", "released"]
 """Which words count as actions, and which word takes the place of one (see `tsvlc`)."""
 
 HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
-BY_RULE = {
-    "spatial": "tsvlc-rb-spatial",
-    "verbs": "tsvlc-rb",
-    "released": "tsvlc-rb-released",
-}
+BY_RULE = {"spatial": "tsvlc-rb-spatial", "verbs": "tsvlc-rb", "released": "tsvlc-rb-released"}
 
 
 @recipe
 def tsvlc(
-    *,
-    negative_weight: float = 1.0,
-    positive_weight: float = 0.0,
-    actions: Actions = "spatial",
+    *, negative_weight: float = 1.0, positive_weight: float = 0.0, actions: Actions = "spatial"
 ) -> Method:
     r"""Low-rank adapters, and a negative with one word replaced by another of its category.
 
@@ -52,7 +43,7 @@ def tsvlc(
     """
     by_rule = BY_RULE[actions]
     terms = (
-        LossTerm("negclip", negclip_loss, reads=NEGATIVES),
+        NEGCLIP,
         LossTerm("negative", global_hn_loss, weight=negative_weight, reads=NEGATIVES),
         LossTerm("positive", hard_positive_loss, weight=positive_weight, reads=POSITIVES),
     )
@@ -76,10 +67,7 @@ STAND_INS = {
 
 @recipe
 def tsvlc_llm(
-    *,
-    negatives: str = "",
-    negative_weight: float = 1.0,
-    actions: Actions = "spatial",
+    *, negatives: str = "", negative_weight: float = 1.0, actions: Actions = "spatial"
 ) -> Method:
     """TSVLC with half rule-based negatives and half replacements of any word.
 
@@ -103,9 +91,6 @@ def tsvlc_llm(
         plan=CaptionPlan(rewrites=(OneOf("hard-negative", either),), written=negatives),
         stand_ins=STAND_INS,
     )
-
-
-# --- TSVLC with hard positives beside its negatives. ---
 
 
 @variant(tsvlc, positive_weight=1.0)

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,6 @@ class GradientCache:
 
     Args:
         work: The batch, cut into micro-batches.
-        amp: The precision of both passes.
-        device: The device of both passes.
 
     Attributes:
         features: Features for the losses. Gradients of a loss stop here; `backward` continues.
@@ -109,20 +108,24 @@ class GradientCache:
             torch.autograd.backward([outputs[i] for i in wanted], [leaves[i].grad for i in wanted])
 
 
-def refuse_batch_norm(network: nn.Module) -> None:
-    """Raise UsageError when a layer computes statistics over the batch.
+def learning_batch_norms(network: nn.Module) -> list[str]:
+    """Return the names of the layers that compute statistics over the batch.
 
-    Over a micro-batch they would be other statistics, and other gradients. Frozen batch norms, in
-    eval mode, compute none.
+    Frozen batch norms, in eval mode, compute none.
     """
-    for name, module in network.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
-            tower = "image" if name.startswith("visual.") else "text"
-            raise UsageError(
-                f"--micro-batch: the {tower} tower normalises over the batch ({name} is a batch "
-                "norm that learns), so a piece of it gives other features than the whole: leave "
-                "--micro-batch out, or freeze that tower"
-            )
+    norm, named = nn.modules.batchnorm._BatchNorm, network.named_modules()
+    return [name for name, each in named if isinstance(each, norm) and each.training]
+
+
+def refuse_batch_norm(network: nn.Module) -> None:
+    """Raise UsageError for statistics over the batch: those of a micro-batch are others."""
+    for name in learning_batch_norms(network):
+        tower = "image" if name.startswith("visual.") else "text"
+        raise UsageError(
+            f"--micro-batch: the {tower} tower normalises over the batch ({name} is a batch "
+            "norm that learns), so a piece of it gives other features than the whole: leave "
+            "--micro-batch out, or freeze that tower"
+        )
 
 
 # --- Features of a frozen image tower, encoded once and kept on disk. ---
@@ -264,15 +267,12 @@ class _Maker:
         features = np.zeros((len(numbers), *self.spec[1]), np.float32)
         bad: dict[int, str] = {}
         views = [(number, crop) for number in numbers for crop in range(self.spec[1][0])]
-        groups = [views[i : i + _AT_ONCE] for i in range(0, len(views), _AT_ONCE)]
         mean, std = self.method.images.mean_and_std(self.transform.preprocess, "single")
-        with ThreadPoolExecutor(available_cores()) as pool:  # reads the next while one is encoded
-            coming = pool.map(self._read, *self._images(groups[0]))
-            for group, following in zip(groups, [*groups[1:], []]):
-                read = list(coming)
-                coming = pool.map(self._read, *self._images(following))
-                bad |= {n: seen for (n, _), seen in zip(group, read) if isinstance(seen, str)}
-                shown = [(v, seen) for v, seen in zip(group, read) if not isinstance(seen, str)]
+        with ThreadPoolExecutor(available_cores()) as pool:  # reads ahead of the encoder
+            coming = zip(views, pool.map(self._read, views))
+            while group := list(islice(coming, _AT_ONCE)):
+                bad |= {number: seen for (number, _), seen in group if isinstance(seen, str)}
+                shown = [(view, seen) for view, seen in group if not isinstance(seen, str)]
                 if not shown:
                     continue
                 pixels = self.transform.together([seen for _, seen in shown])
@@ -282,16 +282,13 @@ class _Maker:
                     features[number - numbers.start, crop] = each
         return features, bad
 
-    def _images(self, views: Sequence[tuple[int, int]]) -> tuple[list[Any], ...]:
-        """Of each view the image, the crop, and the id of the sample."""
-        samples = [(self.source[self.photos[number][0]], number, crop) for number, crop in views]
-        shows = self.method.images.shows
-        images = [shows(sample)[self.photos[number][1]] for sample, number, _ in samples]
-        return images, [crop for *_, crop in samples], [sample.id for sample, *_ in samples]
-
-    def _read(self, image: Picture, crop: int, id: str) -> Tensor | str:
-        """The pixels of a crop, or why there are none."""
-        name = id if isinstance(unmirrored(image), bytes) else ""
+    def _read(self, view: tuple[int, int]) -> Tensor | str:
+        """The pixels of a crop of a photo, or why there are none."""
+        number, crop = view
+        index, place = self.photos[number]
+        sample = self.source[index]
+        image = self.method.images.shows(sample)[place]
+        name = sample.id if isinstance(unmirrored(image), bytes) else ""
         try:
             return self.transform.read(image, fixed_rng(image, crop), name)
         except CompoclipError as error:
@@ -313,9 +310,7 @@ class FrozenTexts:
     """Remembers what the layers of a frozen text tower made of a text; only its projection learns.
 
     Args:
-        tokenize: The encoder's tokenizer.
-        most: Bytes of states to keep, on the model's device; what comes later is encoded every
-            time.
+        most: Bytes of states to cache, on the model's device; later texts are encoded every time.
 
     Attributes:
         asked: Distinct texts of batches so far.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +12,8 @@ import torch
 
 from compoclip.console import counted
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.images import photo_key
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import Source
+from compoclip.data.sources import Sample, Source
 from compoclip.errors import CompoclipError, refuse
 from compoclip.losses.contract import Role
 from compoclip.methods.base import Method
@@ -25,10 +22,8 @@ from compoclip.training.settings import RunSettings
 from compoclip.training.teacher import ExternalTeacher
 from compoclip.training.watch import Watch
 
-_FEW = 64  # samples that show what data is
-_MANY = 4096  # samples of which all pairs are counted
+_FEW = 64  # samples at most
 _LEAST_NEGATIVES = 0.02  # share of samples
-_LEAST_REPEATS = 0.001  # share of pairs that is worth a line
 _NO_TEXT = re.compile(rf"[\W\d_]+|\S+\.({'|'.join(sorted(EXTENSIONS))})", re.IGNORECASE)
 
 
@@ -85,7 +80,7 @@ def require_trainable(source: Source) -> None:
     """Raise CompoclipError for data that no recipe can be trained on, without reading an image:
     none of the images looked for is there, or captions are numbers or names of files.
     """
-    samples = [source.bare(index) for index in _spread(len(source), _FEW)]
+    samples = _few(source)
     data = source.describe()
     files = [sample.image for sample in samples if isinstance(sample.image, Path)]
     if files and not any(file.is_file() for file in files):
@@ -109,7 +104,7 @@ def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
         return
     every = copy(plan)
     every.plan = replace(plan.plan, hn_fraction=1.0)
-    samples = [source.bare(index) for index in _spread(len(source), _FEW)]
+    samples = _few(source)
     epoch = math.ceil(method.optim.epochs)
     drawn = [every.draw(sample, epoch)[0] for sample in samples]
     found = sum(any(text.role is Role.NEGATIVE for text in texts) for texts in drawn)
@@ -121,21 +116,11 @@ def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
         )
 
 
-def notes(method: Method, source: Source, total: int, masked: bool) -> list[str]:
-    """Return what a user should know before the first step, one line each.
-
-    masked: whether pairs of equal captions or photos are left out of contrasts.
-    """
+def notes(method: Method, source: Source, total: int) -> list[str]:
+    """Return what a user should know before the first step, one line each."""
     found = [f"  data: {source.describe()}"]
     if method.composed:
         found.append(f"  the recipe is changed by --{', --'.join(method.composed)}")
-    share = repeated_share(source, method.plan.main)
-    if share >= _LEAST_REPEATS:
-        what = "are left out of contrasts" if masked else "count as wrong (mask_duplicates=false)"
-        found.append(
-            f"  of the pairs of different samples in a batch {share:.1%} have the same caption or "
-            f"photo: they {what}"
-        )
     optim, steps = method.optim, method.optim.warmup_steps(total)
     if steps and steps >= total:
         found.append(
@@ -149,36 +134,7 @@ def notes(method: Method, source: Source, total: int, masked: bool) -> list[str]
     return found
 
 
-def repeated_share(source: Source, main: bool = False) -> float:
-    r"""Return the expected share of pairs of samples in a batch with the same caption or photo.
-
-    With the N samples, n_p of photo p, and the sum w_t (w_pt of photo p) of the share of text t
-    among the captions of each sample, it is
-
-    .. math:: \frac1{N (N - 1)} \Big[ \sum_p n_p (n_p - 1) + \sum_t w_t^2
-        - \sum_{pt} w_{pt}^2 \Big].
-
-    Of more than 4,096 samples as many are counted. main: whether the first caption of a sample is
-    always its caption.
-    """
-    chosen = _spread(len(source), _MANY)
-    photos: Counter[str] = Counter()
-    texts: defaultdict[str, float] = defaultdict(float)
-    within: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for index in chosen:
-        sample = source.bare(index)
-        photo = photo_key(sample.image) if sample.image else f"\0{index}"
-        captions = sample.captions[:1] if main else sample.captions
-        photos[photo] += 1
-        for text, times in Counter(" ".join(each.lower().split()) for each in captions).items():
-            share = times / len(captions)
-            texts[text] += share
-            within[photo, text] += share
-    pairs: float = sum(n * (n - 1) for n in photos.values())
-    pairs += sum(w**2 for w in texts.values()) - sum(w**2 for w in within.values())
-    return pairs / max(1, len(chosen) * (len(chosen) - 1))
-
-
-def _spread(count: int, most: int) -> Sequence[int]:
-    """At most so many numbers below `count`, evenly apart."""
-    return range(count)[:: max(1, -(-count // most))]
+def _few(source: Source) -> list[Sample]:
+    """Some samples, evenly apart, that show what the data are."""
+    step = max(1, -(-len(source) // _FEW))
+    return [source.bare(index) for index in range(0, len(source), step)]

@@ -21,6 +21,7 @@ from compoclip.data.loader import BatchLoader
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import ALONE, Features, IndexRequest, Ints, Peers
 from compoclip.ranks import Ranks, failure, raise_first
+from compoclip.training.caches import learning_batch_norms
 
 # --- What ranks give each other for their losses. ---
 #
@@ -37,14 +38,6 @@ from compoclip.ranks import Ranks, failure, raise_first
 # (`GradientMean`), which is also what FSDP does.
 
 
-def gather_rows(rows: Tensor, counts: Sequence[int], ranks: Ranks) -> Tensor:
-    """`Ranks.all_gather` through which the sum of all ranks' gradients of its rows flows back."""
-    if ranks.world == 1:
-        return rows
-    gathered: Tensor = _Gather.apply(rows, counts, ranks)
-    return gathered
-
-
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: Sequence[int], ranks: Ranks) -> Tensor:
@@ -56,11 +49,16 @@ class _Gather(torch.autograd.Function):
         return ctx.ranks.reduce_scatter(gradient, ctx.counts), None, None
 
 
+def gather_rows(rows: Tensor, counts: Sequence[int], ranks: Ranks) -> Tensor:
+    """`Ranks.all_gather` through which the sum of all ranks' gradients of its rows flows back."""
+    gathered: Tensor = _Gather.apply(rows, counts, ranks)
+    return gathered
+
+
 class RankPeers(Peers):
     """The ranks of a run, as losses see them at one batch.
 
     Args:
-        ranks: The processes that train together.
         lengths: For requests that have been exchanged with the batch, their lengths on all ranks.
         wanted: Where requests are noted that had not been, and the number of their arrays. All
             ranks compute the same losses, so they note the same in the same order.
@@ -72,13 +70,12 @@ class RankPeers(Peers):
         lengths: dict[IndexRequest, NDArray[np.int64]] | None = None,
         wanted: dict[IndexRequest, int] | None = None,
     ) -> None:
-        self.rank, self.world = ranks.rank, ranks.world
-        self._ranks = ranks
+        self.rank, self.world, self._ranks = ranks.rank, ranks.world, ranks
         self._lengths = {} if lengths is None else lengths
         self._wanted = {} if wanted is None else wanted
 
     def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
-        """See `Peers.sizes`; asks the other ranks if that has not come with the batch."""
+        """Return the lengths; ask the other ranks if they have not come with the batch."""
         self.asked += 1
         if request not in self._lengths:
             self._lengths[request] = _table(own, self._ranks).T
@@ -86,17 +83,17 @@ class RankPeers(Peers):
         return self._lengths[request]
 
     def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
-        """See `Peers.gathered`."""
+        """See `gather_rows`."""
         return gather_rows(rows, sizes.tolist(), self._ranks)
 
     def summed(self, values: Tensor) -> Tensor:
-        """See `Peers.summed`."""
+        """Return the sum over all ranks, without gradient."""
         total = values.detach().clone()
         self._ranks.all_reduce(total)
         return total
 
     def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
-        """See `Peers.collected`."""
+        """Return the arrays of all ranks."""
         lengths = _table([len(array) for array in arrays], self._ranks)
         own = torch.from_numpy(np.concatenate(arrays).astype(np.int64))
         whole = self._ranks.all_gather(own, lengths.sum(1).tolist()).numpy()
@@ -116,15 +113,10 @@ def _table(own: Sequence[int], ranks: Ranks) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """The global batch, of the parts of all ranks.
+    """The global batch, of the parts of all ranks, and how many of each it holds.
 
-    Args:
-        images: Number of images.
-        texts: Number of texts.
-        peers: The ranks that share it.
-        skipped: Number of samples left out.
-        truncated: Number of texts cut by the tokenizer.
-        asked: The signal that any rank received before the batch, 0 for none.
+    skipped: samples left out. truncated: texts cut by the tokenizer. peers: the ranks that share
+    it. asked: the signal that any rank received before the batch, 0 for none.
     """
 
     images: int = 0
@@ -214,13 +206,9 @@ def _lengths(batch: Batch, request: IndexRequest, count: int) -> list[int]:
 def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> None:
     """Let batch norms that learn take their statistics over the global batch.
 
-    Raises UsageError on a CPU, for which torch has no such layer. Frozen ones have none to take.
+    Raises UsageError on a CPU, for which torch has no such layer.
     """
-    learning = [
-        name
-        for name, module in network.named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
-    ]
+    learning = learning_batch_norms(network)
     if ranks.world == 1 or not learning:
         return
     if device.type != "cuda":

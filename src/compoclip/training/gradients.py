@@ -16,12 +16,8 @@ class GradientMean:
     """Replaces every gradient by its mean over the ranks, during the backward pass.
 
     DDP includes the sums of backward passes before the last one. A missing gradient counts as zero;
-    a parameter without a gradient on any rank gets none.
-
-    Args:
-        parameters: In the same order on all ranks. Sharded ones (FSDP's DTensors) are left out:
-            they hold means already.
-        ranks: The processes that train together.
+    a parameter without a gradient on any rank gets none. parameters: in the same order on all
+    ranks; sharded ones (FSDP's DTensors) are left out: they hold means already.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:

@@ -9,9 +9,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -65,27 +64,24 @@ class MetricsLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Read all complete records of a log; a torn last line (from a kill) is left out.
+    """Read the records of a log, one per logged step, in the order of the file.
+
+    A torn last line (from a kill) is left out. Raises CompoclipError for any other malformed line,
+    which it names.
 
     Args:
         path: A run's `train.jsonl`.
-
-    Returns:
-        One record per logged step, in the order of the file.
-
-    Raises:
-        CompoclipError: For any other malformed line, which it names.
     """
     with reading(path):
-        *lines, last = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().split(b"\n")
     records = []
-    for number, line in enumerate([*lines, last], 1):
+    for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
             if type(record["step"]) is not int:
                 raise TypeError("step")
         except (ValueError, TypeError, KeyError, RecursionError):
-            if number > len(lines) or not line.strip():
+            if number == len(lines) or not line.strip():
                 continue
             raise CompoclipError(
                 f"{path}: line {number} is no record of a step; remove that line"
@@ -98,9 +94,8 @@ class ProgressLines:
     """Prints a line now and then: method, step, loss, images and captions a second, time to go."""
 
     def __init__(self, method: str) -> None:
-        self._method = method
-        self._last = 0.0
-        self._before: dict[str, float] = {}
+        self._method, self._last = method, 0.0
+        self._before = {"images": 0.0, "texts": 0.0, "seconds": 0.0, "step": 0.0}
 
     def __call__(self, record: dict[str, Any], total: int) -> None:
         """Print the line of a logged step, or of what was measured after it."""
@@ -111,19 +106,17 @@ class ProgressLines:
         now = time.monotonic()
         if now - self._last < 5 and record["step"] != total:
             return
-        before = self._before or {"images": 0.0, "texts": 0.0, "seconds": 0.0, "step": 0.0}
-        seconds = max(1e-9, record["seconds"] - before["seconds"])
-        steps = max(1.0, record["step"] - before["step"])
-        left = (total - record["step"]) * seconds / steps
+        since = {name: record[name] - value for name, value in self._before.items()}
+        seconds = max(1e-9, since["seconds"])
+        left = (total - record["step"]) * seconds / max(1.0, since["step"])
         lost = record["skipped_steps"]
         skipped = f"{counted(int(lost), 'step')} skipped (not finite)  " if lost else ""
         note(
             f"{self._method}: step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
-            f"{(record['images'] - before['images']) / seconds:.0f} images/s  "
-            f"{(record['texts'] - before['texts']) / seconds:.0f} captions/s  "
+            f"{since['images'] / seconds:.0f} images/s  {since['texts'] / seconds:.0f} captions/s  "
             f"{skipped}{duration(left)} left"
         )
-        self._last, self._before = now, dict(record)
+        self._last, self._before = now, {name: record[name] for name in self._before}
 
 
 # --- Trackers: what a run logs, also for TensorBoard, Weights & Biases and trackio. ---
@@ -137,25 +130,17 @@ LOG, TENSORBOARD, WANDB, TRACKIO = "train.jsonl", "tensorboard", "wandb", "track
 _REACHED_BY = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL")
 
 
-@dataclass(frozen=True)
-class Tracker:
-    """Takes the numbers of logged steps, each step once and in order, until it is closed."""
-
-    log: Callable[[Mapping[str, float], int], object]
-    close: Callable[[], object]
+Tracker = tuple[Callable[[Mapping[str, float], int], object], Callable[[], object]]
+"""Takes the numbers of logged steps, each step once and in order; then is closed."""
 
 
 class Trackers:
     """The trackers of a run, opened at its first record. Has the interface of the loop's `report`.
 
     Args:
-        names: Names in `_OPEN`.
-        out: The run folder.
+        names: Names in `_OPEN`; CompoclipError when the package of one is not installed.
         config: The settings shown with the curves.
         report: Also called with every record.
-
-    Raises:
-        CompoclipError: When the package of a tracker is not installed.
     """
 
     def __init__(
@@ -170,36 +155,34 @@ class Trackers:
                 extra = TRACKIO if name == TRACKIO else "track"
                 raise CompoclipError(f"--track {name}: {pip_install(extra)} first")
         self._names, self._out, self._config, self._report = names, out, config, report
-        self._open: list[Tracker] | None = None
+        self._open: list[Tracker] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for tracker in self._open or ():
-            tracker.close()
+        for _, close in self._open:
+            close()
 
     def __call__(self, record: dict[str, Any], total: int) -> None:
         """Report and track a logged step or a measurement."""
         self._report(record, total)
-        if not self._names:
-            return
         records = [record]
-        if self._open is None:
+        if self._names and not self._open:
             self._open = [_OPEN[name](self._out, self._config) for name in self._names]
             earlier = (each for each in read_log(self._out / LOG) if each != record)
             records = [*(each for each in earlier if each["step"] <= record["step"]), record]
-        for each in records:
-            numbers = {
-                name: float(value)
-                for name, value in each.items()
-                if name != "step" and isinstance(value, int | float)
-            }
-            scores = each.get("eval", {}).items()
-            numbers |= {f"eval/{name}": float(score["value"]) for name, score in scores}
-            numbers |= {f"drawn/{name}": float(n) for name, n in each.get("drawn", {}).items()}
-            for tracker in self._open:
-                tracker.log(numbers, int(each["step"]))
+        for log, _ in self._open:
+            for each in records:
+                log(_numbers(each), int(each["step"]))
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a record by name, of its scores and of what was sampled, too."""
+    plain = {k: v for k, v in record.items() if k != "step" and isinstance(v, int | float)}
+    scores = {f"eval/{k}": score["value"] for k, score in record.get("eval", {}).items()}
+    drawn = {f"drawn/{k}": n for k, n in record.get("drawn", {}).items()}
+    return {name: float(value) for name, value in (plain | scores | drawn).items()}
 
 
 def _tensorboard(out: Path, config: Mapping[str, Any]) -> Tracker:
@@ -218,7 +201,18 @@ def _tensorboard(out: Path, config: Mapping[str, Any]) -> Tracker:
         for name, value in record.items():
             writer.add_scalar(name, value, step)
 
-    return Tracker(log, writer.close)
+    return log, writer.close
+
+
+@contextmanager
+def _starting(name: str, remedy: str) -> Iterator[None]:
+    try:
+        with redirect_stdout(sys.stderr):  # standard output is the command's
+            yield
+    except Exception as error:  # no network, no key, no disk: each has a type of its own
+        raise CompoclipError(
+            f"--track {name}: could not start ({reason(error)}); {remedy}"
+        ) from error
 
 
 def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
@@ -228,10 +222,9 @@ def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
     offline |= os.environ.get("WANDB_MODE") == "offline"
     known = sorted((out / WANDB).glob("*run-*-*"))
     id = known[-1].name.rpartition("-")[2] if known else None
-    if offline:  # its folder cannot be added to, so it is made anew
-        for old in known:
-            shutil.rmtree(old, ignore_errors=True)
-    try:
+    for old in known if offline else ():  # a folder that cannot be added to is made anew
+        shutil.rmtree(old, ignore_errors=True)
+    with _starting(WANDB, "WANDB_MODE=offline needs no network"):
         run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or "compoclip",
             name=os.environ.get("WANDB_NAME") or out.absolute().name,
@@ -242,16 +235,12 @@ def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
             mode="offline" if offline else None,
             settings=wandb.Settings(console="off", silent=True),
         )
-    except Exception as error:  # no network, no key, no disk: each has a type of its own
-        raise CompoclipError(
-            f"--track wandb: could not start ({reason(error)}); WANDB_MODE=offline needs no network"
-        ) from error
 
     def log(record: Mapping[str, float], step: int) -> None:
         if step >= run.step:  # else the server has them
             run.log(dict(record), step=step)
 
-    return Tracker(log, run.finish)
+    return log, run.finish
 
 
 def _trackio(out: Path, config: Mapping[str, Any]) -> Tracker:
@@ -259,31 +248,25 @@ def _trackio(out: Path, config: Mapping[str, Any]) -> Tracker:
     trackio: Any = importlib.import_module("trackio")
     project = os.environ.get("TRACKIO_PROJECT") or "compoclip"
     place = str(out.absolute())
-    try:
-        with redirect_stdout(sys.stderr):  # standard output is the command's
-            with suppress(ValueError):  # no such project yet
-                for old in trackio.Api().runs(project):
-                    if (old.config or {}).get("out") == place:
-                        old.delete()
-            run: Any = trackio.init(
-                project=project,
-                name=out.absolute().name,
-                config={**config, "out": place},
-                embed=False,
-                auto_log_gpu=False,
-                auto_log_cpu=False,
-            )
-    except Exception as error:  # as for wandb
-        raise CompoclipError(
-            f"--track trackio: could not start ({reason(error)}); TRACKIO_DIR=FOLDER names another "
-            "store"
-        ) from error
+    with _starting(TRACKIO, "TRACKIO_DIR=FOLDER names another store"):
+        with suppress(ValueError):  # no such project yet
+            for old in trackio.Api().runs(project):
+                if (old.config or {}).get("out") == place:
+                    old.delete()
+        run: Any = trackio.init(
+            project=project,
+            name=out.absolute().name,
+            config={**config, "out": place},
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
 
     def close() -> None:
         with redirect_stdout(sys.stderr):
             trackio.finish()  # or it would do so at exit
 
-    return Tracker(lambda record, step: run.log(dict(record), step=step), close)
+    return lambda record, step: run.log(dict(record), step=step), close
 
 
 _OPEN: Mapping[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {

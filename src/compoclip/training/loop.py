@@ -43,7 +43,7 @@ from compoclip.training.optim import (
 from compoclip.training.parts import frozen_by, rate_factors
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
-from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
+from compoclip.training.state import Progress, damaged, latest_state, load_state, save_state
 from compoclip.training.step import StepResult, module_name, step
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.training.watch import Watch
@@ -59,16 +59,11 @@ class TrainingLoop:
     """Trains an encoder in place until the last step or a stop.
 
     The result does not depend on the number of ranks. The state is also saved when the data fails,
-    and on Ctrl-C or SIGTERM.
+    and on Ctrl-C or SIGTERM. With `resume` the newest state in OUT is restored first.
 
     Args:
-        encoder: The encoder, on its device.
-        tokenize: The encoder's tokenizer.
-        method: Losses, trained parts, optimiser and schedule.
         batches: This rank's part of every global batch.
-        settings: Settings of the run. With `resume` the newest state in OUT is restored first.
         report: Called on rank 0 with the record of every logged step and the total of steps.
-        ranks: The processes that train together.
         known: Cache of texts, see `step`.
         watch: Measures the encoder during training, and may end the run.
     """
@@ -157,8 +152,8 @@ class TrainingLoop:
         """Take all remaining steps.
 
         A step with a non-finite loss or gradient (bf16, a rare outlier) is skipped and counted.
-        Several in a row mean that the run has diverged. All ranks have equal losses and gradients,
-        so that they take the same branch without communication.
+        All ranks have equal losses and gradients, so that they take the same branch without
+        communication.
 
         Raises:
             CompoclipError: When the loss or the gradient is not finite three steps in a row, when
@@ -169,7 +164,6 @@ class TrainingLoop:
         with (
             MetricsLog(settings.out / LOG, self.progress.step, ranks) as self.log,
             StopRequests() as self.requests,
-            StateWriter(self.states, ranks, beside=self.device.type == "cuda") as self.writer,
             _host_of(self.device) as self.settle,
         ):
             self._steps()
@@ -183,34 +177,28 @@ class TrainingLoop:
         self.batches.prepare_with(Preparation(self.tokenize, planner), self.device)
         # The curve of what is measured begins with the model that training starts from. A run that
         # had ended before its last step, and was killed before its result was written, has ended.
-        if self.watch is not None and self.progress.step == 0:
-            self._measure(self.watch)
+        if self.progress.step == 0:
+            self._measure()
         if self.watch is not None and self.watch.over():
             return
         # Batches are a function of (seed, epoch, step): a resumed run continues mid-epoch.
         # Every batch comes with what is known of the others' parts, exchanged before encoding.
-        stop_after = self.settings.stop_after
-        self.last = min(self.total, max(stop_after or self.total, self.progress.step + 1))
+        stop_after, begin = self.settings.stop_after, self.progress.step
+        self.last = min(self.total, max(stop_after or self.total, begin + 1))
         self.coming = shared_batches(
-            self.batches,
-            self.ranks,
-            lambda: self.requests.asked,
-            self.progress.step,
-            self.last,
+            self.batches, self.ranks, lambda: self.requests.asked, begin, self.last
         )
         while self.progress.step < self.last:
             if (taken := self._next()) is None:
                 return
-            batch, global_batch, drawn = taken
-            self._step(batch, global_batch, drawn)
-            if self.watch is not None and self.watch.due(self.progress.step, self.total):
-                self._measure(self.watch)
+            self._step(*taken)
+            self._measure()
             # Saving takes all ranks, so they must agree to stop: with several, what counts is the
             # request that came with the batch, which all of them have seen.
             asked = self.requests.asked
             if self.ranks.world > 1:
                 ahead = self.ahead[1].asked if isinstance(self.ahead, tuple) else 0
-                asked = ahead or global_batch.asked
+                asked = ahead or taken[1].asked
             stop = self._over or 0 < stop_after <= self.progress.step
             self._save_if_due(stop or asked > 0)
             if stop:
@@ -301,21 +289,20 @@ class TrainingLoop:
 
         # Account for the step: a skipped one too, or the schedule would not end.
         now = time.monotonic()
-        before, per_epoch = self.progress, self.batches.steps_per_epoch
+        before = self.progress
+        added = ("images", "texts", "skipped", "truncated")
+        counts: Any = {n: getattr(before, n) + getattr(global_batch, n) for n in added}
+        epochs, epoch_step = divmod(before.epoch_step + 1, self.batches.steps_per_epoch)
         self.progress = replace(
             before,
             step=before.step + 1,
-            epoch=before.epoch + (before.epoch_step + 1) // per_epoch,
-            epoch_step=(before.epoch_step + 1) % per_epoch,
-            images=before.images + global_batch.images,
-            texts=before.texts + global_batch.texts,
-            skipped=before.skipped + global_batch.skipped,
-            truncated=before.truncated + global_batch.truncated,
+            epoch=before.epoch + epochs,
+            epoch_step=epoch_step,
             seconds=before.seconds + now - self.clock,
+            **counts,
         )
         self.clock, self.drawn = now, drawn
         self.bad_steps.add(self.progress.step, bad)
-        self.writer.check()
         self.settle()
         if _due(self.progress.step, self.settings.log_every, self.total):
             self._log_step(lr, result, norm)
@@ -326,20 +313,16 @@ class TrainingLoop:
         if self.bad_steps.in_a_row:
             return
         progress, bias = self.progress, self.encoder.logit_bias
+        counts = ("images", "texts", "skipped", "skipped_steps", "truncated")
         record: dict[str, Any] = {
             "step": progress.step,
             "epoch": round(progress.step / self.batches.steps_per_epoch, 4),
             "lr": lr,
-            "loss": result.loss,
-            **{f"loss/{name}": value for name, value in result.values.items()},
+            **result.numbers(),
             "grad_norm": norm.item(),
             "logit_scale": math.exp(self.encoder.logit_scale.item()),
             **({} if bias is None else {"logit_bias": bias.item()}),
-            "images": progress.images,
-            "texts": progress.texts,
-            "skipped": progress.skipped,
-            "skipped_steps": progress.skipped_steps,
-            "truncated": progress.truncated,
+            **{name: getattr(progress, name) for name in counts},
             "seconds": round(progress.seconds, 3),
         }
         if shares := self.batches.drawn(progress.step):
@@ -362,11 +345,13 @@ class TrainingLoop:
                 "lower --lr" + (f", or --resume from {kept}" if kept else "")
             )
 
-    def _measure(self, watch: Watch) -> None:
-        """Measure the model as it would be saved now; the clock counts training only."""
+    def _measure(self) -> None:
+        """Measure the model as it would be saved now, if due; the clock counts training only."""
+        if self.watch is None or not self.watch.due(self.progress.step, self.total):
+            return
         try:
             with self.averages.applied() if self.averages is not None else nullcontext():
-                record = watch.look(self.progress.step, self.encoder.model)
+                record = self.watch.look(self.progress.step, self.encoder.model)
         except PeerLostError:
             raise
         except CompoclipError:
@@ -375,20 +360,18 @@ class TrainingLoop:
         self._write(record)
         self.clock = time.monotonic()
 
-    def _save(self, wait: bool = True) -> None:
+    def _save(self) -> None:
         self.bad_steps.read()
-        if self.progress.step:
-            now = replace(
-                self.progress,
-                losses={name: loss.state_dict() for name, loss in self.stateful.items()},
-                rewrites=self._rewrites(),
-                scaler=self.scaler.state_dict(),
-            )
-            if self.watch is not None:
-                now = replace(now, measured=self.watch.state())
-            self.writer.save(self.learner, self.optimizer, now, self.averages)
-        if wait:
-            self.writer.finish()
+        if not self.progress.step:
+            return
+        now = replace(
+            self.progress,
+            losses={name: loss.state_dict() for name, loss in self.stateful.items()},
+            rewrites=self._rewrites(),
+            scaler=self.scaler.state_dict(),
+            measured={} if self.watch is None else self.watch.state(),
+        )
+        save_state(self.states, self.learner, self.optimizer, now, self.averages, self.ranks)
 
     def _rewrites(self) -> dict[str, Any]:
         """Return counts of the texts of all finished steps, over all ranks and restarts."""
@@ -405,7 +388,7 @@ class TrainingLoop:
         if self.owed and not ends:
             self.bad_steps.read()
         if ends or (self.owed and not self.bad_steps.in_a_row):
-            self._save(wait=ends)
+            self._save()
             self.owed = False
 
     def _stop_if(self, asked: int, cause: CompoclipError | None = None) -> None:

@@ -54,16 +54,9 @@ def build_optimizer(
         decay = decay if decays(name, parameter) else 0.0
         key = hasattr(parameter, "full_tensor"), decay, factor
         groups.setdefault(key, []).append(parameter)
-    return torch.optim.AdamW(
-        [
-            {"params": parameters, "weight_decay": decay, "factor": factor}
-            for (_, decay, factor), parameters in groups.items()
-        ],
-        lr=optim.lr,
-        betas=(optim.beta1, optim.beta2),
-        eps=optim.eps,
-        fused=True,
-    )
+    made = ({"params": p, "weight_decay": d, "factor": f} for (_, d, f), p in groups.items())
+    betas = optim.beta1, optim.beta2
+    return torch.optim.AdamW(list(made), lr=optim.lr, betas=betas, eps=optim.eps, fused=True)
 
 
 def learning_rate(step: int, total: int, optim: Optim) -> float:
@@ -93,20 +86,15 @@ class AveragedWeights:
     """The exponential moving average of what learns: a <- a + (1 - decay) (w - a) after a step.
 
     Weights that stay as they are stay so exactly. The running statistics of batch norms are
-    averaged as well.
-
-    Args:
-        model: The open_clip network, with `requires_grad` decided; the average begins with its
-            weights.
-        decay: From 0 to 1.
+    averaged as well. model: the open_clip network, with `requires_grad` decided; the average begins
+    with its weights.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
         ends = ("running_mean", "running_var")
         running = {name: b for name, b in model.named_buffers() if name.endswith(ends)}
-        self._decay = decay
-        self._now = {**learnt, **running}
+        self._decay, self._now = decay, {**learnt, **running}
         self.tensors = {name: value.detach().clone() for name, value in self._now.items()}
 
     @torch.no_grad()
@@ -162,21 +150,15 @@ def step_if_finite(optimizer: torch.optim.AdamW, loss: Tensor, norm: Tensor) -> 
 class BadSteps:
     """The steps that were not taken, told to the host without making it wait for a GPU.
 
-    A GPU is read one step late, when it has long been past that step; a CPU at once.
-
-    Args:
-        device: Where steps are computed.
-        report: Called with the number of each bad step and what was not finite.
-
-    Attributes:
-        in_a_row: Bad steps up to the last one that was read.
+    A GPU is read one step late, when it has long been past that step; a CPU at once. report: called
+    with the number of each bad step and what was not finite. `in_a_row` counts bad steps up to the
+    last one that was read.
     """
 
     def __init__(self, device: torch.device, report: Callable[[int, str], None]) -> None:
         self._device, self._late = device, 1 if device.type == "cuda" else 0
-        self._report = report
+        self._report, self.in_a_row = report, 0
         self._unread: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
-        self.in_a_row = 0
 
     def add(self, step: int, bad: Tensor) -> None:
         """Account for step number `step`. bad: what `step_if_finite` returned."""

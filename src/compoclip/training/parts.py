@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -34,11 +34,8 @@ _WORDS = (
 class LayerPlace:
     """Where a parameter or buffer stands in a network.
 
-    Args:
-        part: The tower, or the temperature.
-        block: 0 before the first block of the tower, n in the n-th, blocks + 1 after the last.
-        blocks: Of the tower.
-        projection: Whether it belongs to the tower's last projection.
+    block: 0 before the first block of the tower, n in the n-th of `blocks`, blocks + 1 after the
+    last. projection: whether it belongs to the tower's last projection.
     """
 
     part: Part
@@ -67,23 +64,18 @@ def places(network: nn.Module) -> dict[str, LayerPlace]:
         own = blocks[part]
         within = next((n for n, unit in enumerate(own, 1) if name.startswith(f"{unit}.")), None)
         projection = any(name == p or name.startswith(f"{p}.") for p in projected[part])
+        # Positions, class tokens and token embeddings come first, wherever they are registered.
+        local = re.sub(r"^(visual\.(trunk\.)?|text\.)", "", name)
         if projection:
             block = len(own) + 1
         elif within is not None:
             block = passed[part] = within
-        elif _embeds(name):
+        elif "." not in local or local.startswith("token_embedding."):
             block = 0
         else:
             block = len(own) + 1 if passed[part] == len(own) else passed[part]
         found[name] = LayerPlace(part, block, len(own), projection)
     return found
-
-
-def _embeds(name: str) -> bool:
-    """Return whether a parameter outside of all blocks comes before them, though modules that are
-    registered before it do not: positions, class tokens, token embeddings."""
-    own = re.sub(r"^(visual\.(trunk\.)?|text\.)", "", name)
-    return "." not in own or own.startswith("token_embedding.")
 
 
 # --- Learning rates. ---
@@ -99,14 +91,14 @@ def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[s
     own = {"image": settings.lr_image, "text": settings.lr_text}
     decay = settings.layer_decay
     given = {part: rate for part, rate in own.items() if rate is not None}
-    for part, rate in given.items():
-        refuse(
-            {
-                f"--lr-{part} {rate:g}: must be a number from 0 on": not (0 <= rate < math.inf),
-                f"--lr-{part} goes without --lr 0: --freeze holds the rest still": not lr,
-            }
-        )
-    refuse({f"--layer-decay {decay:g}: must be above 0 and at most 1": not 0 < decay <= 1})
+    refuse(
+        {
+            f"--lr-{part} {rate:g}: must be a number from 0 on": not 0 <= rate < math.inf
+            for part, rate in given.items()
+        }
+        | {f"--lr-{p} goes without --lr 0: --freeze holds the rest still": not lr for p in given}
+        | {f"--layer-decay {decay:g}: must be above 0 and at most 1": not 0 < decay <= 1}
+    )
     if not given and decay == 1:
         return {}
     found = {}
@@ -132,29 +124,30 @@ def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[st
     """
     require_words(freeze)
     known = places(network) if freeze else {}
-    return {word: tuple(_frozen(word, known)) for word in dict.fromkeys(freeze)}
+    found = {}
+    for word in dict.fromkeys(freeze):
+        part, colon, count = word.removesuffix("-trunk").partition(":")
+        own = {name: place for name, place in known.items() if place.part == part}
+        trunk, blocks = word.endswith("-trunk"), max((p.blocks for p in own.values()), default=0)
+        number = int(count.rstrip("-") or 0)
+        refuse(
+            {
+                f"--freeze {word}: the {part} tower has {blocks} blocks": number > blocks,
+                f"--freeze {word}: the {part} tower has no projection apart from its trunk: freeze "
+                f"all of it (--freeze {part}), or its first blocks (--freeze {part}:N)": (
+                    trunk and not any(place.projection for place in own.values())
+                ),
+            }
+        )
 
-
-def _frozen(word: str, known: Mapping[str, LayerPlace]) -> list[str]:
-    part, colon, count = word.removesuffix("-trunk").partition(":")
-    own = {name: place for name, place in known.items() if place.part == part}
-    trunk, blocks = word.endswith("-trunk"), max((each.blocks for each in own.values()), default=0)
-    refuse(
-        {
-            f"--freeze {word}: the {part} tower has {blocks} blocks": (
-                colon and int(count.rstrip("-")) > blocks
-            ),
-            f"--freeze {word}: the {part} tower has no projection apart from its trunk: freeze all "
-            f"of it (--freeze {part}), or its first blocks (--freeze {part}:N)": (
-                trunk and not any(place.projection for place in own.values())
-            ),
-        }
-    )
-    if colon and count.endswith("-"):
-        return [name for name, place in own.items() if place.block >= int(count[:-1])]
-    if colon:
-        return [name for name, place in own.items() if place.block <= int(count)]
-    return [name for name, place in own.items() if not (trunk and place.projection)]
+        if not colon:
+            still = [name for name in own if not (trunk and own[name].projection)]
+        elif count.endswith("-"):
+            still = [name for name, place in own.items() if place.block >= number]
+        else:
+            still = [name for name, place in own.items() if place.block <= number]
+        found[word] = tuple(still)
+    return found
 
 
 def with_frozen(method: Method, freeze: Sequence[str]) -> Method:

@@ -120,9 +120,6 @@ def run_training(
         watch: Measures this model during training.
         teacher: The teacher, instead of a copy of this model.
 
-    Returns:
-        The summary of the run.
-
     Raises:
         UsageError: When the run folder exists and `resume` is not set, and for conflicting
             settings.
@@ -191,21 +188,19 @@ class _Run:
         if settings.resume and not (self.started or self.finished):
             note(f"{settings.out} holds nothing to resume: the run starts at step 1")
         # What the method, or a setting, reads of the model.
-        if self.method.needs_local:
-            encoder.require_local()
-        elif self.method.needs_patches:
-            encoder.require_local(tower="image")
+        if self.method.needs_patches:
+            encoder.require_local(tower=None if self.method.needs_local else "image")
         biased = encoder.logit_bias is not None
-        width = int(self.model.config.model_cfg["embed_dim"])
+        name, width = self.model.name, int(self.model.config.model_cfg["embed_dim"])
         refuse(
             {
-                **{
-                    f"--set matryoshka={n}: must be 1 to {width - 1}, below the {width} dimensions "
-                    f"of {self.model.name}": not 0 < n < width
-                    for n in settings.matryoshka
-                },
-                f"--contrast sigmoid: the logits of {self.model.name} have no bias; take a SigLIP "
-                "model, or leave --contrast out": settings.contrast == "sigmoid" and not biased,
+                f"--set matryoshka={n}: must be 1 to {width - 1}, below the {width} dimensions of "
+                f"{name}": not 0 < n < width
+                for n in settings.matryoshka
+            }
+            | {
+                f"--contrast sigmoid: the logits of {name} have no bias; take a SigLIP model, or "
+                "leave --contrast out": settings.contrast == "sigmoid" and not biased
             }
         )
         for each in self.method.passes:
@@ -229,13 +224,14 @@ class _Run:
         for rewrite, instead in method.stand_ins.items():
             if rewrite in method.plan.rewrite_names:
                 note(f"{method.name}: {instead}")
-        if settings.precision == "auto":
-            gpu = torch.device(settings.device).type == "cuda"
-            settings = replace(settings, precision="bf16" if gpu else "fp32")
-        if settings.contrast == "auto":
-            settings = replace(settings, contrast="sigmoid" if biased else "softmax")
-        if settings.crop is None:
-            settings = replace(settings, crop=method.crop or settings.crops > 0)
+        gpu = torch.device(settings.device).type == "cuda"
+        chosen: dict[str, Any] = {
+            "precision": "bf16" if gpu else "fp32",
+            "contrast": "sigmoid" if biased else "softmax",
+            "crop": method.crop or settings.crops > 0,
+        }
+        left = {k: v for k, v in chosen.items() if getattr(settings, k) in ("auto", None)}
+        settings = replace(settings, **left)
         self.settings = settings
         remedies = [each.changes_images(method.plan) for each in method.passes]
         refuse(
@@ -309,7 +305,7 @@ class _Run:
         place = f"{settings.device} in {settings.precision}"
         note(f"  trains on {place}; images are read by {readers}")
         if ranks.first:
-            for line in notes(method, source, self.total, settings.mask_duplicates):
+            for line in notes(method, source, self.total):
                 note(line)
         for word, count in self.still.items():
             note(f"  frozen: {word}, {counted(count, 'parameter')}")
@@ -415,25 +411,22 @@ class _Run:
                 "trained and is not written; lower --lr"
             )
         merged = self.settings.merge or lora is None
+        counts = ("images", "texts", "skipped", "truncated", "skipped_steps")
         summary = RunSummary(
             model=(self.checkpoint if merged else self.adapter) if finished else None,
             method=self.method.name,
             steps=progress.step,
             total_steps=self.total,
-            images=progress.images,
-            texts=progress.texts,
-            skipped=progress.skipped,
-            truncated=progress.truncated,
             seconds=round(progress.seconds, 1),
             left_out=self.left_out,
             cut=self.cut,
             rewrites=progress.rewrites["rewrites"],
             adapter=self.adapter if finished and lora else None,
-            skipped_steps=progress.skipped_steps,
             frozen=self.still,
             best=watch.told() if watch is not None and finished else None,
             ended_early=ended_early,
             drawn=loader.drawn(progress.step),
+            **{name: getattr(progress, name) for name in counts},
         )
         provenance = {**origin, "run": asdict(replace(summary, model=None, adapter=None))}
         if lora is not None:

@@ -95,10 +95,10 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Ranks) -> Tensor:
-    """Scale all gradients down to a norm of `limit` together; 0 does not clip. Returns the norm, on
-    the device: nothing waits for it.
+    """Scale all gradients down to a norm of `limit` together; 0 does not clip.
 
-    Gradients may be split over ranks; the norm is of the whole.
+    Returns the norm, on the device: nothing waits for it. Of gradients that are split over ranks it
+    is that of the whole.
     """
     parameters = list(parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
@@ -113,9 +113,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Rank
     rest = [g for g in gradients if not hasattr(g, "to_local")]
     squares = torch.stack([part.double().square().sum() for part in parts]).sum()
     ranks.all_reduce(squares)
-    for gradient in rest:
-        squares = squares + gradient.double().square().sum()
-    norm = squares.sqrt()
+    norm = sum((g.double().square().sum() for g in rest), squares).sqrt()
     if limit > 0:
         factor = torch.where(norm > limit, limit / (norm + 1e-6), 1.0)
         for gradient in (*parts, *rest):

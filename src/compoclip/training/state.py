@@ -12,10 +12,9 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -29,7 +28,7 @@ from compoclip.files import reason, sync, sync_folder, writing
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.process import give_back
-from compoclip.ranks import SINGLE, Ranks, mark
+from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.optim import AveragedWeights, ordered
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
@@ -92,91 +91,38 @@ def _matches(value: Any, shape: Any) -> bool:
     )
 
 
-class StateWriter:
-    """Saves the states of a run in OUT/state, on a GPU in the background.
+def save_state(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    averages: AveragedWeights | None = None,
+    ranks: Ranks = SINGLE,
+) -> None:
+    """Save a state in OUT/state, and delete older ones.
 
-    A state is the folder step-NNNNNNNN; older ones are deleted. The files do not depend on the
-    number of ranks or on sharding. In the background, a state is copied to pinned memory, in the
-    order of the device's work, and a thread writes it. At most one is in flight.
-
-    Args:
-        folder: OUT/state.
-        ranks: The processes that train together. All call every method but `check` together; rank 0
-            writes.
-        beside: Save in the background; takes the memory of a second copy.
+    The files do not depend on the number of ranks or on sharding. All ranks call it together; rank
+    0 writes. Raise CompoclipError on all ranks when the disk is full, the folder cannot be written,
+    or a weight is not finite (training is then useless, and the older state, which is kept, may be
+    good).
     """
-
-    def __init__(self, folder: Path, ranks: Ranks = SINGLE, beside: bool = False) -> None:
-        self._folder, self._ranks, self._beside = folder, ranks, beside
-        self._thread = ThreadPoolExecutor(1, "state")
-        self._writing: Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._thread.shutdown()  # waits for what is in flight
-
-    def save(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        progress: Progress,
-        averages: AveragedWeights | None = None,
-    ) -> None:
-        """Save a state.
-
-        Raise CompoclipError on all ranks, now or, in the background, in the next call: when the
-        disk is full, the folder cannot be written, or a weight is not finite (training is then
-        useless, and the older state, which is kept, may be good).
-        """
-        self.finish()
-        trained = dict(model.named_parameters())
-        device = next(iter(trained.values())).device
-        tensors = {_RANDOM: torch.get_rng_state()}
-        if device.type == "cuda":  # which draws its dropout
-            tensors[_RANDOM_GPU] = torch.cuda.get_rng_state(device)
-        named = _weights(model, averages)
-        for index, parameter in enumerate(ordered(trained.items())):
-            for key, value in optimizer.state.get(parameter, {}).items():
-                named[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
-        for name, tensor in named.items():
-            collected = whole(tensor.detach())  # which takes all ranks
-            if not self._ranks.first:
-                continue
-            if not self._beside:
-                tensors[name] = collected.cpu().contiguous()
-            elif collected.is_cuda:  # to pinned memory
-                tensors[name] = collected.contiguous().to("cpu", non_blocking=True)
-            else:
-                tensors[name] = collected.clone(memory_format=torch.contiguous_format)
-        copied = mark(device)
-
-        def write() -> None:
-            if copied is not None:
-                copied.synchronize()
-            _write(self._folder, tensors, trained, progress)
-            give_back()
-
-        if self._ranks.first:
-            self._writing = self._thread.submit(write)
-        if not self._beside:
-            self.finish()
-
-    def check(self) -> None:
-        """Raise CompoclipError if the state in flight could not be written; does not wait."""
-        if self._writing is not None and self._writing.done():
-            self._raise()
-
-    def finish(self) -> None:
-        """Wait until the saved state is written. Raises CompoclipError if it could not be."""
-        with self._ranks.agreed():
-            self._raise()
-
-    def _raise(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+    trained = dict(model.named_parameters())
+    device = next(iter(trained.values())).device
+    tensors = {_RANDOM: torch.get_rng_state()}
+    if device.type == "cuda":  # which draws its dropout
+        tensors[_RANDOM_GPU] = torch.cuda.get_rng_state(device)
+    named = _weights(model, averages)
+    for index, parameter in enumerate(ordered(trained.items())):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            named[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
+    for name, tensor in named.items():
+        collected = whole(tensor.detach())  # which takes all ranks
+        if ranks.first:
+            tensors[name] = collected.cpu().contiguous()
+    with ranks.agreed():
+        if ranks.first:
+            _write(folder, tensors, trained, progress)
+    give_back()
 
 
 def _weights(model: nn.Module, averages: AveragedWeights | None) -> dict[str, torch.Tensor]:
@@ -272,7 +218,7 @@ def require_same_run(out: Path, now: Fingerprint) -> None:
 
 
 def latest_state(folder: Path) -> Path | None:
-    """Find the newest complete state. folder: OUT/state."""
+    """Return the newest complete state in OUT/state."""
     return max((path.parent for path in folder.glob(f"step-*/{_PROGRESS}")), default=None)
 
 
@@ -296,23 +242,19 @@ def load_state(
     # Everything is read and checked before anything is restored.
     try:
         progress = Progress(**json.loads((state / _PROGRESS).read_text(encoding="utf-8")))
-        wrong = [
-            f"{name}: {shown(value)}"
-            for name, value in vars(progress).items()
-            if not (_matches(value, _SHAPES[name]) or (name, value) == ("rewrites", {}))
-        ]
+        for name, value in vars(progress).items():
+            if not (_matches(value, _SHAPES[name]) or (name, value) == ("rewrites", {})):
+                raise ValueError(f"{name}: {shown(value)}")
         step, place = progress.step, (progress.epoch, progress.epoch_step)
-        if not wrong and (
+        if (
             state.name != f"step-{step:08d}"
             or (steps_per_epoch is not None and place != divmod(step, steps_per_epoch))
             or progress.skipped_steps > step
             or not all(map(str.isdecimal, progress.measured))
         ):
-            wrong.append(f"counts of steps do not agree: {step}, {place}")
+            raise ValueError(f"counts of steps do not agree: {step}, {place}")
         tensors = load_file(state / _TENSORS)
-        moments = _moments(tensors, model, averages, wrong)
-        if wrong:
-            raise ValueError(wrong[0])
+        moments = _moments(tensors, model, averages)
         torch.Generator().set_state(tensors[_RANDOM])
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise damaged(state, error) from error
@@ -339,29 +281,25 @@ def load_state(
 
 
 def _moments(
-    tensors: Mapping[str, torch.Tensor],
-    model: nn.Module,
-    averages: AveragedWeights | None,
-    wrong: list[str],
+    tensors: Mapping[str, torch.Tensor], model: nn.Module, averages: AveragedWeights | None
 ) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
-    """Return AdamW's state by parameter; append what does not fit the model to `wrong`."""
+    """Return AdamW's state by parameter. Raises ValueError for tensors that do not fit."""
     trained, expected = dict(model.named_parameters()), _weights(model, averages)
+    moments = {}
+    for number, parameter in enumerate(ordered(trained.items())):
+        own = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
+        moments[parameter] = {slot: tensors[n] for slot, n in own.items() if n in tensors}
+        if moments[parameter]:
+            shapes = {**dict.fromkeys(_SLOTS, parameter), "step": torch.empty(())}
+            expected |= {own[slot]: like for slot, like in shapes.items()}
     for name, value in expected.items():
         found = tensors.get(name)
         if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):
-            wrong.append(f"{name}: missing, or of another shape or type")
-        elif name.removeprefix("model/") in trained and not found.isfinite().all():
-            wrong.append(f"{name}: not finite")
-    moments, known = {}, {*expected, _RANDOM, _RANDOM_GPU}
-    for number, parameter in enumerate(ordered(trained.items())):
-        names = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
-        known.update(names.values())
-        own = {slot: tensors[name] for slot, name in names.items() if name in tensors}
-        shapes = dict.fromkeys(_SLOTS, parameter.shape) | {"step": torch.Size()}
-        if own and {slot: tensor.shape for slot, tensor in own.items()} != shapes:
-            wrong.append(f"optimizer/{number}: not the moments of such a parameter")
-        moments[parameter] = own
-    wrong += [f"{name}: no such tensor" for name in tensors.keys() - known]
+            raise ValueError(f"{name}: missing, or of another shape or type")
+        if name.removeprefix("model/") in trained and not found.isfinite().all():
+            raise ValueError(f"{name}: not finite")
+    for name in tensors.keys() - expected.keys() - {_RANDOM, _RANDOM_GPU}:
+        raise ValueError(f"{name}: no such tensor")
     return moments
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import cast
+from dataclasses import replace
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,32 +29,19 @@ from compoclip.training.settings import RunSettings
 from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
 
 
-@dataclass(frozen=True)
-class StepResult:
+class StepResult(NamedTuple):
     """The loss of a step, on its device; reading a number waits for the device.
 
-    Args:
-        terms: Every loss term before weighting, by name.
-        total: Their weighted sum.
+    terms: every loss term before weighting, by name. total: their weighted sum.
     """
 
     terms: Mapping[str, Tensor]
     total: Tensor
 
-    @property
-    def values(self) -> Mapping[str, float]:
-        """Return the terms as numbers."""
-        return dict(zip(self.terms, self._numbers))
-
-    @property
-    def loss(self) -> float:
-        """Return the weighted sum as a number."""
-        return self._numbers[-1]
-
-    @cached_property
-    def _numbers(self) -> list[float]:
-        numbers: list[float] = torch.stack([*self.terms.values(), self.total]).detach().tolist()
-        return numbers
+    def numbers(self) -> dict[str, float]:
+        """Return the total as "loss" and each term as "loss/NAME"."""
+        names = ["loss", *(f"loss/{name}" for name in self.terms)]
+        return dict(zip(names, torch.stack([self.total, *self.terms.values()]).tolist()))
 
 
 def step(
@@ -72,20 +58,14 @@ def step(
     """Add the gradients of the method's loss on a batch to the parameters' gradients.
 
     Args:
-        encoder: The towers, on `settings.device`.
-        tokenize: The encoder's tokenizer.
-        method: The loss terms.
         batch: This rank's images and texts.
         settings: Device, precision (bf16 and fp16 are autocast of the towers; losses are always
             float32) and micro-batch are read. Neither changes the gradients.
-        global_batch: What the batches of all ranks make together; None for a batch alone. The
-            loss and the mean of the gradients over the ranks are of the global batch.
-        mean: Takes that mean; it is begun as soon as gradients are complete.
+        global_batch: What the batches of all ranks make together, of which loss and gradients are;
+            None for a batch alone.
+        mean: Takes the mean of the gradients over the ranks, as soon as they are complete.
         scaler: Scales the gradients up, for fp16.
         known: Remembers texts, where of their tower only the projection learns.
-
-    Returns:
-        The loss terms and their weighted sum.
 
     Raises:
         UsageError: When a micro-batch would change what a batch norm computes, for a loss that
@@ -185,14 +165,16 @@ def on_dimensions(method: Method, widths: tuple[int, ...], copied: bool = True) 
     stay as they are. copied: whether a teacher is a copy of the model, whose features are cut, too.
     """
     pooled = OF_TEACHER if copied else ()
-
-    def cut(term: LossTerm) -> LossTerm:
-        remembers = isinstance(term.loss, StatefulLoss) and term.loss.state_dict()
-        if term.head is not None or remembers:
-            return term
-        return replace(term, loss=LeadingDimensions(term.loss, widths, pooled))
-
-    return replace(method, losses=tuple(map(cut, method.losses))) if widths else method
+    stay = {
+        term.name
+        for term in method.losses
+        if term.head or (isinstance(term.loss, StatefulLoss) and term.loss.state_dict())
+    }
+    cut = (
+        t if t.name in stay else replace(t, loss=LeadingDimensions(t.loss, widths, pooled))
+        for t in method.losses
+    )
+    return replace(method, losses=tuple(cut)) if widths else method
 
 
 def module_name(term: str) -> str:

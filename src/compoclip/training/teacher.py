@@ -30,14 +30,11 @@ class Vectors(Protocol):
     """The part of an `Embedder` that a teacher needs; vectors are float32 of unit length."""
 
     @property
-    def scale(self) -> float | None:
-        """Return the inverse temperature of its similarities, None where it has none."""
+    def scale(self) -> float | None: ...
 
-    def images(self, images: Sequence[Image.Image]) -> NDArray[np.float32]:
-        """Return (N, D) of N RGB images."""
+    def images(self, images: Sequence[Image.Image]) -> NDArray[np.float32]: ...
 
-    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return (N, D) of N texts."""
+    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True)
@@ -55,18 +52,11 @@ class ExternalTeacher:
     about: Mapping[str, Any]
 
     def beside(self, features: Features, batch: Batch, micro_batch: int) -> Features:
-        """Add the teacher's features to the student's features of a batch.
+        """Add `teacher_image`, `teacher_text` and, if known, `teacher_scale` to a batch's features.
 
-        Args:
-            features: Features of the student.
-            batch: The batch. A stand-in is encoded for a batch without images.
-            micro_batch: Images or texts encoded at once; 0 is 64.
-
-        Returns:
-            The features with `teacher_image`, `teacher_text` and, if known, `teacher_scale`.
-
-        Raises:
-            CompoclipError: When the model fails, or its images and texts differ in width.
+        A stand-in is encoded for a batch without images. micro_batch: images or texts encoded at
+        once; 0 is 64. Raises CompoclipError when the model fails, or its images and texts differ in
+        width.
         """
         size, like = micro_batch or _AT_ONCE, features.image
         pixels = batch.pixels.permute(0, 2, 3, 1).cpu().numpy()
@@ -99,11 +89,7 @@ class TeacherEncoder(DualEncoder):
     """An untrained copy of an encoder, which may follow the encoder as a moving average.
 
     Adapters are merged into its weights. It is always in eval mode: no dropout, no batch
-    statistics.
-
-    Args:
-        student: The encoder, before its first step.
-        decay: See `compoclip.methods.base.Teacher`.
+    statistics. student: the encoder, before its first step. decay: see `methods.base.Teacher`.
     """
 
     def __init__(self, student: DualEncoder, decay: float) -> None:
@@ -129,20 +115,10 @@ class TeacherEncoder(DualEncoder):
         micro_batch: int,
         kept: KeptAt = "",
     ) -> Features:
-        """Add the teacher's features to the student's features of a batch.
+        """Add `teacher_image`, `teacher_text` and `teacher_scale`, without gradient, to features.
 
-        Args:
-            student: The original of the copy. The features of a frozen tower are the teacher's too,
-                and are not computed again.
-            features: Features of the student.
-            pixels: (B, 3, H, W) normalised pixels, or cached features (see `kept`).
-            texts: The texts of the batch.
-            micro_batch: See `DualEncoder.work`.
-            kept: See `DualEncoder.work`.
-
-        Returns:
-            The features with `teacher_image`, `teacher_text` and `teacher_scale`, which carry no
-            gradient.
+        student: the original of the copy; features of a frozen tower are the teacher's too, and are
+        not computed again. pixels, micro_batch, kept: see `DualEncoder.work`.
         """
         image, text = features.image.detach(), features.text.detach()
         with torch.no_grad():

@@ -52,11 +52,8 @@ class Watch:
 
     Args:
         settings: When to measure, which weights to keep, and the patience.
-        measure: Measures the model.
-        out: The run folder.
         about: JSON-ready description of the benchmarks, recorded with the checkpoint. If
             measurements choose weights, a resumed run must not change it.
-        ranks: The processes that train together.
     """
 
     def __init__(
@@ -70,14 +67,14 @@ class Watch:
         self.settings, self.about = settings, dict(about)
         self._measure, self._folder, self._ranks = measure, out / "best", ranks
         self._measured: dict[int, dict[str, float]] = {}
-        self._needed: list[set[int]] = []  # by the states on disk: the last one and the one before
+        self._needed: set[int] = set()  # by the state on disk
 
     def decisive(self) -> dict[str, Any]:
         """Return the settings a resumed run must share: none unless measurements choose weights."""
         if not self.settings.keep_best:
             return {}
-        rule = {each: getattr(self.settings, each) for each in ("eval_every", "keep_best")}
-        return {"watch": {**rule, "patience": self.settings.patience, **self.about}}
+        rule = {n: getattr(self.settings, n) for n in ("eval_every", "keep_best", "patience")}
+        return {"watch": {**rule, **self.about}}
 
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
         """Restore the state of a run; the state of a new run is empty.
@@ -85,16 +82,16 @@ class Watch:
         Raise CompoclipError when kept weights are missing.
         """
         self._measured = {int(step): dict(values) for step, values in state.items()}
-        self._needed = [self._kept()]
-        for step in self._kept():
-            if not self.weights(step).is_file():
+        self._needed = self._kept()
+        for path in map(self.weights, self._kept()):
+            if not path.is_file():
                 raise CompoclipError(
-                    f"{self.weights(step)}: gone, and it may be the best; start without --resume"
+                    f"{path}: gone, and it may be the best; start without --resume"
                 )
 
     def state(self) -> dict[str, dict[str, float]]:
         """Return the argument of `restore`. Called when a state is written; keeps its weights."""
-        self._needed = [*self._needed[-1:], self._kept()]
+        self._needed = self._kept()
         return {str(step): values for step, values in self._measured.items()}
 
     def due(self, step: int, total: int) -> bool:
@@ -123,7 +120,7 @@ class Watch:
                         for name, tensor in network.state_dict().items()
                     }
                     write_atomically(self.weights(step), lambda place: save_file(tensors, place))
-                needed = set(map(self.weights, kept.union(*self._needed)))
+                needed = set(map(self.weights, kept | self._needed))
                 for path in {*self._folder.glob("step-*.safetensors")} - needed:
                     path.unlink(missing_ok=True)
         return {"step": step, "eval": found, "eval_seconds": round(time.monotonic() - start, 3)}
@@ -133,7 +130,7 @@ class Watch:
         return self._folder / f"step-{step:08d}.safetensors"
 
     def _kept(self) -> set[int]:
-        return set() if (best := self.best()) is None else {best}
+        return {self.best()} - {None}  # type: ignore[return-value]
 
     def best(self) -> int | None:
         """Return the best step, the newest of equal ones; None without --keep-best."""
@@ -148,13 +145,14 @@ class Watch:
         """Return the summary's line about the best step; None if no step is kept."""
         if (best := self.best()) is None:
             return None
-        name, first = self.settings.keep_best, self._measured.get(0, {})
+        name, values = self.settings.keep_best, self._values()
+        base = self._measured.get(0, {}).get(name)
         return {
             "step": best,
             "by": name,
-            "score": self._measured[best][name],
-            "base": first.get(name),
-            "measured": len(self._values()),
+            "score": values[best],
+            "base": base,
+            "measured": len(values),
         }
 
     def restored(self, network: nn.Module, step: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compoclip.losses.masked import masked_contrast, masked_match
+from compoclip.losses import masked_contrast, masked_match
 from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.macco.hidden import MaskVectors

@@ -10,15 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from compoclip.losses.contract import (
-    Features,
-    HeadPlan,
-    Layout,
-    TowerSizes,
-    first_captions,
-    full_precision,
-    normalise,
-)
+from compoclip.losses import Features, HeadPlan, Layout, TowerSizes
+from compoclip.losses.contract import full_precision, normalise
+from compoclip.losses.rows import captions
 
 _HEADS = 8
 _WIDER = 4  # the hidden layer of a block, times its width
@@ -134,7 +128,7 @@ class TokenPredictor(_Predicting):
 
     def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
         """This process's share of the loss; see `compoclip.losses.Head`."""
-        layout.sizes(first_captions)
+        layout.sizes(captions)
         with full_precision(features) as f:
             if f.masked_tokens is None or f.masked_text is None or f.patches is None:
                 raise _no_pass()
@@ -154,8 +148,8 @@ class PatchPredictor(_Predicting):
 
     def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
         """This process's share of the loss; see `compoclip.losses.Head`."""
-        (caption,) = layout.indices(first_captions)
-        layout.sizes(first_captions)
+        (caption,) = layout.indices(captions)
+        layout.sizes(captions)
         with full_precision(features) as f:
             if f.masked_text is None or f.tokens is None:
                 raise _no_pass()

@@ -22,7 +22,7 @@ from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.masks import Box
 from compoclip.errors import CompoclipError
-from compoclip.losses.contract import Features, TowerSizes
+from compoclip.losses import Features, TowerSizes
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.image_tower import ImageFeatures
 from compoclip.models.text_plan import FurtherTexts

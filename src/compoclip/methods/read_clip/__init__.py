@@ -6,9 +6,9 @@ from functools import partial
 
 from compoclip.data.caption_plan import OTHER_CAPTION, WRITTEN_POSITIVE, OneOf
 from compoclip.data.texts import TargetPlan
-from compoclip.losses.alignment import Align, caption_alignment
-from compoclip.losses.contrastive import negclip_loss
-from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.losses import caption_alignment
+from compoclip.losses.alignment import Align
+from compoclip.methods.base import NEGCLIP, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.read_clip.decoders import Reconstruction, Target
 from compoclip.methods.registry import recipe, variant
 
@@ -59,7 +59,7 @@ def read_clip(
     paraphrase = OneOf("paraphrase", PARAPHRASES) if positives else OTHER_CAPTION
     aligned = partial(caption_alignment, positives=PARAPHRASES, align=align)
     terms = (
-        LossTerm("negclip", negclip_loss, reads=NEGATIVES),
+        NEGCLIP,
         LossTerm("reconstruction", Reconstruction(decoder), weight=reconstruction),
         LossTerm("alignment", aligned, weight=alignment, reads=POSITIVES),
     )
@@ -75,9 +75,6 @@ def read_clip(
         crop=False,
         stand_ins=STAND_INS if alignment > 0 else {},
     )
-
-
-# --- READ-CLIP without a decoder. ---
 
 
 @variant(read_clip, reconstruction=0.0)

@@ -19,14 +19,8 @@ from torch.nn import functional as F
 
 from compoclip.errors import CompoclipError, UsageError, optional
 from compoclip.files import parse_json, reason
-from compoclip.losses.contract import (
-    Features,
-    HeadPlan,
-    Layout,
-    TowerSizes,
-    first_captions,
-    full_precision,
-)
+from compoclip.losses.contract import Features, HeadPlan, Layout, TowerSizes, full_precision
+from compoclip.losses.rows import captions
 
 PAD, END = 0, 1  # ids of T5, and of ours; decoding starts from PAD
 LONGEST = 64  # tokens that are asked of a decoder
@@ -40,13 +34,8 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportErr
 class GruDecoder(nn.Module):
     """A frozen decoder of one GRU layer over words, whose first state is the text's vector.
 
-    It needs no package. A word's id is a hash: enough for the few hundred words of a world, not for
-    a language.
-
-    Args:
-        vocabulary: Number of ids.
-        width: E, the size of the vector, of embeddings and of the state.
-        seed: Seed of the initial weights.
+    It needs no package. A word's id is a hash below `vocabulary`: enough for the few hundred words
+    of a world, not for a language. `width` E is that of the vector, of embeddings and of the state.
     """
 
     def __init__(self, vocabulary: int = 1024, width: int = 64, seed: int = 0) -> None:
@@ -144,18 +133,11 @@ def _summed(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
 
 
 def load_decoder(spec: str) -> GruDecoder | T5Decoder:
-    """Load the decoder that `--decoder` names.
+    """Load the frozen decoder that `--decoder` names, on the CPU.
 
-    Args:
-        spec: A folder that holds a T5 (as transformers saves it, with its tokenizer) or what
-            `GruDecoder.save` wrote; or "gru", one with random weights.
-
-    Returns:
-        The decoder, frozen, on the CPU.
-
-    Raises:
-        UsageError: When none is named.
-        CompoclipError: When the folder holds no such decoder, or transformers is not installed.
+    spec: a folder that holds a T5 (as transformers saves it, with its tokenizer) or what
+    `GruDecoder.save` wrote; or "gru", one with random weights. Raises UsageError when none is
+    named, CompoclipError when the folder holds no such decoder, or transformers is not installed.
     """
     if not spec:
         raise UsageError(
@@ -168,42 +150,32 @@ def load_decoder(spec: str) -> GruDecoder | T5Decoder:
     try:
         config = parse_json((folder / _CONFIG).read_text(encoding="utf-8"))
         kind = config["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CompoclipError(
-            f"--decoder {folder}: {_CONFIG} cannot be read ({error}); name the folder of a T5, or "
-            "gru"
-        ) from error
-    if kind not in ("t5", _GRU_TYPE):
-        raise CompoclipError(f"--decoder {folder} holds a {kind}, not a T5; name another folder")
-    what = f"--decoder {folder}, a T5 (--reconstruction 0 trains without),"
-    transformers = optional("transformers", "hf", what) if kind == "t5" else None
-    # Without these files transformers may make up a tokenizer that knows nothing.
-    if transformers and not any((folder / name).is_file() for name in _TOKENIZERS):
-        raise CompoclipError(
-            f"--decoder {folder} has no tokenizer ({' or '.join(_TOKENIZERS)}): add that of the T5"
-        )
-    try:
-        if transformers:
-            t5 = transformers.T5ForConditionalGeneration.from_pretrained
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            return T5Decoder(
-                t5(folder, local_files_only=True), lambda texts: tokenizer(texts)["input_ids"]
+        if kind == _GRU_TYPE:
+            decoder = GruDecoder(int(config["vocabulary"]), int(config["width"]))
+            decoder.load_state_dict(load_file(folder / _WEIGHTS))
+            return decoder
+        if kind != "t5":
+            raise CompoclipError(f"--decoder {folder} holds a {kind}, not a T5; name another")
+        what = f"--decoder {folder}, a T5 (--reconstruction 0 trains without),"
+        transformers = optional("transformers", "hf", what)
+        # Without these files transformers may make up a tokenizer that knows nothing.
+        if not any((folder / name).is_file() for name in _TOKENIZERS):
+            raise CompoclipError(
+                f"--decoder {folder} has no tokenizer ({' or '.join(_TOKENIZERS)}): add the T5's"
             )
-        decoder = GruDecoder(int(config["vocabulary"]), int(config["width"]))
-        decoder.load_state_dict(load_file(folder / _WEIGHTS))
+        model = transformers.T5ForConditionalGeneration.from_pretrained(
+            folder, local_files_only=True
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return T5Decoder(model, lambda texts: tokenizer(texts)["input_ids"])
     except _UNREADABLE as error:
         raise CompoclipError(
-            f"--decoder {folder} is damaged ({reason(error)}); write it anew"
+            f"--decoder {folder} cannot be read ({reason(error)}); name the folder of a T5, or gru"
         ) from error
-    return decoder
 
 
 def decoder_record(spec: str) -> dict[str, str]:
-    """Return the name and hash of a decoder, for the record of a checkpoint.
-
-    Args:
-        spec: As for `load_decoder`.
-    """
+    """Return the name and hash of the decoder `spec`, for the record of a checkpoint."""
     if spec in ("", GRU):
         return {"name": spec, "hash": ""}
     folder = Path(spec)
@@ -224,7 +196,7 @@ def _hash_of(files: tuple[tuple[Path, int], ...]) -> str:
 def train_gru(
     captions: Sequence[str], epochs: int = 20, width: int = 64, lr: float = 3e-3, seed: int = 0
 ) -> GruDecoder:
-    """Train a small decoder on some captions, for worlds of few words.
+    """Train a small decoder on some captions, for worlds of few words; `save` writes it.
 
     Its input is the mean of a caption's word vectors; it learns to output the words in order.
 
@@ -234,9 +206,6 @@ def train_gru(
         width: E.
         lr: Learning rate.
         seed: Seed of weights and order.
-
-    Returns:
-        The decoder, frozen; `GruDecoder.save` writes it.
     """
     decoder = GruDecoder(width=width, seed=seed).requires_grad_(True)
     generator = torch.Generator().manual_seed(seed)
@@ -289,10 +258,8 @@ class Reconstruction(HeadPlan):
 class ReconstructionHead(nn.Module):
     """See `Reconstruction`.
 
-    Args:
-        decoder: Frozen. It moves with the head and is no part of its state: it can be read again.
-        width: W of a text state.
-        seed: Of A.
+    decoder: frozen. It moves with the head and is no part of its state: it can be read again.
+    width: W of a text state. seed: of A.
     """
 
     def __init__(self, decoder: GruDecoder | T5Decoder, width: int, seed: int = 0) -> None:
@@ -309,8 +276,8 @@ class ReconstructionHead(nn.Module):
 
     def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
         """Return this process's share of the loss; see `compoclip.losses.Head`."""
-        (captions,) = layout.indices(first_captions)
-        layout.sizes(first_captions)
+        (caption,) = layout.indices(captions)
+        layout.sizes(captions)
         assert features.text_state is not None
         rows = [image for image, text in enumerate(targets) if text]
         decoder = self._decoder[0]
@@ -318,11 +285,11 @@ class ReconstructionHead(nn.Module):
         if not rows:
             mask = torch.zeros_like(mask)
         device = features.text_state.device
-        place = torch.tensor(rows or [0] * min(1, len(captions)), device=device, dtype=torch.int64)
+        place = torch.tensor(rows or [0] * min(1, len(caption)), device=device, dtype=torch.int64)
         tokens = layout.peers.summed(mask.sum().to(device, torch.float32))
         with full_precision(features) as f:
             assert f.text_state is not None
-            state = f.text_state.index_select(0, captions.index_select(0, place))
+            state = f.text_state.index_select(0, caption.index_select(0, place))
             if not len(state):  # a part of the batch without any image
                 return f.text_state.sum() * 0 + self.a.sum() * 0
             h = (state.to(self.a.dtype) @ self.a.T)[:, None]
