@@ -84,11 +84,6 @@ def test_three_words_by_hand() -> None:
     assert tree_value(chart, left) == pytest.approx(0.9 + 0.6 + 0.2 + 0.4)
 
 
-def test_two_words_score_nothing() -> None:
-    chart = drawn(2, 1)
-    assert tree_score(chart, best_tree(chart)) == 0.0
-
-
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_branching_trees(n: int) -> None:
     assert left_branching(n) == tuple((0, k, k + 1) for k in range(n - 1, 0, -1))

@@ -297,9 +297,9 @@ def test_inspect_a_folder(base: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert found["parameters"]["image"] == sum(p.numel() for p in network.visual.parameters())
     convert(str(base), tmp_path / "half", "hf", dtype="float16")
     half = inspect_model(str(tmp_path / "half"), base=str(base))
-    assert half.kind == "Hugging Face CLIPModel folder"
-    assert set(half.dtypes) == {"float16", "float32"}
-    assert half.base["verdict"] == "derived"
+    assert half["kind"] == "Hugging Face CLIPModel folder"
+    assert set(half["dtypes"]) == {"float16", "float32"}
+    assert half["base"]["verdict"] == "derived"
     assert main(["inspect", str(base)]) == 0
     text = capsys.readouterr().out
     assert re.search(r"^activation +quick_gelu \(recorded in compoclip.json\)$", text, re.M)
@@ -332,23 +332,23 @@ def test_inspect_a_file_without_and_with_its_base(
 ) -> None:
     lora_file(base, tmp_path / "w.pt")
     plain = inspect_model(str(tmp_path / "w.pt"))
-    assert plain.architecture == "Tiny, Tiny-quickgelu"
-    assert plain.activation == "not recorded"
-    assert plain.adapter == "lora rank 3, alpha 1, both towers, +conv, init xavier_ab"
-    assert plain.kind == (
+    assert plain["architecture"] == "Tiny, Tiny-quickgelu"
+    assert plain["activation"] == "not recorded"
+    assert plain["adapter"] == "lora rank 3, alpha 1, both towers, +conv, init xavier_ab"
+    assert plain["kind"] == (
         "weights file, training checkpoint (weights under 'state_dict', names below 'module.'), "
         "LoRA weights inside"
     )
-    assert plain.provenance == {"epoch": 5}
-    assert (plain.context, plain.image_size, plain.vocabulary) == (20, 32, 49408)
+    assert plain["provenance"] == {"epoch": 5}
+    assert (plain["context"], plain["image_size"], plain["vocabulary"]) == (20, 32, 49408)
     known = inspect_model(str(tmp_path / "w.pt"), base=str(base))
-    assert known.activation == "quick_gelu"
-    assert known.base["verdict"] == "same"  # without its adapters it is the base
+    assert known["activation"] == "quick_gelu"
+    assert known["base"]["verdict"] == "same"  # without its adapters it is the base
     stranger = inspect_model(str(tmp_path / "w.pt"), base="random:Tiny-quickgelu:4")
-    assert stranger.activation == "not recorded"
-    assert "the weights are not near random:Tiny-quickgelu:4" in stranger.activation_by
+    assert stranger["activation"] == "not recorded"
+    assert "the weights are not near random:Tiny-quickgelu:4" in stranger["activation_by"]
     stated = inspect_model(f"Tiny-quickgelu@{tmp_path / 'w.pt'}")
-    assert (stated.activation, stated.activation_by) == ("quick_gelu", "stated by the user")
+    assert (stated["activation"], stated["activation_by"]) == ("quick_gelu", "stated by the user")
     assert main(["inspect", str(tmp_path / "w.pt"), "--base", str(base)]) == 0
     assert "same: image tower 0.000, text tower 0.000" in capsys.readouterr().out
     assert main(["inspect", f"Tiny@{tmp_path / 'none.pt'}"]) == 1

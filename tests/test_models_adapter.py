@@ -90,7 +90,7 @@ def test_an_adapter_loads_on_the_base_that_it_names(
     assert loaded.identity.weights == current_identity(base).weights
     assert loaded.identity.adapter == lora.describe()
     assert loaded.provenance == {"method": "test"}
-    assert read_adapter_record(folder).lora == lora
+    assert read_adapter_record(folder)[2] == lora
     assert (
         (folder / (EARLIER if earlier else WEIGHTS)).stat().st_size
         < 200_000
@@ -126,7 +126,7 @@ def test_the_same_weights_with_another_activation_are_another_base(
     folder = write_adapter(base, tmp_path / "adapter")
     other = load_model(tmp_path / "base", activation="quick_gelu")
     with pytest.raises(CompoclipError, match="activation: gelu vs quick_gelu"):
-        read_adapter_record(folder).identity.require(other.identity, "bases", "")
+        read_adapter_record(folder)[1].require(other.identity, "bases", "")
     overridden = load_model(folder, activation="quick_gelu")
     assert overridden.identity.activation == "quick_gelu"
     assert not close(outputs(overridden), outputs(load_model(folder)))

@@ -108,7 +108,7 @@ def test_the_towers_and_the_matching_head_are_those_of_transformers(
     assert round(float(seen.logit_scale), 3) == round(1 / 0.07, 3)
     assert "temperature" in loaded.provenance["assumed"][0]
     found = inspect_model(str(folder))
-    assert found.kind == "Hugging Face BlipForImageTextRetrieval folder"
+    assert found["kind"] == "Hugging Face BlipForImageTextRetrieval folder"
 
 
 def test_checkpoints_and_folders_keep_outputs(made: tuple[Path, Any], tmp_path: Path) -> None:

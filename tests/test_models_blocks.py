@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from compoclip.models import blocks, text_tower
+from compoclip.models import blocks, image_tower, text_tower
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora, attach_lora
@@ -67,15 +67,15 @@ def turned(monkeypatch: pytest.MonkeyPatch) -> None:
 def turned_outcome(encoder: DualEncoder, request: pytest.FixtureRequest) -> dict[str, Tensor]:
     request.getfixturevalue("turned")
     calls = 0
-    run = blocks.Halves.run_turned
+    run = blocks.Halves.run
 
     def counted(*arguments: Any) -> Tensor:
         nonlocal calls
-        calls += 1
+        calls += arguments[-1]
         return run(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks.Halves, "run_turned", counted)
+        patch.setattr(blocks.Halves, "run", counted)
         found = outcome(encoder)
     assert calls == (10 if encoder.recomputes else 5)
     return found
@@ -106,7 +106,8 @@ def test_what_is_frozen_or_adapted_is_turned_too(request: pytest.FixtureRequest)
 def test_half_precision_is_as_good_as_autocasts_own(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = shaken(config(quick_gelu=True))
     exact, ours = outcome(encoder), outcome(encoder, bf16=True)
-    monkeypatch.setattr(blocks, "_turns", lambda block: False)
+    for tower in (image_tower, text_tower):
+        monkeypatch.setattr(tower, "is_plain", lambda block: False)
     theirs = outcome(encoder, bf16=True)
     assert ours.keys() == theirs.keys() == exact.keys()
     errors = [
@@ -119,13 +120,13 @@ def test_half_precision_is_as_good_as_autocasts_own(monkeypatch: pytest.MonkeyPa
 
 def test_blocks_with_a_hook_or_other_layers_run_as_they_are_written() -> None:
     (block,) = build_model(config(text={"layers": 1})).transformer.resblocks
-    assert blocks._turns(block)
+    assert blocks.is_plain(block)
     hook = block.mlp.c_fc.register_forward_hook(lambda *_: None)
-    assert not blocks._turns(block)
+    assert not blocks.is_plain(block)
     hook.remove()
-    assert blocks._turns(block)
+    assert blocks.is_plain(block)
     block.mlp.append(torch.nn.Dropout(0.5))
-    assert not blocks._turns(block)
+    assert not blocks.is_plain(block)
 
 
 def one_text_after_the_other(

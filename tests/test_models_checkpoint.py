@@ -378,12 +378,6 @@ def test_unknown_names_say_what_would_work(spec: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_bare_file_asks_for_its_architecture(tmp_path: Path) -> None:
-    (tmp_path / "w.pt").write_bytes(b"")
-    with pytest.raises(UsageError, match="which architecture is it"):
-        load_model(tmp_path / "w.pt")
-
-
 def test_published_weights_with_the_other_activation_are_refused() -> None:
     with pytest.raises(CompoclipError, match="use ViT-B-32-quickgelu:openai"):
         load_model("ViT-B-32:openai")

@@ -25,7 +25,7 @@ PACKAGE = Path(compoclip.__file__).parent
 def test_every_file_of_the_folder_holds_a_format_or_what_formats_share() -> None:
     held = {Path(sys.modules[type(each).__module__].__file__ or "").name for each in formats()}
     there = {path.name for path in (PACKAGE / "models" / "formats").glob("*.py")}
-    assert there - held == {"__init__.py", "hf_files.py"}
+    assert there - held == {"__init__.py", "hf_files.py", "hub.py"}
     assert [each.order for each in formats()] == sorted({each.order for each in formats()})
     assert all(each.kind and each.known_by for each in formats())
 
@@ -78,7 +78,7 @@ def test_a_format_needs_no_more_than_a_way_to_load(tmp_path: Path) -> None:
     assert (found.has_adapter("x"), found.snippet(tmp_path)) == (False, ("", ""))
 
 
-def test_a_checkpoint_passes_through_nine_files_to_its_encoder() -> None:
+def test_a_checkpoint_passes_through_ten_files_to_its_encoder() -> None:
     formats()  # found once a program
     entered: list[str] = []
 
@@ -96,6 +96,7 @@ def test_a_checkpoint_passes_through_nine_files_to_its_encoder() -> None:
         sys.setprofile(None)
     assert entered == [
         "models/checkpoint.py",
+        "errors.py",
         "models/formats/open_clip.py",
         "models/config.py",
         "files.py",

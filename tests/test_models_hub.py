@@ -226,7 +226,7 @@ def test_local_dir_is_the_folder_everywhere(
     named = f"local-dir:{folder}"
     weights = load_model(folder).identity.weights
     assert load_model(named).identity.weights == weights
-    assert inspect_model(named, named).kind == "open_clip checkpoint folder"
+    assert inspect_model(named, named)["kind"] == "open_clip checkpoint folder"
     assert convert(named, tmp_path / "hf", "hf")["form"] == "hf"
     assert load_model(f"local-dir:{tmp_path / 'hf'}").identity.weights == weights
     from compoclip.run import named_models

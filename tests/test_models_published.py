@@ -176,18 +176,18 @@ def test_distance_to_a_base_has_four_verdicts(amount: float, verdict: str) -> No
     base = base_model()
     own = base.encoder.model.state_dict()
     kin = kinship(tuned_state(base, amount), own, "file")
-    assert kin.verdict == verdict
+    assert kin["verdict"] == verdict
     # each matrix was moved by `amount` times its length
-    assert kin.image == pytest.approx(amount, rel=0.1)
-    assert kin.text == pytest.approx(amount, rel=0.1)
+    assert kin["image"] == pytest.approx(amount, rel=0.1)
+    assert kin["text"] == pytest.approx(amount, rel=0.1)
 
 
 def test_one_strange_tower_is_unclear() -> None:
     base, stranger = base_model(), base_model(seed=9)
     own, other = base.encoder.model.state_dict(), stranger.encoder.model.state_dict()
     mixed = {k: v if k.startswith("visual.") else other[k] for k, v in own.items()}
-    assert kinship(mixed, own, "file").verdict == "unclear"
-    assert kinship(other, own, "file").verdict == "unrelated"
+    assert kinship(mixed, own, "file")["verdict"] == "unclear"
+    assert kinship(other, own, "file")["verdict"] == "unrelated"
     with pytest.raises(CompoclipError, match=r"'visual\.proj' is lacking"):
         kinship({k: v for k, v in own.items() if k != "visual.proj"}, own, "file")
     with pytest.raises(CompoclipError, match=r"'visual\.proj' is \(3, 2\)"):

@@ -50,7 +50,7 @@ def test_the_towers_are_read_without_their_code(wrapper: str, tmp_path: Path) ->
     assert loaded.identity.activation == "quick_gelu"
     assert loaded.identity.architecture == whole.identity.architecture
     assert any("temperature" in line for line in loaded.provenance["assumed"])
-    assert inspect_model(str(tmp_path / "split")).kind == "Hugging Face two-tower CLIP folder"
+    assert inspect_model(str(tmp_path / "split"))["kind"] == "Hugging Face two-tower CLIP folder"
 
 
 def test_outputs_equal_those_of_transformers(tmp_path: Path) -> None:

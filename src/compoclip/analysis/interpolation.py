@@ -15,7 +15,7 @@ import torch
 
 from compoclip.benchmarks.case import Benchmark
 from compoclip.console import note
-from compoclip.errors import UsageError, refuse
+from compoclip.errors import refuse
 from compoclip.evaluation.comparison import Difference, ScorePart
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.groups import (
@@ -36,6 +36,11 @@ from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.conversion import Scope, WiseLora, interpolate
 
 BASE, TUNED = "base", "tuned"
+Keep = Literal["zero-shot", "retrieval"]
+AXES = (COMPOSITION, RECOGNITION, RETRIEVAL)
+KEPT: Mapping[Keep, str] = {"zero-shot": RECOGNITION, "retrieval": RETRIEVAL}
+Scores = Mapping[str, Mapping[str, Score]]
+Differences = Mapping[str, Mapping[str, Difference]]
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,19 @@ class Mix:
         return BASE if self.scope == "all" and self.alpha == 0 else f"{self.scope}-{self.alpha:g}"
 
 
+IMAGE, TEXT = "tuned-image", "tuned-text"
+SWAPPED: Mapping[str, Mix] = {
+    BASE: Mix("all", 0.0),
+    IMAGE: Mix("text", 0.0),  # the text tower goes back to the base's
+    TEXT: Mix("image", 0.0),
+    TUNED: Mix("all", 1.0),
+}
+
+
 @dataclass(frozen=True)
 class BaseAndTuned:
     """A base and the model trained from it, on the CPU, and the mixes of both (see
-    `models.interpolate.interpolate`)."""
+    `models.conversion.interpolate`)."""
 
     base: LoadedModel
     tuned: LoadedModel
@@ -65,9 +79,8 @@ class BaseAndTuned:
 
     def mixed(self, mix: Mix) -> LoadedModel:
         """Return the model of a mix; at the ends one of the two. Raises as `interpolate`."""
-        ends = {BASE: self.base, TUNED: self.tuned}
-        if mix.name in ends:
-            return ends[mix.name]
+        if mix.name in (BASE, TUNED):
+            return self.base if mix.name == BASE else self.tuned
         return interpolate(
             self.base, self.tuned, mix.alpha, mix.scope, self.mix_scale, self.wise_lora
         )
@@ -81,24 +94,18 @@ def measure_mixes(
     options: Options,
     device: torch.device,
 ) -> dict[str, list[Results]]:
-    """Measure models between a base and a tuned one; results go below `<out>/<name>/`.
+    """Measure models between a base and a tuned one: name -> one result per benchmark.
 
     A tower that several models share is encoded once (with `options.cache`). Existing results are
-    not computed again.
+    not computed again. Raises as `interpolate` and `evaluate` do.
 
     Args:
         pair: the two models.
         mixes: name in the results -> mix.
         benchmarks: what to measure.
-        out: folder of the results of all mixes.
+        out: results go below `<out>/<name>/`.
         options: as of `evaluate`.
         device: device of the model being measured; the others stay on the CPU.
-
-    Returns:
-        Name -> one result per benchmark.
-
-    Raises:
-        CompoclipError: as `interpolate` and `evaluate` do.
     """
     found: dict[str, list[Results]] = {}
     with only_writer(out, folder=True):  # the mixes of another pair have the same names
@@ -113,11 +120,36 @@ def measure_mixes(
     return found
 
 
-# --- What each share of the tuned weights gains and costs. ---
+def _compared(
+    results: Mapping[str, Sequence[Results]], groups: Groups, options: Options
+) -> tuple[Scores, Differences]:
+    """Return by model the scores of the groups, and the differences to the base (none for it)."""
+    drawing = (options.resamples, options.seed)
+    scores = {name: group_scores(found, groups, *drawing) for name, found in results.items()}
+    differences = {}
+    for name, found in results.items():
+        each = group_differences(results[BASE], found, groups, *drawing) if name != BASE else ()
+        differences[name] = {d.name: d for d in each}
+    return scores, differences
 
-Keep = Literal["zero-shot", "retrieval"]
-AXES = (COMPOSITION, RECOGNITION, RETRIEVAL)
-KEPT: Mapping[Keep, str] = {"zero-shot": RECOGNITION, "retrieval": RETRIEVAL}
+
+def axes_of(results: Sequence[Results]) -> Groups:
+    """Return compositionality, zero-shot accuracy and retrieval, as far as they are measured.
+
+    Raises UsageError without any benchmark.
+    """
+    groups = profile_groups(results)
+    found = {name: groups[name] for name in AXES if name in groups}
+    wrong = "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
+    refuse({wrong: not found})
+    return found
+
+
+def _benchmarks(groups: Groups) -> dict[str, tuple[str, ...]]:
+    return {name: tuple({part.benchmark: 0 for part in parts}) for name, parts in groups.items()}
+
+
+# --- What each share of the tuned weights gains and costs. ---
 
 
 @dataclass(frozen=True)
@@ -162,7 +194,7 @@ class Rule:
 
 
 def shares(steps: int) -> tuple[float, ...]:
-    """0, 1/steps, ..., 1, without rounding noise. Raises UsageError for less than one step."""
+    """Return 0, 1/steps, ..., 1, without rounding noise. Raises UsageError for no step."""
     refuse({"--steps must be at least 1": steps < 1})
     return tuple(float(f"{k / steps:.6g}") for k in range(steps + 1))
 
@@ -178,6 +210,8 @@ def sweep(
 ) -> Sweep:
     """Measure all mixes of all scopes, with the base and the tuned model as references.
 
+    Raises UsageError when no benchmark belongs to an axis, else as `measure_mixes`.
+
     Args:
         pair: the two models.
         scopes: which weights are mixed.
@@ -186,13 +220,6 @@ def sweep(
         out: folder of the results, with one folder per mix.
         options: as of `evaluate`.
         device: where each model is measured.
-
-    Returns:
-        The scores of every point on the axes to which the benchmarks belong.
-
-    Raises:
-        UsageError: no benchmark belongs to an axis.
-        CompoclipError: as `measure_mixes` does.
     """
     lines = {scope: [Mix(scope, alpha) for alpha in alphas] for scope in dict.fromkeys(scopes)}
     ends = [Mix("all", 0.0), Mix("all", 1.0)]
@@ -201,40 +228,8 @@ def sweep(
     groups = axes_of(results[BASE])
     scores, differences = _compared(results, groups, options)
     points = {name: Point(mix, scores[name], differences[name]) for name, mix in every.items()}
-    return Sweep(
-        base=points[BASE],
-        lines={scope: tuple(points[m.name] for m in line) for scope, line in lines.items()},
-        axes={
-            name: tuple(dict.fromkeys(part.benchmark for part in parts))
-            for name, parts in groups.items()
-        },
-    )
-
-
-def _compared(
-    results: Mapping[str, Sequence[Results]], groups: Groups, options: Options
-) -> tuple[dict[str, dict[str, Score]], dict[str, dict[str, Difference]]]:
-    """Return by model the scores of the groups, and the differences to the base (none for it)."""
-    drawing, base = (options.resamples, options.seed), results[BASE]
-    scores = {name: group_scores(found, groups, *drawing) for name, found in results.items()}
-    differences: dict[str, dict[str, Difference]] = {BASE: {}}
-    for name, found in results.items():
-        if name != BASE:
-            each = group_differences(base, found, groups, *drawing)
-            differences[name] = {d.name: d for d in each}
-    return scores, differences
-
-
-def axes_of(results: Sequence[Results]) -> Groups:
-    """Return compositionality, zero-shot accuracy and retrieval, as far as they are measured.
-
-    Raises UsageError without any benchmark.
-    """
-    groups = profile_groups(results)
-    found = {name: groups[name] for name in AXES if name in groups}
-    wrong = "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
-    refuse({wrong: not found})
-    return found
+    found = {scope: tuple(points[mix.name] for mix in line) for scope, line in lines.items()}
+    return Sweep(points[BASE], found, _benchmarks(groups))
 
 
 def choose(measured: Sweep, rule: Rule) -> Point:
@@ -250,11 +245,12 @@ def choose(measured: Sweep, rule: Rule) -> Point:
     Raises:
         UsageError: an axis of the rule was not measured, or its loss is negative.
     """
-    refuse({"--max-loss must not be negative": not rule.max_loss >= 0})
     kept = KEPT[rule.keep]
+    wrong = {"--max-loss must not be negative": not rule.max_loss >= 0}
     for axis in (COMPOSITION, kept):
-        if axis not in measured.axes:
-            raise UsageError(f"--keep {rule.keep} needs a benchmark of {axis.lower()} among --on")
+        needs = f"--keep {rule.keep} needs a benchmark of {axis.lower()} among --on"
+        wrong[needs] = axis not in measured.axes
+    refuse(wrong)
     floor = measured.base.scores[kept].value - rule.max_loss / 100 - 1e-9
     able = [point for point in measured.points if point.scores[kept].value >= floor]
     return max(
@@ -265,33 +261,18 @@ def choose(measured: Sweep, rule: Rule) -> Point:
 
 def sweep_record(measured: Sweep) -> dict[str, Any]:
     """Return all of a sweep, JSON-ready."""
-    return {
-        "axes": {name: list(benchmarks) for name, benchmarks in measured.axes.items()},
-        "lines": {
-            scope: [
-                {
-                    "name": point.mix.name,
-                    "alpha": point.mix.alpha,
-                    "scores": {name: asdict(score) for name, score in point.scores.items()},
-                    "against_base": {n: asdict(each) for n, each in point.differences.items()},
-                }
-                for point in line
-            ]
-            for scope, line in measured.lines.items()
-        },
-    }
+    lines: dict[str, Any] = {scope: [] for scope in measured.lines}
+    for scope, line in measured.lines.items():
+        for point in line:
+            about = {"name": point.mix.name, "alpha": point.mix.alpha}
+            about["scores"] = {name: asdict(score) for name, score in point.scores.items()}
+            about["against_base"] = {n: asdict(each) for n, each in point.differences.items()}
+            lines[scope].append(about)
+    return {"axes": {name: list(each) for name, each in measured.axes.items()}, "lines": lines}
 
 
 # --- Which tower carries what training gained: each tuned tower put beside the other of the
 # base. ---
-
-IMAGE, TEXT = "tuned-image", "tuned-text"
-SWAPPED: Mapping[str, Mix] = {
-    BASE: Mix("all", 0.0),
-    IMAGE: Mix("text", 0.0),  # the text tower goes back to the base's
-    TEXT: Mix("image", 0.0),
-    TUNED: Mix("all", 1.0),
-}
 
 
 @dataclass(frozen=True)
@@ -302,8 +283,8 @@ class TowerStudy:
     tuned - image alone - text alone + base, by a bootstrap over photos."""
 
     groups: Groups
-    scores: Mapping[str, Mapping[str, Score]]
-    differences: Mapping[str, Mapping[str, Difference]]
+    scores: Scores
+    differences: Differences
     interplay: Mapping[str, Estimate]
 
 
@@ -316,19 +297,14 @@ def study_towers(
 ) -> TowerStudy:
     """Measure base, tuned, and each tuned tower with the base's other tower; each is encoded once.
 
+    Raises UsageError when no benchmark belongs to an axis, else as `measure_mixes`.
+
     Args:
         pair: the two models.
         benchmarks: what to measure.
         out: folder of the results, with one folder per model.
         options: as of `evaluate`.
         device: where each model is measured.
-
-    Returns:
-        The scores, differences to the base, and the interplay of both towers beyond the sum.
-
-    Raises:
-        UsageError: no benchmark belongs to an axis.
-        CompoclipError: as `measure_mixes` does.
     """
     results = measure_mixes(pair, SWAPPED, benchmarks, out, options, device)
     own = {
@@ -337,29 +313,27 @@ def study_towers(
     }
     groups = {**axes_of(results[BASE]), **own}
     scores, differences = _compared(results, groups, options)
-    del differences[BASE]
     signs = {TUNED: 1, BASE: 1, IMAGE: -1, TEXT: -1}
-    drawn = {
-        name: group_draws(found, groups, options.resamples, options.seed)
-        for name, found in results.items()
-    }
+    drawing = (options.resamples, options.seed)
+    drawn = {name: group_draws(found, groups, *drawing) for name, found in results.items()}
     interplay = {}
     for group in groups:
         value = sum(sign * scores[name][group].value for name, sign in signs.items())
         draws = sum(sign * drawn[name][group] for name, sign in signs.items())
         photos = min(each[group].photos for each in scores.values())
         interplay[group] = Estimate(value, *percentile_interval(np.asarray(draws), photos))
-    return TowerStudy(groups, scores, differences, interplay)
+    changed = {name: each for name, each in differences.items() if name != BASE}
+    return TowerStudy(groups, scores, changed, interplay)
 
 
 def towers_record(study: TowerStudy) -> dict[str, Any]:
     """Return all of a study, JSON-ready."""
     return {
         group: {
-            "benchmarks": list(dict.fromkeys(part.benchmark for part in parts)),
+            "benchmarks": list(benchmarks),
             "scores": {name: asdict(found[group]) for name, found in study.scores.items()},
             "against_base": {n: asdict(found[group]) for n, found in study.differences.items()},
             "interplay": asdict(study.interplay[group]),
         }
-        for group, parts in study.groups.items()
+        for group, benchmarks in _benchmarks(study.groups).items()
     }

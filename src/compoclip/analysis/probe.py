@@ -44,16 +44,12 @@ class Scored:
 
 
 def candidates_of(caption: Caption, seed: int = 0) -> tuple[list[Candidate], dict[str, str]]:
-    """Draw one text of each rewrite that can change a caption.
-
-    Equal texts of the same kind become one candidate.
+    """Return a caption and its rewrites, and why rewrites refused: one text of each that can change
+    the caption, equal texts of the same kind as one candidate.
 
     Args:
         caption: a parsed caption.
         seed: of the rewrites; the same seed draws the same.
-
-    Returns:
-        The caption and its rewrites, and rewrite -> why it refused.
     """
     found: dict[tuple[str, Kind], Candidate] = {}
     refused: dict[str, str] = {}
@@ -72,18 +68,13 @@ def candidates_of(caption: Caption, seed: int = 0) -> tuple[list[Candidate], dic
 def score_candidates(
     model: LoadedModel, image: Image.Image, candidates: Sequence[Candidate]
 ) -> tuple[Scored, ...]:
-    """Score an image with every candidate.
+    """Score an image with every candidate; return them by falling cosine, negatives first among
+    equals, since a tie is wrong. Raises CompoclipError for features that are not finite.
 
     Args:
         model: the model.
         image: RGB.
         candidates: the caption first.
-
-    Returns:
-        The candidates by falling cosine; negatives first among equals, since a tie is wrong.
-
-    Raises:
-        CompoclipError: the model returns features that are not finite.
     """
     with evaluating(model.encoder), torch.inference_mode():
         pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
@@ -99,10 +90,7 @@ _LAST: Mapping[Kind, int] = {"negative": 0, "positive": 1, "caption": 2}
 
 
 def ranked(candidates: Sequence[Candidate], cosines: Sequence[float]) -> tuple[Scored, ...]:
-    """Return candidates by falling cosine with their flips (see `Scored`).
-
-    Of equal ones negatives come first, since a tie is wrong.
-    """
+    """Return candidates by falling cosine with their flips; see `score_candidates`."""
     best: dict[Kind, float] = {}
     for candidate, cosine in zip(candidates, cosines, strict=True):
         best[candidate.kind] = max(cosine, best.get(candidate.kind, cosine))

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compoclip.console import track
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError, require
 from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.evaluation.statistics import Estimate
 from compoclip.models.checkpoint import LoadedModel, current_identity
@@ -59,10 +59,8 @@ def tree_score(chart: Chart, tree: Tree) -> float:
 
 
 def best_tree(chart: Chart, above_blind: bool = True) -> Tree:
-    """Return the binary tree of the highest score; of equal splits the first is taken.
-
-    By dynamic programming over spans (Cocke-Younger-Kasami). above_blind: count what a split is
-    above the mean of its span, which is the score; else the tree of the highest value is found.
+    """Return the binary tree of the highest score, of equal splits the first, by dynamic
+    programming over spans (Cocke-Younger-Kasami). above_blind: else the tree of the highest value.
     """
     n = len(chart) - 1
     best = np.zeros_like(chart)  # the largest sum below a span
@@ -169,11 +167,9 @@ def span_charts(
 ) -> list[dict[int, Chart]]:
     """Return for each sentence, threshold h -> chart; the whole sentence, and no spans, are nan.
 
-    The layers below h are run once for all spans. In a causal tower neither the words before a span
-    nor those behind it matter from layer h on, so that one pass from a word to the end of the
-    sentence holds f of every span that begins there, and spans that begin the sentence are what
-    they are in context: 1. All sentences in one batch. Raises CompoclipError when states are not
-    finite.
+    The layers below h are run once for all spans. In a causal tower, one pass from a word to the
+    end of the sentence holds f of every span that begins there, and spans that begin the sentence
+    are 1. All sentences in one batch. Raises CompoclipError when states are not finite.
     """
     lengths = [len(each.ids) for each in sentences]
     longest = layers.context_length if layers.sees_ahead else max(lengths)
@@ -279,11 +275,9 @@ class TreeScores:
 
 def thresholds_of(depth: int, asked: Sequence[int] = ()) -> tuple[int, ...]:
     """Return 0..depth // 2, or those asked for; raise UsageError outside of 0..depth - 1."""
-    wrong = [h for h in asked if not 0 <= h < depth]
-    if wrong:
-        raise UsageError(
-            f"--threshold {wrong[0]}: this text tower has {depth} layers; give 0 to {depth - 1}"
-        )
+    what = f"this text tower has {depth} layers; give 0 to {depth - 1}"
+    for h in asked:
+        require(0 <= h < depth, f"--threshold {h}", what, UsageError)
     return tuple(sorted(set(asked))) or tuple(range(depth // 2 + 1))
 
 
@@ -329,11 +323,8 @@ def measure_trees(
             left_out[CUT] += 1
         else:
             kept.append((caption, TokenSentence.of(ids, row), [word for word, _ in words]))
-    if not kept:
-        reasons = ", ".join(f"{n} with {reason}" for reason, n in left_out.items())
-        raise CompoclipError(
-            f"no caption can be measured ({reasons or 'none given'}); give other captions"
-        )
+    reasons = ", ".join(f"{n} with {reason}" for reason, n in left_out.items()) or "none given"
+    require(kept, "no caption can be measured", f"{reasons}; give other captions")
     scores = {tree: np.empty((len(kept), len(heights))) for tree in TREES}
     trees = [""] * len(kept)
     order = sorted(range(len(kept)), key=lambda place: len(kept[place][1].ids))
@@ -371,14 +362,13 @@ def measure_trees(
 
 
 def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
-    """Estimate means over captions, with intervals by a bootstrap over captions.
+    """Return H estimates of means over captions, by threshold, then that of the mean over
+    thresholds.
 
     Args:
         values: (N, H), captions by thresholds.
-        resamples: number of draws.
+        resamples: draws of the bootstrap over captions.
         seed: of the draws.
-
-    Returns H estimates by threshold, then the estimate of the mean over thresholds.
     """
     columns = np.column_stack([values, values.mean(axis=1)])
     return Estimate.of_means(columns, resamples, seed)
@@ -387,7 +377,8 @@ def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
 def differences(
     base: TreeScores, other: TreeScores, resamples: int, seed: int
 ) -> tuple[int, list[Estimate]]:
-    """Compare the best trees' scores of two models on the captions measured for both.
+    """Return the number of captions measured for two models, and the means over these of other
+    minus base, of the best trees' scores, as `estimates` gives them.
 
     Args:
         base: the scores of the model compared with.
@@ -395,13 +386,11 @@ def differences(
         resamples: bootstrap draws of captions.
         seed: of the draws.
 
-    Returns the number of captions, and the means of other minus base as `estimates` gives them.
     Raises CompoclipError when they have no caption in common.
     """
     place = {caption: row for row, caption in enumerate(base.captions)}
     rows = [(place[c], row) for row, c in enumerate(other.captions) if c in place]
-    if not rows:
-        raise CompoclipError(f"{base.model} and {other.model}: no caption was measured for both")
+    require(rows, f"{base.model} and {other.model}", "no caption was measured for both")
     mine, theirs = (list(each) for each in zip(*rows))
     gap = other.scores[BEST][theirs] - base.scores[BEST][mine]
     return len(rows), estimates(gap, resamples, seed)

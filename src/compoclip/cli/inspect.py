@@ -42,32 +42,32 @@ def inspect_main(options: InspectOptions) -> Outcome:
     from compoclip.models.conversion import inspect_model
 
     found = inspect_model(options.checkpoint, options.base, options.activation)
-    counts = found.parameters
+    counts = found["parameters"]
     parts = [f"{name} {number:,}" for name, number in counts.items() if number and name != "total"]
     facts: dict[str, object] = {
-        "checkpoint": found.source,
-        "kind": found.kind,
-        "architecture": found.architecture,
-        "activation": f"{found.activation} ({found.activation_by})",
-        "context": found.context,
-        "image size": found.image_size,
-        "vocabulary": found.vocabulary,
-        "adapter": found.adapter or "none",
+        "checkpoint": found["source"],
+        "kind": found["kind"],
+        "architecture": found["architecture"],
+        "activation": f"{found['activation']} ({found['activation_by']})",
+        "context": found["context"],
+        "image size": found["image_size"],
+        "vocabulary": found["vocabulary"],
+        "adapter": found["adapter"] or "none",
         "parameters": f"{counts['total']:,} ({', '.join(parts)})",
-        "stored as": ", ".join(f"{kind} x {count}" for kind, count in found.dtypes.items()),
+        "stored as": ", ".join(f"{kind} x {count}" for kind, count in found["dtypes"].items()),
     }
-    if found.identity:
-        facts["weights"] = found.identity["weights"]
-        facts["trained from"] = found.identity["base"] or "unknown"
-    if base := found.base:
+    if found["identity"]:
+        facts["weights"] = found["identity"]["weights"]
+        facts["trained from"] = found["identity"]["base"] or "unknown"
+    if base := found["base"]:
         changed = console.counted(base["changed"], "changed tensor")
         distance = f"{base['verdict']}: {base['distance']}, {changed}"
         facts["base"] = f"{base['name']} ({base['activation']}): {distance}"
     lines = [(name, "unknown" if fact is None else str(fact)) for name, fact in facts.items()]
-    for name, value in found.provenance.items():
+    for name, value in found["provenance"].items():
         if text := console.worded(value):
             lines.append((f"  {name.replace('_', ' ')}", text))
-    return found.to_json(), _facts(lines)
+    return found, _facts(lines)
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> str:
@@ -187,11 +187,11 @@ class PushOptions(Printing):
 def push_main(options: PushOptions) -> Outcome:
     """Parse, upload, say what and where."""
     from compoclip.evaluation.results import card_rows, load_results
-    from compoclip.models.checkpoint import plain_spec
+    from compoclip.models.checkpoint import place_of
     from compoclip.models.config import RECORD, read_record
     from compoclip.models.formats.hub import CardResult, model_files, publish
 
-    folder = Path(plain_spec(str(options.folder)))
+    folder = Path(place_of(str(options.folder)))
     rows: tuple[CardResult, ...] = ()
     if options.results:
         if RECORD not in model_files(folder):

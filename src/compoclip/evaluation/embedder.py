@@ -36,7 +36,7 @@ from compoclip.evaluation.encoder import (
 )
 from compoclip.evaluation.items import Scores
 from compoclip.evaluation.libraries import DTYPES, LIBRARIES, ModelOptions
-from compoclip.models.checkpoint import format_of, load_model, plain_spec
+from compoclip.models.checkpoint import HUB, format_of, load_model, place_of
 from compoclip.models.config import Tower
 from compoclip.models.weights import weights_hash
 
@@ -304,8 +304,8 @@ def open_encoder(
 
 def require_known(spec: str) -> None:
     """Raise UsageError for a model of no known form, without loading it."""
-    if not is_external(spec):
-        format_of(plain_spec(spec))
+    if not is_external(spec) and not spec.startswith(HUB):
+        format_of(place_of(spec))
 
 
 def _defined(module: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from timm.models import is_model, list_models, register_model
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from compoclip.errors import CompoclipError, UsageError, closest, optional
+from compoclip.errors import CompoclipError, UsageError, closest, optional, require
 from compoclip.files import reason
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
@@ -149,13 +149,14 @@ def build_model(
     seed: int | None = 0,
     fits: Callable[[nn.Module], object] | None = None,
 ) -> nn.Module:
-    """The network of a configuration, open_clip's or a BLIP, float32, on the CPU, in eval mode.
+    """Return the network of a configuration, open_clip's or a BLIP, float32, on the CPU, in eval
+    mode.
 
-    Parameters are drawn from `seed`; None leaves them as the memory was, for whoever loads all of
-    them. The global random state is left alone. Nothing is downloaded. fits: called with the
-    network as it will be, without values (on the device "meta"), so that it can refuse weights of
-    other shapes before memory is taken for them. Raises CompoclipError when the configuration
-    cannot be built, or describes more than the memory of this machine.
+    Parameters are from `seed`; None leaves them as the memory was, for whoever loads all of them.
+    The global random state is left alone, nothing is downloaded. fits: called with the network
+    without values (on the device "meta"), to refuse weights of other shapes before memory is taken
+    for them. Raises CompoclipError when it cannot be built, or needs more than the memory of this
+    machine.
     """
     _require_possible(config)
     outline = None
@@ -165,17 +166,15 @@ def build_model(
         except (CompoclipError, OSError, ImportError):  # files or packages that are not here
             raise
         except Exception:  # wrong sizes, and what has to have values: making it tells
-            outline = None
+            pass
         if outline is not None:
             if fits:
                 fits(outline)
             numbers = sum(map(torch.numel, (*outline.parameters(), *outline.buffers())))
             memory = installed()
-            if memory is not None and 4 * numbers > memory:
-                raise CompoclipError(
-                    f"{_WHAT} describes {numbers:,} numbers, {4 * numbers / 1e9:,.0f} GB, and this "
-                    f"machine has {memory / 1e9:,.0f} GB of memory: choose smaller sizes"
-                )
+            what = f"describes {numbers:,} numbers, {4 * numbers / 1e9:,.0f} GB, and this machine "
+            what += f"has {(memory or 0) / 1e9:,.0f} GB of memory: choose smaller sizes"
+            require(memory is None or 4 * numbers <= memory, _WHAT, what)
         with torch.random.fork_rng(devices=[]), _Undrawn() if seed is None else nullcontext():
             torch.manual_seed(seed or 0)
             return _network(config).eval()
@@ -224,10 +223,8 @@ def _require_possible(config: Mapping[str, Any]) -> None:
         for key in ("layers", "num_hidden_layers"):
             listed = part.get(key, 0)
             for layers in listed if isinstance(listed, list | tuple) else [listed]:
-                if not isinstance(layers, int) or layers > MOST_LAYERS:
-                    raise CompoclipError(
-                        f"{_WHAT}: {key} {str(layers)[:80]} is not a number up to {MOST_LAYERS}"
-                    )
+                what = f"{key} {str(layers)[:80]} is not a number up to {MOST_LAYERS}"
+                require(isinstance(layers, int) and layers <= MOST_LAYERS, _WHAT, what)
     vision, text = parts[:2]
     positions = 0  # numbers in the table of positions of an open_clip ViT
     with suppress(KeyError, TypeError, ValueError, ArithmeticError):
@@ -236,21 +233,17 @@ def _require_possible(config: Mapping[str, Any]) -> None:
             for x in (vision["image_size"], vision["patch_size"])
         )
         positions = int((size // patch) ** 2 * vision.get("width", 768))
-    if positions > _MOST_POSITIONS:
-        raise CompoclipError(
-            f"{_WHAT}: image_size and patch_size make more positions than any image tower has"
-        )
-    if str(vision.get("timm_model_name")).startswith("local-dir:"):
-        raise CompoclipError(f"{_WHAT}: timm_model_name leads to a folder; name a model of timm")
+    what = "image_size and patch_size make more positions than any image tower has"
+    require(positions <= _MOST_POSITIONS, _WHAT, what)
+    folder = str(vision.get("timm_model_name")).startswith("local-dir:")
+    require(not folder, _WHAT, "timm_model_name leads to a folder; name a model of timm")
     if text.get("hf_model_name"):
         require_hub_name(text["hf_model_name"], "hf_model_name")
 
 
 def attach_preprocess(model: nn.Module, config: Mapping[str, Any]) -> Preprocess:
-    """Return the model's preprocessing, also set on the network as open_clip does.
-
-    As in open_clip the size is the image tower's, whatever the configuration says.
-    """
+    """Return the model's preprocessing, also set on the network as open_clip does; the size is the
+    image tower's, whatever the configuration says."""
     size = getattr(model.visual, "image_size", None)
     merged = dict(config) if size is None else {**config, "size": size}
     preprocess = Preprocess.from_config(merged)
@@ -259,9 +252,8 @@ def attach_preprocess(model: nn.Module, config: Mapping[str, Any]) -> Preprocess
 
 
 def published_stats(name: str) -> dict[str, Any]:
-    """Preprocessing that all published weights of an architecture share; else open_clip's default.
-
-    A raw file does not record it, and e.g. SigLIP architectures differ from the default."""
+    """Return the preprocessing that all published weights of an architecture share, which a raw
+    file does not record; {} for open_clip's default."""
     keys = ("mean", "std", "interpolation", "resize_mode")
     published = [
         {key: open_clip.get_pretrained_cfg(name, tag).get(key) for key in keys}
@@ -304,9 +296,7 @@ class Blip(nn.Module):
     """A BLIP as an open_clip model, as far as `DualEncoder` needs it, and its matching head."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """A network with random weights. config: transformers' `config.json`. Raises CompoclipError
-        when transformers is not installed, ValueError or TypeError for an unusable configuration.
-        """
+        """Make a network with random weights. config: transformers' `config.json`."""
         super().__init__()
         transformers = optional("transformers", "hf", "BLIP")
         theirs = transformers.BlipForImageTextRetrieval(transformers.BlipConfig(**config))
@@ -328,7 +318,7 @@ class Blip(nn.Module):
         return F.normalize(pooled, dim=-1) if normalize else pooled
 
     def match(self, states: Tensor, ids: Tensor) -> Tensor:
-        """(T,) log-odds that each text matches its image, by the matching head.
+        """Return (T,) log-odds that each text matches its image, by the matching head.
 
         states: (T, 1 + patches, W) of `BlipImage.states`. With BLIP's vocabulary the first token is
         "[ENC]", as the head was trained (transformers leaves "[CLS]" there).
@@ -359,8 +349,7 @@ class Blip(nn.Module):
 
 
 def require_compiler(device: torch.device) -> None:
-    """Compile and run a trifle. Raises CompoclipError when that fails: no C++ compiler for a CPU,
-    no Triton for a GPU, no room for the compiler's cache."""
+    """Compile and run a trifle. Raises CompoclipError when that fails."""
 
     try:
         torch.compile(lambda x: x.exp() + 1)(torch.zeros(8, device=device))

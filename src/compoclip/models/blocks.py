@@ -4,10 +4,9 @@ A block has three parts: queries, keys and values of all positions; attention, w
 which positions belong together; and all that comes after. Both towers run these parts, on rows of
 one length or on one list of the positions of many texts.
 
-Under autocast torch turns every weight and nearly every state into bfloat16 in an operation of its
-own, and back again for gradients. Here the weights of a block are turned in one operation, and the
-states stay in that type from the first block to the last. Sums of products, the means and variances
-of layer norms, and the softmax of attention are computed in float32 even so, inside the kernels.
+Under autocast the weights of a block are turned into bfloat16 in one operation, where torch takes
+one for each, and states stay in that type from the first block to the last. Sums of products, layer
+norms' statistics and the softmax of attention are computed in float32 even so, inside the kernels.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from open_clip.transformer import LayerNorm, QuickGELU, ResidualAttentionBlock
+from open_clip.transformer import QuickGELU, ResidualAttentionBlock
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
@@ -32,37 +30,25 @@ from torch.utils.checkpoint import checkpoint
 Attend = Callable[[Tensor, int], Tensor]
 
 
-def is_plain(block: nn.Module) -> bool:
-    """Return whether a block is open_clip's usual one with the usual attention."""
+def is_plain(block: Any) -> bool:
+    """Return whether a block is open_clip's usual one, with usual layers and no hooks on them."""
     attention = getattr(block, "attn", None)
+    if (
+        type(block) is not ResidualAttentionBlock
+        or not isinstance(attention, nn.MultiheadAttention)
+        or not attention._qkv_same_embed_dim  # one weight for all; asking that may cost a merge
+        or attention.bias_k is not None
+        or attention.add_zero_attn
+        or attention.dropout != 0.0
+    ):
+        return False
+    norms, mlp = (block.ln_1, block.ln_2), block.mlp
+    layers = (*norms, attention, attention.out_proj, mlp, *mlp)
     return (
-        type(block) is ResidualAttentionBlock
-        and isinstance(attention, nn.MultiheadAttention)
-        and attention._qkv_same_embed_dim  # one weight for all three; asking that may cost a merge
-        and attention.bias_k is None
-        and not attention.add_zero_attn
-        and attention.dropout == 0.0
-        and not attention._forward_hooks
-        and not attention._forward_pre_hooks
+        [name for name, _ in mlp.named_children()] == ["c_fc", "gelu", "c_proj"]
+        and all(isinstance(norm, nn.LayerNorm) and norm.bias is not None for norm in norms)
+        and not any(each._forward_hooks or each._forward_pre_hooks for each in layers)
     )
-
-
-# --- The parts of a block, as it is written. ---
-
-
-def _before(block: Any, x: Tensor) -> Tensor:
-    """(..., 3 W) queries, keys and values."""
-    return F.linear(block.ln_1(x), block.attn.in_proj_weight, block.attn.in_proj_bias)
-
-
-def _after(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
-    """(..., W) states after the block."""
-    x = x + block.ls_1(block.attn.out_proj(mixed))
-    out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
-    return out
-
-
-# --- The same with weights that are all turned into another type at once. ---
 
 
 class Weights(NamedTuple):
@@ -97,19 +83,6 @@ _weights = attrgetter(
     "mlp.c_proj.weight",
 )
 """Names of a block's tensors, as a tuple."""
-
-
-def _turns(block: Any) -> bool:
-    """Return whether a plain block has the usual layers and no hooks on them."""
-    names = [name for name, _ in block.mlp.named_children()]
-    if names != ["c_fc", "gelu", "c_proj"] or type(block.mlp) is not nn.Sequential:
-        return False
-    norms = (block.ln_1, block.ln_2)
-    layers = (*norms, block.attn.out_proj, block.mlp, *block.mlp)
-    return all(type(norm) is LayerNorm and norm.bias is not None for norm in norms) and not any(
-        layer._forward_hooks or layer._forward_pre_hooks for layer in layers
-    )
-
 
 # QuickGELU is x * sigmoid(1.702 x): three operations, two of whose results are kept for backward.
 # It is SiLU(1.702 x) / 1.702, too, and SiLU is one operation, which keeps its input. Its factors
@@ -154,13 +127,14 @@ def _copied(tensors: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
     return copies
 
 
-def _before_turned(block: Any, weights: Weights, x: Tensor) -> Tensor:
+def _before(block: Any, weights: Weights, x: Tensor) -> Tensor:
+    """Return (..., 3 W) queries, keys and values."""
     x = F.layer_norm(x, x.shape[-1:], weights.norm_1, weights.norm_1_bias, block.ln_1.eps)
     return F.linear(x, weights.qkv, weights.qkv_bias)
 
 
-def _after_turned(block: Any, weights: Weights, quick: bool, x: Tensor, mixed: Tensor) -> Tensor:
-    """quick: whether QuickGELU's factors are in the weights."""
+def _after(block: Any, weights: Weights, quick: bool, x: Tensor, mixed: Tensor) -> Tensor:
+    """Return (..., W) states after the block. quick: QuickGELU's factors are in the weights."""
     x = x + block.ls_1(F.linear(mixed, weights.out, weights.out_bias)).to(x.dtype)
     h = F.layer_norm(x, x.shape[-1:], weights.norm_2, weights.norm_2_bias, block.ln_2.eps)
     h = F.linear(h, weights.in_2, weights.in_2_bias)
@@ -169,35 +143,24 @@ def _after_turned(block: Any, weights: Weights, quick: bool, x: Tensor, mixed: T
     return out
 
 
-# --- Running blocks. ---
-
-
-@dataclass(frozen=True)
-class Halves:
+class Halves(NamedTuple):
     """A plain block without its attention: what is left knows nothing of rows or texts."""
 
-    before: Callable[[Any, Tensor], Tensor] = _before
-    after: Callable[[Any, Tensor, Tensor], Tensor] = _after
-    before_turned: Callable[[Any, Weights, Tensor], Tensor] = _before_turned
-    after_turned: Callable[[Any, Weights, bool, Tensor, Tensor], Tensor] = _after_turned
+    before: Callable[[Any, Weights, Tensor], Tensor] = _before
+    after: Callable[[Any, Weights, bool, Tensor, Tensor], Tensor] = _after
 
     def compiled(self, dynamic: bool | None = None) -> Halves:
         """Return the same compiled once, for every block. dynamic: for any number of positions."""
-        halves: Any = (getattr(self, field.name) for field in fields(self))
-        return Halves(*(torch.compile(half, dynamic=dynamic) for half in halves))
+        return Halves(*(torch.compile(half, dynamic=dynamic) for half in self))
 
-    def run(self, block: Any, x: Tensor, attend: Attend) -> Tensor:
-        """Return a block as it is written."""
-        mixed = attend(self.before(block, x), block.attn.num_heads)
-        return self.after(block, x, mixed)
-
-    def run_turned(self, block: Any, x: Tensor, attend: Attend) -> Tensor:
-        """Return a block with weights turned into the type of the states."""
-        quick = type(block.mlp.gelu) is QuickGELU
-        turned = _Turned.apply(x.dtype, _QUICK if quick else (), *_weights(block))
-        weights = Weights(*turned)
-        mixed = attend(self.before_turned(block, weights, x), block.attn.num_heads)
-        return self.after_turned(block, weights, quick, x, mixed)
+    def run(self, block: Any, x: Tensor, attend: Attend, turn: bool = False) -> Tensor:
+        """Return the states after a block. turn: turn its weights into the type of the states."""
+        quick, tensors = turn and type(block.mlp.gelu) is QuickGELU, _weights(block)
+        if turn:
+            tensors = _Turned.apply(x.dtype, _QUICK if quick else (), *tensors)
+        weights = Weights(*tensors)
+        mixed = attend(self.before(block, weights, x), block.attn.num_heads)
+        return self.after(block, weights, quick, x, mixed)
 
 
 AS_WRITTEN = Halves()
@@ -208,28 +171,25 @@ def run_blocks(
 ) -> Tensor:
     """Run plain blocks on (..., W) states, one after the other.
 
-    attend: their attention. halves: what is computed around it. recompute: keep nothing within a
-    block for backward, but compute it again.
-    """
-    run = halves.run
+    halves: what is computed around attention. recompute: compute a block again for backward."""
+    turn = under_autocast(x.device)
     within: AbstractContextManager[object] = nullcontext()
-    if under_autocast(x.device) and all(map(_turns, blocks)):
-        run, within = halves.run_turned, torch.autocast(x.device.type, enabled=False)
+    if turn:
+        within = torch.autocast(x.device.type, enabled=False)
         x = x.to(computed_in(x))
     with within:
         for block in blocks:
             if recompute:
-                x = checkpoint(run, block, x, attend, use_reentrant=False)
+                x = checkpoint(halves.run, block, x, attend, turn, use_reentrant=False)
             else:
-                x = run(block, x, attend)
+                x = halves.run(block, x, attend, turn)
     return x
 
 
 def computed_in(x: Tensor) -> torch.dtype:
-    """The type in which blocks multiply that are given the states `x`: autocast's, or theirs."""
-    if under_autocast(x.device):
-        return torch.get_autocast_dtype(x.device.type)
-    return x.dtype
+    """Return the type in which blocks multiply that are given the states `x`: autocast's, or
+    theirs."""
+    return torch.get_autocast_dtype(x.device.type) if under_autocast(x.device) else x.dtype
 
 
 def under_autocast(device: torch.device) -> bool:
@@ -268,8 +228,8 @@ def within_texts(qkv: Tensor, heads: int, starts: Tensor, longest: int) -> Tenso
 
 
 def attends_to_lists(device: torch.device, dtype: torch.dtype, head: int) -> bool:
-    """Return whether `within_texts` is available: it needs flash attention, that is half
-    precision, a supported head size, a GPU with it, and a torch that offers it for lists."""
+    """Return whether `within_texts` is available: flash attention on lists, so half precision, a
+    supported head size, and a GPU and a torch that offer it."""
     return (
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)

@@ -1,9 +1,7 @@
 """Load models by name or path, and save them, in any of the formats of `models/formats`.
 
-A `LoadedModel` is a network with everything its features depend on. All verbs load and save models
-with `load_model` and `save_model`. Both use the table of `formats`: a file of `models/formats`
-defines a format, an object that recognises, loads, writes and describes its models. No other code
-depends on the list of formats.
+Each file of that folder defines a format: an object that recognises, loads, writes and describes
+its models. No other code depends on the list of formats.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import inspect
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +20,7 @@ import open_clip
 import torch
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import CompoclipError, UsageError, closest, refuse, require
 from compoclip.files import unreadable
 from compoclip.models import formats as folder_of_formats
 from compoclip.models.architecture import (
@@ -49,14 +47,12 @@ from compoclip.models.weights import (
     fitting,
     kinship,
     load_into,
-    named_like,
     read_state_dict,
-    read_weights,
     require_finite,
     weights_hash,
 )
 
-LOCAL = "local-dir:"
+LOCAL, HUB = "local-dir:", "hf-hub:"
 Above = tuple[Path, ...]
 _FORMS = (
     "a checkpoint directory, an adapter directory, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, "
@@ -92,7 +88,7 @@ class LoadedModel:
 def load_model(
     spec: str | Path, *, activation: str | None = None, device: str | torch.device = "cpu"
 ) -> LoadedModel:
-    """Load a model by its name or path.
+    """Load a model by its name or path, in eval mode, verified against its checkpoint's record.
 
     Args:
         spec: A checkpoint directory (open_clip's layout, or a folder of transformers); an adapter
@@ -104,16 +100,13 @@ def load_model(
         activation: "quick_gelu" or "gelu", overrides the source; recorded in the identity.
         device: Device of the network.
 
-    Returns:
-        The model in eval mode, its identity verified against the checkpoint's record.
-
     Raises:
         UsageError: `spec` is not one of these.
         CompoclipError: Files are missing, damaged or of another architecture, or do not say which
             activation they were trained with.
     """
     try:
-        loaded = open_model(plain_spec(str(spec)), activation)
+        loaded = open_model(str(spec), activation)
     except OSError as error:
         raise unreadable(Path(error.filename or str(spec)[:200]), error) from error
     loaded.encoder.to(device)
@@ -122,7 +115,20 @@ def load_model(
 
 def open_model(spec: str, activation: str | None, above: Above = ()) -> LoadedModel:
     """`load_model` for formats, on the CPU. above: the adapters whose base this is, if any."""
-    return format_of(spec).load(spec, spec, activation, above)
+    place = place_of(spec)
+    return format_of(place).load(place, spec.removeprefix(LOCAL), activation, above)
+
+
+def place_of(spec: str) -> str:
+    """Return the folder, file or name of a model on this machine; a repository of the hub is
+    downloaded. Raises UsageError for a missing folder."""
+    if spec.startswith(HUB):
+        from compoclip.models.formats.hub import fetched
+
+        return fetched(spec)
+    place = spec.removeprefix(LOCAL)
+    refuse({f"{spec}: no such folder": place != spec and not Path(place).is_dir()})
+    return place
 
 
 def save_model(
@@ -142,8 +148,7 @@ def save_model(
         form: Name of the layout as in `compoclip convert --to`: "open-clip", "hf", "hf-vision",
             "hf-text", "onnx".
         provenance: JSON-ready record of the training (default: the loaded model's).
-        dtype: "float32" or "float16", which halves the files: matrices are rounded, vectors and
-            scalars stay float32.
+        dtype: "float32" or "float16", which halves matrices.
         adapter: Description of the adapter that was merged into the weights.
 
     Raises:
@@ -160,16 +165,13 @@ def save_model(
 def create_model(
     config: ModelConfig, *, seed: int = 0, image_weights: Path | None = None
 ) -> LoadedModel:
-    """Make a new model for pre-training.
+    """Make a new model for pre-training, on the CPU in eval mode.
 
     Args:
         config: The open_clip configuration, as `read_config` reads it.
         seed: Seed of the parameters.
         image_weights: Pretrained weights of the image trunk (timm's parameter names); a classifier
             in the file is dropped.
-
-    Returns:
-        The model on the CPU, in eval mode.
 
     Raises:
         CompoclipError: The configuration cannot be built, or the image weights do not fit it.
@@ -188,19 +190,6 @@ def create_model(
     return assemble(config, loaded.name, network=loaded.encoder.model)
 
 
-def plain_spec(spec: str) -> str:
-    """Return a model as a user names it, without open_clip's "local-dir:".
-
-    Raises UsageError when there is no such folder.
-    """
-    if not spec.startswith(LOCAL):
-        return spec
-    folder = spec.removeprefix(LOCAL)
-    if not Path(folder).is_dir():
-        raise UsageError(f"{spec}: no such folder")
-    return folder
-
-
 def assemble(
     config: ModelConfig,
     name: str,
@@ -210,11 +199,8 @@ def assemble(
     seed: int = 0,
     path: Path | None = None,
 ) -> LoadedModel:
-    """Return network, tokenizer, preprocessing and identity, on the CPU in eval mode.
-
-    Weights are from `state` or `network` when given, else drawn from `seed`. Raises CompoclipError
-    when the parts do not fit together.
-    """
+    """Return network, tokenizer, preprocessing and identity, on the CPU in eval mode; weights are
+    from `state` or `network`, else from `seed`. Raises CompoclipError for parts that do not fit."""
     source, architecture = str(path or name), architecture_name(config.model_cfg)
 
     def fits(outline: nn.Module) -> None:
@@ -230,15 +216,11 @@ def assemble(
     with sound(source):
         tokenizer = build_tokenizer(config.model_cfg["text_cfg"], config.folder)
         preprocess = attach_preprocess(model, config.preprocess_cfg)
-    rows = getattr(model, "vocab_size", None)
-    if rows and tokenizer.vocab_size > rows:
-        remedy = f"set text_cfg.vocab_size to {tokenizer.vocab_size}"
-        if state is not None:
-            remedy = "they are of two models: restore the tokenizer's files"
-        raise CompoclipError(
-            f"{source}: the tokenizer needs {tokenizer.vocab_size} token ids and the text tower "
-            f"has {rows}: {remedy}"
-        )
+    rows, needed = getattr(model, "vocab_size", None), tokenizer.vocab_size
+    remedy = "they are of two models: restore the tokenizer's files"
+    remedy = remedy if state is not None else f"set text_cfg.vocab_size to {needed}"
+    what = f"the tokenizer needs {needed} token ids and the text tower has {rows}: {remedy}"
+    require(not rows or needed <= rows, source, what)
     encoder = DualEncoder(model, freeze_bn=config.freeze_batch_norm).eval()
     identity = ModelIdentity(
         architecture=architecture_name(with_activation(config.model_cfg, "gelu")),
@@ -258,14 +240,11 @@ def assemble(
 
 
 def current_identity(loaded: LoadedModel) -> ModelIdentity:
-    """Return the identity of a model with its present weights.
+    """Return the identity of a model with its present weights: the loaded one if none has changed,
+    else one with the loaded weights as base and no adapter.
 
     Args:
         loaded: The model, trained since it was loaded or not.
-
-    Returns:
-        The loaded identity if no weight has changed; else an identity with the new hash, the loaded
-        weights as base, and no adapter.
     """
     now = weights_hash(loaded.encoder.model.state_dict())
     if now == loaded.identity.weights:
@@ -284,23 +263,23 @@ def override_activation(loaded: LoadedModel, activation: str | None) -> LoadedMo
     return replace(other, identity=identity, provenance=loaded.provenance)
 
 
-def verified(loaded: LoadedModel, record: Path) -> LoadedModel:
-    """`loaded` with the identity and provenance of its record.
+def recorded(loaded: LoadedModel, folder: Path, provenance: Mapping[str, Any]) -> LoadedModel:
+    """Return a model with identity and provenance of its folder's record, else with `provenance`.
 
-    Raises CompoclipError when the record is damaged, or says otherwise than what was loaded.
-    """
+    Raises CompoclipError when the record is damaged or of another model."""
+    record = folder / RECORD
+    if not record.is_file():
+        return replace(loaded, provenance=provenance)
     stored, provenance = read_record(record)
-    models = f"{record.parent}: {record.name} and the other files disagree ({record.name} first)"
+    models = f"{folder}: {RECORD} and the other files disagree ({RECORD} first)"
     stored.require(loaded.identity, models, "restore the original files")
     return replace(loaded, identity=stored, provenance=provenance)
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A base and the low-rank adapters on it, apart.
-
-    adapters: as `lora.lora_state` names them. provenance: how they were made.
-    """
+    """A base and low-rank adapters on it, apart. adapters: as `lora.lora_state` names them.
+    provenance: how they were made."""
 
     base: LoadedModel
     lora: Lora
@@ -317,67 +296,18 @@ def merged_model(adapted: Adapted, name: str, path: Path) -> LoadedModel:
     return replace(loaded, identity=identity, provenance=adapted.provenance)
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """The facts about a checkpoint that `compoclip inspect` prints.
-
-    source: as the user names it. kind: the format, in words. architecture: open_clip's name, or the
-    names that fit the tensors. adapter: description of LoRA weights, "" without any. parameters:
-    numbers by part and in total. dtypes: number of tensors by stored dtype (loaded dtype if
-    unknown). identity: empty if the activation is unknown. base: distance to the given base.
-    """
-
-    source: str
-    kind: str
-    architecture: str
-    activation: str
-    activation_by: str
-    context: int | None
-    image_size: int | None
-    vocabulary: int | None
-    adapter: str
-    parameters: Mapping[str, int]
-    dtypes: Mapping[str, int]
-    provenance: Mapping[str, Any]
-    identity: Mapping[str, Any] = field(default_factory=dict)
-    base: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return asdict(self)
-
-
-def compared(state: Mapping[str, Tensor], base: LoadedModel, source: str) -> dict[str, Any]:
-    """Return the distance of tensors from a base, as `Inspection.base` has it."""
-    own = base.encoder.model.state_dict()
-    kin = kinship(named_like(state, own), own, source)
-    return {
-        "name": base.name,
-        "weights": base.identity.weights,
-        "activation": base.identity.activation,
-        "verdict": kin.verdict,
-        "distance": kin.describe(),
-        "image": kin.image,
-        "text": kin.text,
-        "changed": kin.changed,
-    }
-
-
 class Format(ABC):
-    """A format of models: names or files, and how to load, save and describe them.
+    """A format of models: how to recognise, load, save and describe them.
 
-    `formats` finds every subclass in the files of `models/formats`. Members that a format does not
-    define refuse, or return nothing.
+    Members that a format does not define refuse, or return nothing.
 
     Attributes:
         kind: The format, in words.
         known_by: Source of the activation in folders without a compoclip record.
         order: `sniff` is called in ascending order.
-        prefix: Prefix of the names of this format's models, if they are not folders.
         markers: Files that every folder of this format has.
         stored: File of a folder with the tensors.
-        downloads: Patterns of weight files in a repository of the hub; the first match is fetched,
-            with all small files.
+        downloads: Patterns of weight files in a repository of the hub; the first match is fetched.
         beside: Optional files that go to the hub with `markers` and `stored`.
         forms: Names for `compoclip convert --to`; () if it cannot be written.
         adapters_only: Whether folders hold adapters without their base.
@@ -386,7 +316,6 @@ class Format(ABC):
     kind: ClassVar[str]
     known_by: ClassVar[str]
     order: ClassVar[int]
-    prefix: ClassVar[str] = ""
     markers: ClassVar[tuple[str, ...]] = ()
     stored: ClassVar[str] = ""
     downloads: ClassVar[tuple[str, ...]] = ()
@@ -396,17 +325,14 @@ class Format(ABC):
 
     def sniff(self, source: str) -> bool:
         """Return whether a model has this format, from its name and small files only."""
-        if self.prefix:
-            return source.startswith(self.prefix)
         return bool(self.markers) and all((Path(source) / each).is_file() for each in self.markers)
 
     @abstractmethod
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Load a model, on the CPU in eval mode.
 
-        name: name of the model. activation: overrides the source. above: the adapters whose base
-        this is. Raises CompoclipError when files are missing or damaged, or their identities
-        differ.
+        activation: overrides the source. above: the adapters whose base this is. Raises
+        CompoclipError when files are missing or damaged, or their identities differ.
         """
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
@@ -420,8 +346,7 @@ class Format(ABC):
         return self.adapters_only
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
-        """Return the adapters and their base, unmerged. Raises CompoclipError without adapters, or
-        for adapters of another base."""
+        """Return the adapters and their base, unmerged. Raises CompoclipError without adapters."""
         raise CompoclipError(
             f"{source}: has no adapters (an adapter folder, a PEFT folder, or a file with LoRA "
             "inside)"
@@ -449,58 +374,60 @@ class Format(ABC):
         return [*self.markers, self.stored], self.beside
 
     def snippet(self, folder: Path) -> tuple[str, str]:
-        """Return the hub's name of a library that loads a folder without compoclip, and the code
-        for it with FOLDER as path; ("", "") if there is no such library."""
+        """Return the hub's name of a library that loads a folder without compoclip, and its code
+        with FOLDER as path; ("", "") without one."""
         return "", ""
 
-    def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
-        """Return the facts about a model and its distance to `base`. Raises like `load`."""
+    def describe(
+        self, source: str, base: LoadedModel | None, activation: str | None
+    ) -> dict[str, Any]:
+        """Return what `inspect_model` does but for the source. Raises like `load`."""
         loaded = load_model(source, activation=activation)
-        identity, network = loaded.identity, loaded.encoder.model
-        state = network.state_dict()
+        identity, state = loaded.identity, loaded.encoder.model.state_dict()
         by = f"recorded in {RECORD}" if (Path(source) / RECORD).is_file() else self.known_by
         file = Path(source) / self.stored
         alone = self.adapters_only or not file.is_file()  # as loaded, with adapters merged
-        return Inspection(
-            source=source,
-            kind=self.kind,
-            architecture=identity.architecture,
-            activation=identity.activation,
-            activation_by=by if activation is None else "stated by the user",
-            context=identity.context_length,
-            image_size=identity.image_size[0],
-            vocabulary=loaded.tokenizer.vocab_size,
-            adapter=identity.adapter,
-            parameters=counts(dict(network.named_parameters()), {}),
-            dtypes=dtypes(state if alone else read_weights(file).state),
-            provenance=loaded.provenance,
-            identity=identity.to_json(),
-            base={} if base is None else compared(state, base, source),
-        )
+        return {
+            "kind": self.kind,
+            "architecture": identity.architecture,
+            "activation": identity.activation,
+            "activation_by": by if activation is None else "stated by the user",
+            "context": identity.context_length,
+            "image_size": identity.image_size[0],
+            "vocabulary": loaded.tokenizer.vocab_size,
+            "adapter": identity.adapter,
+            "parameters": counts(dict(loaded.encoder.model.named_parameters()), {}),
+            "dtypes": dtypes(state if alone else read_state_dict(file)),
+            "provenance": loaded.provenance,
+            "identity": identity.to_json(),
+            "base": {} if base is None else distance(state, base, source),
+        }
+
+
+def distance(state: Mapping[str, Tensor], base: LoadedModel, source: str) -> dict[str, Any]:
+    """Return the distance of tensors from a base, JSON-ready; see `kinship`."""
+    facts = {"weights": base.identity.weights, "activation": base.identity.activation}
+    return {"name": base.name, **facts, **kinship(state, base.encoder.model.state_dict(), source)}
 
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """Every format of `models/formats`, in the order in which they are asked."""
-    found: list[Format] = []
-    for module in pkgutil.iter_modules(folder_of_formats.__path__):
-        names = vars(import_module(f"{folder_of_formats.__name__}.{module.name}"))
-        found += [
-            kind()
-            for kind in names.values()
-            if isinstance(kind, type)
-            and issubclass(kind, Format)
-            and not inspect.isabstract(kind)
-            and kind.__module__ == names["__name__"]
-        ]
+    """Return every format of `models/formats`, in the order of their `sniff`."""
+    modules = pkgutil.iter_modules(folder_of_formats.__path__, f"{folder_of_formats.__name__}.")
+    found = [
+        kind()
+        for module in map(import_module, (each.name for each in modules))
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and issubclass(kind, Format)
+        and not inspect.isabstract(kind)
+        and kind.__module__ == module.__name__
+    ]
     return tuple(sorted(found, key=lambda each: each.order))
 
 
 def format_of(source: str) -> Format:
-    """Return the format of a model that a user names so.
-
-    Raises UsageError when it is of none, CompoclipError for a folder that holds no model.
-    """
+    """Return the format of a model that a user names so. Raises UsageError when it is of none."""
 
     def known(source: str) -> Format | None:
         return next((each for each in formats() if each.sniff(source)), None)
@@ -525,8 +452,7 @@ def format_of(source: str) -> Format:
 
 
 def writer_of(form: str, loaded: LoadedModel) -> Format:
-    """The format that writes a model as `form` of `compoclip convert`. Raises UsageError for an
-    unknown form."""
+    """Return the format that writes a model as `form`. Raises UsageError for an unknown form."""
     for each in formats():
         if form in each.forms and each.fits(loaded):
             return each

@@ -40,7 +40,7 @@ class ModelConfig:
     Attributes:
         model_cfg: The architecture, in open_clip's words.
         preprocess_cfg: Image preprocessing; missing keys have open_clip's defaults.
-        freeze_batch_norm: Always keep batch norms in eval mode (see `DualEncoder`).
+        freeze_batch_norm: Keep batch norms in eval mode (see `DualEncoder`).
         folder: Folder of relative file names in it.
     """
 
@@ -83,8 +83,7 @@ def sound(source: object) -> Iterator[None]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises CompoclipError when it is missing, malformed or larger than a
-    configuration or vocabulary is."""
+    """Read a JSON object. Raises CompoclipError when it is missing, malformed or too large."""
     require_small(path)
     data = read_json(path, damaged="restore the original file", halves=True)
     if not isinstance(data, dict):
@@ -112,8 +111,7 @@ def require_small(path: Path) -> None:
 
 
 def section(data: Mapping[str, Any], key: str, source: object) -> dict[str, Any]:
-    """Return the object under `key`, empty without one. Raises CompoclipError naming
-    `source` for anything else."""
+    """Return the object under `key`, empty without one. Raises CompoclipError for anything else."""
     value = data.get(key)
     if value is None:
         return {}
@@ -123,8 +121,8 @@ def section(data: Mapping[str, Any], key: str, source: object) -> dict[str, Any]
 
 
 def require_hub_name(name: object, key: str) -> None:
-    """Raise CompoclipError unless `name`, found under `key`, is one of the Hugging Face hub and no
-    path: a configuration may not lead to files outside its folder."""
+    """Raise CompoclipError unless `name` is one of the Hugging Face hub: a configuration may not
+    lead to files outside its folder."""
     if not isinstance(name, str) or not _HUB_NAME.fullmatch(name) or ".." in name:
         raise CompoclipError(
             f"model configuration: {key} '{str(name)[:80]}' is not a name on the Hugging Face hub "
@@ -167,11 +165,8 @@ Part = Literal["image", "text", "temperature"]
 
 
 def part_of(name: str) -> Part:
-    """Return the part of a parameter or buffer, by its name in the state dict.
-
-    The image tower is everything below `visual` (with its projection), the temperature the scale
-    and bias of the logits, the text tower the rest.
-    """
+    """Return the part of a parameter or buffer: the image tower is everything below `visual`, the
+    temperature the scale and bias of the logits, the text tower the rest."""
     if name in ("logit_scale", "logit_bias"):
         return "temperature"
     return "image" if name.startswith("visual.") else "text"
@@ -185,11 +180,10 @@ class ModelIdentity:
     Attributes:
         architecture: Its name, or a hash of the model configuration without one.
         activation: "quick_gelu" or "gelu".
-        tokenizer: Id of the tokenizer (kind and hash of the vocabulary).
+        tokenizer: Kind and hash of the vocabulary.
         context_length: Tokens per text.
         image_size: (height, width) in pixels.
-        image_mean: Per channel, for pixels in [0, 1].
-        image_std: Per channel.
+        image_mean, image_std: Per channel, for pixels in [0, 1].
         interpolation: "bicubic" or "bilinear".
         resize_mode: "shortest" (resize the short side, centre crop), "longest" or "squash".
         base: Hash of the weights before training, "" if unknown.
@@ -231,8 +225,8 @@ class ModelIdentity:
     def require(
         self, other: ModelIdentity, models: str, remedy: str, ignore: tuple[str, ...] = ()
     ) -> None:
-        """Raise CompoclipError with "field: ours vs theirs" for every field that differs, except
-        the base, the adapter and the fields to ignore. models: names of both, for the message."""
+        """Raise CompoclipError with "field: ours vs theirs" for every field that differs but base,
+        adapter and the fields to ignore. models: names of both, for the message."""
         wrong = [
             f"{f.name}: {getattr(self, f.name)} vs {getattr(other, f.name)}"
             for f in fields(self)
@@ -244,10 +238,7 @@ class ModelIdentity:
 
 
 def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
-    """Return the identity and the provenance in a `compoclip.json`.
-
-    Raises CompoclipError when it is missing or damaged.
-    """
+    """Return the identity and the provenance in a `compoclip.json`. Raises CompoclipError."""
     data = read_object(record)
     if not isinstance(data.get("identity"), dict):
         raise CompoclipError(

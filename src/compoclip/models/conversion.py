@@ -15,16 +15,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse, require
 from compoclip.models.checkpoint import (
-    Inspection,
+    LOCAL,
     LoadedModel,
     assemble,
     current_identity,
     format_of,
     formats,
     load_model,
-    plain_spec,
+    place_of,
     save_model,
     writer_of,
 )
@@ -37,7 +37,7 @@ WiseLora = Literal["merged", "squared"]
 
 def inspect_model(
     source: str, base: str | None = None, activation: str | None = None
-) -> Inspection:
+) -> dict[str, Any]:
     """Return the facts about a checkpoint.
 
     Args:
@@ -45,12 +45,20 @@ def inspect_model(
         base: A model to compare the weights with; close weights determine a file's activation.
         activation: The activation, if the file does not record it.
 
+    Returns:
+        JSON-ready: "source"; "kind", the format; "architecture", open_clip's name or those that fit
+        the tensors; "activation" and its source, "activation_by"; "context"; "image_size";
+        "vocabulary"; "adapter", LoRA weights in words; "parameters" by part; "dtypes": number of
+        tensors by stored dtype; "provenance"; "identity", empty if the activation is unknown;
+        "base", the distance to the given one.
+
     Raises:
         CompoclipError: Files are missing or damaged, or the base is of another architecture.
     """
-    source = plain_spec(source)
+    place = place_of(source)
     start = None if base is None else load_model(base)
-    return format_of(source).describe(source, start, activation)
+    name = source.removeprefix(LOCAL)
+    return {"source": name, **format_of(place).describe(place, start, activation)}
 
 
 def convert(
@@ -64,7 +72,7 @@ def convert(
     context_length: int | None = None,
     image_size: int | None = None,
 ) -> dict[str, Any]:
-    """Write a model in another form.
+    """Write a model in another form and return JSON-ready facts about the written folder.
 
     Args:
         source: As for `load_model`; with `base` also a weights file or a PEFT folder.
@@ -76,17 +84,14 @@ def convert(
         context_length: Tokens per text, where that changes; see `resized`.
         image_size: Side of images in pixels, where that changes.
 
-    Returns:
-        Facts about the written folder, JSON-ready.
-
     Raises:
         CompoclipError: The model has no such form, or cannot be read or written.
     """
-    source, base = plain_spec(source), None if base is None else plain_spec(base)
+    source = place_of(source)
     for each in formats():
         if each.adapters_only and form in each.forms:
-            if context_length or image_size:
-                raise UsageError(f"--to {form} writes an adapter alone; resize its base")
+            wrong = f"--to {form} writes an adapter alone; resize its base"
+            refuse({wrong: context_length or image_size})
             adapted = format_of(source).adapted(source, base, activation)
             each.save_adapted(adapted, destination)
             return {
@@ -96,8 +101,8 @@ def convert(
                 "adapter": adapted.lora.describe(),
                 "adapted": sum(key.endswith(".a") for key in adapted.adapters),
             }
-    if form == "merged" and not format_of(source).has_adapter(source):
-        raise UsageError(f"{source}: is no adapter, so there is nothing to merge: --to open-clip")
+    plain = form == "merged" and not format_of(source).has_adapter(source)
+    refuse({f"{source}: is no adapter, so there is nothing to merge: --to open-clip": plain})
     if base is None:
         loaded = load_model(source, activation=activation)
     else:
@@ -117,7 +122,9 @@ def interpolate(
     mix_scale: bool = False,
     wise_lora: WiseLora = "merged",
 ) -> LoadedModel:
-    """Interpolate between a model and the base it was trained from (WiSE-FT).
+    """Interpolate between a model and the base it was trained from (WiSE-FT), on the CPU.
+
+    The identity has the base's weights as base, the provenance is `tuned`'s plus "wise_ft".
 
     Args:
         base: The model at alpha 0.
@@ -129,10 +136,6 @@ def interpolate(
         wise_lora: "squared" scales the change by alpha^2, the axis of published curves of LoRA
             runs, whose code scaled both A and B.
 
-    Returns:
-        A new model on the CPU. Its identity has the base's weights as base, its provenance is
-        `tuned`'s plus "wise_ft".
-
     Raises:
         UsageError: alpha is outside [0, 1], or "squared" is given without an adapter on this base.
         CompoclipError: The models differ in anything but weights.
@@ -140,11 +143,10 @@ def interpolate(
     ours, theirs = current_identity(base), current_identity(tuned)
     remedy = "interpolate a model with the base it was trained from"
     _require_mixable(base.name, ours, tuned.name, theirs, remedy)
-    if wise_lora == "squared" and not (theirs.adapter and theirs.base == ours.weights):
-        raise UsageError(
-            "squared interpolation is for adapters on their own base, and "
-            f"{tuned.name} is no adapter of {base.name}: leave it out"
-        )
+    own = theirs.adapter and theirs.base == ours.weights
+    where = "squared interpolation is for adapters on their own base, and "
+    where += f"{tuned.name} is no adapter of {base.name}"
+    require(own or wise_lora != "squared", where, "leave it out", UsageError)
     state = interpolate_states(
         base.encoder.model.state_dict(),
         tuned.encoder.model.state_dict(),
@@ -166,14 +168,12 @@ def interpolate(
 
 
 def average(models: Iterable[LoadedModel]) -> LoadedModel:
-    """Average the weights of several models (a uniform soup).
+    """Average the weights of several models (a uniform soup), on the CPU.
+
+    The provenance names the models under "soup"; the identity has their common base, if any.
 
     Args:
         models: Two or more, loaded one at a time. They should share one base.
-
-    Returns:
-        A new model on the CPU. Its provenance names the models under "soup"; its identity has their
-        common base, if any.
 
     Raises:
         UsageError: For fewer than two models.
@@ -216,14 +216,12 @@ def interpolate_states(
     scope: Scope = "all",
     mix_scale: bool = False,
 ) -> dict[str, Tensor]:
-    """(1 - alpha) base + alpha tuned, in float32 on the CPU; integers are from `tuned`.
+    """Return (1 - alpha) base + alpha tuned, in float32 on the CPU; integers are from `tuned`.
 
-    Weights that are equal in both stay exactly so, as do all of them at alpha 0 and 1; these may
-    share memory with the inputs. Raises CompoclipError when names or shapes differ, UsageError for
-    an alpha outside [0, 1].
+    Weights that are equal in both stay exactly so, as do all at alpha 0 and 1. Raises
+    CompoclipError when names or shapes differ, UsageError for an alpha outside [0, 1].
     """
-    if not 0 <= alpha <= 1:
-        raise UsageError(f"alpha {alpha:g}: must lie between 0 (base) and 1 (tuned)")
+    refuse({f"alpha {alpha:g}: must lie between 0 (base) and 1 (tuned)": not 0 <= alpha <= 1})
     odd = base.keys() ^ tuned.keys()
     odd |= {name for name in base.keys() & tuned.keys() if base[name].shape != tuned[name].shape}
     if odd:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.losses.contract import Features, TowerSizes
 from compoclip.models.architecture import require_compiler
 from compoclip.models.config import Part, Tower, part_of
@@ -84,10 +84,7 @@ class DualEncoder(nn.Module):
 
     @property
     def sizes(self) -> TowerSizes:
-        """Return the sizes that heads need.
-
-        Raises CompoclipError for a text tower without states before its projection.
-        """
+        """Return the sizes that heads need. Raises CompoclipError without text states."""
         text = self._text
         with torch.no_grad():
             joint = text.project(self.logit_scale.new_zeros(1, text.width)).shape[1]
@@ -128,10 +125,8 @@ class DualEncoder(nn.Module):
         A text tower needs open_clip's usual causal blocks. Raises CompoclipError without a working
         compiler for the model's device, UsageError for a network with adapters.
         """
-        if lora_state(self.model):
-            raise UsageError(
-                "--compile knows no adapters (they are merged at every step): leave one out"
-            )
+        wrong = "--compile knows no adapters (they are merged at every step): leave one out"
+        refuse({wrong: lora_state(self.model)})
         require_compiler(self.device)
         self._image.compile()
         return ("image", "text") if self._text.compile() else ("image",)
@@ -175,11 +170,7 @@ class DualEncoder(nn.Module):
     @torch.no_grad()
     def text_states(self, ids: Tensor, micro_batch: int = 0) -> Tensor:
         """Return the inputs of the text projection, without gradient: (T, W) the state of each text
-        at EOT, after the last LayerNorm.
-
-        ids: (T, context) int64 token ids. micro_batch: see `work`. Raises CompoclipError for a
-        tower without such a state.
-        """
+        at EOT, after the last LayerNorm. Raises CompoclipError for a tower without such a state."""
         found = self.text_work(self._inputs(ids, True, micro_batch), state=True).all().state
         assert found is not None
         return found
@@ -190,15 +181,11 @@ class DualEncoder(nn.Module):
         return TextFeatures(self._text.project(states))
 
     def text_planner(self, micro_batch: int = 0) -> TextPlanner:
-        """Return a planner of the text tower's inputs for other processes, valid for its present
-        state and device. micro_batch: see `work`."""
+        """Return a planner of the text tower's inputs, for workers. micro_batch: see `work`."""
         return self._text.planner(self.device, micro_batch)
 
     def text_layers(self) -> TextLayers:
-        """Return the text tower layer by layer, for analyses.
-
-        Raises CompoclipError for a tower other than open_clip's native transformer.
-        """
+        """Return the text tower layer by layer; refuse all but open_clip's own kind."""
         return self._text.layers()
 
     def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
@@ -286,11 +273,9 @@ class DualEncoder(nn.Module):
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _inputs(self, ids: Tensor, deduplicate: bool, micro_batch: int = 0) -> TextInputs:
-        if ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0:
-            raise CompoclipError(
-                "text ids must be a (texts, context) int64 tensor with at least one text, "
-                f"not {tuple(ids.shape)} {ids.dtype}"
-            )
+        wrong = "text ids must be a (texts, context) int64 tensor with at least one text, "
+        odd = ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0
+        refuse({f"{wrong}not {tuple(ids.shape)} {ids.dtype}": odd}, CompoclipError)
         inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
         return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
 

@@ -13,7 +13,7 @@ from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError, require
 from compoclip.models.blocks import (
     AS_WRITTEN,
     is_plain,
@@ -27,12 +27,7 @@ from compoclip.models.work import KeptAt, Outputs, Work, joined
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """Features of images, not normalised.
-
-    Attributes:
-        pooled: (B, D).
-        patches: (B, P, D) projected; None unless requested.
-    """
+    """Features of images, not normalised: pooled (B, D), and on request patches (B, P, D)."""
 
     pooled: Tensor
     patches: Tensor | None = None
@@ -76,11 +71,8 @@ class ImageTower:
                 reason = "its attention pool needs the whole feature map"
         elif not isinstance(visual, ModifiedResNet):
             reason = f"{type(visual).__name__} is not a known kind"
-        if reason:
-            raise CompoclipError(
-                f"{purpose} need patch features and this image tower has none ({reason}): "
-                f"choose another model or do without {purpose}"
-            )
+        where = f"{purpose} need patch features and this image tower has none ({reason})"
+        require(not reason, where, f"choose another model or do without {purpose}")
 
     def require_trunk(self) -> None:
         """Raise UsageError when features before the last projection cannot be had: the tower ends
@@ -91,12 +83,9 @@ class ImageTower:
             splits = bool(had) and "pool" not in had
         else:
             splits = isinstance(visual, VisionTransformer) and visual.proj is not None
-        if not splits:
-            raise UsageError(
-                f"features of a frozen image trunk cannot be kept: this tower "
-                f"({type(visual).__name__}) does not end with a projection that could be put on "
-                "them; freeze all of it (--freeze image), or leave --cache-frozen out"
-            )
+        what = f"this tower ({type(visual).__name__}) does not end with a projection that could be "
+        what += "put on them; freeze all of it (--freeze image), or leave --cache-frozen out"
+        require(splits, "features of a frozen image trunk cannot be kept", what, UsageError)
 
     def work(
         self, pixels: Tensor, patches: bool = False, limit: int = 0, kept: KeptAt = ""

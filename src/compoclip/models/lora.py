@@ -20,7 +20,7 @@ from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.models.config import part_of
 
 Towers = Literal["both", "image", "text"]
@@ -51,17 +51,14 @@ class Lora:
 
     def __post_init__(self) -> None:
         """Raises UsageError for a rank or alpha that is not positive, and unknown words."""
-        whole = isinstance(self.rank, int)
-        checks = [
-            ("rank", whole and self.rank >= 1, "a whole number, at least 1"),
-            ("alpha", 0 < self.alpha < math.inf, "a positive number"),
-        ]
+        rank = isinstance(self.rank, int) and self.rank >= 1
+        alpha = 0 < self.alpha < math.inf
+        require(rank, f"LoRA rank {self.rank}", "must be a whole number, at least 1", UsageError)
+        require(alpha, f"LoRA alpha {self.alpha}", "must be a positive number", UsageError)
         for name, words in (("towers", Towers), ("targets", Targets), ("init", Init)):
-            known = get_args(words)
-            checks.append((name, getattr(self, name) in known, f"one of {', '.join(known)}"))
-        for name, good, what in checks:
-            if not good:
-                raise UsageError(f"LoRA {name} {getattr(self, name)}: must be {what}")
+            value, known = getattr(self, name), get_args(words)
+            what = f"must be one of {', '.join(known)}"
+            require(value in known, f"LoRA {name} {value}", what, UsageError)
 
     @property
     def scaling(self) -> float:
@@ -159,9 +156,7 @@ def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
 
 
 def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedWeight, ...]:
-    """Attach adapters to a network, in place.
-
-    No parameter is frozen here. The state dict has other keys until `merge_lora`.
+    """Attach adapters to a network, in place; freezes nothing, and changes keys of the state dict.
 
     Args:
         network: An open_clip network.
@@ -174,13 +169,10 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
     """
     targets = lora_targets(network, lora)
     full = max(target.full_rank for target in targets)
-    if lora.rank > full:
-        raise UsageError(
-            f"LoRA rank {lora.rank:,}: no adapted weight has more than rank {full:,}, so that more "
-            f"adds nothing; choose at most {full:,} (4 to 64 are usual)"
-        )
-    if lora_state(network):
-        raise CompoclipError("the model has adapters already: merge them first")
+    what = f"no adapted weight has more than rank {full:,}, so that more adds nothing; choose at "
+    what += f"most {full:,} (4 to 64 are usual)"
+    require(lora.rank <= full, f"LoRA rank {lora.rank:,}", what, UsageError)
+    require(not lora_state(network), "the model has adapters already", "merge them first")
     generator = torch.Generator().manual_seed(seed)
     for target in targets:
         a, b = torch.empty(target.a_shape), torch.zeros(target.b_shape)
@@ -191,12 +183,9 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
             nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
         device = getattr(target.module, target.parameter).device
         adapter = _LowRank(a.to(device), b.to(device), lora.scaling)
-        parametrize.register_parametrization(
-            target.module,
-            target.parameter,
-            adapter,
-            unsafe=True,  # no trial run: it keeps shapes
-        )
+        # no trial run: it keeps shapes
+        place = target.module, target.parameter
+        parametrize.register_parametrization(*place, adapter, unsafe=True)
     return targets
 
 

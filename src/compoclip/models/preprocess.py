@@ -25,7 +25,7 @@ from open_clip.tokenizer import SimpleTokenizer, get_clean_fn
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
-from compoclip.errors import CompoclipError, pip_install
+from compoclip.errors import CompoclipError, pip_install, require
 from compoclip.files import disguised, reason
 from compoclip.models.config import require_hub_name, section, sound
 
@@ -42,12 +42,8 @@ _HF_OPTIONS = ("clean", "strip_sep_token", "language")
 
 @dataclass(frozen=True)
 class TokenIds:
-    """The ids of some texts.
-
-    Args:
-        ids: (T, context) int32, zeros behind each text (of CLIP's BPE).
-        truncated: Number of texts that are longer than the context and lose words.
-    """
+    """The ids of some texts: (T, context) int32, zeros behind each text (of CLIP's BPE); and the
+    number of texts that are longer than the context and lose words."""
 
     ids: NDArray[np.int32]
     truncated: int
@@ -56,9 +52,8 @@ class TokenIds:
 class Tokenizer:
     """An open_clip tokenizer with an identity; called with texts it returns (T, context) int64 ids.
 
-    CLIP's tokenizer splits a text into pieces (words, marks, digits) and encodes them one by one,
-    so the ids of pieces are cached: new texts are mostly known words. For other tokenizers, the ids
-    of texts are cached.
+    CLIP's tokenizer encodes the pieces of a text (words, marks, digits) one by one, so the ids of
+    pieces are cached: new texts are mostly known words. For other tokenizers, those of texts are.
 
     Attributes:
         id: Kind, vocabulary size and hash of vocabulary and text cleaning.
@@ -130,10 +125,8 @@ class Tokenizer:
 
         Raises CompoclipError for tokenizers other than CLIP's BPE.
         """
-        if not self._simple:
-            raise CompoclipError(
-                f"tokenizer {self.id} does not say which tokens are one word; only CLIP's own does"
-            )
+        what = "does not say which tokens are one word; only CLIP's own does"
+        require(self._simple, f"tokenizer {self.id}", what)
         words = self._clean(text[:_MOST_CHARACTERS]).split()
         found = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
         return tuple((word, ids) for word, ids in found if ids)
@@ -202,11 +195,9 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     there). Raises CompoclipError when a file or an optional package is missing.
     """
     context = text_cfg.get("context_length", 77)
-    if not isinstance(context, int) or not 2 <= context <= _MOST_CONTEXT:
-        raise CompoclipError(
-            f"context_length {str(context)[:80]}: must be a number of tokens from 2 to "
-            f"{_MOST_CONTEXT}"
-        )
+    good = isinstance(context, int) and 2 <= context <= _MOST_CONTEXT
+    what = f"must be a number of tokens from 2 to {_MOST_CONTEXT}"
+    require(good, f"context_length {str(context)[:80]}", what)
     options = section(text_cfg, "tokenizer_kwargs", "text_cfg")
     if text_cfg.get("hf_tokenizer_name"):
         return Tokenizer(_hf_tokenizer(text_cfg, options, context, folder), context)
@@ -215,11 +206,9 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     if "bpe_path" in options:
         options["bpe_path"] = str(_merges_file(options["bpe_path"], folder))
     for token in options.get("additional_special_tokens") or ():
-        if not isinstance(token, str) or not _SPECIAL.fullmatch(token):
-            raise CompoclipError(
-                f"additional_special_tokens: {str(token)[:80]!r} is not of letters, digits, _, - "
-                "and angle brackets (open_clip reads it as a pattern)"
-            )
+        what = f"{str(token)[:80]!r} is not of letters, digits, _, - and angle brackets "
+        plain = isinstance(token, str) and _SPECIAL.fullmatch(token)
+        require(plain, "additional_special_tokens", f"{what}(open_clip reads it as a pattern)")
     try:
         return Tokenizer(SimpleTokenizer(context_length=context, **options), context)
     except Exception as error:  # open_clip takes the options for granted
@@ -236,11 +225,9 @@ def _clips_own() -> Tokenizer:
 def _merges_file(stated: object, folder: Path | None) -> Path:
     """A gzipped merges file; of another folder it would be copied into the next checkpoint."""
     path = Path(str(stated))
-    if folder is not None and (path.is_absolute() or ".." in path.parts):
-        raise CompoclipError(
-            f"{folder}: bpe_path {str(stated)[:200]} leads outside of the folder; copy the file "
-            "into it and name it there"
-        )
+    outside = folder is not None and (path.is_absolute() or ".." in path.parts)
+    what = f"bpe_path {str(stated)[:200]} leads outside of the folder; copy the file into it and "
+    require(not outside, folder, f"{what}name it there")
     path = (folder or Path()) / path
     try:
         with gzip.open(path) as file:
@@ -258,8 +245,8 @@ def _merges_file(stated: object, folder: Path | None) -> Path:
         raise CompoclipError(f"{path}: {what}; restore the original file") from error
     wrong = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
     # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
-    if wrong is not None and wrong - 1 <= 49152 - 256 - 2:
-        raise CompoclipError(f"{path}: line {wrong} is not a merge of two symbols")
+    read = wrong is not None and wrong - 1 <= 49152 - 256 - 2
+    require(not read, path, f"line {wrong} is not a merge of two symbols")
     return path
 
 
@@ -278,10 +265,9 @@ def _hf_tokenizer(
     else:
         require_hub_name(name, "hf_tokenizer_name")
     # Other options go to transformers, which runs code of the folder for some.
-    if odd := [key for key in options if key not in _HF_OPTIONS]:
-        raise CompoclipError(
-            f"tokenizer_kwargs: '{odd[0][:80]}' is not one of {', '.join(_HF_OPTIONS)}"
-        )
+    for key in options:
+        what = f"'{key[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
+        require(key in _HF_OPTIONS, "tokenizer_kwargs", what)
     try:
         made = HFTokenizer(
             source,
@@ -329,31 +315,21 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         """Raises CompoclipError for a value that no image can be made with."""
-        checks = {
-            "size": (
-                len(self.size) == 2
-                and all(isinstance(n, int) and 1 <= n <= _MOST_PIXELS for n in self.size),
-                f"two numbers of pixels up to {_MOST_PIXELS}",
-            ),
-            "mean": (
-                len(self.mean) == 3 and all(map(math.isfinite, self.mean)),
-                "three numbers, one a channel",
-            ),
-            "std": (
-                len(self.std) == 3 and all(0 < value < math.inf for value in self.std),
-                "three numbers above 0, one a channel",
-            ),
-            "fill_color": (
-                isinstance(self.fill_color, int) and 0 <= self.fill_color <= 255,
-                "0 to 255",
-            ),
-            "interpolation": (self.interpolation in _FILTERS, " or ".join(_FILTERS)),
-            "resize_mode": (self.resize_mode in _RESIZE_MODES, " or ".join(_RESIZE_MODES)),
-        }
-        for name, (good, what) in checks.items():
-            if not good:
-                value = str(getattr(self, name))[:80]
-                raise CompoclipError(f"image {name} {value}: must be {what}")
+        sizes = len(self.size) == 2 and all(isinstance(n, int) for n in self.size)
+        grey = isinstance(self.fill_color, int) and 0 <= self.fill_color <= 255
+        mean = len(self.mean) == 3 and all(map(math.isfinite, self.mean))
+        std = len(self.std) == 3 and all(0 < value < math.inf for value in self.std)
+        good = sizes and all(1 <= n <= _MOST_PIXELS for n in self.size)
+        for name, holds, what in (
+            ("size", good, f"two numbers of pixels up to {_MOST_PIXELS}"),
+            ("mean", mean, "three numbers, one a channel"),
+            ("std", std, "three numbers above 0, one a channel"),
+            ("fill_color", grey, "0 to 255"),
+            ("interpolation", self.interpolation in _FILTERS, " or ".join(_FILTERS)),
+            ("resize_mode", self.resize_mode in _RESIZE_MODES, " or ".join(_RESIZE_MODES)),
+        ):
+            value = str(getattr(self, name))[:80]
+            require(holds, f"image {name} {value}", f"must be {what}")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Preprocess:

@@ -19,10 +19,8 @@ Move = Callable[[Tensor], Tensor]
 @dataclass(frozen=True)
 class Segment:
     """Positions start..stop of a packed batch: the real ones of `rows` texts, one after the other.
-
-    length: of the longest of these. place: (stop - start,) where each stands in (rows, length) laid
-    out flat; None when all texts are that long.
-    """
+    length: of the longest. place: (stop - start,) where each stands in (rows, length) laid out
+    flat; None when all texts are that long."""
 
     start: int
     stop: int

@@ -21,7 +21,7 @@ from open_clip.transformer import TextTransformer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import require
 from compoclip.models.blocks import (
     AS_WRITTEN,
     Attend,
@@ -38,14 +38,7 @@ from compoclip.models.work import Outputs, Work, joined
 
 class TextLayers:
     """A view of the embedding and the layers of a `CLIP` or `TextTransformer`; no parameters.
-
-    Attributes:
-        depth: Number of layers.
-        context_length: Number of positions.
-        embedding: The embedding of tokens.
-        device: Where the parameters live.
-        sees_ahead: Whether a position depends on later ones too.
-    """
+    sees_ahead: whether a position depends on later ones too."""
 
     def __init__(self, tower: Any) -> None:
         self._tower = tower
@@ -114,14 +107,9 @@ _BUCKET_COST = {"cpu": 64, "cuda": 2048}
 
 @dataclass(frozen=True)
 class TextFeatures:
-    """Features of texts, not normalised.
-
-    Attributes:
-        pooled: (T, D).
-        tokens: (T, L, D) projected states, zero where `token_mask` is False; None unless requested.
-        token_mask: (T, L) bool, True at positions 1..EOT; None unless requested.
-        state: (T, W) state before the projection to `pooled`; None unless requested.
-    """
+    """Features of texts, not normalised: pooled (T, D). On request: tokens (T, L, D), projected
+    states, zero where `token_mask` is False; token_mask (T, L) bool, True at positions 1..EOT;
+    state (T, W), the state before the projection to `pooled`."""
 
     pooled: Tensor
     tokens: Tensor | None = None
@@ -152,11 +140,9 @@ class TextTower:
     def require_local(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when this tower has no projected token
         features up to EOT."""
-        if not self._pools_at_end:
-            raise CompoclipError(
-                f"{purpose} need a native open_clip text tower that pools at the end-of-text "
-                f"token; this model's does not: choose another model or do without {purpose}"
-            )
+        what = f"{purpose} need a native open_clip text tower that pools at the end-of-text token; "
+        what += "this model's does not"
+        require(self._pools_at_end, what, f"choose another model or do without {purpose}")
 
     def planner(self, device: torch.device, limit: int = 0) -> TextPlanner:
         """Return how this tower wants texts on `device`. limit: see `TextPlanner`."""
@@ -231,12 +217,9 @@ class TextTower:
 
     def layers(self) -> TextLayers:
         """Return the tower layer by layer. Raises CompoclipError for one that cannot be run so."""
-        if self._tower is None:
-            raise CompoclipError(
-                "the layers of this model's text tower cannot be run one by one: that takes a "
-                "native open_clip transformer, not a Hugging Face tower or one with a class token; "
-                "choose another model"
-            )
+        what = "that takes a native open_clip transformer, not a Hugging Face tower or one with a "
+        where = "the layers of this model's text tower cannot be run one by one"
+        require(self._tower is not None, where, f"{what}class token; choose another model")
         return TextLayers(self._tower)
 
     def _encode(self, group: PackedTokens | WholeTokens, tokens: bool, state: bool) -> Outputs:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import open_clip
 import torch
@@ -20,7 +20,7 @@ from open_clip.model import convert_to_custom_text_state_dict
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse, require
 from compoclip.files import disguised, reason
 from compoclip.models.config import Part, part_of
 
@@ -31,8 +31,6 @@ _IGNORED = (
     "vocab_size",
     "text.transformer.embeddings.position_ids",
 )
-
-
 # Where training codes put the weights beside the state of their optimiser, and what wrappers
 # (data-parallel training, torch.compile, a trainer's module) put before the names.
 _ENTRIES = ("state_dict", "model_state_dict", "model")
@@ -68,39 +66,38 @@ def read_weights(path: Path) -> WeightsFile:
     short, holds code, or holds no tensors; and naming a tensor that is not of finite floats (what
     counts or places, such as "num_batches_tracked", may be integers).
     """
-    if not path.is_file():
-        raise CompoclipError(f"{path}: no such weights file")
-    data = _content(path)
-    entry, tensors = "", data
+    require(path.is_file(), path, "no such weights file")
+    tensors, entry = _content(path), ""
     facts: dict[str, str | int | float] = {}
-    if isinstance(data, Mapping):
-        entry = next((key for key in _ENTRIES if isinstance(data.get(key), Mapping)), "")
-        tensors = data[entry] if entry else data
-        for key, value in data.items() if entry else ():
+    if isinstance(tensors, Mapping):
+        entry = next((key for key in _ENTRIES if isinstance(tensors.get(key), Mapping)), "")
+    if entry:
+        for key, value in tensors.items():
             number = isinstance(value, int | float) and abs(value) < 2**63
             if number or (isinstance(value, str) and len(value) <= 200):
                 facts[str(key)] = value
-    if not isinstance(tensors, Mapping) or not tensors:
-        raise CompoclipError(f"{path}: holds no state dict")
+        tensors = tensors[entry]
+    require(isinstance(tensors, Mapping) and tensors, path, "holds no state dict")
     state = {str(name): value for name, value in tensors.items() if name not in _IGNORED}
     named = 0
     for name, value in state.items():
-        if not isinstance(value, Tensor):
-            raise CompoclipError(
-                f"{path}: '{name}' is not a tensor, so this is not a state dict; expected tensors "
-                f"by name, alone or under {' or '.join(map(repr, _ENTRIES))}"
-            )
-        if kind := _odd_kind(name, value):
-            raise CompoclipError(
-                f"{path}: '{name}' is {kind}, and weights are plain tensors of floats: save the "
-                "float32 state_dict() of the model, as it was before it was quantised or packed"
-            )
+        what = f"'{name}' is not a tensor, so this is not a state dict; expected tensors by name, "
+        what += f"alone or under {' or '.join(map(repr, _ENTRIES))}"
+        require(isinstance(value, Tensor), path, what)
+        odd = {
+            "quantised": value.is_quantized,
+            "without values (on the device meta)": value.is_meta,
+            "sparse or nested": value.is_nested or value.layout != torch.strided,
+            _dtype(value): name.endswith(("weight", "bias")) and not value.is_floating_point(),
+        }
+        what = "and weights are plain tensors of floats: save the float32 state_dict() of the model"
+        what += ", as it was before it was quantised or packed"
+        wrong = {f"{path}: '{name}' is {kind}, {what}": holds for kind, holds in odd.items()}
+        refuse(wrong, CompoclipError)
         named += value.numel() * value.element_size()
     size = path.stat().st_size
-    if named > _SHARED * size:
-        raise CompoclipError(
-            f"{path}: names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
-        )
+    what = f"names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
+    require(named <= _SHARED * size, path, what)
     require_finite(state, str(path))
     prefix = ""
     for _ in range(_WRAPPERS):
@@ -109,11 +106,8 @@ def read_weights(path: Path) -> WeightsFile:
             break
         names = [name.removeprefix(outer) for name in state]
         twice, times = Counter(names).most_common(1)[0]
-        if times > 1:
-            raise CompoclipError(
-                f"{path}: has '{twice}' with and without '{outer}': it holds two models; "
-                "save the one you mean"
-            )
+        what = f"has '{twice}' with and without '{outer}': it holds two models; "
+        require(times == 1, path, f"{what}save the one you mean")
         state = {name: value for name, value in zip(names, state.values()) if name not in _IGNORED}
         prefix += outer
     return WeightsFile(state, entry, prefix, facts)
@@ -121,27 +115,20 @@ def read_weights(path: Path) -> WeightsFile:
 
 def _content(path: Path) -> Any:
     """Return the unpickled or mapped content of a file; code in it is never run."""
-    if wrong := disguised(path):
-        raise CompoclipError(f"{path}: {wrong}")
+    wrong = disguised(path)
+    require(not wrong, path, wrong)
     safe = path.suffix == ".safetensors"
-    if not safe:
-        size, unpacked, script = path.stat().st_size, 0, False
-        with suppress(Exception), zipfile.ZipFile(path) as archive:
-            unpacked = sum(member.file_size for member in archive.infolist())
-            script = any(name.endswith("/constants.pkl") for name in archive.namelist())
-        if script:
-            name = f"{path.stem.removesuffix('px')}-quickgelu"
-            name = name if name in open_clip.list_models() else "ViT-B-32-quickgelu"
-            raise CompoclipError(
-                f"{path}: not a plain PyTorch state dict but a TorchScript archive, whose code is "
-                f"never run: for OpenAI's own weights write {name}:openai, of others save the "
-                "state_dict() as .safetensors"
-            )
-        if unpacked > size:
-            raise CompoclipError(
-                f"{path}: unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files "
-                "do not: download it again, or save it with torch.save"
-            )
+    size, unpacked, script = path.stat().st_size, 0, False
+    with suppress(Exception), zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+        script = any(name.endswith("/constants.pkl") for name in archive.namelist())
+    name = f"{path.stem.removesuffix('px')}-quickgelu"
+    name = name if name in open_clip.list_models() else "ViT-B-32-quickgelu"
+    why = "not a plain PyTorch state dict but a TorchScript archive, whose code is never run: for "
+    why += f"OpenAI's own weights write {name}:openai, of others save the state_dict() as "
+    require(safe or not script, path, f"{why}.safetensors")
+    why = f"unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do not: "
+    require(safe or unpacked <= size, path, f"{why}download it again, or save it with torch.save")
     try:
         if safe:
             return load_file(path)
@@ -153,24 +140,10 @@ def _content(path: Path) -> Any:
     except Exception as error:  # what a reader says of bytes that are no weights has any type
         why = f"damaged or cut short ({reason(error)}); copy or download it again"
         if not safe:
-            why = (
-                "not a plain PyTorch state dict; it is damaged or holds code (pickled objects), "
-                "which is never run: copy or download it again, or save its state_dict() as "
-                ".safetensors"
-            )
+            why = "not a plain PyTorch state dict; it is damaged or holds code (pickled objects), "
+            why += "which is never run: copy or download it again, or save its state_dict() as "
+            why += ".safetensors"
         raise CompoclipError(f"{path}: {why}") from error
-
-
-def _odd_kind(name: str, value: Tensor) -> str:
-    """Why a tensor is no plain one, or no weight of floats; "" when it is."""
-    if value.is_quantized:
-        return "quantised"
-    if value.is_meta:
-        return "without values (on the device meta)"
-    if value.is_nested or value.layout != torch.strided:
-        return "sparse or nested"
-    weight = name.endswith(("weight", "bias"))
-    return _dtype(value) if weight and not value.is_floating_point() else ""
 
 
 def _dtype(value: Tensor) -> str:
@@ -201,8 +174,8 @@ def fitting(
     """Return `state` under the names of `model`, where every key must be with the right shape.
 
     Old layouts of the same parameters (text tower at top level, scale as a vector) are accepted.
-    Raises CompoclipError naming the file, the architecture, one key and both shapes; and a tensor
-    that is not of floats where the network's is.
+    Raises CompoclipError naming the file, the architecture `name`, one key and both shapes; and a
+    tensor that is not of floats where the network's is.
     """
     own, problem = model.state_dict(), ""
     found: dict[str, Tensor] = dict(state)
@@ -216,40 +189,40 @@ def fitting(
     for key in {"logit_scale", "logit_bias"} & own.keys() & found.keys():
         if own[key].numel() == found[key].numel():
             found[key] = found[key].reshape(own[key].shape)
-    if problem := problem or mismatch(own, found):
-        raise CompoclipError(f"{source}: not the weights of {name}: {problem}")
+    problem = problem or mismatch(own, found)
+    require(not problem, source, f"not the weights of {name}: {problem}")
     return found
 
 
 def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """The first difference in names, shapes or kinds of number between an architecture's tensors
-    and a file's, in words; "" without one."""
+    """Return the first difference in names, shapes or kinds of number between an architecture's
+    tensors and a file's, in words; "" without one."""
     for key, value in own.items():
-        if key in state and state[key].shape != value.shape:
-            return (
-                f"'{key}' is {tuple(state[key].shape)} in the file "
-                f"and {tuple(value.shape)} in the architecture"
-            )
-        if key in state and value.is_floating_point() and not state[key].is_floating_point():
-            return f"'{key}' is {_dtype(state[key])} in the file, and weights are floats"
-    for key, value in own.items():
-        if key not in state:
-            return f"the file lacks '{key}' {tuple(value.shape)}"
-    for key, value in state.items():
-        if key not in own:
-            return f"the architecture has no '{key}' {tuple(value.shape)}"
+        theirs = state.get(key, value)
+        if theirs.shape != value.shape:
+            here = tuple(value.shape)
+            return f"'{key}' is {tuple(theirs.shape)} in the file and {here} in the architecture"
+        if value.is_floating_point() and not theirs.is_floating_point():
+            return f"'{key}' is {_dtype(theirs)} in the file, and weights are floats"
+    for has, lacks, words in (
+        (own, state, "the file lacks"),
+        (state, own, "the architecture has no"),
+    ):
+        for key, value in has.items():
+            if key not in lacks:
+                return f"{words} '{key}' {tuple(value.shape)}"
     return ""
 
 
 def as_stored(state: Mapping[str, Tensor], dtype: str, name: str) -> dict[str, Tensor]:
-    """Tensors on the CPU in float32; with "float16" matrices are rounded to that.
+    """Return tensors on the CPU in float32; with "float16" matrices are rounded to that.
 
     name: of the model. Raises CompoclipError for another dtype, when a value does not fit float16,
     and when one is not finite.
     """
     require_finite(state, name)
-    if dtype not in ("float32", "float16"):
-        raise CompoclipError(f"checkpoint dtype '{dtype}' is not float32 or float16")
+    known = dtype in ("float32", "float16")
+    require(known, "checkpoint dtype", f"'{dtype}' is not float32 or float16")
     stored = {}
     for name, value in state.items():
         value = value.detach().to("cpu")
@@ -263,7 +236,7 @@ def as_stored(state: Mapping[str, Tensor], dtype: str, name: str) -> dict[str, T
 
 
 def counts(plain: Mapping[str, Tensor], adapters: Mapping[str, Tensor]) -> dict[str, int]:
-    """Parameters by part (image, text, temperature, adapter, total).
+    """Return numbers of parameters by part (image, text, temperature, adapter, total).
 
     Running statistics of batch norms in a file are not parameters.
     """
@@ -276,12 +249,12 @@ def counts(plain: Mapping[str, Tensor], adapters: Mapping[str, Tensor]) -> dict[
 
 
 def dtypes(state: Mapping[str, Tensor]) -> dict[str, int]:
-    """Number of tensors by number format."""
+    """Return the number of tensors by number format."""
     return dict(Counter(map(_dtype, state.values())))
 
 
 def weights_hash(state: Mapping[str, Tensor]) -> str:
-    """blake2b over names, shapes and values of all tensors, in order of name.
+    """Return blake2b over names, shapes and values of all tensors, in order of name.
 
     Values are taken as float32 (integers as int64), so a float16 file and the float32 model loaded
     from it have one hash.
@@ -305,51 +278,23 @@ def weights_hash(state: Mapping[str, Tensor]) -> str:
 
 NEAR, FAR = 0.5, 0.9
 
-Verdict = Literal["same", "derived", "unclear", "unrelated"]
 
+def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str) -> dict[str, Any]:
+    """Return the distance of a state dict from another of its architecture.
 
-@dataclass(frozen=True)
-class Kinship:
-    """The distance between two sets of weights of one architecture.
+    A text tower at top level is compared with one below "text.", a shorter positional table with
+    the first rows of the longer.
 
-    image, text: the median over the matrices of that tower of |W - W0| / |W0|. compared: how many
-    matrices that is. changed: how many tensors of all differ in any value.
-    """
-
-    image: float
-    text: float
-    compared: int
-    changed: int
-
-    @property
-    def verdict(self) -> Verdict:
-        """ "same" when no value differs, "derived" when both towers are near, "unrelated" when
-        both are far, else "unclear"."""
-        if self.changed == 0:
-            return "same"
-        if max(self.image, self.text) < NEAR:
-            return "derived"
-        return "unrelated" if min(self.image, self.text) > FAR else "unclear"
-
-    def describe(self) -> str:
-        """ "image tower 0.012, text tower 0.034 from it"."""
-        return f"image tower {self.image:.3f}, text tower {self.text:.3f} from it"
-
-
-def named_like(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a state dict under the names of `own`: text tower at top level or below "text."."""
-    if "text.positional_embedding" in own and "text.positional_embedding" not in state:
-        return {(f"text.{k}" if f"text.{k}" in own else k): v for k, v in state.items()}
-    return dict(state)
-
-
-def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str) -> Kinship:
-    """Compare two state dicts of one architecture; a shorter positional table is compared with the
-    first rows of the longer.
+    Returns:
+        "image", "text": the median over the matrices of that tower of |W - W0| / |W0|; "distance":
+        both in words; "changed": how many tensors differ in any value; "verdict": "same" when none
+        does, "derived" when both towers are near, "unrelated" when both are far, else "unclear".
 
     Raises CompoclipError naming `source` when names or shapes differ otherwise, and when either
     tower has no matrix.
     """
+    if "text.positional_embedding" in base and "text.positional_embedding" not in state:
+        state = {(f"text.{k}" if f"text.{k}" in base else k): v for k, v in state.items()}
     distances: dict[Part, list[float]] = {"image": [], "text": [], "temperature": []}
     changed = 0
     for name, start in base.items():
@@ -357,12 +302,10 @@ def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str
         if name.endswith("positional_embedding") and value.ndim == start.ndim == 2:
             rows = min(len(value), len(start))
             value, start = value[:rows], start[:rows]
-        if name not in state or value.numel() != start.numel():
-            theirs = f"is {tuple(value.shape)}" if name in state else "is lacking"
-            raise CompoclipError(
-                f"{source}: '{name}' {theirs} and {tuple(start.shape)} in the base: another "
-                "architecture"
-            )
+        theirs = f"is {tuple(value.shape)}" if name in state else "is lacking"
+        same = name in state and value.numel() == start.numel()
+        what = f"'{name}' {theirs} and {tuple(start.shape)} in the base: another architecture"
+        require(same, source, what)
         if not start.is_floating_point():
             continue
         one, other = (x.detach().cpu().float().reshape(-1) for x in (value, start))
@@ -370,11 +313,15 @@ def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str
         norm = float(other.norm())
         if start.ndim >= 2 and norm > 0:
             distances[part_of(name)].append(float((one - other).norm()) / norm)
-    if not distances["image"] or not distances["text"]:
-        raise CompoclipError(f"{source}: has no weight matrices to compare with the base")
-    return Kinship(
-        image=median(distances["image"]),
-        text=median(distances["text"]),
-        compared=len(distances["image"]) + len(distances["text"]),
-        changed=changed,
-    )
+    both = distances["image"] and distances["text"]
+    require(both, source, "has no weight matrices to compare with the base")
+    image, text = median(distances["image"]), median(distances["text"])
+    verdict = "unrelated" if min(image, text) > FAR else "unclear"
+    verdict = "derived" if max(image, text) < NEAR else verdict
+    return {
+        "verdict": verdict if changed else "same",
+        "distance": f"image tower {image:.3f}, text tower {text:.3f} from it",
+        "image": image,
+        "text": text,
+        "changed": changed,
+    }

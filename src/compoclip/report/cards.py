@@ -54,6 +54,10 @@ def card(
 ) -> Card:
     """Make a card. records: model -> its row of the per-item table; right: model -> whether it is
     right."""
+
+    def cosine(scores: Sequence[float], place: int) -> str:
+        return f"{scores[place]:.3f}".replace("-", MINUS) if place < len(scores) else "–"
+
     row = records[base]
     wrong = next((record for model, record in records.items() if not right[model]), row)
     images, plain, columns = FORMS[row["form"]].shown(row, wrong)
@@ -75,16 +79,7 @@ def card(
         texts=texts,
         columns=tuple(heading for heading, _ in columns),
         lines=tuple(
-            (
-                model,
-                tuple(
-                    f"{each['scores'][place]:.3f}".replace("-", MINUS)
-                    if place < len(each["scores"])
-                    else "–"
-                    for _, place in columns
-                ),
-                right[model],
-            )
+            (model, tuple(cosine(each["scores"], place) for _, place in columns), right[model])
             for model, each in records.items()
         ),
         won=tuple(m for m in records if right[m] and not right[base]),
@@ -111,15 +106,8 @@ _MOST = 8  # cards a skill
 
 @dataclass(frozen=True)
 class CommonItems:
-    """The items of a part that all models have.
-
-    Args:
-        part: The sub-task.
-        items: Ids.
-        tables: Model -> the benchmark's table of items.
-        rows: Model -> row of each item in its table.
-        right: Model -> whether it gets each item right.
-    """
+    """The ids of the items of a part that all models have. tables: model -> the benchmark's table
+    of items. rows: model -> row of each item in it. right: model -> whether it gets each right."""
 
     part: ScorePart
     items: tuple[str, ...]
@@ -180,13 +168,9 @@ def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
         found[benchmark] = {}
         for subtask, items in common.items():
             rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
-            found[benchmark][subtask] = CommonItems(
-                ScorePart(benchmark, subtask),
-                tuple(items),
-                tables,
-                rows,
-                {m: rights[m][rows[m]] for m in tables},
-            )
+            right = {m: rights[m][rows[m]] for m in tables}
+            part = ScorePart(benchmark, subtask)
+            found[benchmark][subtask] = CommonItems(part, tuple(items), tables, rows, right)
     return found
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -175,15 +176,12 @@ def word_diff(text: str, other: str) -> tuple[tuple[Piece, ...], tuple[Piece, ..
 
     The runs of a text joined give the text. Blanks between two changed words are changed too.
     """
-    spans = [[m.span() for m in _PIECE.finditer(each)] for each in (text, other)]
-    words = [[t[a:b].lower() for a, b in own] for t, own in zip((text, other), spans)]
-    matcher = SequenceMatcher(None, words[0], words[1], autojunk=False)
-    changed = [[True] * len(each) for each in words]
-    for block in matcher.get_matching_blocks():
-        for side, start in ((0, block.a), (1, block.b)):
-            changed[side][start : start + block.size] = [False] * block.size
-    first, second = (_pieces(t, s, c) for t, s, c in zip((text, other), spans, changed))
-    return first, second
+    one, two = ([m.span() for m in _PIECE.finditer(each)] for each in (text, other))
+    words, others = [text[a:b].lower() for a, b in one], [other[a:b].lower() for a, b in two]
+    changed = [True] * len(one), [True] * len(two)
+    for a, b, size in SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks():
+        changed[0][a : a + size] = changed[1][b : b + size] = [False] * size
+    return _pieces(text, one, changed[0]), _pieces(other, two, changed[1])
 
 
 def _pieces(text: str, spans: list[tuple[int, int]], changed: list[bool]) -> tuple[Piece, ...]:
@@ -193,13 +191,8 @@ def _pieces(text: str, spans: list[tuple[int, int]], changed: list[bool]) -> tup
             joined = number + 1 < len(spans) and changed[number + 1]
             stop = spans[number + 1][0] if joined else end
             marks[start:stop] = [True] * (stop - start)
-    pieces: list[Piece] = []
-    for character, mark in zip(text, marks):
-        if pieces and pieces[-1].changed == mark:
-            pieces[-1] = Piece(pieces[-1].text + character, mark)
-        else:
-            pieces.append(Piece(character, mark))
-    return tuple(pieces)
+    runs = groupby(zip(text, marks), key=lambda each: each[1])
+    return tuple(Piece("".join(character for character, _ in run), mark) for mark, run in runs)
 
 
 def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:
@@ -208,14 +201,11 @@ def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:
     marks = [piece.changed for piece in pieces for _ in piece.text]
     words = list(re.finditer(r"\S+", text))
     changed = [any(marks[word.start() : word.end()]) for word in words]
-    runs: list[list[int]] = []
-    for place, is_changed in enumerate(changed):
-        if is_changed and place and changed[place - 1]:
-            runs[-1].append(place)
-        elif is_changed:
-            runs.append([place])
+    runs = [
+        tuple(run) for marked, run in groupby(range(len(words)), lambda k: changed[k]) if marked
+    ]
     return [
-        (text[words[run[0]].start() : words[run[-1]].end()], tuple(run))
+        (text[words[run[0]].start() : words[run[-1]].end()], run)
         for run in runs
         if len(run) <= _WORDS
     ]

@@ -6,10 +6,9 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -40,13 +39,14 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)
 _LIGHT = ("#5f6670", "#0072b2", "#c44e00", "#00805c", "#a8518a", "#8a6d00", "#2b86b8", "#7a3b00")
 _DARK = ("#a7b0bc", "#56b4e9", "#ff9a57", "#35c79b", "#e39bc9", "#e6c229", "#9fd4f2", "#d9a37a")
 _NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}  # equal bytes every time
+WIDTH, HEIGHT = 340, 310
+_LETTER, _LINE = 7.0, 15.0  # mean width of a letter and height of a line of labels, in pixels
+_FAR = 30.0  # points below the curves; chance lower than that would flatten them
 
 
-@dataclass(frozen=True)
-class Theme:
+class Theme(NamedTuple):
     """Colours of a plot. models: by position, the base first."""
 
-    name: str
     ink: str
     soft: str
     grid: str
@@ -55,17 +55,21 @@ class Theme:
     models: tuple[str, ...]
 
     def model(self, position: int) -> str:
-        """Colour of the model at this position."""
+        """Return the colour of the model at this position."""
         return self.models[position % len(self.models)]
 
+    def line(self, position: int) -> dict[str, Any]:
+        """Return colour, marker and dashes of the line of the model at this position."""
+        marker, dashes = MARKERS[position % len(MARKERS)], DASHES[position % len(DASHES)]
+        return {"color": self.model(position), "marker": marker, "linestyle": dashes}
 
-LIGHT = Theme("light", "#1c2430", "#5f6670", "#dfe3e8", "#0072b2", "#c44e00", _LIGHT)
-DARK = Theme("dark", "#e8ebf0", "#a7b0bc", "#3a424d", "#56b4e9", "#ff9a57", _DARK)
+
+LIGHT = Theme("#1c2430", "#5f6670", "#dfe3e8", "#0072b2", "#c44e00", _LIGHT)
+DARK = Theme("#e8ebf0", "#a7b0bc", "#3a424d", "#56b4e9", "#ff9a57", _DARK)
 
 
-@dataclass(frozen=True)
-class Plot:
-    """A plot as two data URIs, light and dark, with its size in CSS pixels and what it shows in
+class Plot(NamedTuple):
+    """A plot as two data URIs, light and dark, with its size in CSS pixels, and what it shows in
     words (`alt`). title: shown above it."""
 
     title: str
@@ -90,8 +94,7 @@ def plot(title: str, alt: str, size: tuple[int, int], draw: Callable[[Axes, Them
             figure.savefig(buffer, format="svg", metadata=_NOTHING)
         data = base64.b64encode(buffer.getvalue()).decode("ascii")
         uris.append(f"data:image/svg+xml;base64,{data}")
-    light, dark = uris
-    return Plot(title, alt, light, dark, *size)
+    return Plot(title, alt, uris[0], uris[1], *size)
 
 
 Panel = tuple[str, Callable[[Axes, Theme], None]]
@@ -99,7 +102,8 @@ Panel = tuple[str, Callable[[Axes, Theme], None]]
 
 
 def write_figure(stem: Path, panels: Sequence[Panel], size: tuple[int, int]) -> tuple[Path, Path]:
-    """Panels in rows of three, on white, as STEM.png and STEM.svg; `size` of each in CSS pixels.
+    """Write panels in rows of three, on white, as STEM.png and STEM.svg; `size` of each in CSS
+    pixels.
 
     Returns both paths. Raises CompoclipError when they cannot be written.
     """
@@ -121,29 +125,23 @@ def write_figure(stem: Path, panels: Sequence[Panel], size: tuple[int, int]) -> 
 
 
 def _style(theme: Theme) -> dict[Any, object]:
+    spines = ("axes.spines.top", "axes.spines.right", "axes.formatter.useoffset", "legend.frameon")
+    inks = ("axes.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor")
     return {
+        **dict.fromkeys(spines, False),
+        **dict.fromkeys(inks, theme.ink),
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), theme.soft),
         "text.parse_math": False,  # a "$" in a name is a "$"
         "svg.fonttype": "none",  # text stays text: small files, and the reader's own font
         "svg.hashsalt": "compoclip",  # ids, and so bytes, are the same every time
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans", "Verdana", "Segoe UI", "Helvetica", "Arial"],
         "font.size": 11,
-        "axes.edgecolor": theme.soft,
-        "axes.labelcolor": theme.ink,
         "axes.linewidth": 0.8,
         "axes.axisbelow": True,
         "axes.grid": True,
-        "axes.formatter.useoffset": False,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
         "grid.color": theme.grid,
         "grid.linewidth": 0.7,
-        "text.color": theme.ink,
-        "xtick.color": theme.soft,
-        "ytick.color": theme.soft,
-        "xtick.labelcolor": theme.ink,
-        "ytick.labelcolor": theme.ink,
-        "legend.frameon": False,
     }
 
 
@@ -156,7 +154,7 @@ def place_labels(
     frame: tuple[float, float],
     taken: Sequence[Box] = (),
 ) -> list[tuple[float, float]]:
-    """Lower left corners of labels next to their points, with as little overlap as possible.
+    """Return lower left corners of labels next to their points, with as little overlap as possible.
 
     points, sizes, frame, taken: in pixels, the frame from (0, 0); taken: boxes (left, bottom,
     right, top) to keep free. Greedy: each label takes the best of places around its point, by its
@@ -171,9 +169,8 @@ def place_labels(
             max(0.0, min(right, r) - max(left, a)) * max(0.0, min(top, t) - max(bottom, b))
             for a, b, r, t in boxes
         )
-        out = max(0.0, -left) + max(0.0, -bottom)
-        out += max(0.0, right - frame[0]) + max(0.0, top - frame[1])
-        return overlap + 100.0 * out
+        out = (-left, -bottom, right - frame[0], top - frame[1])
+        return overlap + 100.0 * sum(max(0.0, each) for each in out)
 
     for (x, y), (w, h) in zip(points, sizes):
         places = [
@@ -194,16 +191,12 @@ def place_labels(
 
 # --- One score against another: models with their intervals, and a front. ---
 
-WIDTH, HEIGHT = 340, 310
-_LETTER = 7.0  # mean width of a letter at the label size, in pixels
-
-
 Ranged = Score | Estimate | MeasuredCell
 """A value with its 95 % interval, None for none, in [0, 1]."""
 
 
 def ends(each: Ranged) -> tuple[float, float]:
-    """The ends of its interval; the value itself without one."""
+    """Return the ends of its interval; the value itself without one."""
     if each.low is None or each.high is None:
         return each.value, each.value
     return each.low, each.high
@@ -218,8 +211,7 @@ def error_bar(each: Ranged) -> list[list[float]]:
     return [[100 * max(0.0, each.value - low)], [100 * max(0.0, high - each.value)]]
 
 
-@dataclass(frozen=True)
-class Dot:
+class Dot(NamedTuple):
     """A model: its place among the models, both scores, and a line below its name."""
 
     name: str
@@ -256,74 +248,47 @@ def scatter(
 
     labels: of the axes. diagonal: draw where both are equal, on axes that both show it. front:
     draw the Pareto front. published: points of other models, in grey."""
-    others = list((published or {}).values())
-    points = [(d.x.value, d.y.value) for d in dots]
-    best = on_front(points) if front else []
-    across = [v for d in dots for v in ends(d.x)] + [x for x, _ in others]
-    up = [v for d in dots for v in ends(d.y)] + [y for _, y in others]
+    others = [(100 * x, 100 * y) for x, y in (published or {}).values()]
+    places = [(100 * d.x.value, 100 * d.y.value) for d in dots]
+    best = on_front(places) if front else []
+    across = [100 * end for d in dots for end in ends(d.x)] + [x for x, _ in others]
+    up = [100 * end for d in dots for end in ends(d.y)] + [y for _, y in others]
     limits = [_limits(across + up)] * 2 if diagonal else [_limits(across), _limits(up)]
     frame = (WIDTH - 66.0, HEIGHT - 54.0)
     scale = [frame[k] / (limits[k][1] - limits[k][0]) for k in (0, 1)]
 
     def pixel(x: float, y: float) -> tuple[float, float]:
-        return (100 * x - limits[0][0]) * scale[0], (100 * y - limits[1][0]) * scale[1]
+        return (x - limits[0][0]) * scale[0], (y - limits[1][0]) * scale[1]
 
-    texts = [short(d.name) + (f"\n{d.note}" if d.note else "") for d in dots]
     taken: list[Box] = []  # labels should cover no interval and no diagonal
-    for dot in dots:
-        (a, b), (c, d) = (pixel(x, y) for x, y in zip(ends(dot.x), ends(dot.y)))
-        cx, cy = pixel(dot.x.value, dot.y.value)
+    for dot, place in zip(dots, places):
+        (a, b), (c, d) = (pixel(100 * x, 100 * y) for x, y in zip(ends(dot.x), ends(dot.y)))
+        cx, cy = pixel(*place)
         taken += [(a, cy - 2, c, cy + 2), (cx - 2, b, cx + 2, d)]
     marks = [pixel(*each) for each in others]
-    marks += [pixel(v / 100, v / 100) for v in range(101)] if diagonal else []
+    marks += [pixel(v, v) for v in range(101)] if diagonal else []
     taken += [(x - 2, y - 2, x + 2, y + 2) for x, y in marks]
-    extents = []
-    for text in texts:
-        rows = text.split("\n")
-        extents.append((_LETTER * max(map(len, rows)), 15.0 * len(rows)))
-    corners = place_labels([pixel(*point) for point in points], extents, frame, taken)
+    texts = [short(d.name) + (f"\n{d.note}" if d.note else "") for d in dots]
+    rows = [text.split("\n") for text in texts]
+    extents = [(_LETTER * max(map(len, each)), _LINE * len(each)) for each in rows]
+    corners = place_labels([pixel(*place) for place in places], extents, frame, taken)
 
     def draw(axes: Axes, theme: Theme) -> None:
         for x, y in others:
-            axes.scatter(100 * x, 100 * y, s=16, color=theme.soft, alpha=0.55, linewidths=0)
+            axes.scatter(x, y, s=16, color=theme.soft, alpha=0.55, linewidths=0)
         if len(best) > 1:
-            axes.plot(
-                *zip(*((100 * x, 100 * y) for x, y in (points[k] for k in best))),
-                drawstyle="steps-pre",
-                color=theme.soft,
-                linewidth=1.1,
-                linestyle=(0, (1, 2)),
-                zorder=1,
-            )
+            style: dict[str, Any] = {"color": theme.soft, "linewidth": 1.1}
+            across, up = zip(*(places[k] for k in best))
+            axes.step(across, up, zorder=1, linestyle=(0, (1, 2)), **style)
         if diagonal:
             axes.plot([0, 100], [0, 100], color=theme.soft, linewidth=1, linestyle=(0, (4, 3)))
-        for dot in dots:
-            axes.errorbar(
-                100 * dot.x.value,
-                100 * dot.y.value,
-                xerr=error_bar(dot.x),
-                yerr=error_bar(dot.y),
-                fmt=MARKERS[dot.place % len(MARKERS)],
-                color=theme.model(dot.place),
-                markersize=8,
-                elinewidth=1.1,
-                capsize=0,
-                zorder=3,
-            )
-        axes.set_xlim(*limits[0])
-        axes.set_ylim(*limits[1])
-        axes.set_xlabel(labels[0])
-        axes.set_ylabel(labels[1])
-        for text, dot, corner in zip(texts, dots, corners):
-            axes.text(
-                corner[0] / scale[0] + limits[0][0],
-                corner[1] / scale[1] + limits[1][0],
-                text,
-                color=theme.model(dot.place),
-                linespacing=1.15,
-                va="bottom",
-                zorder=4,
-            )
+        for text, dot, place, (a, b) in zip(texts, dots, places, corners):
+            look = {**theme.line(dot.place), "linestyle": "none", "markersize": 8, "zorder": 3}
+            axes.errorbar(*place, error_bar(dot.y), error_bar(dot.x), elinewidth=1.1, **look)
+            corner = a / scale[0] + limits[0][0], b / scale[1] + limits[1][0]
+            colour = look["color"]
+            axes.text(*corner, text, color=colour, linespacing=1.15, va="bottom", zorder=4)
+        axes.set(xlim=limits[0], ylim=limits[1], xlabel=labels[0], ylabel=labels[1])
 
     said = [
         f"{d.name}: {percent(d.x.value)} across, {percent(d.y.value)} up"
@@ -339,12 +304,12 @@ def scatter(
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """Axis limits in percent around values, with room for labels and a span of 8 at least.
+    """Return axis limits around percentages, with room for labels and a span of 8 at least.
 
     They end a little beyond 0 and 100, so that a mark there is whole and no tick lies outside.
     """
     span, first, last = 8.0, -0.9, 100.9
-    low, high = 100 * min(values), 100 * max(values)
+    low, high = min(values), max(values)
     room = max(0.2 * (high - low), (span - (high - low)) / 2, 0.5)
     return max(min(low - room, last - span), first), min(max(high + room, first + span), last)
 
@@ -360,21 +325,15 @@ def changes(study: Study) -> dict[str, Plot]:
 
     def draw(axes: Axes, theme: Theme, rows: Sequence[Difference]) -> None:
         axes.axvline(0, color=theme.soft, linewidth=1)
+        ways = {BETTER: (theme.better, "^"), WORSE: (theme.worse, "v")}
         for y, d in enumerate(reversed(rows)):
-            way = direction(d)
-            colour = {BETTER: theme.better, WORSE: theme.worse}.get(way, theme.soft)
+            colour, marker = ways.get(direction(d), (theme.soft, "o"))
+            face = "none" if marker == "o" else colour
             axes.plot([100 * v for v in spans[id(d)]], [y, y], color=colour, linewidth=2)
-            axes.plot(
-                100 * d.difference,
-                y,
-                marker={BETTER: "^", WORSE: "v"}.get(way, "o"),
-                markersize=7,
-                color=colour,
-                markerfacecolor=colour if way in (BETTER, WORSE) else "none",
-            )
+            style: dict[str, Any] = {"color": colour, "marker": marker, "markerfacecolor": face}
+            axes.plot(100 * d.difference, y, markersize=7, **style)
         axes.set_yticks(range(len(rows)), [short(d.name) for d in reversed(rows)])
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.set_xlim(-reach, reach)
+        axes.set(ylim=(-0.6, len(rows) - 0.4), xlim=(-reach, reach))
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"change against {short(study.base)}, points")
@@ -387,17 +346,15 @@ def changes(study: Study) -> dict[str, Plot]:
             f"{d.name} {points(d.difference)} ({signed_interval(d.low, d.high)}, {direction(d)})"
             for d in rows
         )
-        alt = (
-            f"Change of every skill, {model} against {study.base}, in points with 95 % "
-            f"intervals: {said}"
-        )
+        alt = f"Change of every skill, {model} against {study.base}, in points with 95 % intervals"
         size = (WIDTH, 58 + 19 * len(rows))
-        plots[model] = plot("", alt, size, partial(draw, rows=rows))
+        plots[model] = plot("", f"{alt}: {said}", size, partial(draw, rows=rows))
     return plots
 
 
 def invariance(study: Study) -> list[Plot]:
     """Plot accuracy without and with the paraphrase, for each benchmark with hard positives."""
+    labels = ("negative below the caption, %", "negative below the paraphrase too, %")
     plots = []
     for name, table in study.triples.items():
         dots = []
@@ -405,15 +362,8 @@ def invariance(study: Study) -> list[Plot]:
             scores = table.scores[model]
             brittle = f"brittle {percent(scores[BRITTLENESS].value)}"
             dots.append(Dot(model, place, scores[SENSITIVITY], scores[INVARIANCE], brittle))
-        plots.append(
-            scatter(
-                dots,
-                ("negative below the caption, %", "negative below the paraphrase too, %"),
-                title=name,
-                about=f"Sensitivity against invariance on {name}",
-                diagonal=True,
-            )
-        )
+        about = f"Sensitivity against invariance on {name}"
+        plots.append(scatter(dots, labels, title=name, about=about, diagonal=True))
     return plots
 
 
@@ -422,24 +372,15 @@ def tradeoff(study: Study) -> list[Plot]:
     groups, scores = study.profile.groups, study.profile.scores
     found = []
     for name, label in ((RECOGNITION, "zero-shot accuracy"), (RETRIEVAL, "retrieval R@1")):
-        if COMPOSITION in groups and name in groups:
+        if {COMPOSITION, name} <= groups.keys():
             dots = [
                 Dot(model, place, scores[model][COMPOSITION], scores[model][name])
                 for place, model in enumerate(study.models)
             ]
-            found.append(
-                scatter(
-                    dots,
-                    ("compositionality, %", f"{label}, %"),
-                    title=f"Compositionality and {label}",
-                    about=f"{name} against compositionality",
-                    front=True,
-                )
-            )
+            title, about = f"Compositionality and {label}", f"{name} against compositionality"
+            axes = ("compositionality, %", f"{label}, %")
+            found.append(scatter(dots, axes, title=title, about=about, front=True))
     return found
-
-
-_FAR = 30.0  # points below the curves; chance lower than that would flatten them
 
 
 def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
@@ -456,23 +397,15 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
 
     def draw(axes: Axes, theme: Theme, curves: Mapping[str, LogCurve]) -> None:
         for name, curve in curves.items():
-            place = places[name]
-            colour = theme.model(place)
+            look = theme.line(places[name])
             if curve.interval is None:
-                axes.plot(curve.steps, curve.values, color=colour, linewidth=0.8, alpha=0.3)
+                axes.plot(curve.steps, curve.values, color=look["color"], linewidth=0.8, alpha=0.3)
+                look |= {} if len(curve.steps) == 1 else {"marker": ""}
             else:
-                axes.fill_between(curve.steps, *curve.interval, color=colour, alpha=0.15, lw=0)
-            marked = curve.interval or len(curve.steps) == 1
-            axes.plot(
-                curve.steps,
-                curve.smooth,
-                color=colour,
-                linewidth=1.8,
-                linestyle=DASHES[place % len(DASHES)],
-                marker=MARKERS[place % len(MARKERS)] if marked else "",
-                markersize=5,
-                label=short(name),
-            )
+                low, high = curve.interval
+                axes.fill_between(curve.steps, low, high, color=look["color"], alpha=0.15, lw=0)
+            look |= {"linewidth": 1.8, "markersize": 5, "label": short(name)}
+            axes.plot(curve.steps, curve.smooth, **look)
         chance = next(iter(curves.values())).chance
         if chance is not None and chance > axes.get_ylim()[0] - _FAR:
             axes.axhline(chance, color=theme.soft, linewidth=1, linestyle=(0, (1, 3)))
@@ -487,9 +420,8 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
     for quantity in quantities:
         curves = {run.name: run.curves[quantity] for run in runs if quantity in run.curves}
         said = "; ".join(
-            f"{name} from {curve.smooth[0]:.4g} to {curve.smooth[-1]:.4g} "
-            f"in {curve.steps[-1]} steps"
-            for name, curve in curves.items()
+            f"{name} from {each.smooth[0]:.4g} to {each.smooth[-1]:.4g} in {each.steps[-1]} steps"
+            for name, each in curves.items()
         )
         chance = next(iter(curves.values())).chance
         if chance is not None:

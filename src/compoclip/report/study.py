@@ -94,7 +94,7 @@ def read_study(
     Args:
         paths: folders of results.
         base: name of the base model; None takes the one that others were trained from, else the
-            first.
+        first.
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
         bounds: folders of results of reference models (random weights, texts alone, an oracle).

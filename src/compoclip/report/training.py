@@ -18,15 +18,9 @@ POINTS = 300
 
 @dataclass(frozen=True)
 class LogCurve:
-    """A quantity of a training run by step.
-
-    Args:
-        steps: Steps with a value.
-        values: At most POINTS values; of a benchmark measured while training all, in percent.
-        smooth: Running means over a twentieth of the run; of a benchmark the values themselves.
-        interval: Lower and upper ends of the 95 % intervals of a benchmark.
-        chance: Score of guessing on a benchmark.
-    """
+    """A quantity of a training run by step: at most POINTS values, and running means over a
+    twentieth of the run (`smooth`). Of a benchmark measured while training, all values in percent,
+    unsmoothed; interval: lower and upper ends of the 95 % intervals; chance: score of guessing."""
 
     steps: tuple[int, ...]
     values: tuple[float, ...]
@@ -94,10 +88,9 @@ def _measured(records: Sequence[Mapping[str, Any]]) -> dict[str, LogCurve]:
         for name, score in scores.items() if isinstance(scores, dict) else ():
             if isinstance(score, dict) and _number(value := score.get("value")):
                 # A single photo has no interval: it is drawn as a point.
-                told: list[Any] = [value]
-                told += (score[k] if _number(score.get(k)) else value for k in ("low", "high"))
-                told.append(score["chance"] if _number(score.get("chance")) else math.nan)
-                place = (record["step"], *(100 * each for each in told))
+                usual: dict[str, Any] = {"low": value, "high": value, "chance": math.nan}
+                more = (score[k] if _number(score.get(k)) else v for k, v in usual.items())
+                place = (record["step"], *(100 * each for each in (value, *more)))
                 points.setdefault(name, []).append(place)
     curves = {}
     for name, found in points.items():

@@ -13,7 +13,7 @@ from compoclip.analysis.interpolation import KEPT, Point, Rule, Sweep
 from compoclip.analysis.trees import BEST, GREEDY, HIGHEST, LEFT, RANDOM, RIGHT, TreeScores
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.statistics import Estimate
-from compoclip.report.plotting import DASHES, MARKERS, Theme, ends, error_bar, write_figure
+from compoclip.report.plotting import Theme, ends, error_bar, write_figure
 from compoclip.report.wording import short
 
 _SIZE = (430, 360)
@@ -40,67 +40,33 @@ def trajectory_plot(
     """
 
     def draw(axes: Axes, theme: Theme, axis: str) -> None:
-        tuned = next(iter(measured.lines.values()))[-1]
-        for k, (scope, line) in enumerate(measured.lines.items(), 1):
-            across, up = zip(*(_place(point, axis) for point in line))
-            axes.plot(
-                across,
-                up,
-                color=theme.model(k),
-                linestyle=DASHES[(k - 1) % len(DASHES)],
-                marker=MARKERS[k % len(MARKERS)],
-                markersize=4,
-                linewidth=1.3,
-                label=_SCOPES[scope],
-                zorder=2,
-            )
+        def place(point: Point) -> tuple[float, float]:
+            return 100 * point.scores[axis].value, 100 * point.scores[COMPOSITION].value
+
+        for k, (scope, line) in enumerate(measured.lines.items()):
+            across, up = zip(*map(place, line))
+            look = {**theme.line(k + 1), "linestyle": theme.line(k)["linestyle"]}
+            look |= {"markersize": 4, "linewidth": 1.3, "zorder": 2, "label": _SCOPES[scope]}
+            axes.plot(across, up, **look)
             for point in line[:-1]:
-                if f"{point.mix.alpha:g}" in _TOLD:
-                    axes.annotate(
-                        f"{point.mix.alpha:g}",
-                        _place(point, axis),
-                        textcoords="offset points",
-                        xytext=_BESIDE[(k - 1) % len(_BESIDE)],
-                        fontsize=9,
-                        color=theme.model(k),
-                    )
+                if (share := f"{point.mix.alpha:g}") in _TOLD:
+                    style = {"fontsize": 9, "color": look["color"], "textcoords": "offset points"}
+                    axes.annotate(share, place(point), xytext=_BESIDE[k % len(_BESIDE)], **style)
+        tuned = next(iter(measured.lines.values()))[-1]
         for point, name, marker in ((measured.base, "base", "o"), (tuned, "tuned", "D")):
-            x, y = point.scores[axis], point.scores[COMPOSITION]
-            axes.errorbar(
-                100 * x.value,
-                100 * y.value,
-                xerr=error_bar(x),
-                yerr=error_bar(y),
-                fmt=marker,
-                color=theme.ink,
-                ecolor=theme.soft,
-                elinewidth=0.9,
-                markersize=8,
-                label=f"{name}, 95 % interval",
-                zorder=3,
-            )
+            x, y = error_bar(point.scores[axis]), error_bar(point.scores[COMPOSITION])
+            style = {"fmt": marker, "color": theme.ink, "ecolor": theme.soft, "elinewidth": 0.9}
+            style |= {"markersize": 8, "label": f"{name}, 95 % interval", "zorder": 3}
+            axes.errorbar(*place(point), y, x, **style)
         if rule is not None and chosen is not None:
-            axes.plot(
-                *_place(chosen, axis),
-                marker="o",
-                markersize=14,
-                markerfacecolor="none",
-                markeredgecolor=theme.worse,
-                markeredgewidth=1.6,
-                linestyle="",
-                label=f"picked: {chosen.mix.name}",
-                zorder=4,
-            )
+            style = {"marker": "o", "markersize": 14, "markerfacecolor": "none", "linestyle": ""}
+            style |= {"markeredgecolor": theme.worse, "markeredgewidth": 1.6, "zorder": 4}
+            axes.plot(*place(chosen), label=f"picked: {chosen.mix.name}", **style)
             if axis == KEPT[rule.keep]:
-                axes.axvline(
-                    100 * measured.base.scores[axis].value - rule.max_loss,
-                    color=theme.worse,
-                    linewidth=1,
-                    linestyle=(0, (4, 3)),
-                    label=f"base - {rule.max_loss:g}",
-                )
-        axes.set_xlabel(f"{axis}, %")
-        axes.set_ylabel(f"{COMPOSITION}, %")
+                least = 100 * measured.base.scores[axis].value - rule.max_loss
+                style = {"color": theme.worse, "linewidth": 1, "linestyle": (0, (4, 3))}
+                axes.axvline(least, label=f"base - {rule.max_loss:g}", **style)
+        axes.set(xlabel=f"{axis}, %", ylabel=f"{COMPOSITION}, %")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, handlelength=2.4)
 
     panels = [
@@ -109,10 +75,6 @@ def trajectory_plot(
         if {axis, COMPOSITION} <= set(measured.axes)
     ]
     return write_figure(stem, panels, _SIZE) if panels else ()
-
-
-def _place(point: Point, axis: str) -> tuple[float, float]:
-    return 100 * point.scores[axis].value, 100 * point.scores[COMPOSITION].value
 
 
 # --- Tree scores by layer: models against each other, and each against trees that know nothing. ---
@@ -143,19 +105,11 @@ def tree_plot(stem: Path, scores: Sequence[TreeScores], means: Sequence[Means]) 
 
     def draw(axes: Axes, theme: Theme, lines: Sequence[tuple[int, TreeScores, str, Curve]]) -> None:
         for k, each, name, curve in lines:
-            shown = curve[: len(each.thresholds)]
-            colour = theme.model(k)
-            axes.plot(
-                each.thresholds,
-                [e.value for e in shown],
-                color=colour,
-                label=name,
-                marker=MARKERS[k % len(MARKERS)],
-                linestyle=DASHES[k % len(DASHES)],
-                markersize=5,
-            )
+            shown, look = curve[: len(each.thresholds)], theme.line(k)
+            values = [e.value for e in shown]
+            axes.plot(each.thresholds, values, label=name, markersize=5, **look)
             low, high = zip(*map(ends, shown))
-            axes.fill_between(each.thresholds, low, high, color=colour, alpha=0.15, lw=0)
+            axes.fill_between(each.thresholds, low, high, color=look["color"], alpha=0.15, lw=0)
         axes.axhline(0, color=theme.soft, linewidth=1)
         axes.set_xlabel("threshold layer h: from it on a span sees itself only")
         axes.set_ylabel("tree score (0: blind splits)")

@@ -89,7 +89,7 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
         study: the results.
         folder: where the files go.
 
-    Returns the paths written. Raises CompoclipError when a file cannot be written.
+    Returns the paths written.
     """
     headlines = {
         m: {b: study.results[m][b].headline_score for b in study.common} for m in study.models
@@ -157,24 +157,25 @@ def coverage(study: Study) -> dict[str, tuple[str, ...]]:
     for name in study.benchmarks:
         measured = list(study.measured(name).values())
         every = [max(each.aggregates.values(), key=lambda s: s.expected) for each in measured]
-        found[name] = (
-            _same([s.items(",") for s in every]),
-            _same([f"{100 * s.n / max(1, s.expected):.0f} %" for s in every]),
-            _same([count(each.missing_count) for each in measured]),
-            _left_out(measured[0]) or "0",
-            _same([count(each.truncated_texts) for each in measured]),
-            _same([count(s.ties) for s in every]),
+        cells = [
+            (
+                score.items(","),
+                f"{100 * score.n / max(1, score.expected):.0f} %",
+                count(each.missing_count),
+                _left_out(measured[0]) or "0",
+                count(each.truncated_texts),
+                count(score.ties),
+            )
+            for score, each in zip(every, measured)
+        ]
+        found[name] = tuple(
+            each[0] if len({*each}) == 1 else " / ".join(each) for each in zip(*cells)
         )
     return found
 
 
 def _left_out(results: Results) -> str:
     return ", ".join(f"{count(n)} × {why}" for why, n in results.left_out.items() if n)
-
-
-def _same(texts: Sequence[str]) -> str:
-    """One text where all are alike, else all of them."""
-    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
 
 
 # --- Where every number comes from: models, data, versions. ---
@@ -208,40 +209,34 @@ def provenance(study: Study, runs: Sequence[Run]) -> list[Sheet]:
     by_weights = {i.get("weights"): m for m, i in identities.items() if i.get("weights")}
     models = []
     for key, label in _FIELDS.items():
-        if not any(key in identity for identity in identities.values()):
-            continue
-        cells = [_text(identity.get(key)) for identity in identities.values()]
+        values = [identity.get(key) for identity in identities.values()]
+        cells = [_text(value) for value in values]
         if key == "base":
-            parents = [by_weights.get(identity.get("base")) for identity in identities.values()]
+            parents = map(by_weights.get, values)
             cells = [f"{c} = {p}" if p else c for c, p in zip(cells, parents)]
-        models.append((label, *cells))
+        if any(key in identity for identity in identities.values()):
+            models.append((label, *cells))
     benchmarks = []
     for name in study.benchmarks:
         measured = list(study.measured(name).values())
-        one = measured[0]
-        ties = ", ".join(
-            f"{part}: {rule}" if part else rule for part, rule in one.tie_policy.items()
-        )
-        seconds = " / ".join(f"{each.seconds:.0f}" for each in measured)
-        hashed = one.data_hash or "–"
-        benchmarks.append(
-            (name, hashed, str(one.protocol), ties, _left_out(one) or "none", seconds)
-        )
+        one, seconds = measured[0], " / ".join(f"{each.seconds:.0f}" for each in measured)
+        ties = ", ".join(": ".join(filter(None, each)) for each in one.tie_policy.items())
+        facts = (one.data_hash or "–", str(one.protocol), ties, _left_out(one) or "none", seconds)
+        benchmarks.append((name, *facts))
     packages: dict[str, dict[str, None]] = {}
-    for model in study.models:
-        for each in study.results[model].values():
-            for package, version in each.versions.items():
-                packages.setdefault(package, {})[version] = None  # a set that keeps the order
+    for each in (results for m in study.models for results in study.results[m].values()):
+        for package, version in each.versions.items():
+            packages.setdefault(package, {})[version] = None  # a set that keeps the order
     head = ("benchmark", "annotations (hash)", "protocol", "ties", "rows left out", "seconds")
     versions = [(package, ", ".join(found)) for package, found in packages.items()]
+    facts_of_runs = [
+        (f"Training run {run.name}", ("setting", "value"), list(run.facts.items())) for run in runs
+    ]
     return [
         ("Model identities", ("", *study.models), models),
         ("Benchmarks (seconds: by model, in the order above)", head, benchmarks),
         ("Versions used when measuring", ("package", "version"), versions),
-        *(
-            (f"Training run {run.name}", ("setting", "value"), list(run.facts.items()))
-            for run in runs
-        ),
+        *facts_of_runs,
     ]
 
 
@@ -281,8 +276,7 @@ def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[plottin
     for name, (across, others) in _TRADEOFFS.items():
         table = published_table(name)
         places = {column.id: k for k, column in enumerate(table.columns)}
-        ours = published_rows(study, table)
-        plots = []
+        ours, plots = published_rows(study, table), []
         for x, y in ((places[across], places[up]) for up in others):
             dots = [
                 plotting.Dot(each.name, study.models.index(each.name), one, other)
@@ -294,14 +288,12 @@ def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[plottin
                 for row in table.rows
                 if (a := row.values[x]) is not None and (b := row.values[y]) is not None
             }
-            labels = tuple(f"{table.columns[k].label}, %" for k in (x, y))
-            title = f"{table.columns[y].label} and {table.columns[x].label}, {table.title}"
+            first, second = table.columns[x].label, table.columns[y].label
+            title = f"{second} and {first}, {table.title}"
+            labels = (f"{first}, %", f"{second}, %")
             if dots:
-                plots.append(
-                    plotting.scatter(
-                        dots, (labels[0], labels[1]), title=title, about=title, published=published
-                    )
-                )
+                made = plotting.scatter(dots, labels, title=title, about=title, published=published)
+                plots.append(made)
         if plots:
             found.append((table, plots))
     return found
@@ -372,19 +364,19 @@ def render(
     maps: Mapping[str, LoadedModel],
 ) -> str:
     """The page."""
-    environment = _environment()
-    functions = (
-        chance_flag, count, direction, interval, points, remarks, score_lines,
-        sizes, strength, tip, words_for,
-    )  # fmt: skip
-    environment.globals |= {each.__name__: each for each in functions}
-    environment.globals |= {
-        "published_header": header,
-        "published_lines": lines,
-        "published_notes": notes,
-        "BRITTLENESS": BRITTLENESS,
-        "POSITIVE_SCORE": POSITIVE_SCORE,
-    }
+    environment = Environment(
+        loader=PackageLoader("compoclip.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    functions = (chance_flag, count, direction, interval, points, remarks, score_lines, sizes)
+    known = {each.__name__: each for each in (*functions, strength, tip, words_for)}
+    published = {"header": header, "lines": lines, "notes": notes}
+    environment.globals |= {f"published_{name}": each for name, each in published.items()}
+    environment.globals |= known
+    environment.globals |= {"BRITTLENESS": BRITTLENESS, "POSITIVE_SCORE": POSITIVE_SCORE}
     environment.filters["percent"] = wording.percent
     environment.tests["tied"] = tied
     script = environment.get_template("page.js").render()
@@ -394,8 +386,8 @@ def render(
     first = before_after(study, items, album)  # in the order of the page: photos are embedded once
     by_skill = examples(study, items, album)
     places = study.profile.groups.get(COMPOSITION, ())
-    tables = [published_table(name) for name in table_names()]
-    published = [(table, published_rows(study, table)) for table in tables]
+    tables = map(published_table, table_names())
+    published_beside = [(table, published_rows(study, table)) for table in tables]
     return environment.get_template("report.html.j2").render(
         title=title,
         study=study,
@@ -422,17 +414,7 @@ def render(
         examples=by_skill,
         album=album,
         coverage=coverage(study),
-        published=[(table, measured) for table, measured in published if measured],
+        published=[(table, measured) for table, measured in published_beside if measured],
         provenance=provenance(study, runs),
         alone=[name for name in study.benchmarks if name not in study.common],
-    )
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("compoclip.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
     )

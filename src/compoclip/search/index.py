@@ -292,16 +292,14 @@ def _encoded(
 
 
 def duplicates(index: PhotoIndex, threshold: float = 0.98) -> list[tuple[str, ...]]:
-    """Group photos whose features are nearly equal.
+    """Return the names of each group of photos whose features are nearly equal, in order of the
+    index.
 
     Every pair is compared: seconds for 10,000 photos, hours for a million.
 
     Args:
         index: The photos.
         threshold: Least cosine of a pair; groups are what pairs connect.
-
-    Returns:
-        The names of each group of two or more, in the order of the index.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

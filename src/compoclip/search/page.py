@@ -28,15 +28,12 @@ def thumbnail(index: PhotoIndex, row: int, images: Path | None = None) -> str:
 
 
 def results_page(index: PhotoIndex, found: Sequence[Found], images: Path | None = None) -> str:
-    """Make the page of some answers.
+    """Return a page of some answers: HTML that needs no other file.
 
     Args:
         index: The photos.
         found: What `search` returned.
         images: The folder that the photos have moved to.
-
-    Returns:
-        HTML that needs no other file.
     """
     rows = {hit.row for each in found for hit in each.hits}
     small = {row: thumbnail(index, row, images) for row in rows}

@@ -30,14 +30,14 @@ _BATCH = 64
 def nearest(features: Matrix, queries: Matrix, top: int, block: int = 0) -> tuple[Rows, Matrix]:
     """Find the vectors with the highest dot products, exactly, block by block.
 
+    Return (Q, K) rows and their scores, K = min(top, N), the highest first; of equal ones the
+    first.
+
     Args:
         features: (N, D).
         queries: (Q, D), Q > 0.
         top: Number of results per query.
         block: Vectors at once; 0 chooses.
-
-    Returns:
-        (Q, K) rows and their scores, K = min(top, N), the highest first; of equal ones the first.
     """
     block = block or max(1024, min(_BLOCK, _SCORES // len(queries)))
     rows, scores = np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32)
@@ -70,17 +70,15 @@ _DANGLING = ("ADP", "AUX", "CCONJ", "PRON", "SCONJ", "PUNCT")  # "with" no hat, 
 
 
 def split_negation(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split a text into the wanted and the negated part.
+    """Split a text such as "a man without a hat or glasses on a bike" into the wanted and the
+    negated part, here "a man on a bike" and ("a hat", "glasses").
 
     "without", "no", "not" and the like deny the noun phrases behind them that "or", "and" and "of"
-    join, or else the words up to the end of the clause.
+    join, or else the words up to the end of the clause. A text that denies nothing, or asks for
+    nothing else, is returned as it is.
 
     Args:
-        text: E.g. "a man without a hat or glasses on a bike".
-
-    Returns:
-        E.g. "a man on a bike" and ("a hat", "glasses"). A text that denies nothing, or asks for
-        nothing else, is returned as it is.
+        text: The query.
     """
     denied: list[str] = []
     while split := _split_once(text):
@@ -125,7 +123,7 @@ def _split_once(text: str) -> tuple[str, list[str]] | None:
 
 @dataclass(frozen=True)
 class Hit:
-    """A found photo: its row and name in the index, and the scores that rank it."""
+    """A found photo: its row and name in the index, and the score that ranks it."""
 
     row: int
     photo: str
@@ -134,15 +132,11 @@ class Hit:
 
 @dataclass(frozen=True)
 class Found:
-    """The answer to one query.
+    """The answer to one query, a text or the path of an image.
 
-    Args:
-        query: The text, or the path of an image.
-        hits: Photos, the best first.
-        best: The highest cosine with the wanted part.
-        matches: Whether that is as high as usual where a photo matches; True without calibration.
-        asked: The wanted part: the query without its negations.
-        denied: What the query denies.
+    hits: photos, the best first. best: the highest cosine with the wanted part. matches: whether
+    that is as high as usual where a photo matches; True without calibration. asked: the wanted
+    part. denied: what the query denies.
     """
 
     query: str
@@ -234,8 +228,10 @@ def calibrate(
 ) -> PhotoIndex:
     """Find the score below which nothing matches, from captions the model was not trained on.
 
-    Search each caption with and without its photo in the index. The threshold
-    is a quantile of the best scores with the photo.
+    Search each caption with and without its photo in the index: the threshold is a quantile of the
+    best scores with the photo. The result's `about["calibration"]` has "threshold"; "captions",
+    their number; "missed" and "noticed", the shares with and without their photo that fall below;
+    "left_out", captions whose photo is not in the index.
 
     Args:
         index: The photos.
@@ -243,31 +239,20 @@ def calibrate(
         request: Captions of photos in the index; other photos are left out.
         quantile: Share of captions with their photo that are to fall below the threshold.
 
-    Returns:
-        The index with `about["calibration"]`: "threshold"; "captions", their number; "missed", the
-        share with their photo, and "noticed", the share without it, that fall below; "left_out",
-        captions whose photo is not in the index.
-
     Raises:
         CompoclipError: For data that cannot be read, or has no photo of the index.
     """
     source, root = request.open(), index.about["root"]
     paths = [os.path.abspath(Path(root, name)) if root else name for name in index.names]
     places = {path: row for row, path in enumerate(paths)}
-    texts: list[str] = []
-    own: list[int] = []
-    left_out = 0
-    for number in range(len(source)):
-        sample = source.bare(number)
+    pairs: list[tuple[str, int | None]] = []
+    for sample in map(source.bare, range(len(source))):
         name = os.path.abspath(sample.image) if isinstance(sample.image, Path) else sample.id
-        if name in places:
-            texts += sample.captions
-            own += [places[name]] * len(sample.captions)
-        else:
-            left_out += len(sample.captions)
-    require(texts, request.spec, "none of its photos is in the index; name others")
-    queries = encode_texts(encoder, texts)
-    rows, scores = nearest(index.features, queries, 2)
+        pairs += [(caption, places.get(name)) for caption in sample.captions]
+    found = [(caption, place) for caption, place in pairs if place is not None]
+    require(found, request.spec, "none of its photos is in the index; name others")
+    texts, own = zip(*found)
+    rows, scores = nearest(index.features, encode_texts(encoder, texts), 2)
     without = np.where(rows == np.array(own)[:, None], -np.inf, scores).max(axis=1)
     threshold = float(np.quantile(scores[:, 0], quantile))
     calibration = {
@@ -275,6 +260,6 @@ def calibrate(
         "captions": len(texts),
         "missed": float((scores[:, 0] < threshold).mean()),
         "noticed": float((without < threshold).mean()),
-        "left_out": left_out,
+        "left_out": len(pairs) - len(found),
     }
     return replace(index, about={**index.about, "calibration": calibration})

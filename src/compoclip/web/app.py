@@ -269,7 +269,7 @@ def _json_response(
 
 
 class Server:
-    """Serves a website; binds the address at once.
+    """Serves a website; binds the address at once. Raises UsageError when it cannot be used.
 
     Args:
         site: The website.
@@ -278,9 +278,6 @@ class Server:
 
     Attributes:
         url: Its address.
-
-    Raises:
-        UsageError: When the address cannot be used.
     """
 
     def __init__(self, site: Website, host: str, port: int) -> None:

@@ -116,10 +116,10 @@ class Service:
         """
         self._check(request, {"input", "model", "encoding_format", "dimensions", "user"})
         layout = request.get("encoding_format", "float")
-        refuse({f"encoding_format is one of {', '.join(_FORMATS)}": layout not in _FORMATS})
-        wanted = request.get("dimensions", self.dimensions)
+        known = f"encoding_format is one of {', '.join(_FORMATS)}"
         only = f"dimensions: this model has {self.dimensions}, and they are not cut"
-        refuse({only: wanted != self.dimensions})
+        odd = request.get("dimensions", self.dimensions) != self.dimensions
+        refuse({known: layout not in _FORMATS, only: odd})
         items = self._items(request, "input")
         rows, about = self._encoded(items)
         data = []
@@ -138,8 +138,8 @@ class Service:
         """
         self._check(request, {"images", "texts", "model", "user"})
         items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
-        if len(items) > self.most:
-            raise UsageError(f"images and texts are {len(items)}; at most {self.most} are allowed")
+        many = f"images and texts are {len(items)}; at most {self.most} are allowed"
+        refuse({many: len(items) > self.most})
         rows, about = self._encoded(items)
         images, texts = (
             np.stack([row for row, item in zip(rows, items) if item.is_image is kind])
@@ -156,8 +156,8 @@ class Service:
         """
         self._check(request, {"input", "model", "top", "user"})
         top = request.get("top", 10)
-        if type(top) is not int or not 1 <= top <= _MOST_FOUND:
-            raise UsageError(f"top is a number of photos from 1 to {_MOST_FOUND}")
+        wrong = f"top is a number of photos from 1 to {_MOST_FOUND}"
+        refuse({wrong: type(top) is not int or not 1 <= top <= _MOST_FOUND})
         items = self._items(request, "input")
         rows, about = self._encoded(items)
         assert self.index is not None

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, refuse, require
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import (
+    HUB,
     Above,
     Adapted,
     Format,
@@ -47,9 +48,8 @@ from compoclip.models.checkpoint import (
 )
 from compoclip.models.config import ModelIdentity, read_object, section, sound, write_json
 from compoclip.models.formats.hf_files import ParameterNames, model_type_of
-from compoclip.models.formats.hub import HUB
 from compoclip.models.formats.hugging_face import HFClip, HFSiglip
-from compoclip.models.lora import AdaptedWeight, Lora, lora_state, lora_targets, towers_of
+from compoclip.models.lora import Lora, lora_state, lora_targets, towers_of
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
 from compoclip.version import __version__
 
@@ -58,20 +58,11 @@ RECORD, EARLIER = "adapter.json", "adapter.safetensors"
 _PREFIX = "base_model.model."
 _PATTERN_SECONDS = 1.0  # that a pattern of the file may take
 _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out", "lora_bias")
-_MERGE = "merge it with PEFT (merge_and_unload), or a weights file by --to merged"
+_OTHERS = "which our adapters do not: merge it with PEFT (merge_and_unload), or a weights file by "
+_OTHERS += "--to merged"
 ALPHA = 1.0  # of loralib's files, divided by the rank; no published script changes it
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
 """A and B of each adapted weight, by its open_clip name."""
-
-
-@dataclass(frozen=True)
-class AdapterRecord:
-    """The content of `adapter.json`. base: what `load_model` gets the base with."""
-
-    base: str
-    identity: ModelIdentity
-    lora: Lora
-    provenance: Mapping[str, Any]
 
 
 class AdapterFolder(Format):
@@ -106,27 +97,25 @@ class AdapterFolder(Format):
             stated = read_object(path / CONFIG).get("base_model_name_or_path")
             if stated and not Path(str(stated)).is_dir():
                 stated = f"{HUB}{stated}"
-            if not (base or stated):
-                raise UsageError(
-                    f"{source}: does not say what it was trained on: compoclip convert {source} "
-                    "DST --to merged --base BASE"
-                )
+            wrong = f"{source}: does not say what it was trained on: compoclip convert {source} "
+            refuse({f"{wrong}DST --to merged --base BASE": not (base or stated)})
             start = load_model(base or str(stated), activation=activation)
             adapters, lora = read_peft(path, start.encoder.model)
             return Adapted(start, lora, adapters, {"peft": {"base": start.name}})
-        record = read_adapter_record(path)
-        place = base or record.base
+        stated, identity, lora, provenance = read_adapter_record(path)
+        place = base or stated
         try:
-            if path.resolve() in above:
-                raise CompoclipError("it is the base of itself")
-            start = open_model(place, record.identity.activation, (*above, path.resolve()))
+            require(path.resolve() not in above, path, "it is the base of itself")
+            start = open_model(place, identity.activation, (*above, path.resolve()))
         except CompoclipError as error:
             raise CompoclipError(
                 f"{path}: its base {place} cannot be loaded ({error}); say where it is in "
                 f"{path / RECORD}"
             ) from error
-        found = _recorded(start, path, record)
-        return Adapted(override_activation(start, activation), *found)
+        models = f"{path}: its base {stated} and {start.name} differ (its base first)"
+        identity.require(start.identity, models, "load it on its own base")
+        adapters = _own_state(path, start.encoder.model, lora)
+        return Adapted(override_activation(start, activation), lora, adapters, provenance)
 
     def save_adapted(self, adapted: Adapted, folder: Path) -> None:
         """Write the folder."""
@@ -171,47 +160,38 @@ def save_adapter(
         CompoclipError: The model has no adapters, or the folder exists or is not writable.
     """
     state = lora_state(loaded.encoder.model)
-    if not state:
-        raise CompoclipError(f"{loaded.name}: has no adapters to save")
+    require(state, loaded.name, "has no adapters to save")
     AdapterFolder().save_adapted(Adapted(loaded, lora, state, provenance), folder)
 
 
-def read_adapter_record(folder: Path) -> AdapterRecord:
-    """Read the record of an adapter folder. Raises CompoclipError for a damaged one."""
+def read_adapter_record(folder: Path) -> tuple[str, ModelIdentity, Lora, dict[str, Any]]:
+    """Read the record of an adapter folder: the base as `load_model` gets it, its identity, the
+    settings and the provenance. Raises CompoclipError for a damaged one."""
     path = folder / RECORD
     data = read_object(path)
     with sound(path):
         base, settings = data["base"], data["lora"]
-        return AdapterRecord(
-            str(base["model"]),
-            ModelIdentity.from_json(base["identity"]),
-            Lora(**{field.name: settings[field.name] for field in fields(Lora)}),
-            section(data, "provenance", path),
-        )
+        lora = Lora(**{field.name: settings[field.name] for field in fields(Lora)})
+        identity = ModelIdentity.from_json(base["identity"])
+        return str(base["model"]), identity, lora, section(data, "provenance", path)
 
 
-def _recorded(
-    base: LoadedModel, folder: Path, record: AdapterRecord
-) -> tuple[Lora, dict[str, Tensor], Mapping[str, Any]]:
-    """Return settings, adapters and provenance of a folder with a record, for its own base."""
-    models = f"{folder}: its base {record.base} and {base.name} differ (its base first)"
-    record.identity.require(base.identity, models, "load it on its own base")
+def _own_state(folder: Path, network: nn.Module, lora: Lora) -> dict[str, Tensor]:
+    """Return the adapters of a folder with a record, exactly those of its settings."""
     weights = folder / (WEIGHTS if (folder / CONFIG).is_file() else EARLIER)
     state = read_state_dict(weights)
     theirs = {key: value for key, value in state.items() if key.startswith(_PREFIX)}
-    network = base.encoder.model
     with sound(folder):
         found = _named(_pairs(theirs, network, weights, lambda *_: 1.0))
     found |= {key: value for key, value in state.items() if key not in theirs}
-    shapes = {t.name: (t.a_shape, t.b_shape) for t in lora_targets(network, record.lora)}
     own = {
-        f"{name}.{part}": torch.empty(shape, device="meta")
-        for name, pair in shapes.items()
-        for part, shape in zip("ab", pair)
+        f"{target.name}.{part}": torch.empty(shape, device="meta")
+        for target in lora_targets(network, lora)
+        for part, shape in (("a", target.a_shape), ("b", target.b_shape))
     }
-    if problem := mismatch(own, found):
-        raise CompoclipError(f"{weights}: not the adapters of {RECORD}: {problem}")
-    return record.lora, found, record.provenance
+    problem = mismatch(own, found)
+    require(not problem, weights, f"not the adapters of {RECORD}: {problem}")
+    return found
 
 
 def _adapted(adapters: Mapping[str, Tensor]) -> list[str]:
@@ -226,19 +206,17 @@ def _named(pairs: Pairs) -> dict[str, Tensor]:
 
 def _filled(network: nn.Module, lora: Lora, pairs: Pairs, source: Path) -> dict[str, Tensor]:
     """Return adapters on all layers of a network, zero where there are none; refuse others."""
-    targets: dict[str, AdaptedWeight] = {t.name: t for t in lora_targets(network, lora)}
-    if odd := [name for name in pairs if name not in targets]:
-        raise CompoclipError(f"{source}: adapts '{odd[0]}', which our adapters do not: {_MERGE}")
+    targets = {t.name: t for t in lora_targets(network, lora)}
+    odd = next((name for name in pairs if name not in targets), None)
+    require(odd is None, source, f"adapts '{odd}', {_OTHERS}")
     filled = {}
     for name, target in targets.items():
         filled[name] = a, b = torch.zeros(target.a_shape), torch.zeros(target.b_shape)
         if name in pairs:
             found_a, found_b = pairs[name]
-            if found_a.shape[1] != a.shape[1] or len(found_b) != len(b):
-                raise CompoclipError(
-                    f"{source}: the adapter of '{name}' maps {found_a.shape[1]} to {len(found_b)} "
-                    f"and the model has {a.shape[1]} to {len(b)}: it is for another architecture"
-                )
+            what = f"the adapter of '{name}' maps {found_a.shape[1]} to {len(found_b)} and the "
+            what += f"model has {a.shape[1]} to {len(b)}: it is for another architecture"
+            require((found_a.shape[1], len(found_b)) == (a.shape[1], len(b)), source, what)
             a[: len(found_a)], b[:, : len(found_a)] = found_a, found_b
     return _named(filled)
 
@@ -311,8 +289,8 @@ def _pairs(
         shown = key.removeprefix(_PREFIX)
         module = shown.removesuffix(".lora_A.weight")
         if module == shown:
-            if not key.endswith(".lora_B.weight"):
-                raise CompoclipError(f"{source}: '{shown}' is no LoRA weight of a CLIPModel")
+            other = key.endswith(".lora_B.weight")
+            require(other, source, f"'{shown}' is no LoRA weight of a CLIPModel")
             continue
         b = state.get(key.replace("lora_A", "lora_B"))
         if b is None:
@@ -323,9 +301,7 @@ def _pairs(
             try:
                 name, _ = names.ours(f"{third[1]}q_proj.weight" if third else name)
             except KeyError as error:
-                raise CompoclipError(
-                    f"{source}: adapts '{module}', which our adapters do not: {_MERGE}"
-                ) from error
+                raise CompoclipError(f"{source}: adapts '{module}', {_OTHERS}") from error
             name = name if name in own else f"{nested}{name}"
         a, b = a.float(), scale(module, len(a)) * b.float()
         if a.ndim == 4:
@@ -361,9 +337,9 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
     source, weights = folder / CONFIG, folder / WEIGHTS
     config = read_object(source)
     used = [key for key in _REFUSED if config.get(key)]
-    if config.get("peft_type") != "LORA" or used or config.get("bias", "none") != "none":
-        odd = used[0] if used else f"peft_type {config.get('peft_type')}, bias {config.get('bias')}"
-        raise CompoclipError(f"{source}: {odd}: only plain LoRA is read; {_MERGE}")
+    odd = used[0] if used else f"peft_type {config.get('peft_type')}, bias {config.get('bias')}"
+    plain = config.get("peft_type") == "LORA" and config.get("bias", "none") == "none"
+    require(plain and not used, source, f"{odd}: only plain LoRA is read; merge it with PEFT")
 
     def stated(patterns: str, default: str, module: str) -> Any:
         """Resolve a pattern as PEFT does."""
@@ -379,32 +355,26 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
                 listed = int(stated("rank_pattern", "r", module))
             except (TimeoutError, regex.error) as error:
                 raise ValueError(f"a pattern takes too long or is none: {error}") from error
-        if listed != rank:
-            raise CompoclipError(
-                f"{folder}: '{module}' has rank {rank} and {CONFIG} says {listed}: parts of "
-                "several files were mixed"
-            )
+        what = f"'{module}' has rank {rank} and {CONFIG} says {listed}: parts of several files "
+        require(listed == rank, folder, f"{what}were mixed")
         return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
 
     if not weights.is_file():
         weights = folder / "adapter_model.bin"
-    if not weights.is_file():
-        raise CompoclipError(f"{folder}: has no weights; expected {WEIGHTS}")
+    require(weights.is_file(), folder, f"has no weights; expected {WEIGHTS}")
     state = read_state_dict(weights)
     state = {key: value for key, value in state.items() if not key.endswith((".a", ".b"))}
     with sound(folder):
         pairs = _pairs(state, network, weights, scale)
-        if not pairs:
-            raise CompoclipError(f"{weights}: has no LoRA weights")
+        require(pairs, weights, "has no LoRA weights")
         kernels = {k: v.shape[-1] for k, v in network.state_dict().items() if v.ndim == 4}
         conv = any(name in kernels for name in pairs)
         lora = Lora(1, 1.0, towers_of(pairs), "+conv" if conv else "linear")
         full = max(target.full_rank for target in lora_targets(network, lora))
         linear = max((len(a) for name, (a, _) in pairs.items() if name not in kernels), default=1)
-        if linear > 3 * full:  # each projection may bring its own
-            raise CompoclipError(
-                f"{folder}: rank {linear:,} exceeds the rank of every layer, {full:,}"
-            )
+        # each projection may bring its own
+        what = f"rank {linear:,} exceeds the rank of every layer, {full:,}"
+        require(linear <= 3 * full, folder, what)
         ranks = (math.ceil(len(a) / kernels.get(name, 1)) for name, (a, _) in pairs.items())
         rank = max(linear, *ranks)
         # scaling is part of B already: alpha / rank = 1
@@ -428,7 +398,7 @@ def split(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Ten
     return plain, adapters
 
 
-def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> Lora:
+def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: object) -> Lora:
     """Return the settings of adapters (as `split` gives them) on `weights`.
 
     Raises CompoclipError when a pair is incomplete, a shape does not fit its weight, or ranks
@@ -448,24 +418,15 @@ def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], sourc
             )
         kernel = weight.shape[-1] if weight.ndim == 4 else 1
         rows, rank = weight.shape[0] * kernel, len(a) if a.ndim else 0
-        if (
-            not (a.ndim == b.ndim == 2 and rank and rank % kernel == 0)
-            or tuple(b.shape) != (rows, rank)
-            or a.shape[1] * rows != weight.numel()
-        ):
-            raise CompoclipError(
-                f"{source}: lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)} of '{name}' do not "
-                f"fit its shape {tuple(weight.shape)}"
-            )
+        fit = a.ndim == b.ndim == 2 and rank and rank % kernel == 0
+        fit = fit and tuple(b.shape) == (rows, rank) and a.shape[1] * rows == weight.numel()
+        what = f"lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)} of '{name}' do not fit its "
+        require(fit, source, f"{what}shape {tuple(weight.shape)}")
         ranks[rank // kernel] = name
-    if not ranks:
-        raise CompoclipError(f"{source}: has no LoRA weights (names that end in lora_A, lora_B)")
+    require(ranks, source, "has no LoRA weights (names that end in lora_A, lora_B)")
     low, high = min(ranks), max(ranks)
-    if low != high:
-        raise CompoclipError(
-            f"{source}: LoRA ranks differ ('{ranks[low]}' has {low}, '{ranks[high]}' has {high}), "
-            "so its scaling is unknown: parts of several files were mixed"
-        )
+    what = f"LoRA ranks differ ('{ranks[low]}' has {low}, '{ranks[high]}' has {high}), so its "
+    require(low == high, source, f"{what}scaling is unknown: parts of several files were mixed")
     conv = any(weights[name].ndim == 4 for name in names)
     return Lora(low, ALPHA, towers_of(names), "+conv" if conv else "linear", "xavier_ab")
 
@@ -475,13 +436,11 @@ def adapters_inside(state: Mapping[str, Tensor], base: LoadedModel, file: Path) 
     plain, found = split(state)
     network = base.encoder.model
     own = network.state_dict()
-    lora = lora_of(found, own, str(file))
+    lora = lora_of(found, own, file)
     for name, value in plain.items():
-        start = own.get(name)
-        if start is None or not torch.equal(value.float().reshape(-1), start.float().reshape(-1)):
-            raise CompoclipError(
-                f"{file}: its LoRA weights were trained on another base than {base.name} "
-                f"('{name}' differs): name its own base, or use --to merged"
-            )
+        start = own.get(name, torch.empty(0))
+        what = f"its LoRA weights were trained on another base than {base.name} ('{name}' "
+        what += "differs): name its own base, or use --to merged"
+        require(torch.equal(value.float().reshape(-1), start.float().reshape(-1)), file, what)
     pairs = {name: (found[f"{name}.a"], found[f"{name}.b"]) for name in _adapted(found)}
     return Adapted(base, lora, _filled(network, lora, pairs, file), {})

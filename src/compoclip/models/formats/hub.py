@@ -12,19 +12,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import reason, write_atomically
-from compoclip.models.checkpoint import Above, Adapted, Format, LoadedModel, format_of, formats
+from compoclip.models.checkpoint import HUB, format_of, formats
 from compoclip.models.config import MERGES, RECORD, ModelIdentity, as_json, read_config, read_record
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-HUB = "hf-hub:"
 _PATIENCE = 5.0  # seconds for the hub to answer at all; the files may take as long as they do
 _GATEWAYS = (502, 503, 504)  # what a proxy says of a server that it does not reach
 _SMALL = ("*.json", "*.txt", "*.gz", "*.model")
@@ -41,56 +36,26 @@ TOKENIZER_FILES = (
 )
 
 
-@dataclass(frozen=True)
-class Pushed:
+class Pushed(NamedTuple):
     """Where a folder was uploaded to, and the files."""
 
     url: str
-    files: tuple[str, ...]
+    files: list[str]
 
 
-class HubRepository(Format):
-    """`hf-hub:ORG/REPO`: a folder of any format on the Hugging Face hub."""
-
-    kind = "repository of the Hugging Face hub"
-    known_by = "the configuration in the repository"
-    order = 3
-    prefix = HUB
-
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
-        """Load the model in the folder that is fetched."""
-        found, folder = _fetched(source)
-        return found.load(folder, name, activation, above)
-
-    def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
-        """Merge adapters that are fetched into the base that the user names."""
-        found, folder = _fetched(source)
-        return found.load_on(folder, base, activation)
-
-    def has_adapter(self, source: str) -> bool:
-        """Return whether the folder that is fetched holds adapters."""
-        found, folder = _fetched(source)
-        return found.has_adapter(folder)
-
-    def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
-        """Return the adapters in the folder that is fetched."""
-        found, folder = _fetched(source)
-        return found.adapted(folder, base, activation)
-
-
-def _fetched(spec: str) -> tuple[Format, str]:
+def fetched(spec: str) -> str:
     """Return the folder with the files of hf-hub:ORG/REPO that a model needs, from the network or
-    the cache, and its format. Raises CompoclipError when it cannot be had."""
+    the cache. Raises CompoclipError when it cannot be had."""
     from huggingface_hub import snapshot_download
 
     repository = spec.removeprefix(HUB)
     with downloading(spec):
-        folder = Path(snapshot_download(repository, allow_patterns=[*_SMALL]))
-        for pattern in format_of(str(folder)).downloads:
-            folder = Path(snapshot_download(repository, allow_patterns=[*_SMALL, pattern]))
-            if any(folder.glob(pattern)):
+        folder = snapshot_download(repository, allow_patterns=[*_SMALL])
+        for pattern in format_of(folder).downloads:
+            folder = snapshot_download(repository, allow_patterns=[*_SMALL, pattern])
+            if any(Path(folder).glob(pattern)):
                 break
-        return format_of(str(folder)), str(folder)
+        return str(folder)
 
 
 @contextmanager
@@ -177,7 +142,7 @@ def publish(
             f"{repository}: could not be pushed ({reason(error)}); log in with `hf auth login` or "
             "set HF_TOKEN to a token that may write there"
         ) from error
-    return Pushed(str(getattr(made, "repo_url", "") or made.commit_url), tuple(names))
+    return Pushed(str(getattr(made, "repo_url", "") or made.commit_url), names)
 
 
 def require_pushable(repository: str) -> None:
@@ -209,8 +174,8 @@ def model_files(folder: Path) -> list[str]:
         )
     needed, more = found.hub_files(folder)
     for name in needed:
-        if not (folder / name).is_file():
-            raise CompoclipError(f"{folder}: has no {name}; write the folder again with convert")
+        written = (folder / name).is_file()
+        require(written, folder, f"has no {name}; write the folder again with convert")
     return [*needed, *(n for n in (*more, RECORD, CARD) if (folder / n).is_file())]
 
 
@@ -273,7 +238,7 @@ def card_text(
     does. Absolute paths in the provenance are cut to their last name, except in the description of
     the data.
     """
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     method = str(provenance.get("method") or "")
     known = not identity.architecture.startswith("config-")  # a hash is no name for people
@@ -293,39 +258,19 @@ def card_text(
     left = {key: value for key, value in provenance.items() if value not in (None, {}, [], "")}
     made = _take_rows(left)
     record = json.dumps(_public(left), indent=2, ensure_ascii=False, default=str) if left else ""
-    longest = max((len(run) for run in re.findall("`+", record)), default=0)
-    return (
-        _template().render(
-            card_data=data.to_yaml(),
-            title=title,
-            code=code,
-            identity=identity,
-            made=made,
-            record=record,
-            fence="`" * max(3, 1 + longest),
-            results=results,
-        )
-        + "\n"
+    card = ModelCard.from_template(
+        data,
+        str(Path(__file__).with_name("model_card.md")),
+        title=re.sub(r"([\\`*<>\[\]|#])", r"\\\1", " ".join(title.split())),
+        code=code,
+        identity=identity,
+        made=made,
+        record=record,
+        fence="`" * max([3, *(1 + len(run) for run in re.findall("`+", record))]),
+        results=results,
+        cell=lambda text: " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;"),
     )
-
-
-@cache
-def _template() -> Template:
-    """The card's template, compiled once."""
-    from jinja2 import Environment
-
-    environment = Environment(autoescape=False)
-    # one line without characters that mean something in Markdown; one that is fit for a table
-    environment.filters["inline"] = lambda text: re.sub(
-        r"([\\`*<>\[\]|#])", r"\\\1", " ".join(text.split())
-    )
-    environment.filters["cell"] = lambda text: (
-        " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
-    )
-    environment.filters["short"] = lambda number: f"{number:.6g}"
-    return environment.from_string(
-        Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
-    )
+    return f"{card}\n"
 
 
 def _take_rows(left: dict[str, Any]) -> dict[str, str]:

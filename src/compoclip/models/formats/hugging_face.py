@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from timm.models import is_model
 from torch import Tensor
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, require
 from compoclip.files import new_folder
 from compoclip.models.architecture import (
     BLIP,
@@ -45,7 +45,7 @@ from compoclip.models.checkpoint import (
     assemble,
     current_identity,
     override_activation,
-    verified,
+    recorded,
 )
 from compoclip.models.config import (
     MERGES,
@@ -156,13 +156,9 @@ class HuggingFaceFolder(Format):
                 assumed.append(f"preprocessing: {self.family}'s own, the folder has none")
             model = ModelConfig(config, preprocess, folder=path)
             loaded = assemble(model, name, state=state, path=path)
-        if (path / RECORD).is_file():
-            loaded = verified(loaded, path / RECORD)
-        else:
-            facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
-            facts |= {"assumed": assumed} if assumed else {}
-            loaded = replace(loaded, provenance=facts)
-        return override_activation(loaded, activation)
+        facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
+        facts |= {"assumed": assumed} if assumed else {}
+        return override_activation(recorded(loaded, path, facts), activation)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Write the folder of the model or of one tower."""
@@ -278,19 +274,15 @@ class HFClip(HuggingFaceFolder):
 
     def read_config(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
         """See `HuggingFaceFolder.read_config`."""
-        if data.get("model_type") != "clip":
-            raise CompoclipError(
-                f"{source}: model_type '{data.get('model_type', 'unknown')}' is not 'clip', "
-                "'siglip' or 'blip', the kinds that are read; others come from open_clip "
-                "(ARCHITECTURE:TAG, hf-hub:ID)"
-            )
+        kind = data.get("model_type", "unknown")
+        what = f"model_type '{kind}' is not 'clip', 'siglip' or 'blip', the kinds that are read; "
+        what += "others come from open_clip (ARCHITECTURE:TAG, hf-hub:ID)"
+        require(kind == "clip", source, what)
         vision, text = self._sections(data, source)
         acts = {str(text["hidden_act"]), str(vision["hidden_act"])}
-        if len(acts) > 1 or not acts <= {"quick_gelu", "gelu"}:
-            raise CompoclipError(
-                f"{source}: hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or "
-                "gelu, the same in both towers"
-            )
+        what = f"hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or gelu, the "
+        known = len(acts) == 1 and acts <= {"quick_gelu", "gelu"}
+        require(known, source, f"{what}same in both towers")
         config: dict[str, Any] = {"quick_gelu": True} if "quick_gelu" in acts else {}
         config["embed_dim"] = int(data.get("projection_dim", 512))
         for part, theirs in (("vision", vision), ("text", text)):
@@ -377,27 +369,22 @@ class HFSiglip(HuggingFaceFolder):
         """See `HuggingFaceFolder.read_config`."""
         vision, text = self._sections(data, source)
         for part in (text, vision):
-            if part["hidden_act"] not in self._acts or part["layer_norm_eps"] != 1e-6:
-                raise CompoclipError(
-                    f"{source}: hidden_act {part['hidden_act']}, layer_norm_eps "
-                    f"{part['layer_norm_eps']}: SigLIP has {' or '.join(self._acts)} and 1e-06"
-                )
-        if vision.get("vision_use_head") is False:
-            raise CompoclipError(
-                f"{source}: without its pooling head the image tower has no features"
-            )
+            act, epsilon = part["hidden_act"], part["layer_norm_eps"]
+            what = f"hidden_act {act}, layer_norm_eps {epsilon}: SigLIP has "
+            what += f"{' or '.join(self._acts)} and 1e-06"
+            require(act in self._acts and epsilon == 1e-6, source, what)
+        headless = vision.get("vision_use_head") is False
+        require(not headless, source, "without its pooling head the image tower has no features")
         shape = [int(vision[key]) for key in _SHAPE]
         size = next((name for name, known in SIZES.items() if list(known) == shape), None)
         trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
         # In timm giantopt has the approximate activation, all others the exact one.
         if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
             trunk += TANH
-        if size is None or not is_model(trunk):
-            raise CompoclipError(
-                f"{source}: timm has no SigLIP tower of width {shape[0]}, {shape[1]} layers, "
-                f"{shape[2]} heads, patches of {vision['patch_size']} and images of "
-                f"{vision['image_size']} pixels: only published sizes are read"
-            )
+        what = f"timm has no SigLIP tower of width {shape[0]}, {shape[1]} layers, {shape[2]} heads"
+        what += f", patches of {vision['patch_size']} and images of {vision['image_size']} pixels: "
+        known = size is not None and is_model(trunk)
+        require(known, source, f"{what}only published sizes are read")
         sizes, hidden = _ours("text", text), int(text["intermediate_size"])
         if hidden != 4 * sizes["width"]:
             sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
@@ -477,11 +464,9 @@ class HFBlip(HuggingFaceFolder):
     def content(self, path: Path) -> Content:
         """See `HuggingFaceFolder.content`; a folder has no temperature as a rule."""
         data, state, assumed = super().content(path)
-        if "itm_head.weight" not in state or "vision_proj.weight" not in state:
-            raise CompoclipError(
-                f"{path}: is no BlipForImageTextRetrieval (it lacks itm_head or vision_proj); "
-                "BLIPs for captions or questions have no towers to compare"
-            )
+        what = "is no BlipForImageTextRetrieval (it lacks itm_head or vision_proj); BLIPs for "
+        what += "captions or questions have no towers to compare"
+        require({"itm_head.weight", "vision_proj.weight"} <= state.keys(), path, what)
         if "logit_scale" not in state:
             assumed = ["temperature: BLIP's first one, the folder has none"]
             state = {"logit_scale": torch.tensor(-math.log(BLIP_TEMPERATURE)), **state}
@@ -541,20 +526,18 @@ class SplitClip(HFClip):
             known = ("hidden_act", "layer_norm_eps", "num_attention_heads")
             stated[part] = {key: data[key] for key in known if key in data}
         acts = {str(facts["hidden_act"]) for facts in stated.values() if "hidden_act" in facts}
-        if len(acts) != 1:
-            raise CompoclipError(
-                f"{path}: the config.json in {' and '.join(self.folders.values())} do not agree on "
-                'hidden_act, or have none; add "hidden_act": "quick_gelu" or "gelu", as the '
-                "weights were trained"
-            )
+        what = f"the config.json in {' and '.join(self.folders.values())} do not agree on "
+        what += (
+            'hidden_act, or have none; add "hidden_act": "quick_gelu" or "gelu", as the weights '
+        )
+        require(len(acts) == 1, path, f"{what}were trained")
         try:
             data = {f"{part}_config": clip_sizes(state, part) | stated[part] for part in stated}
             data |= {"projection_dim": len(state["text_projection.weight"])}
             _ = state["visual_projection.weight"]
         except KeyError as error:
-            raise CompoclipError(
-                f"{path}: the towers lack {error}: it is not transformers' CLIP"
-            ) from error
+            what = f"the towers lack {error}: it is not transformers' CLIP"
+            raise CompoclipError(f"{path}: {what}") from error
         for part in stated:
             data[f"{part}_config"]["hidden_act"] = min(acts)
         unsaid = "temperature: 1/100, the folder has none"

@@ -10,7 +10,6 @@ Embeddings are not normalised, as in open_clip's encode_image and encode_text.
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from compoclip.errors import CompoclipError, optional
-from compoclip.files import new_folder
+from compoclip.errors import CompoclipError, optional, require
+from compoclip.files import new_folder, reason
 from compoclip.models.checkpoint import Above, Format, LoadedModel, current_identity
 from compoclip.models.config import RECORD, ModelIdentity, read_object, record_of, write_json
 from compoclip.models.formats.hf_files import write_clip_tokenizer
@@ -28,16 +27,6 @@ from compoclip.models.formats.hub import TOKENIZER_FILES
 
 TOLERANCE = 1e-4  # of unit-length embeddings: the largest difference that passes
 _PROTOBUF_LIMIT = 1_800_000_000  # of 2 GiB; larger towers get a NAME.onnx.data beside
-
-
-class _Tower(nn.Module):
-    def __init__(self, network: nn.Module, which: str) -> None:
-        super().__init__()
-        self.network, self.which = network, which
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        out: Tensor = getattr(self.network, f"encode_{self.which}")(inputs)
-        return out
 
 
 class OnnxFolder(Format):
@@ -53,24 +42,23 @@ class OnnxFolder(Format):
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Refuse."""
-        raise CompoclipError(
-            f"{source}: holds an ONNX export, which is only written: name its original model"
-        )
+        what = "holds an ONNX export, which is only written: name its original model"
+        raise CompoclipError(f"{source}: {what}")
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Export both towers, and run them with onnxruntime. Raises CompoclipError when a package
         is missing, a tower cannot be exported, or the outputs differ by more than `TOLERANCE`."""
         for package in ("onnx", "onnxscript", "onnxruntime"):
-            optional(package, "onnx", "--to onnx")
+            runtime = optional(package, "onnx", "--to onnx")
         generator = torch.Generator().manual_seed(0)
         pixels = torch.randn(3, 3, *loaded.preprocess.size, generator=generator)
         ids = loaded.tokenizer(["a cat", "a red square left of a blue circle", "rain"])
-        identity = current_identity(loaded)
+        identity, network = current_identity(loaded), loaded.encoder.model
         scale = float(loaded.encoder.logit_scale.detach().exp())
         with new_folder(folder) as temporary:
             found = {
-                which: _export(loaded, which, example, temporary / f"{which}.onnx")
-                for which, example in (("image", pixels), ("text", ids))
+                tower: _exported(network, tower, given, example, temporary, runtime)
+                for tower, given, example in (("image", "pixels", pixels), ("text", "ids", ids))
             }
             record = record_of(identity, loaded.provenance)
             write_json(temporary / RECORD, {**record, "onnx_difference": found})
@@ -85,9 +73,21 @@ class OnnxFolder(Format):
         return {"difference": read_object(folder / RECORD)["onnx_difference"]}
 
 
-def _export(loaded: LoadedModel, which: str, example: Tensor, file: Path) -> float:
+class _Tower(nn.Module):
+    def __init__(self, network: nn.Module, tower: str) -> None:
+        super().__init__()
+        self.network, self.method = network, f"encode_{tower}"
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out: Tensor = getattr(self.network, self.method)(inputs)
+        return out
+
+
+def _exported(
+    network: nn.Module, name: str, given: str, example: Tensor, folder: Path, runtime: Any
+) -> float:
     """Write a tower and return the largest difference of unit-length embeddings."""
-    tower, name = _Tower(loaded.encoder.model, which).eval(), "ids" if which == "text" else "pixels"
+    tower, file = _Tower(network, name).eval(), folder / f"{name}.onnx"
     size = sum(value.numel() * value.element_size() for value in tower.state_dict().values())
     try:
         with warnings.catch_warnings():
@@ -98,27 +98,21 @@ def _export(loaded: LoadedModel, which: str, example: Tensor, file: Path) -> flo
                 str(file),
                 dynamo=True,
                 verbose=False,
-                input_names=[name],
-                output_names=[f"{which}_embeds"],
+                input_names=[given],
+                output_names=[f"{name}_embeds"],
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 external_data=size > _PROTOBUF_LIMIT,
             )
     except Exception as error:  # the exporter raises its own and torch's internal types
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CompoclipError(
-            f"{loaded.name}: the {which} tower cannot be exported to ONNX ({first})"
-        ) from error
-    runtime: Any = importlib.import_module("onnxruntime")
+        what = f"the {name} tower cannot be exported to ONNX ({reason(error)})"
+        raise CompoclipError(what) from error
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     worst = 0.0
     for batch in (example, example[:1]):
-        found = torch.from_numpy(session.run(None, {name: batch.numpy()})[0])
+        found = torch.from_numpy(session.run(None, {given: batch.numpy()})[0])
         with torch.no_grad():
-            expected = tower(batch)
-        worst = max(worst, float((normalize(found) - normalize(expected)).abs().max()))
-    if not worst <= TOLERANCE:
-        raise CompoclipError(
-            f"{file.name}: onnxruntime's embeddings differ by {worst:.1e} from the model's: "
-            "not written; report this with the versions of torch, onnx and onnxruntime"
-        )
+            worst = max(worst, float((normalize(found) - normalize(tower(batch))).abs().max()))
+    what = f"onnxruntime's embeddings differ by {worst:.1e} from the model's: not written; report "
+    what += "this with the versions of torch, onnx and onnxruntime"
+    require(worst <= TOLERANCE, file.name, what)
     return worst

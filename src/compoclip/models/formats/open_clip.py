@@ -22,7 +22,7 @@ from typing import ClassVar
 from safetensors.torch import save_file
 
 from compoclip import own
-from compoclip.errors import NEEDS_WORLD, CompoclipError
+from compoclip.errors import NEEDS_WORLD, CompoclipError, require
 from compoclip.files import new_folder
 from compoclip.models.architecture import BLIP
 from compoclip.models.checkpoint import (
@@ -32,7 +32,7 @@ from compoclip.models.checkpoint import (
     assemble,
     current_identity,
     override_activation,
-    verified,
+    recorded,
 )
 from compoclip.models.config import (
     MERGES,
@@ -65,13 +65,10 @@ class OpenClipFolder(Format):
         """Return the model, verified against its `compoclip.json`, if it has one."""
         path = Path(source)
         config = read_config(path / CONFIG)
-        weights = next((path / w for w in (WEIGHTS, *_OTHER_WEIGHTS) if (path / w).is_file()), None)
-        if weights is None:
-            raise CompoclipError(f"{path}: has no weights; expected {WEIGHTS}")
-        loaded = assemble(config, name, state=read_state_dict(weights), path=path)
-        if (path / RECORD).is_file():
-            loaded = verified(loaded, path / RECORD)
-        return override_activation(loaded, activation)
+        found = [path / name for name in (WEIGHTS, *_OTHER_WEIGHTS) if (path / name).is_file()]
+        require(found, path, f"has no weights; expected {WEIGHTS}")
+        loaded = assemble(config, name, state=read_state_dict(found[0]), path=path)
+        return override_activation(recorded(loaded, path, {}), activation)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Write the folder with its card."""

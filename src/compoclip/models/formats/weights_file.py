@@ -21,7 +21,7 @@ import open_clip
 from torch import Tensor
 
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import CompoclipError, UsageError, closest, refuse, require
 from compoclip.models.architecture import (
     activation_of,
     named_config,
@@ -33,10 +33,9 @@ from compoclip.models.checkpoint import (
     Above,
     Adapted,
     Format,
-    Inspection,
     LoadedModel,
     assemble,
-    compared,
+    distance,
     load_model,
     merged_model,
 )
@@ -49,7 +48,6 @@ from compoclip.models.weights import (
     dtypes,
     kinship,
     mismatch,
-    named_like,
     read_state_dict,
     read_weights,
 )
@@ -57,7 +55,6 @@ from compoclip.models.weights import (
 _POSITIONS = ("positional_embedding", "text.positional_embedding")
 _UNSHAPED = (*_POSITIONS, "logit_scale")  # whose shapes say nothing of the architecture
 _TELLING = ("token_embedding.weight", "text_projection")
-_NOT_RECORDED = "not recorded"
 
 
 class TensorsAlone(Format):
@@ -75,21 +72,19 @@ class TensorsAlone(Format):
         """Load the weights as the architecture that the user names. Raises UsageError when that is
         missing or unknown, CompoclipError when nothing tells the activation."""
         architecture, at, file = source.partition("@")
+        fit = ""
         if not at:
-            fit = ""
             with suppress(CompoclipError):
                 fit = ", ".join(candidates(read_state_dict(Path(source))))
             fit = f" (its tensors fit {fit})" if fit else ""
-            raise UsageError(
-                f"{source}: which architecture is it? write ARCHITECTURE@{source}{fit}"
-            )
+        which = f"{source}: which architecture is it? write ARCHITECTURE@{source}{fit}"
+        refuse({which: not at})
         config = named_config(architecture)
-        if activation is None and f"{architecture}-quickgelu" in open_clip.list_models():
-            raise CompoclipError(
-                f"{file} does not record its activation: OpenAI weights and their fine-tunes need "
-                f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
-                f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
-            )
+        both = f"{architecture}-quickgelu" in open_clip.list_models()
+        what = "does not record its activation: OpenAI weights and their fine-tunes need "
+        what += f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
+        what += f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
+        require(activation or not both, file, what)
         model = ModelConfig(with_activation(config, activation), published_stats(architecture))
         return _load(source, Path(file), read_weights(Path(file)), model, "stated by the user")
 
@@ -111,33 +106,32 @@ class TensorsAlone(Format):
         inside = adapters_inside(found.state, load_model(base, activation=activation), file)
         return replace(inside, provenance={"file": {"name": file.name, **found.facts}})
 
-    def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
+    def describe(
+        self, source: str, base: LoadedModel | None, activation: str | None
+    ) -> dict[str, Any]:
         """Describe the tensors. Nearness to the base reveals the activation."""
         file = weights_file(source)
         found = read_weights(file)
         plain, adapters = split(found.state)
-        names = candidates(found.state)
         stated = source.partition("@")[0] if "@" in source and not Path(source).is_file() else ""
-        known = _NOT_RECORDED
-        kind, by = self.kind, self.known_by
+        kind, known, by, adapter = self.kind, "not recorded", self.known_by, ""
         if found.entry:
-            kind += f", training checkpoint (weights under '{found.entry}'"
-            kind += f", names below '{found.prefix}')" if found.prefix else ")"
-        adapter = ""
-        if adapters:
-            adapter = (
-                f"lora on {counted(len(adapters) // 2, 'weight')}, its base is not in the file"
-            )
-            adapter = lora_of(adapters, plain, str(file)).describe() if plain else adapter
-            kind += ", LoRA weights inside" if plain else ", LoRA weights alone"
-        distance: dict[str, Any] = {}
+            below = f", names below '{found.prefix}'" if found.prefix else ""
+            kind += f", training checkpoint (weights under '{found.entry}'{below})"
+        if adapters and plain:
+            adapter = lora_of(adapters, plain, file).describe()
+            kind += ", LoRA weights inside"
+        elif adapters:
+            number = counted(len(adapters) // 2, "weight")
+            adapter = f"lora on {number}, its base is not in the file"
+            kind += ", LoRA weights alone"
+        kin: dict[str, Any] = {}
         if base is not None and plain:
-            distance = compared(plain, base, str(file))
-            if distance["verdict"] in ("same", "derived"):
+            kin = distance(plain, base, str(file))
+            by = f"the weights are not near {base.name} ({kin['distance']})"
+            if kin["verdict"] in ("same", "derived"):
                 known = base.identity.activation
-                by = f"that of the base {base.name}: {distance['distance']}"
-            else:
-                by = f"the weights are not near {base.name} ({distance['distance']})"
+                by = f"that of the base {base.name}: {kin['distance']}"
         if activation is not None or stated.endswith("-quickgelu"):
             known, by = activation or "quick_gelu", "stated by the user"
         side, image_size = _rows(plain, "visual.positional_embedding"), None
@@ -146,21 +140,21 @@ class TensorsAlone(Format):
             image_size = math.isqrt(side - 1) * int(patches.shape[-1]) if patches.ndim else None
         elif rows := _rows(plain, "visual.attnpool.positional_embedding"):
             image_size = 32 * math.isqrt(rows - 1)
-        return Inspection(
-            source=source,
-            kind=kind,
-            architecture=stated or ", ".join(names) or "unknown",
-            activation=known,
-            activation_by=by,
-            context=_rows(plain, *_POSITIONS),
-            image_size=image_size,
-            vocabulary=_rows(plain, "token_embedding.weight", "text.token_embedding.weight"),
-            adapter=adapter,
-            parameters=counts(plain, adapters),
-            dtypes=dtypes(found.state),
-            provenance=dict(found.facts),
-            base=distance,
-        )
+        return {
+            "kind": kind,
+            "architecture": stated or ", ".join(candidates(found.state)) or "unknown",
+            "activation": known,
+            "activation_by": by,
+            "context": _rows(plain, *_POSITIONS),
+            "image_size": image_size,
+            "vocabulary": _rows(plain, "token_embedding.weight", "text.token_embedding.weight"),
+            "adapter": adapter,
+            "parameters": counts(plain, adapters),
+            "dtypes": dtypes(found.state),
+            "provenance": dict(found.facts),
+            "identity": {},
+            "base": kin,
+        }
 
 
 class PublishedWeights(Format):
@@ -179,20 +173,15 @@ class PublishedWeights(Format):
         model, _, tag = source.partition(":")
         config = named_config(model)
         tags = open_clip.list_pretrained_tags_by_model(model)
-        if tag not in tags:
-            known = closest(tag, tags) if tags else "it has no published weights"
-            raise UsageError(f"open_clip has no weights '{tag}' for {model}; {known}")
+        known = closest(tag, tags) if tags else "it has no published weights"
+        refuse({f"open_clip has no weights '{tag}' for {model}; {known}": tag not in tags})
         published = open_clip.get_pretrained_cfg(model, tag)
         trained = "quick_gelu" if published.get("quick_gelu") else "gelu"
-        built = activation_of(config)
+        built, plain = activation_of(config), model.removesuffix("-quickgelu")
         own = "timm_model_name" in config["vision_cfg"]  # activation
-        if activation is None and trained != built and not own:
-            plain = model.removesuffix("-quickgelu")
-            other = f"{plain}-quickgelu" if trained == "quick_gelu" else plain
-            raise CompoclipError(
-                f"{source}: the weights were trained with {trained} and {model} has {built}: "
-                f"use {other}:{tag}"
-            )
+        other = f"{plain}-quickgelu" if trained == "quick_gelu" else plain
+        what = f"the weights were trained with {trained} and {model} has {built}: use {other}:{tag}"
+        require(activation or own or trained == built, source, what)
         config = with_activation(config, activation)
         with downloading(source):
             network = open_clip.create_model(
@@ -206,14 +195,17 @@ class RandomWeights(Format):
 
     kind = "random weights"
     known_by = "the architecture"
-    order = 2
-    prefix = "random:"
+    order = 32
+
+    def sniff(self, source: str) -> bool:
+        """Return whether the name begins so."""
+        return source.startswith("random:")
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The weights that the seed gives. Raises UsageError for a seed that is no number."""
-        model, _, number = source.removeprefix(self.prefix).partition(":")
-        if number and not (number.isdecimal() and len(number) < 19):
-            raise UsageError(f"{source}: the seed '{number}' is not a number below 10^18")
+        model, _, number = source.removeprefix("random:").partition(":")
+        wrong = f"{source}: the seed '{number}' is not a number below 10^18"
+        refuse({wrong: number and not (number.isdecimal() and len(number) < 19)})
         config = with_activation(named_config(model), activation)
         return assemble(ModelConfig(config, published_stats(model)), source, seed=int(number or 0))
 
@@ -239,14 +231,11 @@ def load_tuned_file(
         found = replace(found, state={**own, **found.state})
         known = f"that of the base {base.name}, which the adapters are put on"
     elif activation is None:
-        kin = kinship(named_like(plain, own), own, str(file))
-        if kin.verdict not in ("same", "derived"):
-            raise CompoclipError(
-                f"{file}: is not a fine-tune of {base.name} ({kin.describe()}; "
-                "unrelated weights are near 1.4), so its activation is unknown: name its own base "
-                "or give --activation"
-            )
-        known = f"that of the base {base.name}: {kin.describe()}"
+        kin = kinship(plain, own, str(file))
+        what = f"is not a fine-tune of {base.name} ({kin['distance']}; unrelated weights are near "
+        what += "1.4), so its activation is unknown: name its own base or give --activation"
+        require(kin["verdict"] in ("same", "derived"), file, what)
+        known = f"that of the base {base.name}: {kin['distance']}"
     config = replace(base.config, model_cfg=with_activation(base.config.model_cfg, activation))
     loaded = _load(name or str(file), file, found, config, known)
     parent = loaded.identity.base or base.identity.weights
@@ -289,12 +278,9 @@ def _load(
         "file": {"name": file.name, **found.facts},
         "activation": f"{activation_of(model_cfg)}, {known}",
     }
-    if adapters and not plain:
-        raise CompoclipError(
-            f"{file}: holds LoRA weights alone; say what they were trained on: "
-            f"compoclip convert {file} DST --to open-clip --base BASE"
-        )
-    lora = lora_of(adapters, plain, str(file)) if adapters else None
+    what = f"holds LoRA weights alone; say what they were trained on: compoclip convert {file} DST "
+    require(plain or not adapters, file, f"{what}--to open-clip --base BASE")
+    lora = lora_of(adapters, plain, file) if adapters else None
     loaded = assemble(config, name, state=plain, path=file)
     if lora is None:
         return replace(loaded, provenance=provenance)
