@@ -419,6 +419,30 @@ def test_a_body_that_is_too_large_is_told_so_while_it_is_sent(loaded: LoadedMode
         until(lambda: server.site.held == 0)
 
 
+POST = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000 + b"\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # calls no name
+        (POST + b"Content-Length: +2\r\n\r\n{}", b"400"),
+    ],
+)
+def test_heads_that_are_no_requests(
+    server: Server, sent: bytes, expected: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection(server.address, timeout=60) as client:
+        client.sendall(sent)
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 " + expected)
+    assert b"<html" not in answer.lower()
+    assert capfd.readouterr().err == ""
+
+
 # --- The command. ---
 
 

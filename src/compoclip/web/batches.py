@@ -27,8 +27,13 @@ from compoclip.web.app import HttpError
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """Settings of the batches. most: texts or images in one call of the model. wait: seconds that
-    an item may wait for others. queue: most texts and images of all open requests."""
+    """Settings of the batches.
+
+    Args:
+        most: Most texts or images in one call of the model.
+        wait: Seconds that an item may wait for others.
+        queue: Most texts and images of all open requests.
+    """
 
     most: int = 64
     wait: float = 0.005
@@ -60,8 +65,16 @@ class _Waiting:
 
 @dataclass
 class ServedCounts:
-    """Counts since the start: requests encoded, their items, calls of the model, requests refused
-    because the queue was full, items in the queue now, and the most at once."""
+    """Counts since the start.
+
+    Args:
+        requests: Requests encoded.
+        items: Their images and texts.
+        calls: Calls of the model.
+        turned_away: Requests refused because the queue was full.
+        held: Items in the queue now.
+        peak: Most items that were in the queue at once.
+    """
 
     requests: int = 0
     items: int = 0
@@ -169,14 +182,15 @@ class Batcher:
             jobs[0].done.set_exception(failure)
             return
         self.counts.requests += len(jobs)
+        self.counts.items += sum(job.items for job in jobs)
         text = image = 0
         for job in jobs:
-            self.counts.items += job.items
-            own = slice(text, text := text + len(job.texts))
-            seen = slice(image, image := image + len(job.images))
+            own = slice(text, text + len(job.texts))
+            seen = slice(image, image + len(job.images))
             tokens = sum(key.length for key in keys[own])
             cut = sum(key.truncated for key in keys[own])
             job.done.set_result(Encoding(text_rows[own], image_rows[seen], tokens, cut))
+            text, image = own.stop, seen.stop
 
     def _by_call(self, items: Sequence[Any], encode: Callable[[Sequence[Any]], Scores]) -> Scores:
         """Features of items, at most a batch of them in a call of the model."""
