@@ -75,8 +75,8 @@ class BatchLoader:
     """Batches of a source in an order that depends on seed and epoch alone.
 
     Every epoch is a permutation of all samples, cut into full batches (groups: see
-    `GroupedSchedule`). Captions, rewrites and crops are seeded by sample and epoch, so that batches
-    are the same for any number of workers, and an epoch can start at any step.
+    `ImagePlan.schedule`). Captions, rewrites and crops are seeded by sample and epoch, so that
+    batches are the same for any number of workers, and an epoch can start at any step.
 
     A sample with an unreadable image is left out of its batch, reported once and listed in
     `Batch.skipped`; after more than `max_bad` of them the loader raises. The part of a batch that
