@@ -22,7 +22,7 @@ from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
 from compoclip.models.config import RECORD
-from compoclip.training.log import Trackers, read_log
+from compoclip.training.log import Tracker, Trackers, read_log
 from distributed_runs import write_base
 from test_data_loader import SIZE, equal
 from train_helpers import write_data
@@ -194,15 +194,10 @@ def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(
 def test_trackers_show_what_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, float]] = []
 
-    class Noting:
-        def __init__(self, *_: object) -> None: ...
+    def noting(*_: object) -> Tracker:
+        return lambda record, step: seen.append(dict(record)), lambda: None
 
-        def log(self, record: dict[str, float], step: int) -> None:
-            seen.append(dict(record))
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr("compoclip.training.log._OPEN", {"json": Noting})
+    monkeypatch.setattr("compoclip.training.log._OPEN", {"json": noting})
     record = {"step": 1, "loss": 2.0, "drawn": {"a": 3, "b": 1}}
     (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n")
     with Trackers(("json",), tmp_path, {}, lambda record, total: None) as report:

@@ -49,7 +49,9 @@ def says(text, scene=SCENE):
     return ORACLE.verdict(text, scene).truth.value
 
 
-CASES = yaml.safe_load(Path(__file__).with_name("golden").joinpath("oracle.yaml").read_text())
+CASES = yaml.safe_load(
+    Path(__file__).with_name("golden").joinpath("world", "oracle.yaml").read_text()
+)
 
 
 @pytest.mark.parametrize(

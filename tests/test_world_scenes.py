@@ -46,7 +46,7 @@ from compoclip_world.vocabulary import (
 )
 
 CONFIG = WorldConfig()
-RECORDED = Path(__file__).parent / "golden" / "world.json"
+RECORDED = Path(__file__).parent / "golden" / "world" / "scenes.json"
 
 
 def thing(kind="star", colour="red", size="medium", pattern="plain", x=0.5, y=0.5, depth=0):

@@ -40,12 +40,13 @@ def is_plain(block: Any) -> bool:
         or attention.bias_k is not None
         or attention.add_zero_attn
         or attention.dropout != 0.0
+        or [name for name, _ in block.mlp.named_children()] != ["c_fc", "gelu", "c_proj"]
     ):
         return False
     norms, mlp = (block.ln_1, block.ln_2), block.mlp
-    layers = (*norms, attention, attention.out_proj, mlp, *mlp)
+    layers = (*norms, attention, attention.out_proj, mlp, *mlp.children())
     return (
-        [name for name, _ in mlp.named_children()] == ["c_fc", "gelu", "c_proj"]
+        all(isinstance(each, nn.Linear) for each in (mlp.c_fc, mlp.c_proj))
         and all(isinstance(norm, nn.LayerNorm) and norm.bias is not None for norm in norms)
         and not any(each._forward_hooks or each._forward_pre_hooks for each in layers)
     )
