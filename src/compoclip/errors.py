@@ -76,7 +76,7 @@ class UsageError(CompoclipError):
 
 
 def refuse(wrong: Mapping[str, object], kind: type[CompoclipError] = UsageError) -> None:
-    """Raise `kind` with the first of these sentences whose condition holds."""
+    """Raise `kind` with the first of several sentences whose condition holds."""
     for sentence, holds in wrong.items():
         if holds:
             raise kind(sentence)

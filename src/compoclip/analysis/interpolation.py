@@ -15,7 +15,7 @@ import torch
 
 from compoclip.benchmarks.case import Benchmark
 from compoclip.console import note
-from compoclip.errors import refuse
+from compoclip.errors import UsageError, refuse
 from compoclip.evaluation.comparison import Difference, ScorePart
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.groups import (
@@ -141,7 +141,8 @@ def axes_of(results: Sequence[Results]) -> Groups:
     groups = profile_groups(results)
     found = {name: groups[name] for name in AXES if name in groups}
     wrong = "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
-    refuse({wrong: not found})
+    if not found:
+        raise UsageError(wrong)
     return found
 
 
@@ -195,7 +196,8 @@ class Rule:
 
 def shares(steps: int) -> tuple[float, ...]:
     """Return 0, 1/steps, ..., 1, without rounding noise. Raises UsageError for no step."""
-    refuse({"--steps must be at least 1": steps < 1})
+    if steps < 1:
+        raise UsageError("--steps must be at least 1")
     return tuple(float(f"{k / steps:.6g}") for k in range(steps + 1))
 
 

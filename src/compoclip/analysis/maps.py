@@ -161,7 +161,8 @@ def patch_grid(patches: int, size: tuple[int, int]) -> tuple[int, int]:
         f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
         "maps need a tower whose patches cover the image row by row; choose another model"
     )
-    refuse({wrong: rows * columns != patches}, CompoclipError)
+    if rows * columns != patches:
+        raise CompoclipError(wrong)
     return rows, columns
 
 

@@ -23,7 +23,7 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.tables import column_names, opened_parquet
 from compoclip.data.boxes import BoxedPhoto, BoxedThing
-from compoclip.errors import CompoclipError, refuse, require, shown
+from compoclip.errors import CompoclipError, require, shown
 from compoclip.tables import holds_bytes
 
 SUFFIXES = frozenset(
@@ -64,7 +64,8 @@ class PhotoSet:
     def of(cls, photos: Iterable[Photo], empty: str, names: Sequence[str], **more: Any) -> PhotoSet:
         """Return the set of these photos; without any CompoclipError(`empty`). more: fields."""
         found = list(photos)
-        refuse({empty: not found}, CompoclipError)
+        if not found:
+            raise CompoclipError(empty)
         images, labels, keys = zip(*found)
         return cls(images, labels, tuple(names), keys, **more)
 

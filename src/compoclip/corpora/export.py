@@ -25,7 +25,7 @@ from compoclip import rewrites
 from compoclip.corpora.job import CorpusRow, Counts, RewriteJob, add_counts
 from compoclip.data.columns import NEG_CAPTION
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError, UsageError, refuse, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import new_folder, read_json, reading, write_text
 from compoclip.recordfile import json_bytes
 from compoclip.rewrites.base import get_rewrite, token_key
@@ -296,7 +296,8 @@ def export(
     """
     for name in settings.rewrites:
         keeps = get_rewrite(name).keeps_meaning
-        refuse({f"{name} keeps the meaning; name rewrites that make negatives": keeps})
+        if keeps:
+            raise UsageError(f"{name} keeps the meaning; name rewrites that make negatives")
     layout, each = LAYOUTS[trainer], len(settings.rewrites)
     totals: Counts = {"photos": 0, "captions": 0, "rows": 0, "negatives": 0, "left_out": {}}
     add_counts(totals["left_out"], source.left_out)

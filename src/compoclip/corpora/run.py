@@ -20,7 +20,7 @@ from compoclip.corpora.shard import (
     make_shard,
     opened_shard,
 )
-from compoclip.errors import CompoclipError, UsageError, optional, refuse
+from compoclip.errors import CompoclipError, UsageError, optional
 from compoclip.files import only_writer, read_json, write_json
 from compoclip.own import fence
 from compoclip.recordfile import require_same
@@ -148,7 +148,8 @@ def process(
         CompoclipError: When `out` cannot be written.
     """
     inside = any(out.absolute() == shard.absolute().parent for shard in shards)
-    refuse({f"{out}: holds the shards themselves; choose another -o": inside})
+    if inside:
+        raise UsageError(f"{out}: holds the shards themselves; choose another -o")
     for shard in shards:  # check the column in the first readable one, before hours of work
         try:
             opened_shard(shard, column, (), new_counts())

@@ -117,7 +117,8 @@ class OpenedImage:
         much work, and for a depth without a scale.
         """
         wrong = "has too many scans for its size; save it again as an ordinary JPEG or PNG"
-        refuse({wrong: self.scans > MAX_SCANS or self.work > MAX_WORK}, _RefusedError)
+        if self.scans > MAX_SCANS or self.work > MAX_WORK:
+            raise _RefusedError(wrong)
         if least is not None:
             self.stored.draft(None, self._sides(least))
         rgb = _to_rgb(self.stored)
@@ -280,7 +281,8 @@ def _from_array(path: Path) -> Image.Image:
         f"an array of {array.dtype} {array.shape} is no image; expected uint8 (height, width, 3)"
     )
     good = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size
-    refuse({wrong: not good}, _RefusedError)
+    if not good:
+        raise _RefusedError(wrong)
     _check_size(array.shape[1], array.shape[0])
     return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 
@@ -300,7 +302,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
             f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
             "black to white; convert the image to 8 or 16 bits"
         )
-        refuse({wrong: not deep or image.mode == "F"}, _RefusedError)
+        if not deep or image.mode == "F":
+            raise _RefusedError(wrong)
         tags = getattr(image, "tag_v2", {})
         deepest = (1 << min(tags.get(_BITS, (16,)))) - 1
         values = np.minimum(np.asarray(image).astype(np.uint32), deepest)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from compoclip.console import counted, note, track
-from compoclip.errors import CompoclipError, refuse, require
+from compoclip.errors import CompoclipError, require
 from compoclip.files import (
     free_bytes,
     load_arrays,
@@ -90,7 +90,8 @@ class KeptFeatures:
                 f"and {free / 1e6:,.0f} MB are free: name a folder on another disk (--features), "
                 "take fewer --crops, or leave --cache-frozen out"
             )
-            refuse({wrong: size > free}, CompoclipError)
+            if size > free:
+                raise CompoclipError(wrong)
             size_of = f"({size / 1e6:,.0f} MB)"
             note(f"  encoding features of {photos} of {images}, cached in {self.folder} {size_of}")
             write_json(self.folder / "features.json", self._record)

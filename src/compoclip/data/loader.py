@@ -28,7 +28,7 @@ from compoclip.data.plan import TextPlan
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.losses.contract import IndexRequest
 from compoclip.own import fence
 
@@ -112,7 +112,8 @@ class BatchLoader:
         split evenly.
         """
         wrong = f"batch size {batch_size} cannot be split over {world} processes; change it"
-        refuse({wrong: batch_size < 1 or batch_size % world}, CompoclipError)
+        if batch_size < 1 or batch_size % world:
+            raise CompoclipError(wrong)
         steps, order = images.schedule(source, batch_size, seed, world)
         self.steps_per_epoch, self.batch_size = steps, batch_size
         self.counts = PlanCounts()

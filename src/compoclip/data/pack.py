@@ -37,7 +37,7 @@ from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
 from compoclip.data.sources.shards import CAPTION_LIMIT
-from compoclip.errors import CompoclipError, UsageError, refuse, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import (
     LOCK,
     only_writer,
@@ -70,8 +70,10 @@ class PackSpec:
 
     def __post_init__(self) -> None:
         least = min(self.size, self.shard_size)
-        refuse({"--size and --shard-size must be at least 1": least < 1})
-        refuse({f"--quality {self.quality}: must be 1 to 100": not 1 <= self.quality <= 100})
+        if least < 1:
+            raise UsageError("--size and --shard-size must be at least 1")
+        if not 1 <= self.quality <= 100:
+            raise UsageError(f"--quality {self.quality}: must be 1 to 100")
 
 
 @dataclass
@@ -185,7 +187,8 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
     path = out / RECORD
     if not path.is_file():
         other = out.is_dir() and any(each.name not in (LOCK, FILE) for each in out.iterdir())
-        refuse({f"{out}: already exists and is no pack; choose another --out": other})
+        if other:
+            raise UsageError(f"{out}: already exists and is no pack; choose another --out")
         return None
     record = read_json(path, damaged=_REMEDY)
     if differences := Fingerprint.load(out).differences(made_from):

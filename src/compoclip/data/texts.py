@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from compoclip.data.caption_plan import Texts
 from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
 from compoclip.data.written import WrittenLists, read_bags, read_units
-from compoclip.errors import refuse
+from compoclip.errors import UsageError, refuse
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import token_key
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
@@ -96,7 +96,8 @@ class GraphPlan(Texts):
         One positive and one negative before epoch `second_stage`, at most 3 and 6 from it on.
         """
         wrong = f"the share of object negatives must be 0 to 1, not {objects}"
-        refuse({wrong: not 0 <= objects <= 1})
+        if not 0 <= objects <= 1:
+            raise UsageError(wrong)
         other = (1 - objects) / 2
         first = (Stage(0, 1, 1),) if second_stage > 0 else ()
         stages = (*first, Stage(max(0, second_stage), 3, 6))
@@ -310,7 +311,8 @@ class PhrasePlan(Texts):
     roles: ClassVar[tuple[Role, ...]] = (Role.POSITIVE,)
 
     def __post_init__(self) -> None:
-        refuse({f"{self.most} noun phrases: must be 0 (none) or more": self.most < 0})
+        if self.most < 0:
+            raise UsageError(f"{self.most} noun phrases: must be 0 (none) or more")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -353,7 +355,8 @@ class TargetPlan(Texts):
 
     def __post_init__(self) -> None:
         wrong = f"texts.target '{self.of}' is not one of other, any"
-        refuse({wrong: self.of not in ("", "other", "any")})
+        if self.of not in ("", "other", "any"):
+            raise UsageError(wrong)
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:
         """Add the target, sampled among the allowed captions."""

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from compoclip.data.columns import fields, require_texts
-from compoclip.errors import CompoclipError, refuse, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.rewrites.base import Refused, Rewritten, fits_context
 from compoclip.rewrites.units import UNIT_FOIL
@@ -98,14 +98,16 @@ def read_written_texts(path: Path) -> WrittenLists:
         "this method needs a file of written texts (where it is composed: "
         '--set texts.written=FILE) with lines {"caption": ..., "positive": ...}'
     )
-    refuse({wrong: path == Path()})
+    if path == Path():
+        raise UsageError(wrong)
 
     def rows() -> Iterator[tuple[str, Lists]]:
         kinds = dict.fromkeys(("positive", "negative"), str | list[str] | None)
         for origin, row in read_records(path):
             found = fields(row, {"caption": str, **kinds}, origin, "fix it")
             there = not kinds.keys().isdisjoint(row)
-            refuse({f'{origin} needs "positive" or "negative"; fix it': not there}, CompoclipError)
+            if not there:
+                raise CompoclipError(f'{origin} needs "positive" or "negative"; fix it')
             values = (found[kind] for kind in kinds)
             texts = [[value] if isinstance(value, str) else value or [] for value in values]
             require_texts((*texts[0], *texts[1]), origin)
@@ -127,7 +129,8 @@ def read_bags(path: Path) -> WrittenLists:
         '--set texts.bags.file=FILE) with lines {"id": ..., "sentences": [...]}, or --bags '
         "captions: the other captions of the image"
     )
-    refuse({wrong: path == Path()})
+    if path == Path():
+        raise UsageError(wrong)
     kinds = {"id": str | int, "sentences": list[str], "negatives": list[str | None] | None}
 
     def rows() -> Iterator[tuple[str, Lists]]:

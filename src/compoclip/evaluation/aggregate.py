@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Listed
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import weighted_ap_11, weighted_auc
 from compoclip.evaluation.items import (
     MAIN,
@@ -167,7 +167,8 @@ def plan(
         if node.macro_by is None and node.weighting == "macro":
             return mean_of([build(part, metric) for part in node.nested()])
         wrong = f"an aggregate asks for the metric '{metric}', which these items do not have; they "
-        refuse({f"{wrong}have {', '.join(applies)}": metric not in applies}, CompoclipError)
+        if metric not in applies:
+            raise CompoclipError(f"{wrong}have {', '.join(applies)}")
         rows = np.flatnonzero(np.isin(names, sorted(node.subtasks())) & applies[metric])
         if node.macro_by is None:
             return leaf(metric, rows, listed.truth)

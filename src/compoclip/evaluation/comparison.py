@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Listed
-from compoclip.errors import CompoclipError, refuse, require
+from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.aggregate import (
     RANKED,
     MeanNode,
@@ -396,7 +396,8 @@ def _compared(
             known[each.benchmark] = each
     common = [name for name in mine if name in theirs]
     wrong = f"no benchmark in common: {base[0].model} has {', '.join(mine)}; {other[0].model} has "
-    refuse({f"{wrong}{', '.join(theirs)}": not common}, CompoclipError)
+    if not common:
+        raise CompoclipError(f"{wrong}{', '.join(theirs)}")
     pairs = {name: Pair.of(mine[name], theirs[name]) for name in common}
     groups: dict[tuple[str, ...], Parts] = {}
     for name, pair in pairs.items():
@@ -439,7 +440,8 @@ def require_one_checkpoint(results: Sequence[Results]) -> None:
         f"results of {results[0].model} come from {len(files)} different checkpoints, e.g. "
         f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
     )
-    refuse({f"{wrong}(NAME=MODEL)": len(files) > 1}, CompoclipError)
+    if len(files) > 1:
+        raise CompoclipError(f"{wrong}(NAME=MODEL)")
 
 
 def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:

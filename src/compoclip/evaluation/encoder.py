@@ -18,7 +18,7 @@ from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
 from compoclip.data.transform import normalised
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.items import Scores
 from compoclip.losses.contract import Features
 from compoclip.losses.local import local_similarity, max_similarity
@@ -127,7 +127,8 @@ def require_finite(features: np.ndarray, name: str = "") -> None:
         f"{name or 'encoding'}: the model yields features that are not finite numbers; its "
         "weights are damaged or training diverged: use another checkpoint"
     )
-    refuse({wrong: not np.isfinite(features).all()}, CompoclipError)
+    if not np.isfinite(features).all():
+        raise CompoclipError(wrong)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.errors import CompoclipError, UsageError, closest, refuse, require
+from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
@@ -360,7 +360,8 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
             f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
             f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
         )
-        refuse({wrong: each.identity.get("weights") != identity.weights}, CompoclipError)
+        if each.identity.get("weights") != identity.weights:
+            raise CompoclipError(wrong)
         s = each.headline_score
         part = f" ({s.n:,} of {s.expected:,} items)" if each.partial else ""
         name = each.benchmark + part

@@ -20,7 +20,7 @@ from compoclip.benchmarks.audit import Audit, Faulty
 from compoclip.benchmarks.case import Benchmark, Cases, Form, image_key, present
 from compoclip.benchmarks.registry import benchmark_names, how_to_get
 from compoclip.console import counted, note
-from compoclip.errors import CompoclipError, UsageError, refuse, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import Encoder, ModelEncoder, described
 from compoclip.evaluation.forms import form_of, score
@@ -168,7 +168,8 @@ def evaluate(
     options = options or Options()
     names = [each.name for each in benchmarks]
     twice = next((each for each in names if names.count(each) > 1), None)
-    refuse({f"{twice} is asked for twice; name each benchmark once": twice is not None})
+    if twice is not None:
+        raise UsageError(f"{twice} is asked for twice; name each benchmark once")
     jobs = [_Job(each, options.allow_partial) for each in benchmarks]
     folder = out / file_stem(name)
     ranks = options.ranks

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Listed
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
     RANKED,
     MeanNode,
@@ -89,7 +89,8 @@ def summarise(
         here_listed = Listed(items.subtasks, items.labels, items.truth)
         tree = plan(rule, here_listed, frame.applies, frame.main)
         wrong = f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
-        refuse({f"{wrong}and image folders": tree is None and not gap}, CompoclipError)
+        if tree is None and not gap:
+            raise CompoclipError(f"{wrong}and image folders")
         if tree is None:
             continue
         if gap and listed is not None and rule.by_label():

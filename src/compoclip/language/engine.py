@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from compoclip.errors import CompoclipError, UsageError, closest, optional, refuse, require
+from compoclip.errors import CompoclipError, UsageError, closest, optional, require
 from compoclip.files import reason
 
 # --- What a language model is asked to write: the prompts, one file a task. ---
@@ -84,7 +84,8 @@ def load_task(name: str) -> PromptTask:
         name: One of `task_names()`.
     """
     known = task_names()
-    refuse({f"no task '{name}'; {closest(name, known)}": name not in known})
+    if name not in known:
+        raise UsageError(f"no task '{name}'; {closest(name, known)}")
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     examples = tuple((one, other) for one, other in data.pop("examples"))
     return PromptTask(name=name, examples=examples, **data)

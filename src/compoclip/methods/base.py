@@ -15,7 +15,7 @@ from compoclip import own
 from compoclip.console import note
 from compoclip.data.caption_plan import CaptionPlan as CaptionPlan
 from compoclip.data.images import ImagePlan, Single
-from compoclip.errors import refuse
+from compoclip.errors import UsageError, refuse
 from compoclip.losses.contract import HeadPlan, Loss, Role
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.models.lora import Lora as Lora
@@ -57,7 +57,8 @@ class LossTerm:
     def __post_init__(self) -> None:
         """Raise UsageError for a weight that is not 0 or more."""
         wrong = f"loss term {self.name}: the weight {self.weight:g} must be 0 or more"
-        refuse({wrong: not 0 <= self.weight < math.inf})
+        if not 0 <= self.weight < math.inf:
+            raise UsageError(wrong)
 
     @property
     def head(self) -> HeadPlan | None:
@@ -86,7 +87,8 @@ class Teacher:
     def __post_init__(self) -> None:
         """Raise UsageError for a decay outside [0, 1]."""
         wrong = f"a teacher's decay of {self.decay}: must lie between 0 and 1"
-        refuse({wrong: not 0 <= self.decay <= 1})
+        if not 0 <= self.decay <= 1:
+            raise UsageError(wrong)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,8 @@ def _with_texts(method: Method, name: str) -> Method:
         known = [*method_names(), *rewrite_names(), *_FROM_FILES]
         found = _method_named(name, "method or rewrite", known)
         added = found.plan
-        refuse({f"{found.name} adds no texts to captions": not added.kinds})
+        if not added.kinds:
+            raise UsageError(f"{found.name} adds no texts to captions")
     more = tuple(each for each in added.texts if each.kinds and each not in plan.texts)
     taken = {each.name for each in plan.texts if each.kinds}
     refuse({f"{method.name} draws {each.label} already": each.name in taken for each in more})
@@ -119,7 +120,8 @@ def _method_named(name: str, what: str, known: Sequence[str]) -> Method:
 
 
 def _with_terms(method: Method, name: str) -> Method:
-    refuse({"write +METHOD or +METHOD.TERM": not name.startswith("+")})
+    if not name.startswith("+"):
+        raise UsageError("write +METHOD or +METHOD.TERM")
     taken = {term.name for term in method.losses}
     if local := loss_named(name[1:]):
         lacks = local.reads and not method.kinds and local.name not in _TERMS
@@ -139,13 +141,13 @@ def _with_terms(method: Method, name: str) -> Method:
         terms = {term.name: term for term in found.losses}
         chosen = [terms[wanted]] if wanted in terms else found.losses
         misses = not set(found.kinds) & set(method.kinds)
-        refuse(
-            {f"the terms of {found.name} need its own batches of images": found.images != SINGLE}
-        )
+        if found.images != SINGLE:
+            raise UsageError(f"the terms of {found.name} need its own batches of images")
         if wanted and wanted not in terms:
             raise _unknown("term", wanted, list(terms))
         lacks = misses and any(term.reads for term in chosen)
-        refuse({f"{method.name} has none of its texts; add --texts +{found.name}": lacks})
+        if lacks:
+            raise UsageError(f"{method.name} has none of its texts; add --texts +{found.name}")
         added, teacher = [], found.teacher
         for term in chosen:
             full = f"{found.name}.{term.name}" if term.name in taken else term.name
@@ -220,22 +222,26 @@ def _note_unread(method: Method) -> None:
 def _with_setting(method: Method, setting: str) -> Method:
     path, equals, value = setting.partition("=")
     part, _, rest = path.strip().partition(".")
-    refuse({"write PATH=VALUE, such as terms.clip.weight=0.5": not equals or not rest})
+    if not equals or not rest:
+        raise UsageError("write PATH=VALUE, such as terms.clip.weight=0.5")
     if part not in _PARTS:
         raise _unknown("part", part, _PARTS)
     if part == "terms":
         name, _, attribute = rest.rpartition(".")
         terms = {term.name: term for term in method.losses}
-        refuse({"of a term only the weight can be set": attribute != "weight"})
+        if attribute != "weight":
+            raise UsageError("of a term only the weight can be set")
         if name not in terms:
             raise _unknown("term", name, list(terms))
         terms[name] = replace(terms[name], weight=_converted(0.0, value))
         losses = tuple(term for term in terms.values() if term.weight)
-        refuse({"leaves the method without a loss": not losses})
+        if not losses:
+            raise UsageError("leaves the method without a loss")
         return replace(method, losses=losses)
     field = "plan" if part == "texts" else part
     target = getattr(method, field)
-    refuse({f"{method.name} has no {part}": target is None})
+    if target is None:
+        raise UsageError(f"{method.name} has no {part}")
     changed: Any = {field: _set(target, rest.split("."), value)}
     return replace(method, **changed)
 
@@ -247,7 +253,8 @@ def _set(target: Any, path: Sequence[str], value: str) -> Any:
         sorts = {**BY_VALUE, **{each.name: each for each in target.texts}}
         if found := sorts.get(path[0]):
             only = [each.name for each in fields(found)]
-            refuse({_NOT_SO: len(path) == 1 and len(only) > 1})
+            if len(path) == 1 and len(only) > 1:
+                raise UsageError(_NOT_SO)
             sorts[found.name] = _set(found, path[1:] or only, value)
             place = dict.fromkeys([*(each.name for each in target.texts), found.name])
             return replace(target, texts=tuple(sorts[name] for name in place))
@@ -255,7 +262,8 @@ def _set(target: Any, path: Sequence[str], value: str) -> Any:
     if path[0] not in names:
         raise _unknown("", path[0], names)
     current = getattr(target, path[0])
-    refuse({f"{path[0]} has no '{path[-1]}'": len(path) > 1 and not is_dataclass(current)})
+    if len(path) > 1 and not is_dataclass(current):
+        raise UsageError(f"{path[0]} has no '{path[-1]}'")
     changed = _converted(current, value) if len(path) == 1 else _set(current, path[1:], value)
     return replace(target, **{path[0]: changed})
 

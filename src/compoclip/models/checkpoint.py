@@ -20,7 +20,7 @@ import open_clip
 import torch
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError, UsageError, closest, refuse, require
+from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.files import unreadable
 from compoclip.models import formats as folder_of_formats
 from compoclip.models.architecture import (
@@ -127,7 +127,8 @@ def place_of(spec: str) -> str:
 
         return fetched(spec)
     place = spec.removeprefix(LOCAL)
-    refuse({f"{spec}: no such folder": place != spec and not Path(place).is_dir()})
+    if place != spec and not Path(place).is_dir():
+        raise UsageError(f"{spec}: no such folder")
     return place
 
 

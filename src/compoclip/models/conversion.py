@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from compoclip.errors import CompoclipError, UsageError, refuse, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.models.checkpoint import (
     LOCAL,
     LoadedModel,
@@ -91,7 +91,8 @@ def convert(
     for each in formats():
         if each.adapters_only and form in each.forms:
             wrong = f"--to {form} writes an adapter alone; resize its base"
-            refuse({wrong: context_length or image_size})
+            if context_length or image_size:
+                raise UsageError(wrong)
             adapted = format_of(source).adapted(source, base, activation)
             each.save_adapted(adapted, destination)
             return {
@@ -102,7 +103,8 @@ def convert(
                 "adapted": sum(key.endswith(".a") for key in adapted.adapters),
             }
     plain = form == "merged" and not format_of(source).has_adapter(source)
-    refuse({f"{source}: is no adapter, so there is nothing to merge: --to open-clip": plain})
+    if plain:
+        raise UsageError(f"{source}: is no adapter, so there is nothing to merge: --to open-clip")
     if base is None:
         loaded = load_model(source, activation=activation)
     else:
@@ -221,7 +223,8 @@ def interpolate_states(
     Weights that are equal in both stay exactly so, as do all at alpha 0 and 1. Raises
     CompoclipError when names or shapes differ, UsageError for an alpha outside [0, 1].
     """
-    refuse({f"alpha {alpha:g}: must lie between 0 (base) and 1 (tuned)": not 0 <= alpha <= 1})
+    if not 0 <= alpha <= 1:
+        raise UsageError(f"alpha {alpha:g}: must lie between 0 (base) and 1 (tuned)")
     odd = base.keys() ^ tuned.keys()
     odd |= {name for name in base.keys() & tuned.keys() if base[name].shape != tuned[name].shape}
     if odd:

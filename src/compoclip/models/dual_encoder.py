@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, TowerSizes
 from compoclip.models.architecture import require_compiler
 from compoclip.models.config import Part, Tower, part_of
@@ -126,7 +126,8 @@ class DualEncoder(nn.Module):
         compiler for the model's device, UsageError for a network with adapters.
         """
         wrong = "--compile knows no adapters (they are merged at every step): leave one out"
-        refuse({wrong: lora_state(self.model)})
+        if lora_state(self.model):
+            raise UsageError(wrong)
         require_compiler(self.device)
         self._image.compile()
         return ("image", "text") if self._text.compile() else ("image",)
@@ -275,7 +276,8 @@ class DualEncoder(nn.Module):
     def _inputs(self, ids: Tensor, deduplicate: bool, micro_batch: int = 0) -> TextInputs:
         wrong = "text ids must be a (texts, context) int64 tensor with at least one text, "
         odd = ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0
-        refuse({f"{wrong}not {tuple(ids.shape)} {ids.dtype}": odd}, CompoclipError)
+        if odd:
+            raise CompoclipError(f"{wrong}not {tuple(ids.shape)} {ids.dtype}")
         inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
         return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
 

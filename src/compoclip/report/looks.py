@@ -17,7 +17,7 @@ from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
 from compoclip.archives import SUFFIXES, Members
 from compoclip.benchmarks.case import MIRRORED, UPRIGHT
 from compoclip.data.decode import data_uri, decode
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.report.study import Study
 
@@ -215,10 +215,12 @@ def require_measured(models: Mapping[str, LoadedModel], study: Study) -> None:
     """Raises CompoclipError unless each is the model of that name that was measured."""
     for name, model in models.items():
         wrong = f"--maps {name}: no results of that model; there are {', '.join(study.models)}"
-        refuse({wrong: name not in study.results}, CompoclipError)
+        if name not in study.results:
+            raise CompoclipError(wrong)
         measured = next(iter(study.results[name].values())).identity.get("weights")
         wrong = (
             f"--maps {name}: {model.name} has weights {model.identity.weights}, but the "
             f"results of {name} are of {measured}; name the checkpoint that was measured"
         )
-        refuse({wrong: measured and measured != model.identity.weights}, CompoclipError)
+        if measured and measured != model.identity.weights:
+            raise CompoclipError(wrong)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.closing import bound_scores
 from compoclip.evaluation.comparison import (
     Comparison,
@@ -115,7 +115,8 @@ def read_study(
     benchmarks = tuple(dict.fromkeys(name for model in models for name in results[model]))
     common = tuple(name for name in benchmarks if all(name in results[m] for m in models))
     wrong = f"no benchmark was measured for all of {', '.join(models)}; evaluate them on the same "
-    refuse({f"{wrong}benchmarks, or report on fewer models": not common}, CompoclipError)
+    if not common:
+        raise CompoclipError(f"{wrong}benchmarks, or report on fewer models")
     shared = {m: [results[m][name] for name in common] for m in models}
     first = shared[models[0]]
     references = [each for path in bounds for each in load_results(path)]
@@ -145,7 +146,8 @@ def read_study(
 
 
 def _by_model(paths: Sequence[Path]) -> dict[str, dict[str, Results]]:
-    refuse({"give at least one results folder; see report --help": not paths})
+    if not paths:
+        raise UsageError("give at least one results folder; see report --help")
     found: dict[str, dict[str, Results]] = {}
     for path in paths:
         for each in load_results(path):

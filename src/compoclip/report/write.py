@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import note, worded
-from compoclip.errors import refuse, require
+from compoclip.errors import UsageError, require
 from compoclip.evaluation.groups import (
     BRITTLENESS,
     COMPOSITION,
@@ -342,7 +342,8 @@ def write_report(
     read = tuple(read_run(folder) for folder in runs)
     names = [run.name for run in read]
     twice = next((name for name in names if names.count(name) > 1), None)
-    refuse({f"two runs are called {twice}; rename one of the folders": twice is not None})
+    if twice is not None:
+        raise UsageError(f"two runs are called {twice}; rename one of the folders")
     study = read_study(results, base, resamples, seed, bounds)
     require_measured(maps or {}, study)
     page = render(study, read, title, resamples, seed, maps or {})

@@ -23,7 +23,7 @@ import regex
 from compoclip import own
 from compoclip import rewrites as package
 from compoclip.captions.types import Caption
-from compoclip.errors import UsageError, closest, refuse, require
+from compoclip.errors import UsageError, closest, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,8 @@ def rewrites_named(text: str) -> tuple[str, ...]:
     if text.strip() == "all":
         return rewrite_names()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    refuse({f"--rewrites names none; choose from: {', '.join(rewrite_names())}": not names})
+    if not names:
+        raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
     for name in names:
         own.refresh(name)
         get_rewrite(name)

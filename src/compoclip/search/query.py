@@ -15,7 +15,7 @@ from compoclip.captions.parser import parse
 from compoclip.console import counted, note
 from compoclip.data.decode import decode
 from compoclip.data.sources.open import Request
-from compoclip.errors import refuse, require
+from compoclip.errors import UsageError, require
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.search.index import Matrix, PhotoIndex
 
@@ -193,7 +193,8 @@ def search(
         for each in queries
     ]
     texts = [each for asked, denied in split for each in (asked, *denied) if isinstance(each, str)]
-    refuse({"a query is empty; say what to look for": not all(text.strip() for text in texts)})
+    if not all(text.strip() for text in texts):
+        raise UsageError("a query is empty; say what to look for")
     vectors: dict[str | Path, Matrix] = dict(zip(texts, encode_texts(encoder, texts)))
     for path in (each for each in queries if isinstance(each, Path)):
         image = decode(path, upright=index.about["upright"])

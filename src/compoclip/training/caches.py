@@ -180,7 +180,8 @@ def frozen_features(
         model.encoder.require_trunk()
     photos, digest = _shown_photos(source, method)
     alone = f"{method.name} shows composites alone, each of them new"
-    refuse({f"--cache-frozen: {alone}: leave it out": not photos})
+    if not photos:
+        raise UsageError(f"--cache-frozen: {alone}: leave it out")
     places = list(photos.values())
     maker = _Maker(model, source, method, transform, settings.precision, at, places, digest)
     root = settings.features or cache_folder() / "features"

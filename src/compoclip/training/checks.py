@@ -14,7 +14,7 @@ from compoclip.console import counted
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.losses.contract import Role
 from compoclip.methods.base import Method
 from compoclip.ranks import Ranks
@@ -73,7 +73,8 @@ def require_precision(settings: RunSettings) -> None:
     """Raise UsageError for fp16 on a CPU, which gains nothing there."""
     cpu = torch.device(settings.device).type == "cpu"
     what = "--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16"
-    refuse({what: cpu and settings.precision == "fp16"})
+    if cpu and settings.precision == "fp16":
+        raise UsageError(what)
 
 
 def require_trainable(source: Source) -> None:

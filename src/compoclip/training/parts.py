@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import Part, part_of
@@ -191,12 +191,11 @@ def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | Non
         return None
     trained = {"image": method.trains.image_tower, "text": method.trains.text_tower}
     chosen = [t for t, on in trained.items() if on and method.lora.towers in ("both", t)]
-    refuse(
-        {
+    if not chosen:
+        raise UsageError(
             f"{method.name} trains nothing in the tower of its adapters ({method.lora.towers}): "
-            "choose another with --lora-towers": not chosen
-        }
-    )
+            "choose another with --lora-towers"
+        )
     if current_identity(model) != model.identity:
         raise CompoclipError(
             f"{model.name}: its weights have changed since it was loaded, and adapters need a base "

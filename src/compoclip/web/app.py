@@ -30,7 +30,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -85,12 +85,14 @@ def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
     Raises UsageError when it is no object, or one of more than 100,000 values.
     """
     wrong = f"the request has more than {_MOST_VALUES:,} commas and brackets; send less at once"
-    refuse({wrong: sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES})
+    if sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise UsageError(wrong)
     try:
         data: dict[str, Any] = json.loads(body)
     except (ValueError, RecursionError):
         raise UsageError(f"the request is not JSON; send an object with {wanted}") from None
-    refuse({f"the request is not a JSON object; send {wanted}": not isinstance(data, dict)})
+    if not isinstance(data, dict):
+        raise UsageError(f"the request is not a JSON object; send {wanted}")
     return data
 
 

@@ -8,7 +8,7 @@ import re
 from PIL import Image
 
 from compoclip.data.decode import MAX_WORK, opened
-from compoclip.errors import UsageError, refuse
+from compoclip.errors import UsageError
 
 MAX_IMAGE = 8_000_000  # bytes of an encoded image
 MAX_PIXELS = 24_000_000  # of a decoded one
@@ -44,8 +44,10 @@ class RequestImages:
                 (len(raw), f"{len(raw):,} bytes", MAX_IMAGE),
                 (width * height, f"{width} x {height} pixels", MAX_PIXELS),
             ):
-                refuse({f"the image has {what}; at most {most:,} are allowed": size > most})
+                if size > most:
+                    raise UsageError(f"the image has {what}; at most {most:,} are allowed")
             wrong = "the images of the request have too many pixels together; send fewer, or "
-            refuse({f"{wrong}smaller ones": file.work > self._left})
+            if file.work > self._left:
+                raise UsageError(f"{wrong}smaller ones")
             self._left -= file.work
             return file.rgb()

@@ -16,7 +16,7 @@ from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
 from compoclip.data.decode import data_uri
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.search import PhotoIndex, search
@@ -34,11 +34,13 @@ _FOUND = 12  # photos of a search
 def caption_of(data: Mapping[str, Any]) -> str:
     """Return the caption, blanks tidied. Raises UsageError when it is missing or too long."""
     text: Any = data.get("caption")
-    refuse({"'caption' is missing: send the caption as a string": not isinstance(text, str)})
+    if not isinstance(text, str):
+        raise UsageError("'caption' is missing: send the caption as a string")
     if len(text) > MAX_TEXT:
         raise UsageError(f"the caption has {len(text)} characters; at most {MAX_TEXT} are allowed")
     tidy = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    refuse({"the caption is empty; type one": not tidy})
+    if not tidy:
+        raise UsageError("the caption is empty; type one")
     return tidy
 
 
@@ -48,7 +50,8 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
     Raises UsageError when it is missing, too large in bytes or pixels, or no image.
     """
     text: Any = data.get("image")
-    refuse({"'image' is missing: send the image file in base64": not isinstance(text, str)})
+    if not isinstance(text, str):
+        raise UsageError("'image' is missing: send the image file in base64")
     return RequestImages().read(text)
 
 

@@ -139,7 +139,8 @@ class Service:
         self._check(request, {"images", "texts", "model", "user"})
         items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
         many = f"images and texts are {len(items)}; at most {self.most} are allowed"
-        refuse({many: len(items) > self.most})
+        if len(items) > self.most:
+            raise UsageError(many)
         rows, about = self._encoded(items)
         images, texts = (
             np.stack([row for row, item in zip(rows, items) if item.is_image is kind])
@@ -157,7 +158,8 @@ class Service:
         self._check(request, {"input", "model", "top", "user"})
         top = request.get("top", 10)
         wrong = f"top is a number of photos from 1 to {_MOST_FOUND}"
-        refuse({wrong: type(top) is not int or not 1 <= top <= _MOST_FOUND})
+        if type(top) is not int or not 1 <= top <= _MOST_FOUND:
+            raise UsageError(wrong)
         items = self._items(request, "input")
         rows, about = self._encoded(items)
         assert self.index is not None
@@ -171,7 +173,8 @@ class Service:
         listed = ", ".join(sorted(known))
         refuse({f"'{key[:50]}' is not known; the request has {listed}": True for key in odd})
         name = request.get("model", self.name)
-        refuse({"model is the name of the model, a string": not isinstance(name, str)})
+        if not isinstance(name, str):
+            raise UsageError("model is the name of the model, a string")
         if name != self.name:
             raise HttpError(404, f"there is no model '{name[:200]}' here; this is '{self.name}'")
 
@@ -180,7 +183,8 @@ class Service:
     ) -> list[_Item]:
         """The items under a key. is_image: what a string is; None: an image if it is a data URL."""
         value = request.get(key)
-        refuse({f"'{key}' is missing: send one or a list": value is None})
+        if value is None:
+            raise UsageError(f"'{key}' is missing: send one or a list")
         if not isinstance(value, list):
             return [_item(value, key, is_image)]
         many = f"{key} has {len(value)} items; at most {self.most} are allowed"
@@ -215,17 +219,20 @@ def _item(value: Any, where: str, is_image: bool | None) -> _Item:
     if isinstance(value, dict):
         known = len(value) == 1 and {"text", "image"} & set(value)
         what = 'is an unknown object: an object is {"text": TEXT} or {"image": BASE64}'
-        refuse({f"{where} {what}": not known})
+        if not known:
+            raise UsageError(f"{where} {what}")
         ((kind, content),) = value.items()
         what = f"is {'a text' if is_image else 'an image'}; it belongs elsewhere"
-        refuse({f"{where} {what}": is_image is not None and is_image is not (kind == "image")})
+        if is_image is not None and is_image is not (kind == "image"):
+            raise UsageError(f"{where} {what}")
         is_image = kind == "image"
     else:
         uri = isinstance(value, str) and DATA_URI.match(value)
         what = "is a data URI that is no image here; write an image as data:image/TYPE;base64,DATA,"
         what += ' and a text that begins so as {"text": TEXT}'
         odd = uri and (is_image is False or not IMAGE_URI.match(value))
-        refuse({f"{where} {what}": odd})
+        if odd:
+            raise UsageError(f"{where} {what}")
         is_image = bool(uri) if is_image is None else is_image
     if not isinstance(content, str):
         numbers = isinstance(content, int | list)
@@ -237,7 +244,8 @@ def _item(value: Any, where: str, is_image: bool | None) -> _Item:
         half = f"{where} has half a character (a lone surrogate)"
         empty = f"{where} is empty"
         refuse({long: len(content) > MAX_TEXT, empty: not content.strip()})
-        refuse({half: not encodable(content)})
+        if not encodable(content):
+            raise UsageError(half)
     return _Item(is_image, content, where)
 
 

@@ -29,7 +29,7 @@ from compoclip.data.images import (
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
 from compoclip.data.transform import pixels_of
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
 from compoclip.rewrites.base import Refused, fits_context, token_key
@@ -157,7 +157,8 @@ def join_images(
     """
     height, width = size
     odd = (height if landscape else width) % 2
-    refuse({f"{height} x {width} pixels cannot be halved; use an even size": odd}, CompoclipError)
+    if odd:
+        raise CompoclipError(f"{height} x {width} pixels cannot be halved; use an even size")
     half = half_of(size, landscape)
     joined = Image.new("RGB", (width, height))
     for image, corner in (first, (0, 0)), (second, (width - half[0], height - half[1])):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compoclip.console import counted, note
 from compoclip.data.images import ImagePlan, Schedule
 from compoclip.data.sources import GROUP, Source
-from compoclip.errors import refuse
+from compoclip.errors import UsageError, refuse
 from compoclip.rewrites.base import rng_for
 
 
@@ -36,7 +36,8 @@ class Groups(ImagePlan):
 
     def __post_init__(self) -> None:
         bad = self.variations < 1 or self.pairs < 0
-        refuse({"a group needs at least 1 variation and no fewer than 0 pairs": bad})
+        if bad:
+            raise UsageError("a group needs at least 1 variation and no fewer than 0 pairs")
 
     def require(self, source: Source) -> None:
         """Raise UsageError unless the data have variations."""
@@ -81,7 +82,8 @@ class Groups(ImagePlan):
             note(f"left out: {counted(small, 'group')} of fewer than {self.variations} variations")
         each = batch_size // slots  # groups in a step
         few = f"{source_name}: {len(groups)} usable groups, and a batch takes {each}; lower "
-        refuse({f"{few}--batch-size or supply more": len(groups) < each})
+        if len(groups) < each:
+            raise UsageError(f"{few}--batch-size or supply more")
         steps = len(pairs) // (each * self.pairs) if self.pairs else len(groups) // each
         return steps, partial(self._order, groups, pairs, scores, seed, steps * each, each)
 

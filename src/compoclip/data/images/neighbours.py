@@ -22,7 +22,7 @@ from compoclip.data.images import (
     photo_key,
 )
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.preprocess import Preprocess
 
 
@@ -43,7 +43,8 @@ class Neighbours(ImagePlan):
 
     def __post_init__(self) -> None:
         wrong = f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
-        refuse({wrong: not 0 <= self.count <= self.among})
+        if not 0 <= self.count <= self.among:
+            raise UsageError(wrong)
 
     @property
     def images_per_sample(self) -> int:

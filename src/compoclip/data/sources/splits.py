@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from compoclip.data.sources import Source
-from compoclip.errors import UsageError, refuse
+from compoclip.errors import UsageError
 
 TRAIN, VAL, TEST, ALL = "train", "val", "test", "all"
 COLUMN = "split"  # of tables that say the split of every row
@@ -111,12 +111,14 @@ def by_hash(source: Source, split: str, share: float, seed: int) -> Source:
     of a photo are in one split, and adding photos moves no other photo. share: of the photos in
     each of val and test. Raises UsageError for a share outside (0, 0.5), and for an empty split.
     """
-    refuse({f"--held-out {share:g}: must lie between 0 and 0.5": not 0 < share < 0.5})
+    if not 0 < share < 0.5:
+        raise UsageError(f"--held-out {share:g}: must lie between 0 and 0.5")
     numbers = np.array([_number(source[index].image, seed) for index in range(len(source))])
     parts = np.select([numbers < share, numbers < 2 * share], [VAL, TEST], TRAIN)
     kept = np.flatnonzero(parts == split)
     what = f"split {split}: {len(kept):,} of {len(source):,} photos, by a hash of the photo"
-    refuse({f"{source.describe()}, {what}; raise --held-out {share:g}": not len(kept)})
+    if not len(kept):
+        raise UsageError(f"{source.describe()}, {what}; raise --held-out {share:g}")
     return source.take(kept, f"{source.describe()}, {what}", {})
 
 

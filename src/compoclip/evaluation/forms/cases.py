@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form, TiePolicy
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.forms.form import ItemForm, Record, ShownItem, first_wins
 from compoclip.evaluation.items import (
@@ -364,7 +364,8 @@ class BinaryForm(CaseForm):
                 f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
                 "binary ones; a benchmark with binary items can have no others"
             )
-            refuse({wrong: case.form is not self.name}, CompoclipError)
+            if case.form is not self.name:
+                raise CompoclipError(wrong)
             self.candidates(case)
         scores = features.scores(
             features.image_index(content.images), features.text_index(content.texts)

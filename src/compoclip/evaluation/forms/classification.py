@@ -18,7 +18,7 @@ from compoclip.benchmarks.case import (
     image_key,
     image_names,
 )
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import expected_ap_11, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.forms.retrieval import rank
@@ -35,7 +35,8 @@ def class_embeddings(prompts: Sequence[Sequence[str]], features: EncodedFeatures
     rows = []
     for number, texts in enumerate(prompts):
         wrong = f"class {number} has no prompts; check the class and template file"
-        refuse({wrong: not texts}, CompoclipError)
+        if not texts:
+            raise CompoclipError(wrong)
         mean = features.texts[features.text_index(texts)].mean(axis=0, dtype=np.float32)
         rows.append(mean / np.linalg.norm(mean))
     return np.stack(rows).astype(np.float32)
@@ -107,7 +108,8 @@ class ClassificationForm(ItemForm[Classification]):
             f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
             f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
         )
-        refuse({wrong: len(content.classes) != 2 or truth.all() or not truth.any()}, CompoclipError)
+        if len(content.classes) != 2 or truth.all() or not truth.any():
+            raise CompoclipError(wrong)
         odds = log_odds(images @ classes.T)[:, 1].astype(np.float32)
         return replace(
             items,

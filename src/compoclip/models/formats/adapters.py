@@ -33,7 +33,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError, refuse, require
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import (
     HUB,
@@ -98,7 +98,8 @@ class AdapterFolder(Format):
             if stated and not Path(str(stated)).is_dir():
                 stated = f"{HUB}{stated}"
             wrong = f"{source}: does not say what it was trained on: compoclip convert {source} "
-            refuse({f"{wrong}DST --to merged --base BASE": not (base or stated)})
+            if not (base or stated):
+                raise UsageError(f"{wrong}DST --to merged --base BASE")
             start = load_model(base or str(stated), activation=activation)
             adapters, lora = read_peft(path, start.encoder.model)
             return Adapted(start, lora, adapters, {"peft": {"base": start.name}})

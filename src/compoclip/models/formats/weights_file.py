@@ -21,7 +21,7 @@ import open_clip
 from torch import Tensor
 
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, UsageError, closest, refuse, require
+from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.models.architecture import (
     activation_of,
     named_config,
@@ -78,7 +78,8 @@ class TensorsAlone(Format):
                 fit = ", ".join(candidates(read_state_dict(Path(source))))
             fit = f" (its tensors fit {fit})" if fit else ""
         which = f"{source}: which architecture is it? write ARCHITECTURE@{source}{fit}"
-        refuse({which: not at})
+        if not at:
+            raise UsageError(which)
         config = named_config(architecture)
         both = f"{architecture}-quickgelu" in open_clip.list_models()
         what = "does not record its activation: OpenAI weights and their fine-tunes need "
@@ -174,7 +175,8 @@ class PublishedWeights(Format):
         config = named_config(model)
         tags = open_clip.list_pretrained_tags_by_model(model)
         known = closest(tag, tags) if tags else "it has no published weights"
-        refuse({f"open_clip has no weights '{tag}' for {model}; {known}": tag not in tags})
+        if tag not in tags:
+            raise UsageError(f"open_clip has no weights '{tag}' for {model}; {known}")
         published = open_clip.get_pretrained_cfg(model, tag)
         trained = "quick_gelu" if published.get("quick_gelu") else "gelu"
         built, plain = activation_of(config), model.removesuffix("-quickgelu")
@@ -205,7 +207,8 @@ class RandomWeights(Format):
         """The weights that the seed gives. Raises UsageError for a seed that is no number."""
         model, _, number = source.removeprefix("random:").partition(":")
         wrong = f"{source}: the seed '{number}' is not a number below 10^18"
-        refuse({wrong: number and not (number.isdecimal() and len(number) < 19)})
+        if number and not (number.isdecimal() and len(number) < 19):
+            raise UsageError(wrong)
         config = with_activation(named_config(model), activation)
         return assemble(ModelConfig(config, published_stats(model)), source, seed=int(number or 0))
 
