@@ -275,7 +275,7 @@ def test_what_one_neighbour_alone_reads_is_part_of_it() -> None:
         name, lines = name_of(path), len(path.read_text(encoding="utf-8").splitlines())
         only = importers.get(name, set())
         alone = len(only) == 1 and room_of(next(iter(only))) == room_of(name)
-        found = name.rpartition(".")[0] in FOUND
+        found = name.rpartition(".")[0] in FOUND or name.startswith("compoclip.methods.")
         if alone and lines < LEAST_LINES and not found and name not in exported:
             small.append(f"{name}: {lines} lines, read by {next(iter(only))}")
     assert small == []
