@@ -96,10 +96,10 @@ def test_a_checkpoint_passes_through_ten_files_to_its_encoder() -> None:
         sys.setprofile(None)
     assert entered == [
         "models/checkpoint.py",
-        "errors.py",
         "models/formats/open_clip.py",
         "models/config.py",
         "files.py",
+        "errors.py",
         "models/weights.py",
         "models/architecture.py",
         "models/preprocess.py",

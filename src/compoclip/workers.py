@@ -214,11 +214,11 @@ def _deaf() -> Iterator[None]:
 
 def _serve(pipe: Connection, prepare: Callable[[], object] | None) -> None:
     """The main function of a worker: tasks in turn, until the pipe closes or SIGTERM comes."""
-    ENDING.install()  # SIGTERM abandons the task under way; its files go while the stack unwinds
-    set_up()
     tasks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
     try:
+        ENDING.install()  # SIGTERM abandons the task under way; its files go as the stack unwinds
+        set_up()
+        threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
         if prepare is not None:
             prepare()
         while True:
