@@ -213,8 +213,10 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
 
 
 def _there(about: Meta, root: Path) -> tuple[list[str], Sequence[str], bool]:
-    """Return which sets of a family lie below `root`; of any other benchmark the files that are
-    absent, and whether one of its own folder, or of any without such, is there."""
+    """Return the sets of a family below `root`, the absent files, and whether any file is present.
+
+    A family has sets alone. Where a benchmark has a folder, only files in that folder count.
+    """
     if about.family:
         folders = [root / each.removesuffix("/NAME") for each in about.images if "NAME" in each]
         listed = (each for folder in folders if folder.is_dir() for each in folder.iterdir())
