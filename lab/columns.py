@@ -56,16 +56,20 @@ COLUMNS: tuple[Column, ...] = (
     Column("relation", ("relation", "spatial"), "accuracy"),
     Column("role", ("role",), "accuracy"),
     Column("order", ("order",), "accuracy"),
-    Column("negation", ("negation",), "accuracy"),
+    Column("negation", ("negation",), "accuracy", "negation"),
+    Column("missing", ("negation",), "accuracy", "negation_missing"),
+    Column("group", (), "group"),
     Column("augmented", ("invariance",), "augmented"),
     Column("brittleness", ("invariance",), "brittleness"),
     Column("zero-shot", ("recognition",), "accuracy"),
-    Column("i2t", ("retrieval",), "r1", "i2t"),
-    Column("t2i", ("retrieval",), "r1", "t2i"),
+    Column("i2t", (), "r1", "i2t", ("world-retrieval",)),
+    Column("t2i", (), "r1", "t2i", ("world-retrieval",)),
+    Column("style", (), "r1", "*", ("world-retrieval-style",)),
+    Column("look-alikes", (), "r1", "*", ("world-confusable",)),
 )
 
-KEPT = ("zero-shot", "i2t", "t2i")
-"""The columns of what the base can do already; the others are of compositionality."""
+KEPT = ("zero-shot", "i2t", "t2i", "style")
+"""The columns of recognition and retrieval; the others are of compositionality."""
 LOWER_IS_BETTER = ("brittleness",)
 
 Run = Sequence[Results]

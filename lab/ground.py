@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar
 from compoclip.console import note
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
-from compoclip.methods.base import Method
 from compoclip.version import __version__
 from compoclip_world.bounds import BOUNDS
 from compoclip_world.dataset import bundled_world, crowded, world_of
@@ -69,10 +68,6 @@ class Ground(ABC):
     def columns_for(self, settings: LabSettings, choosing: bool) -> tuple[Column, ...]:
         """The columns of the table, or those that learning rates are chosen by."""
         return self.columns
-
-    def fitted(self, method: Method) -> Method:
-        """An arm's method as it trains on this ground."""
-        return method
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -100,7 +100,7 @@ class Job:
             *("photos", "split", "compare_with"),
         }
         common = {k: v for k, v in asdict(self.settings).items() if k not in others}
-        arm = asdict(replace(self.arm, about="")) if self.arm else None
+        arm = asdict(self.arm.plain) if self.arm else None
         which = {"arm": arm, "rate": self.rate, "seed": self.seed, "weights": self.weights}
         found: dict[str, Any] = json.loads(json.dumps({"common": common, **which}))
         return found
@@ -159,7 +159,7 @@ def run_job(job: Job) -> Outcome:
         with (job.folder / "log.txt").open("a", encoding="utf-8") as log, redirect_stderr(log):
             method = _method(job)
             model, speed = _trained(job, method)
-            _measure(job, model, shared=method is None or not method.trains.image_tower)
+            _measure(job, model)
     except OSError as error:
         raise CompoclipError(
             f"{job.folder}: {error.strerror or error}; free space or choose another --out"
@@ -173,10 +173,11 @@ def run_job(job: Job) -> Outcome:
 
 
 def _method(job: Job) -> Method | None:
-    """The method of the job's arm as it trains on this ground; None for the base and the bounds."""
+    """The method of the job's arm without the image tower; None for the base and the bounds."""
     if job.arm is None:
         return None
-    return job.settings.ground.fitted(method_of(job.arm, job.out / DATA))
+    method = method_of(job.arm, job.out / DATA)
+    return replace(method, trains=replace(method.trains, image_tower=False))
 
 
 def _trained(job: Job, method: Method | None) -> tuple[LoadedModel, float]:
@@ -193,9 +194,8 @@ def _trained(job: Job, method: Method | None) -> tuple[LoadedModel, float]:
             crop=False,
             save_every=0,
             log_every=5,
-            precision="bf16",
             resume=True,
-            cache_frozen=not method.trains.image_tower,
+            cache_frozen=True,
             mask_duplicates=job.arm.method in _MASKED,
         )
         optim = optim_of(job.arm, method, job.settings, source, job.rate)
@@ -209,14 +209,14 @@ def _trained(job: Job, method: Method | None) -> tuple[LoadedModel, float]:
     return (tuned if mix == 1 else interpolate(base, tuned, mix)), speed
 
 
-def _measure(job: Job, model: LoadedModel, shared: bool) -> None:
-    """Write the results. shared: whether others have the same image tower."""
+def _measure(job: Job, model: LoadedModel) -> None:
+    """Write the results. All models have the base's image tower."""
     ground, out = job.settings.ground, job.results.parent
     measuring = Measuring(
         on=(str(job.suite),), workers=1, device="cpu", allow_partial=ground.partial
     )
     benchmarks = _benchmarks(measuring, job.benchmarks)
-    with _kept_features(job) if shared else nullcontext() as cache:
+    with _kept_features(job) as cache:
         settings, _ = measuring.settings(cache=cache)
         if job.fixed == BASE:
             evaluate(job.name, ModelEncoder(model), benchmarks, out, settings)

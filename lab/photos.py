@@ -28,7 +28,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,6 @@ from compoclip.benchmarks.retrieval import Captioned, read_flickr8k
 from compoclip.console import end_with, note, track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json, write_text
-from compoclip.methods.base import Method
 from compoclip_world.bounds import TEXT_ONLY, UNTRAINED
 from lab.columns import Column
 from lab.ground import CHOICE_SUITE, DATA, SUITE, Ground, require_benchmarks
@@ -104,10 +103,6 @@ class Photos(Ground):
         "hand; TOT: SugarCrepe++ as texts alone, in full. zero-shot: Caltech-101 and EuroSAT. "
     )
     partial = True
-
-    def fitted(self, method: Method) -> Method:
-        """The method without the image tower; adapters are in the text tower alone."""
-        return replace(method, trains=replace(method.trains, image_tower=False))
 
     def prepare(self, settings: LabSettings, out: Path, choosing: bool) -> None:
         """Write the photos, and a list of benchmarks for each of the splits test and dev."""

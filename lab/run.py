@@ -78,7 +78,7 @@ def _run_lab(
         Job(out, settings, None, 0, weights, fixed=name) for name in (BASE, *settings.ground.bounds)
     ]
     trials = [
-        Job(out, settings, arm, settings.seeds[0], weights, rate, choosing=True)
+        Job(out, settings, arm, (arm.seeds or settings.seeds)[0], weights, rate, choosing=True)
         for arm in settings.arms
         for rate in (grids[arm.name] if len(grids[arm.name]) > 1 else ())
     ]
@@ -102,11 +102,12 @@ def _run_lab(
         if rates[job.arm.name if job.arm else ""][1] not in (0.0, job.rate):
             shutil.rmtree(job.folder / "model", ignore_errors=True)
             (job.folder / "train.jsonl").unlink(missing_ok=True)
+    seeds = {arm.name: arm.seeds or settings.seeds for arm in settings.arms}
     finals = [
-        Job(out, settings, arm, seed, weights, rates[arm.name][1])
-        for seed in settings.seeds
+        Job(out, settings, arm, seeds[arm.name][turn], weights, rates[arm.name][1])
+        for turn in range(max(map(len, seeds.values())))
         for arm in settings.arms
-        if rates[arm.name][1]
+        if rates[arm.name][1] and turn < len(seeds[arm.name])
     ]
     left += finish(finals, "measured")
     text = _report(settings, out / name, [*fixed, *finals], trials, rates)
@@ -180,7 +181,7 @@ def _report(
     minutes = sum(each.seconds for each in ended) / 60
     made = (
         f"{counted(settings.steps, 'step')} of {settings.batch_size} images, "
-        f"{settings.ground.about(settings)}, seeds {', '.join(map(str, settings.seeds))}; "
+        f"{settings.ground.about(settings)}, {counted(len(settings.seeds), 'seed')} or more; "
         f"base `{settings.model}`, weights {jobs[0].weights[:8]}; "
         f"{len(ended)} of {counted(len(jobs) + len(trials), 'job')}, "
         f"{minutes:.0f} minutes of one thread; compoclip {__version__}."

@@ -24,8 +24,9 @@ class Arm:
     """One thing to train: a method with keyword settings of its recipe.
 
     table: which training table; its control is that of the settings on the same one. wise_ft: share
-    of the tuned weights in a mix with the base's, 1 is the tuned model itself. about: shown in the
-    legend. A setting that names a file of the lab's data (`data.FILES`) is its path there.
+    of the tuned weights in a mix with the base's, 1 is the tuned model itself. seeds: those of the
+    settings when empty. about: shown in the legend. A setting that names a file of the lab's data
+    (`data.FILES`) is its path there.
     """
 
     name: str
@@ -33,7 +34,13 @@ class Arm:
     settings: Mapping[str, Any] = field(default_factory=dict)
     table: str = "scenes"
     wise_ft: float = 1.0
+    seeds: tuple[int, ...] = ()
     about: str = ""
+
+    @property
+    def plain(self) -> Arm:
+        """The arm by what decides a run of one seed."""
+        return replace(self, name="", about="", seeds=())
 
 
 @dataclass(frozen=True)
@@ -115,8 +122,8 @@ class LabSettings:
 
     def control_of(self, arm: Arm) -> str:
         """The control on the table of the arm; "" when there is none."""
-        plain = replace(self.arm(self.control), name="", about="", table=arm.table)
-        return next((a.name for a in self.arms if replace(a, name="", about="") == plain), "")
+        plain = replace(self.arm(self.control).plain, table=arm.table)
+        return next((a.name for a in self.arms if a.plain == plain), "")
 
 
 def read_settings(path: Path, quick: bool = False) -> LabSettings:
@@ -223,9 +230,9 @@ def _check(settings: LabSettings, run: Sequence[str], where: Path) -> None:
     for name in ("lrs", "lora_lrs"):
         grid = getattr(settings, name)
         require(grid and min(grid) > 0, where, f"'{name}' must be numbers above 0")
-    seeds = settings.seeds
-    good = 0 < len(set(seeds)) == len(seeds) and min(seeds) >= 0 and max(seeds) < 2**63
-    require(good, where, "seeds must be different whole numbers from 0")
+    for seeds in (settings.seeds, *(arm.seeds for arm in settings.arms if arm.seeds)):
+        good = 0 < len(set(seeds)) == len(seeds) and min(seeds) >= 0 and max(seeds) < 2**63
+        require(good, where, "seeds must be different whole numbers from 0")
     for name in ("scenes", "items", "choice_items", "steps", "batch_size"):
         require(getattr(settings, name) > 0, where, f"'{name}' must be more than 0")
     columns = [column.name for column in settings.ground.columns]

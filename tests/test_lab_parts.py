@@ -148,10 +148,10 @@ def test_unknown_arms_and_fields_of_the_quick_lab_are_refused(tmp_path: Path) ->
 def test_a_rate_is_chosen_by_what_is_learnt_and_what_is_kept() -> None:
     low = dict.fromkeys((column.name for column in COLUMNS), 0.5)
     assert merit(low) == pytest.approx(0.5)
-    # Nine columns of compositionality share a half, three kept ones the other.
-    assert merit({**low, "binding": 0.9}) == pytest.approx(0.5 + 0.4 / 9 / 2)
-    assert merit({**low, "brittleness": 0.9}) == pytest.approx(0.5 - 0.4 / 9 / 2)
-    assert merit({**low, "t2i": 0.2}) == pytest.approx(0.5 - 0.3 / 3 / 2)
+    # Twelve columns of compositionality share a half, four kept ones the other.
+    assert merit({**low, "binding": 0.9}) == pytest.approx(0.5 + 0.4 / 12 / 2)
+    assert merit({**low, "brittleness": 0.9}) == pytest.approx(0.5 - 0.4 / 12 / 2)
+    assert merit({**low, "t2i": 0.2}) == pytest.approx(0.5 - 0.3 / 4 / 2)
     assert best_rate({1e-4: 0.5, 3e-4: 0.7, 1e-3: 0.6}) == 3e-4
     assert best_rate({1e-3: 0.7, 3e-4: 0.7, 1e-4: 0.6}) == 3e-4
 

@@ -132,10 +132,13 @@ SETTINGS = LabSettings(
     ),
     benchmarks=(
         "world-aro",
+        "world-confusable",
         "world-foils",
         "world-hard-positives",
         "world-retrieval",
+        "world-retrieval-style",
         "world-sugarcrepe",
+        "world-winoground",
         "world-zero-shot-kinds",
     ),
     control="clip-ft",

@@ -334,7 +334,7 @@ def captions_for(
         form = CAPTION_TYPES[kind][1](facts, config, rng)
         if form is None:
             continue
-        wording = Wording(rng, config.synonyms, colour_first=rng.random() < 0.4)
+        wording = Wording(rng, config.synonyms, 0.5, rng.random() < 0.4, config.rare)
         text = dress(wording.caption(form), rng)
         if text not in made:
             made[text] = WorldCaption(text, kind, form)

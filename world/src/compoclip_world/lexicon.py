@@ -34,6 +34,10 @@ def listed(words: str) -> tuple[str, ...]:
     return tuple(words.split())
 
 
+RARE: dict[str, tuple[str, ...]] = {kind: tuple(words) for kind, words in _TABLES["exact"].items()}
+"""Kind -> exact synonyms that the bundled base has never read."""
+
+
 def _meanings(table: str) -> dict[str, str]:
     """Return word -> meaning of a table."""
     return {word: meaning for meaning, words in _TABLES[table].items() for word in words}

@@ -379,7 +379,7 @@ def edited(
     other, *forms = draft
     style, colour_first = rng.randrange(2**32), rng.random() < 0.4
     first, second = (
-        Wording(random.Random(style), variants=0.5, colour_first=colour_first).caption(form)
+        Wording(random.Random(style), 0.0, 0.5, colour_first, config.rare).caption(form)
         for form in forms
     )
     if not _known(other, config) or not belongs(split, config, scene, other):

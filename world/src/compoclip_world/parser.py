@@ -88,6 +88,7 @@ _PREFIX = re.compile(
     r"^(?:(?:an?|the|this) )?(?:picture|image|photo|photograph|drawing|illustration|rendering)"
     r"(?: of| showing| with| that shows) "
 )
+_MISSING = re.compile(r"\b(?:an?|the) ([^,.;]+?) is missing\b")
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*|[.,;!?:]")
 
 
@@ -106,7 +107,8 @@ _CONTENT = frozenset((Mark.ADJECTIVE, Mark.NOUN, Mark.BACKGROUND, Mark.NUMBER, M
 def lex(text: str) -> list[Lexeme]:
     """The lexemes of a caption. A leading "a picture of" and filler words are dropped."""
     words: list[str] = []
-    for word in _WORD.findall(_PREFIX.sub("", text.lower().strip())):
+    stated = _MISSING.sub(r"there is no \1", _PREFIX.sub("", text.lower().strip()))
+    for word in _WORD.findall(stated):
         words.extend(_ALIASES.get(word, (word,)))
     lexemes: list[Lexeme] = []
     i = 0

@@ -66,6 +66,7 @@ class WorldConfig:
         colours: The allowed colours, empty for all.
         backdrops: The allowed background colours, empty for all.
         synonyms: Chance that a word of a caption is replaced by a synonym.
+        rare: Chance that a kind has a name in a caption that the bundled base has never read.
         caption_weights: (caption type, weight) for the types that differ from the default.
         attributes: Weights of 0, 1, 2 and 3 attributes for a thing that a caption mentions.
         holdout_seed: Chooses the compounds that ordinary splits never show (see `sampling`).
@@ -87,6 +88,7 @@ class WorldConfig:
     colours: tuple[str, ...] = ()
     backdrops: tuple[str, ...] = ()
     synonyms: float = 0.15
+    rare: float = 0.0
     caption_weights: tuple[tuple[str, float], ...] = ()
     attributes: tuple[float, ...] = (0.2, 0.5, 0.23, 0.07)
     holdout_seed: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from compoclip_world.lexicon import RARE
 from compoclip_world.logic import (
     Attribute,
     Background,
@@ -39,7 +40,7 @@ class Wording:
 
     synonyms: chance of another word for a kind, colour, size or pattern. variants: chance of
     another phrase for a relation or position than the first one listed. colour_first: "red striped"
-    rather than "striped red". Every choice takes two
+    rather than "striped red". rare: chance of a name of `lexicon.RARE`. Every choice takes two
     numbers from `rng`, whatever is chosen, so that forms of one shape get the same wording from
     equal generators.
     """
@@ -48,6 +49,7 @@ class Wording:
     synonyms: float = 0.0
     variants: float = 0.5
     colour_first: bool = False
+    rare: float = 0.0
 
     def _other(self, word: str, others: tuple[str, ...], chance: float) -> str:
         """The word or, by chance, one of the others."""
@@ -56,7 +58,8 @@ class Wording:
 
     def word(self, canonical: str) -> str:
         """The canonical word or, by chance, a synonym."""
-        return self._other(usual(canonical), SYNONYMS[canonical], self.synonyms)
+        text = self._other(usual(canonical), SYNONYMS.get(canonical, ()), self.synonyms)
+        return self._other(text, RARE.get(canonical, ()), self.rare) if self.rare else text
 
     def variant(self, phrases: tuple[str, ...]) -> str:
         """The first phrase or, by chance, another one."""

@@ -52,20 +52,30 @@ def _with_relation(*names: str) -> Choice:
     return choose
 
 
-def _denied(found: WorldPair) -> WorldPair | None:
-    """ "a star" and "a mug", made "there is no mug" and "there is no star"."""
-    first, second = (
-        "there is no " + text.removeprefix("there is ").split(" ", 1)[1]
-        for text in (found.caption_b, found.caption_a)
-    )
-    a, b = found.scene_a, found.scene_b
-    held = is_true(first, a) and is_true(second, b) and is_false(first, b) and is_false(second, a)
-    return replace(found, caption_a=first, caption_b=second) if held else None
+def _denied(wording: str) -> Choice:
+    """ "a star" and "a mug", made "there is no mug" and "there is no star" by a wording."""
+
+    def choose(found: WorldPair) -> WorldPair | None:
+        first, second = (
+            wording.format(text.removeprefix("there is ").split(" ", 1)[1])
+            for text in (found.caption_b, found.caption_a)
+        )
+        a, b = found.scene_a, found.scene_b
+        right, wrong = ((first, a), (second, b)), ((first, b), (second, a))
+        held = all(is_true(*each) for each in right) and all(is_false(*each) for each in wrong)
+        return replace(found, caption_a=first, caption_b=second) if held else None
+
+    return choose
 
 
 TASKS: dict[str, _Task] = {
     "object": _Task("object", "object", "which kind of thing is there", _any),
-    "negation": _Task("object", "negation", 'what is not there ("no star")', _denied),
+    "negation": _Task(
+        "object", "negation", 'what is not there ("no star")', _denied("there is no {}")
+    ),
+    "negation_missing": _Task(
+        "object", "negation", "the same in words that no rewrite has", _denied("the {} is missing")
+    ),
     "position": _Task("position", "spatial", "where in the picture a thing is", _any),
     "left_right": _Task(
         "relation", "spatial", "left of or right of", _with_relation("left", "right")

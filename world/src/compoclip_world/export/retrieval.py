@@ -10,6 +10,7 @@ from typing import Any
 from compoclip.benchmarks.files import same
 from compoclip.errors import CompoclipError
 from compoclip_world.captions import WorldCaption, captions_for
+from compoclip_world.dataset import crowded
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.export.sugarcrepe import photos
 from compoclip_world.logic import Form, NounPhrase, Quantifier, nodes_of
@@ -19,6 +20,9 @@ from compoclip_world.scene import Scene
 _EACH = 5
 _CANDIDATES = 16
 _SPARE = 2.0
+_SLOT = 20
+_FEW = 4  # candidates of the fine-tuning style, not to prefer short ones
+_FILE = "flickr30k/style_test.json"
 # Captions that tell little are not drawn at all.
 _WEIGHTS = (
     ("object", 0.0),
@@ -31,20 +35,43 @@ _WEIGHTS = (
 
 
 def build(spec: SuiteSpec) -> list[Part]:
-    """A caption file in the layout of the COCO test set, on the photos of `sugarcrepe`."""
-    rows, images = captioned(photos(spec), spec.items, "val2017/")
-    texts = sum(len(row["caption"]) for row in rows)
+    """Two caption files: in the layout of COCO's test set on the photos of `sugarcrepe`, and in the
+    layout of Flickr30k's one caption per image as fine-tuning has them (`dataset.crowded`).
+    """
+    style = crowded(spec.config)
+    tuned = Photos(replace(spec, config=style), "flickr30k/images", _SLOT)
+    own = captioned(photos(spec), spec.items, "val2017/")
+    new = captioned(tuned, spec.items, "", _FEW, each=1, weights=style.caption_weights)
     return [
         Part(
-            "retrieval:coco",
-            "world-retrieval",
-            {"coco/coco_karpathy_test.json": rows},
+            source,
+            name,
+            {file: rows},
             images,
-            {"i2t": len(rows), "t2i": texts},
+            {"i2t": len(rows), "t2i": sum(len(row["caption"]) for row in rows)},
             {
-                "i2t": f"the captions of an image among {texts}",
-                "t2i": f"the image of a caption among {len(rows)}",
+                "i2t": f"the caption of an image among {len(rows)} images, {style_of}",
+                "t2i": f"the image of a caption among {len(rows)}, {style_of}",
             },
+            options,
+        )
+        for source, name, file, (rows, images), style_of, options in (
+            (
+                "retrieval:coco",
+                "world-retrieval",
+                "coco/coco_karpathy_test.json",
+                own,
+                "in words that the base knows",
+                {},
+            ),
+            (
+                "retrieval:flickr30k",
+                "world-retrieval-style",
+                _FILE,
+                new,
+                "in the style of the fine-tuning captions",
+                {"annotations": _FILE},
+            ),
         )
     ]
 
@@ -55,15 +82,17 @@ def captioned(
     prefix: str,
     candidates: int = _CANDIDATES,
     accepted: Callable[[Scene, str, str, int], bool] = lambda scene, image, text, number: True,
+    each: int = _EACH,
+    weights: tuple[tuple[str, float], ...] = _WEIGHTS,
 ) -> tuple[list[dict[str, Any]], dict[str, Scene]]:
-    """Return `count` images of the pool, each with five short captions of its own, and the scenes.
+    """Return `count` images of the pool with `each` short captions of their own, and the scenes.
 
     A caption is taken when the oracle calls it FALSE of every other image looked at and it is
-    `accepted` as number so-and-so of its image; the shortest are taken. Images with fewer than five
+    `accepted` as number so-and-so of its image; the shortest are taken. Images with fewer
     are passed over. Raises CompoclipError when too few are left.
     """
     spec = pool.spec
-    config = replace(spec.config, caption_weights=_WEIGHTS)
+    config = replace(spec.config, caption_weights=weights)
     scenes = [pool.scene(i) for i in range(round(_SPARE * count) + 10)]
     rows: list[dict[str, Any]] = []
     images: dict[str, Scene] = {}
@@ -71,14 +100,14 @@ def captioned(
         drawn = captions_for(scene, config, spec.seed, index, candidates)
         short_first = sorted(drawn, key=lambda caption: len(caption.text.split()))
         image = prefix + pool.name(index)
-        own = own_captions(short_first, index, scenes, partial(accepted, scene, image))
-        if len(own) == _EACH:
+        own = own_captions(short_first, index, scenes, partial(accepted, scene, image), each)
+        if len(own) == each:
             rows.append({"image": image, "caption": own})
             images[pool.path(index)] = scene
         if len(rows) == count:
             return rows, images
     raise CompoclipError(
-        f"world: only {len(rows)} of {count} images have {_EACH} captions of their own; "
+        f"world: only {len(rows)} of {count} images have {each} captions of their own; "
         "ask for fewer items or allow more kinds and colours"
     )
 
@@ -88,9 +117,10 @@ def own_captions(
     index: int,
     scenes: Sequence[Scene],
     accepted: Callable[[str, int], bool] = lambda text, number: True,
+    most: int = _EACH,
 ) -> list[str]:
-    """Return the first captions of scene `index`, at most five, that are false of all other scenes,
-    accepted as number so-and-so, and not the same words again.
+    """Return the first captions of scene `index`, at most `most`, that are false of all other
+    scenes, accepted as number so-and-so, and not the same words again.
     """
     found: list[str] = []
     for caption in captions:
@@ -99,7 +129,7 @@ def own_captions(
         others = (other for i, other in enumerate(scenes) if i != index)
         if false_of(caption.form, others) and accepted(caption.text, len(found)):
             found.append(caption.text)
-        if len(found) == _EACH:
+        if len(found) == most:
             break
     return found
 
