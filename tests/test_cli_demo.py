@@ -50,5 +50,5 @@ def test_demo_runs_end_to_end_and_resumes(
     again = json.loads(capsys.readouterr().out)
     assert weights.stat().st_mtime_ns == before
     assert {result["model"] for result in again["results"]} == {"base", "fsc-clip"}
-    assert {bound["model"] for bound in again["bounds"]} == {"oracle", "text only", "untrained"}
+    assert {bound["model"] for bound in again["bounds"]} == {"oracle", "text only"}
     assert "oracle" in page
