@@ -22,7 +22,7 @@ import yaml
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form, TiePolicy
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import balanced_threshold, placements
-from compoclip.evaluation.forms.form import ItemForm, Record, ShownItem, first_wins
+from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.items import (
     Columns,
     EncodedFeatures,
@@ -114,9 +114,8 @@ class CaseForm(ItemForm[Cases]):
     they are those of all pairs of texts. images, texts: their numbers; SEVERAL stands for one per
     candidate. answers: number of candidates that `truth` is an index into. comparisons: metric ->
     `Comparisons`, the main one first. matching: places of the scores of matching pairs, whose mean
-    is the positive score; () if the candidate at `truth` alone is right. called, headings: names of
-    the texts and of the scores on a card. true: whether each text is true. buckets: value of the
-    column "bucket" -> `Comparisons` that hold; "tie" if none do.
+    is the positive score; () if the candidate at `truth` alone is right. true: whether each text
+    is true. buckets: value of the column "bucket" -> `Comparisons` that hold; "tie" if none do.
     """
 
     name: Form
@@ -212,13 +211,6 @@ class CaseForm(ItemForm[Cases]):
             for metric, text in self.comparisons.items()
         }
 
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """Return the photos, if there are any, the texts, and all scores."""
-        several = len(row["images"]) > 1
-        photos = [(f"Photo {k}" if several else "Photo", i) for k, i in enumerate(row["images"], 1)]
-        texts = list(zip(self.called, row["texts"], self.true))
-        return photos, texts, [(name, k) for k, name in enumerate(self.headings)]
-
 
 class ChoiceForm(CaseForm):
     """One image and K texts, or one text and K images, of which one is right: accuracy, chance
@@ -237,19 +229,6 @@ class ChoiceForm(CaseForm):
             chance=np.full(len(scores), 1.0 / scores.shape[1]),
         )
         return {"accuracy": outcomes}
-
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """Return the right candidate and the best wrong one."""
-        truth, scores = row["truth"], wrong["scores"]
-        others = (k for k in range(len(scores)) if k != wrong["truth"])
-        rival = max(others, key=lambda k: scores[k])
-        columns = [(self.headings[0], truth), (self.headings[1], rival)]
-        images, texts = row["images"], row["texts"]
-        if self.images == 1:
-            named = [(self.called[0], texts[truth], True), (self.called[1], texts[rival], False)]
-            return [("Photo", images[0])], named, columns
-        photos = [("Right photo", images[truth]), ("Wrong photo", images[rival])]
-        return photos, [("Text", texts[0], None)], columns
 
 
 def _forms() -> Iterator[CaseForm]:
@@ -417,9 +396,3 @@ class BinaryForm(CaseForm):
             },
             extra={"threshold": limits[kept].tolist()} if thresholds else {},
         )
-
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """Return the photo and the text, with its label."""
-        said, true = ("True", True) if row["truth"] else ("False", False)
-        texts = [(said, row["texts"][0], true)]
-        return [("Photo", row["images"][0])], texts, [("cosine", 0)]
