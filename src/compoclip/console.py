@@ -40,7 +40,11 @@ def worded(value: Any) -> str:
     """Return a JSON value as one line to read, without what is empty."""
     if isinstance(value, dict):
         said = {key.replace("_", " "): worded(each) for key, each in value.items()}
-        return ", ".join(f"{key} {each}" for key, each in said.items() if each)
+        nested = {key.replace("_", " ") for key, each in value.items() if isinstance(each, dict)}
+        named = (
+            (key, f"({each})" if key in nested else each) for key, each in said.items() if each
+        )
+        return ", ".join(map(" ".join, named))
     if isinstance(value, list):
         return "; ".join(filter(None, map(worded, value)))
     if isinstance(value, bool):

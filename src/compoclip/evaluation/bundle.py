@@ -365,14 +365,13 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
     if again < total:
         left = f"{total - again:,} of {total:,} outcomes"
         report.unchecked.append(f"{name}: {left}, which hang on scores of other items")
-    scores = {part: dict(metrics) for part, metrics in results.scores.items()}
     expected = {
         f"{part}/{metric}": each.expected
-        for part, of in scores.items()
+        for part, of in results.scores.items()
         for metric, each in of.items()
     }
-    expected |= {part: results.main(part).expected for part in scores}
-    summary = summarise(
+    expected |= {part: results.main(part).expected for part in results.scores}
+    scores, aggregates = summarise(
         replace(items, outcomes=outcomes),
         {rule: Aggregate.from_json(each) for rule, each in results.rules.items()},
         expected,
@@ -380,7 +379,7 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
         results.seed,
     )
     stated_scores = {**results.scores, "": results.aggregates}
-    for part, found in {**summary.scores, "": summary.aggregates}.items():
+    for part, found in {**scores, "": aggregates}.items():
         for one in {**stated_scores[part], **found}:
             both = [asdict(of[one]) if one in of else {} for of in (stated_scores[part], found)]
             for each in both:

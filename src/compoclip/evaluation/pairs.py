@@ -157,7 +157,7 @@ def score_contents(
         keys = [content_key(image_keys[i], text_keys[t][1].key) for i, t in needed]
         cache = FeatureCache(options.cache, encoder) if options.cache else None
         if cache is not None:
-            cache.add_pairs({"score": score.name, **score.about})
+            cache.add("pairs", {"score": score.name, **score.about})
         store = FeatureStore("pairs", keys, cache, ranks, encoder.device)
         with encoder.evaluating():
             done = _scored(score, needed, store, damaged, options, amounts.images)

@@ -159,16 +159,16 @@ class CommonItems:
         model, table = next(iter(self.tables.items()))
         return set(table["images"][int(self.rows[model][k])].as_py())
 
-    def hash_of(self, k: int) -> bytes:
-        """A hash of an item that puts items in an order that nobody chose."""
-        text = f"{self.part.benchmark}/{self.part.name}/{self.items[k]}"
-        return hashlib.blake2b(text.encode(), digest_size=8).digest()
-
 
 def _by_hash(parts: Sequence[CommonItems]) -> list[tuple[CommonItems, int]]:
-    """Return every item of some parts, in the order of their hashes."""
-    every = ((each, k) for each in parts for k in range(len(each.items)))
-    return sorted(every, key=lambda item: item[0].hash_of(item[1]))
+    """Return every item of some parts, in the order of their hashes, which nobody chose."""
+    every = {
+        f"{each.part.benchmark}/{each.part.name}/{item}": (each, k)
+        for each in parts
+        for k, item in enumerate(each.items)
+    }
+    hashed = sorted(every, key=lambda text: hashlib.blake2b(text.encode(), digest_size=8).digest())
+    return [every[text] for text in hashed]
 
 
 AllItems = Mapping[str, Mapping[str, CommonItems]]
