@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form, TiePolicy
-from compoclip.errors import CompoclipError
+from compoclip.benchmarks.case import Benchmark, Case, Cases, Form, TiePolicy
+from compoclip.errors import require
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.items import (
@@ -141,11 +141,10 @@ class CaseForm(ItemForm[Cases]):
         """Return the number of candidates; raise CompoclipError for a case that does not fit."""
         images, texts = len(case.images), len(case.texts)
         scores = images * texts if self.images else 3
-        if not self.fits(*(np.array(n) for n in (images, texts, scores, case.truth))):
-            raise CompoclipError(
-                f"item '{case.id}' of sub-task '{case.subtask}' has {images} images, {texts} texts "
-                f"and truth {case.truth}, which is no {case.form} item; check the annotation file"
-            )
+        good = self.fits(*(np.array(n) for n in (images, texts, scores, case.truth)))
+        problem = f"{images} images, {texts} texts and truth {case.truth} are no {case.form} item; "
+        where = f"item '{case.id}' of sub-task '{case.subtask}'"
+        require(good, where, f"{problem}check the annotation file")
         return self.answers or max(images, texts)
 
     def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
@@ -155,11 +154,6 @@ class CaseForm(ItemForm[Cases]):
             found &= count >= 2 if wanted == SEVERAL else count == wanted
         found &= scores == (images * texts if self.images else 3)
         return found
-
-    def rules(self, content: Cases, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
-        """Return the mean over all items, and that over the sub-tasks."""
-        parts = tuple(subtasks)
-        return {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}, "micro"
 
     def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
         """Judge every case under its sub-task's tie policy, and the groups of `Benchmark.joint`."""
@@ -339,12 +333,9 @@ class BinaryForm(CaseForm):
         cases.
         """
         for case in content:
-            wrong = (
-                f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
-                "binary ones; a benchmark with binary items can have no others"
-            )
-            if case.form is not self.name:
-                raise CompoclipError(wrong)
+            where = f"item '{case.id}' of sub-task '{case.subtask}'"
+            problem = f"a {case.form} item among binary ones; a benchmark with binary items can "
+            require(case.form is self.name, where, f"{problem}have no others")
             self.candidates(case)
         scores = features.scores(
             features.image_index(content.images), features.text_index(content.texts)
@@ -355,12 +346,10 @@ class BinaryForm(CaseForm):
         needed = {dev: part for part, dev in benchmark.tuned_on.items() if part in rows_of}
         for name in (*rows_of, *needed):
             kinds = truth[rows_of[name]] if name in rows_of else np.empty(0, dtype=bool)
-            if kinds.all() or not kinds.any():
-                of = f", which set the threshold of '{needed[name]}'," if name in needed else ""
-                raise CompoclipError(
-                    f"sub-task '{name}': among the {len(kinds)} items{of} there must be true and "
-                    "false ones; get their images and the whole annotation file"
-                )
+            of = f", which set the threshold of '{needed[name]}'," if name in needed else ""
+            problem = f"among the {len(kinds)} items{of} there must be true and false ones; get "
+            problem += "their images and the whole annotation file"
+            require(kinds.any() and not kinds.all(), f"sub-task '{name}'", problem)
         thresholds = {
             part: balanced_threshold(scores[rows_of[dev]], truth[rows_of[dev]])
             for part, dev in benchmark.tuned_on.items()

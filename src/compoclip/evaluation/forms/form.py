@@ -49,9 +49,11 @@ class ItemForm(ABC, Generic[C]):
         Raises CompoclipError when an item does not fit its form, or the items cannot be judged.
         """
 
-    @abstractmethod
     def rules(self, content: C, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
-        """Return the aggregates over `subtasks` of such content, and the one to quote."""
+        """Return the aggregates over `subtasks` of such content, and the one to quote: by default
+        the mean over all items, and that over the sub-tasks."""
+        parts = tuple(subtasks)
+        return {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}, "micro"
 
     def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
         """Return which stored items have this form's numbers of images, texts and scores.
