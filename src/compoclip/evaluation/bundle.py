@@ -141,8 +141,8 @@ def _zip(folder: Path, target: Path) -> None:
 def _files(folder: Path) -> dict[str, Path]:
     """Return the files of a bundle by name, all but `BUNDLE`; refuse links."""
     paths = sorted(folder.rglob("*"))
-    if link := next((each for each in paths if each.is_symlink()), None):
-        raise CompoclipError(f"{link}: is a link; put the file itself into the bundle")
+    for each in paths:
+        require(not each.is_symlink(), each, "is a link; put the file itself into the bundle")
     named = {each.relative_to(folder).as_posix(): each for each in paths if each.is_file()}
     return {name: path for name, path in named.items() if name != BUNDLE}
 
@@ -234,13 +234,10 @@ def verify_bundle(bundle: Path) -> Verified:
             unpack(bundle, folder)
         manifest = read_object(folder / BUNDLE)
         kinds = {"facts": dict, "files": dict, "compoclip": str, "code": str, "digest": str}
-        if manifest.get("bundle") != _SCHEMA or not all(
-            isinstance(manifest.get(name), kind) for name, kind in kinds.items()
-        ):
-            raise CompoclipError(
-                f"{bundle}: its {BUNDLE} is malformed, or of another version of compoclip than "
-                f"{__version__}; make the bundle again"
-            )
+        whole = all(isinstance(manifest.get(name), kind) for name, kind in kinds.items())
+        problem = f"its {BUNDLE} is malformed, or of another version of compoclip than "
+        problem += f"{__version__}; make the bundle again"
+        require(whole and manifest.get("bundle") == _SCHEMA, bundle, problem)
         report = Verified()
         here = {name: file_hash(path) for name, path in _files(folder).items()}
         for name, known in {**here, **manifest["files"]}.items():

@@ -120,11 +120,10 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
     """Raise UsageError, naming the benchmark, unless all its items consist of few pairs."""
     for each in benchmarks:
-        if not all(FORMS[form].in_pairs for form in each.content.forms):
-            raise UsageError(
-                f"{each.name}: --score {score} scores the pairs of items (choice, group, triple); "
-                "measure retrieval, classification and texts alone with --score cosine"
-            )
+        problem = f"--score {score} scores the pairs of items (choice, group, triple); measure "
+        problem += "retrieval, classification and texts alone with --score cosine"
+        good = all(FORMS[form].in_pairs for form in each.content.forms)
+        require(good, each.name, problem, UsageError)
 
 
 def score_contents(

@@ -1,4 +1,4 @@
-"""The interface of a form of item: how items are scored, judged and shown on a card.
+"""The interface of a form of item: how items are scored and judged, and named on a card.
 
 A form is one object in `FORMS` (`evaluation.forms`). Code asks the object about its items; nothing
 depends on its name.
