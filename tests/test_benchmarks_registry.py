@@ -10,14 +10,13 @@ import pytest
 
 from benchmark_files import (
     refuses,
-    sugarcrepe_row,
     write_json,
     write_photo,
     write_sugarcrepe,
     write_sugarcrepe_pp,
 )
 from compoclip.benchmarks import registry
-from compoclip.benchmarks.case import SKILLS, Case, Form, present
+from compoclip.benchmarks.case import SKILLS, Form, present
 from compoclip.benchmarks.registry import benchmark_names, load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
@@ -173,19 +172,6 @@ def test_editions_of_sets_count_queries(tmp_path: Path) -> None:
     assert (found.name, found.expected) == ("retrieval_coco@world", {"i2t": 1, "t2i": 3})
     write_photo(tmp_path / "elevater" / "mnist" / "7" / "a.png")
     assert load_benchmark("zero_shot:mnist", tmp_path).expected == {"zero_shot": 1}
-
-
-def test_cases_with_absent_photos_are_split_off(tmp_path: Path) -> None:
-    rows = {str(k): sugarcrepe_row(filename=f"{k % 2}.jpg") for k in range(4)}
-    write_sugarcrepe(tmp_path, swap_obj=rows)
-    write_photo(tmp_path / "coco" / "val2017" / "1.jpg")
-    found = load_benchmark("sugarcrepe:swap_obj", tmp_path)
-    used, missing = present(found)
-    assert isinstance(used, tuple)
-    assert [case.id for case in used if isinstance(case, Case)] == ["swap_obj/1", "swap_obj/3"]
-    assert missing == (str(tmp_path / "coco" / "val2017" / "0.jpg"),)
-    write_photo(tmp_path / "coco" / "val2017" / "0.jpg")
-    assert present(found) == (found.content, ())
 
 
 def test_a_directory_is_no_photo_and_text_only_needs_none(tmp_path: Path) -> None:

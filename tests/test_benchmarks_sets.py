@@ -82,23 +82,18 @@ def test_flickr8k_quirks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "split", "message"),
     [
-        ("a.jpg first\n", "a.jpg\n", "line 1: expected name.jpg#k"),
+        ("a.jpg first\n", "a.jpg\n", "line 1 is not 'name.jpg#k"),
         ("a.jpg#0\tx\na.jpg#0\ty\n", "a.jpg\n", "line 2: caption 0 of 'a.jpg' occurs twice"),
         ("a.jpg#0\t \n", "a.jpg\n", "the caption is empty"),
         ("a.jpg#0\tx\n", "a.jpg\nb.jpg\n", "no caption for photo 'b.jpg'"),
         ("a.jpg#0\tx\n", "a.jpg\na.jpg\n", "line 2: photo 'a.jpg' is listed twice"),
         ("a.jpg#0\tx\n", "\n", "no photo names"),
-        (f"a.jpg#{'9' * 5000}\tx\n", "a.jpg\n", "line 1: expected name.jpg#k"),
-        ("../a.jpg#0\tx\n", "../a.jpg\n", None),
+        (f"a.jpg#{'9' * 5000}\tx\n", "a.jpg\n", "line 1 is not 'name.jpg#k"),
+        ("../a.jpg#0\tx\n", "../a.jpg\n", "line 1 is not 'name.jpg#k"),
     ],
 )
-def test_malformed_flickr8k(tmp_path: Path, tokens: str, split: str, message: str | None) -> None:
+def test_malformed_flickr8k(tmp_path: Path, tokens: str, split: str, message: str) -> None:
     write_flickr8k(tmp_path, tokens, split)
-    if message is None:  # only the file's own name is used, which cannot leave the folder
-        found = load_benchmark("retrieval:flickr8k", tmp_path)
-        image = retrieval(found.content).images[0]
-        assert image.path == tmp_path / "flickr8k" / "images" / "a.jpg"
-        return
     refuses(message, "", "retrieval:flickr8k", tmp_path)
 
 

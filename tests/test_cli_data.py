@@ -42,9 +42,7 @@ def test_every_source_is_of_something_that_a_benchmark_needs() -> None:
 
 
 def test_the_catalogue_states_every_benchmark(capsys: Capture) -> None:
-    known = [meta(name) for name in benchmark_names()]
-    assert [each.id for each in known] == list(benchmark_names())
-    assert all(each.status in STATUSES for each in known)
+    assert all(meta(name).status in STATUSES for name in benchmark_names())
     assert main(["data", "ls"]) == 0
     printed = capsys.readouterr().out
     rows = {line.split()[0]: line for line in printed.splitlines() if line.strip()}

@@ -141,7 +141,7 @@ def test_interval_is_the_bootstrap_of_the_area_itself():
         (
             [binary("a", 1), Case("t", Form.CHOOSE_TEXT, (ref("i"),), ("x", "y"), "s")],
             {},
-            "'t' of sub-task 's' is a choose-text item among binary",
+            "'t' of sub-task 's': a choose-text item among binary",
         ),
         ([replace(binary("a", 1), truth=2)], {}, "no binary item"),
         ([replace(binary("a", 1), texts=("x", "y"))], {}, "no binary item"),

@@ -44,12 +44,6 @@ def test_marks_are_the_verdicts_of_compare(results: list[Results]) -> None:
     ]
 
 
-def test_few_photos_have_no_mark(results: list[Results]) -> None:
-    rows = overview_text([each for each in results if each.benchmark == "few"], base="base")
-    assert "20.0" in rows
-    assert not any(mark in rows for mark in ("]+", "]-"))
-
-
 def test_ties_show_the_strict_and_the_fractional_value(results: list[Results]) -> None:
     one, other = (r for r in results if r.model in ("near", "base") and r.benchmark == "toy")
     assert "tie" not in overview_text([one, other], base="near")

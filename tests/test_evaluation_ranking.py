@@ -164,7 +164,7 @@ def test_five_classes_have_no_top5_and_ties_follow_the_policy():
 
 
 def test_a_class_without_prompts_is_an_error():
-    with pytest.raises(CompoclipError, match="class 1 has no prompts"):
+    with pytest.raises(CompoclipError, match="class 1: no prompts"):
         class_embeddings(
             [("a photo of 0",), ()],
             features_of(

@@ -19,22 +19,8 @@ from compoclip.evaluation.statistics import (
 )
 
 
-@pytest.mark.parametrize(
-    ("successes", "n", "low", "high"),
-    [
-        # Newcombe, Statistics in Medicine 17 (1998), table I, method 3.
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0000, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ],
-)
-def test_wilson_published(successes: int, n: int, low: float, high: float) -> None:
-    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
-
-
 @pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
-@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (3, 7), (500, 1000), (1000, 1000)])
+@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (3, 7), (81, 263), (1000, 1000)])
 def test_wilson_scipy(successes: int, n: int, level: float) -> None:
     theirs = stats.binomtest(successes, n).proportion_ci(level, method="wilson")
     assert wilson(successes, n, level) == pytest.approx((theirs.low, theirs.high), abs=1e-12)

@@ -59,7 +59,7 @@ def test_choose_text_shows_the_foil_that_fooled_the_wrong_model():
         (record("retrieval", ["c"], ["a", "b"], [0.1, 0.2]), 2, ("right one", "best rival")),
         (record("classification", ["dog", "cat"], ["a"], [0.1, 0.2]), 1,
          ("right one", "best rival")),
-        (record("classification", ["dog"], ["a"], [0.1]), 1, ("right one", "best rival")),
+        (record("classification", ["dog"], ["a"], [0.1]), 1, ("cosine",)),
     ],
 )  # fmt: skip
 def test_every_form_has_a_card(row, photos, columns):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from compoclip.console import counted
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import Difference, ScorePart
 from compoclip.evaluation.groups import (
@@ -36,7 +37,7 @@ from compoclip.report.looks import PHOTO_SIDE, Album, word_diff
 from compoclip.report.plotting import place_labels
 from compoclip.report.study import read_study
 from compoclip.report.training import POINTS, read_run
-from compoclip.report.wording import interval, listed, points, signed_interval, words_for
+from compoclip.report.wording import interval, listed, points, signed_interval
 from compoclip.report.write import write_report, write_tables
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from report_study import make_run, make_study
@@ -97,7 +98,6 @@ def test_wording():
     assert signed_interval(-0.01, 0.2) == "−1.0 to +20.0"
     assert interval(None, None) == signed_interval(None, None) == "–"
     assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
-    assert [words_for(1, "item"), words_for(1200, "item")] == ["1 item", "1,200 items"]
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +136,9 @@ def test_the_summary_says_what_the_tests_say(study):
     (said,) = findings(study).values()
     verdicts = Counter(d.verdict for d in study.skills.differences["fsc-clip"].values())
     higher, lower = verdicts.pop("higher"), verdicts.pop("lower", 0)
-    assert said[0].startswith(f"Better on {words_for(higher, 'skill')}; ")
+    assert said[0].startswith(f"Better on {counted(higher, 'skill')}; ")
     assert ("worse on" in said[0]) == bool(lower)
-    assert f"no significant change on {words_for(verdicts.total(), 'skill')}." in said[0]
+    assert f"no significant change on {counted(verdicts.total(), 'skill')}." in said[0]
     assert said[1].startswith("Hard positives: ")
 
 
@@ -236,7 +236,7 @@ def test_runs_are_thinned_and_smoothed(tmp_path):
     assert loss.steps[-1] == 10_000
     assert run.curves["images per second"].values == pytest.approx([160] * 250, rel=0.2)
     assert run.facts["method"] == "long"
-    assert "batch_size 64" in run.facts["settings"]
+    assert "batch size 64" in run.facts["settings"]
 
 
 def test_odd_logs(tmp_path):

@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -39,13 +39,31 @@ def counted(number: int, noun: str) -> str:
 def worded(value: Any) -> str:
     """Return a JSON value as one line to read, without what is empty."""
     if isinstance(value, dict):
-        said = {key.replace("_", " "): worded(each) for key, each in value.items()}
-        return ", ".join(f"{key} {each}" for key, each in said.items() if each)
+        said = [(_name(key), worded(each), each) for key, each in value.items()]
+        return ", ".join(
+            f"{key} ({text})" if isinstance(each, dict) else f"{key} {text}"
+            for key, text, each in said
+            if text
+        )
     if isinstance(value, list):
         return "; ".join(filter(None, map(worded, value)))
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
     return "" if value is None else str(value)
+
+
+def _name(key: str) -> str:
+    return (
+        key.replace("_", " ") if key.strip().isidentifier() else key
+    )  # else a path, or a sentence
+
+
+def facts(record: Mapping[str, Any]) -> str:
+    """Return a record as a table for people, a row per name that has a value."""
+    said = ([_name(key), worded(value)] for key, value in record.items())
+    return table([each for each in said if each[1]], ["fact", "value"], left=2)
 
 
 def end_with(main: Callable[[], int], program: str) -> NoReturn:

@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 28
 
 OFFICIAL = "fetch the official file again"
 """Remedy for a damaged official file."""
-_ABSENT = "put the official file there, or name its place with an option"
+ABSENT = "put the official file there, or name its place with an option"
 
 
 def require_positive(where: str, option: str, value: int | None) -> None:
@@ -59,8 +59,8 @@ def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
     remedy: what to do when it is absent, e.g. how to select other parts. damaged: what to do when
     it is no text. Raises CompoclipError naming the file.
     """
-    require_size(path, remedy or _ABSENT)
-    return files.read_text(path, absent=remedy or _ABSENT, damaged=damaged)
+    require_size(path, remedy or ABSENT)
+    return files.read_text(path, absent=remedy or ABSENT, damaged=damaged)
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -73,15 +73,15 @@ def parse_json(data: bytes, where: str) -> Any:
 
 def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
     """Return the JSON value of a file, see `read_text`; a key twice in one object is refused."""
-    require_size(path, remedy or _ABSENT)
-    return files.read_json(path, absent=remedy or _ABSENT, damaged=damaged)
+    require_size(path, remedy or ABSENT)
+    return files.read_json(path, absent=remedy or ABSENT, damaged=damaged)
 
 
 def read_jsonl(
     path: Path, remedy: str = "", damaged: str = OFFICIAL
 ) -> list[tuple[int, dict[str, Any]]]:
     """Return (line from 1, object) of a JSON Lines file without blank lines, see `read_text`."""
-    require_size(path, remedy or _ABSENT)
+    require_size(path, remedy or ABSENT)
     return list(tables.read_jsonl(path, damaged=damaged, halves=False))
 
 

@@ -27,8 +27,7 @@ both directions' R@1.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,17 +37,22 @@ from compoclip.benchmarks.files import SUFFIXES, by_stem, require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.sources.open import HELD_OUT
+from compoclip.data.sources.published import token_lines
 from compoclip.errors import UsageError, closest, require
 
-# --- Files that list several captions per photo. ---
+# --- Files that list captions per photo. ---
 #
 # - BLIP's JSON: [{"image": "val2014/COCO_val2014_000000391895.jpg", "caption": ["...", ...]}, ...].
 # - Karpathy's original JSON: {"images": [{"filename": "...", "filepath": "val2014", "split":
 #   "test", "sentences": [{"raw": "..."}]}]}; "filepath" may be absent.
+# - Urban1k: a folder of texts, of which the first line is the caption.
+# - DOCCI: lines {"split": "test", "image_file": "test_00000.jpg", "description": "..."}.
+# - ShareGPT4V: [{"image": "sam/images/sa_1.jpg", "conversations": [question, {"value": caption}]}].
 # - Flickr8k: lines `name.jpg#k<TAB>caption` in one file and the photo names of a split in another.
-#   A few lines of public copies have a blank instead of the TAB, and some ids have no photo.
 
-_TOKEN_LINE = re.compile(r"(?P<name>\S.*?)#(?P<k>\d{1,9})(?:\t|\s+)(?P<caption>.*)")
+_LONG = {"urban1k": "", "docci": "description", "sharegpt4v": "conversations"}
+"""Sets of one long caption per photo -> the key of the caption."""
+_FIRST = 1000
 
 
 class Captioned(NamedTuple):
@@ -73,35 +77,52 @@ def _photos(rows: Iterable[Row], empty: str, path: Path) -> tuple[Captioned, ...
     return tuple(found.values())
 
 
-def _list(row: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    return files.items(files.field(row, key, where), f"{where}: {key!r}")
-
-
-def read_captions(path: Path, remedy: str = "") -> tuple[Captioned, ...]:
-    """Return photos and captions of BLIP's or Karpathy's JSON; of the latter those of the test.
+def read_captions(path: Path, remedy: str = "", name: str = "") -> tuple[Captioned, ...]:
+    """Return photos and captions of BLIP's or Karpathy's JSON, or of the set `name`; of a file with
+    splits those of the test.
 
     Raises CompoclipError for photos listed twice and photos without captions.
     """
-    value = files.read_json(path, remedy)
-    karpathy = isinstance(value, dict)
-    listed = files.items(files.field(value, "images", str(path)) if karpathy else value, str(path))
+    key, split = _LONG.get(name, "caption"), name == "docci"
+    listed: Iterable[tuple[str, Any]]
+    if name == "urban1k":
+        listed = ((str(each), each) for each in sorted(path.glob("*.txt")))
+    elif split:
+        listed = ((f"{path}: line {n}", row) for n, row in files.read_jsonl(path, remedy))
+    else:
+        rows = files.read_json(path, remedy)
+        if isinstance(rows, dict):
+            key, split, rows = "sentences", True, files.field(rows, "images", str(path))
+        rows = files.items(rows, str(path))[: _FIRST if name in _LONG else None]
+        listed = ((f"{path}: row {k}", row) for k, row in enumerate(rows))
+    found = (_row(where, value, key, split) for where, value in listed)
+    empty = f"no captions; {files.OFFICIAL}" if name in _LONG else "no photos"
+    return _photos(filter(None, found), empty + " of split 'test'" * (key == "sentences"), path)
 
-    def rows() -> Iterator[Row]:
-        for index, item in enumerate(listed):
-            where = f"{path}: row {index}"
-            row = files.record(item, where)
-            if not karpathy:
-                texts = enumerate(_list(row, "caption", where))
-                captions = [files.nonempty(text, f"{where}: caption {k}") for k, text in texts]
-                yield where, files.text(row, "image", where), captions
-            elif files.text(row, "split", where) == "test":
-                keys = ("filepath", "filename") if "filepath" in row else ("filename",)
-                said = enumerate(_list(row, "sentences", where))
-                sentences = [files.record(each, f"{where}: sentence {k}") for k, each in said]
-                captions = [files.text(each, "raw", where) for each in sentences]
-                yield where, "/".join(files.texts(row, keys, where)), captions
 
-    return _photos(rows(), "no photos of split 'test'" if karpathy else "no photos", path)
+def _row(where: str, value: Any, key: str, split: bool) -> Row | None:
+    """Return the photo and captions of a row (of a text file without `key`); None of no test."""
+    if not key:
+        text = files.read_text(value).split("\n")[0].strip()
+        return where, f"{value.stem}.jpg", [files.nonempty(text, where)]
+    row = files.record(value, where)
+    if split and files.text(row, "split", where) != "test":
+        return None
+    if key == "description":
+        photo, text = files.texts(row, ("image_file", key), where)
+        return where, photo, [text.strip()]
+    said = files.items(files.field(row, key, where), f"{where}: {key!r}")
+    if key == "caption":
+        texts = [files.nonempty(text, f"{where}: caption {k}") for k, text in enumerate(said)]
+        return where, files.text(row, "image", where), texts
+    if key == "conversations":
+        require(len(said) > 1, where, f"no answer in 'conversations'; {files.OFFICIAL}")
+        answer = files.text(files.record(said[1], where), "value", where)
+        return where, files.text(row, "image", where), [answer.strip()]
+    sentences = [files.record(each, f"{where}: sentence {k}") for k, each in enumerate(said)]
+    keys = ("filepath", "filename") if "filepath" in row else ("filename",)
+    texts = [files.text(each, "raw", where) for each in sentences]
+    return where, "/".join(files.texts(row, keys, where)), texts
 
 
 def read_flickr8k(
@@ -118,20 +139,15 @@ def read_flickr8k(
             require(name not in names, f"{split}: line {number}", twice)
             names[name] = {}
     require(names, split, "no photo names")
+    files.require_size(tokens, remedy or files.ABSENT)
     outside = 0
-    for number, line in enumerate(files.read_text(tokens, remedy).split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{tokens}: line {number}"
-        match = _TOKEN_LINE.fullmatch(line.rstrip("\r"))
-        require(match, where, "expected name.jpg#k, a TAB and the caption")
-        assert match is not None
-        if match["name"] not in names:
+    for where, name, k, caption in token_lines(tokens):
+        captions = names.get(name)
+        if captions is None:
             outside += 1
             continue
-        captions, k = names[match["name"]], int(match["k"])
-        require(k not in captions, where, f"caption {k} of {match['name']!r} occurs twice")
-        captions[k] = files.nonempty(match["caption"], f"{where}: the caption")
+        require(k not in captions, where, f"caption {k} of {name!r} occurs twice")
+        captions[k] = files.nonempty(caption, f"{where}: the caption")
     bare = next((name for name, captions in names.items() if not captions), None)
     require(bare is None, tokens, f"no caption for photo {bare!r:.80} of {split}")
     photos = (Captioned(name, tuple(each[k] for k in sorted(each))) for name, each in names.items())
@@ -178,36 +194,6 @@ def _counterfactuals(
     photos = tuple(photo for key, both in rows.items() if key in chosen for photo in both)
     reason = f"pairs beyond the {pairs} with the smallest hashes of their ids"
     return photos, {} if pairs is None else {reason: len(rows) - len(chosen)}
-
-
-# --- Sets of long captions, one a photo. ---
-#
-# - Urban1k: a folder of texts, of which the first line is the caption.
-# - DOCCI: lines {"split": "test", "image_file": "test_00000.jpg", "description": "..."}.
-# - ShareGPT4V: [{"image": "sam/images/sa_1.jpg", "conversations": [question, {"value": caption}]}].
-
-_LONG = ("urban1k", "docci", "sharegpt4v")
-_FIRST = 1000
-
-
-def _long_rows(name: str, path: Path) -> Iterator[tuple[str, str, str]]:
-    if name == "urban1k":
-        for each in sorted(path.glob("*.txt")):
-            yield str(each), f"{each.stem}.jpg", files.read_text(each).split("\n")[0]
-    elif name == "docci":
-        for number, row in files.read_jsonl(path):
-            where = f"{path}: line {number}"
-            if files.text(row, "split", where) == "test":
-                photo, caption = files.texts(row, ("image_file", "description"), where)
-                yield where, photo, caption
-    else:
-        for index, value in enumerate(files.items(files.read_json(path), str(path))[:_FIRST]):
-            where = f"{path}: row {index}"
-            row = files.record(value, where)
-            turns = _list(row, "conversations", where)
-            require(len(turns) > 1, where, f"no answer in 'conversations'; {files.OFFICIAL}")
-            caption = files.text(files.record(turns[1], where), "value", where)
-            yield where, files.text(row, "image", where), caption
 
 
 # --- The sets. ---
@@ -279,15 +265,11 @@ def read(
         data.files = {"pairs": path}
         data.expected = dict.fromkeys(data.expected, 2 * (pairs or ALL_PAIRS))
         data.stated.append(f"pairs {pairs}")
-    elif name in _LONG:
+    elif name in _LONG or path.suffix.lower() == ".json":
         if name == "urban1k":
             path = path.parent if "*" in path.name else path
             data.files = {each.name: each for each in sorted(path.glob("*.txt"))}
-        rows = _long_rows(name, path)
-        named = ((where, image, [files.nonempty(t.strip(), where)]) for where, image, t in rows)
-        photos = _photos(named, f"no captions; {files.OFFICIAL}", path)
-    elif path.suffix.lower() == ".json":
-        photos = read_captions(path)
+        photos = read_captions(path, name=name)
     else:
         data.files["split"] = other = split_file or path.parent / _SPLIT
         photos, left_out = read_flickr8k(path, other)

@@ -141,8 +141,8 @@ def _zip(folder: Path, target: Path) -> None:
 def _files(folder: Path) -> dict[str, Path]:
     """Return the files of a bundle by name, all but `BUNDLE`; refuse links."""
     paths = sorted(folder.rglob("*"))
-    if link := next((each for each in paths if each.is_symlink()), None):
-        raise CompoclipError(f"{link}: is a link; put the file itself into the bundle")
+    for each in paths:
+        require(not each.is_symlink(), each, "is a link; put the file itself into the bundle")
     named = {each.relative_to(folder).as_posix(): each for each in paths if each.is_file()}
     return {name: path for name, path in named.items() if name != BUNDLE}
 
@@ -234,13 +234,10 @@ def verify_bundle(bundle: Path) -> Verified:
             unpack(bundle, folder)
         manifest = read_object(folder / BUNDLE)
         kinds = {"facts": dict, "files": dict, "compoclip": str, "code": str, "digest": str}
-        if manifest.get("bundle") != _SCHEMA or not all(
-            isinstance(manifest.get(name), kind) for name, kind in kinds.items()
-        ):
-            raise CompoclipError(
-                f"{bundle}: its {BUNDLE} is malformed, or of another version of compoclip than "
-                f"{__version__}; make the bundle again"
-            )
+        whole = all(isinstance(manifest.get(name), kind) for name, kind in kinds.items())
+        problem = f"its {BUNDLE} is malformed, or of another version of compoclip than "
+        problem += f"{__version__}; make the bundle again"
+        require(whole and manifest.get("bundle") == _SCHEMA, bundle, problem)
         report = Verified()
         here = {name: file_hash(path) for name, path in _files(folder).items()}
         for name, known in {**here, **manifest["files"]}.items():
@@ -365,14 +362,13 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
     if again < total:
         left = f"{total - again:,} of {total:,} outcomes"
         report.unchecked.append(f"{name}: {left}, which hang on scores of other items")
-    scores = {part: dict(metrics) for part, metrics in results.scores.items()}
     expected = {
         f"{part}/{metric}": each.expected
-        for part, of in scores.items()
+        for part, of in results.scores.items()
         for metric, each in of.items()
     }
-    expected |= {part: results.main(part).expected for part in scores}
-    summary = summarise(
+    expected |= {part: results.main(part).expected for part in results.scores}
+    scores, aggregates = summarise(
         replace(items, outcomes=outcomes),
         {rule: Aggregate.from_json(each) for rule, each in results.rules.items()},
         expected,
@@ -380,7 +376,7 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
         results.seed,
     )
     stated_scores = {**results.scores, "": results.aggregates}
-    for part, found in {**summary.scores, "": summary.aggregates}.items():
+    for part, found in {**scores, "": aggregates}.items():
         for one in {**stated_scores[part], **found}:
             both = [asdict(of[one]) if one in of else {} for of in (stated_scores[part], found)]
             for each in both:

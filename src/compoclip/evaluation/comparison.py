@@ -136,12 +136,10 @@ class Pair:
             ("tie policies", base.tie_policy, other.tie_policy),
             ("aggregate rules", base.rules, other.rules),
         ):
-            if mine != theirs:
-                shown = "" if what == "aggregate rules" else f" ({mine} and {theirs})"
-                raise CompoclipError(
-                    f"{base.benchmark}: {base.model} and {other.model} were measured with "
-                    f"different {what}{shown}; evaluate both again on the same data"
-                )
+            shown = "" if what == "aggregate rules" else f" ({mine} and {theirs})"
+            problem = f"{base.model} and {other.model} were measured with different {what}{shown}; "
+            problem += "evaluate both again on the same data"
+            require(mine == theirs, base.benchmark, problem)
         tables = load_items(base), load_items(other)
         keys = [
             list(zip(table["subtask"].to_pylist(), table["item"].to_pylist())) for table in tables
@@ -157,11 +155,10 @@ class Pair:
                 f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
             )
         left, right = (table.take(at) for table, at in zip(tables, map(list, zip(*rows))))
-        if alone and any(FORMS[name].one_gallery for name in set(left["form"].to_pylist())):
-            raise CompoclipError(
-                f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} "
-                "queries), so ranks cannot be compared; evaluate both on the same images"
-            )
+        gallery = any(FORMS[name].one_gallery for name in set(left["form"].to_pylist()))
+        problem = f"the galleries differ ({len(keys[0])} and {len(keys[1])} queries), so ranks "
+        problem += "cannot be compared; evaluate both on the same images"
+        require(not (alone and gallery), base.benchmark, problem)
         items = Items.from_arrow(left)
         values = [ruled_values(each) for each in (items, Items.from_arrow(right))]
         applies = {name: ~np.isnan(each + values[1][name]) for name, each in values[0].items()}
@@ -436,12 +433,9 @@ def one_model(results: Sequence[Results], path: Path) -> list[Results]:
 def require_one_checkpoint(results: Sequence[Results]) -> None:
     """Raise CompoclipError, naming a file of each, for one model's results of different weights."""
     files = {str(each.identity.get("weights")): each.items for each in reversed(results)}
-    wrong = (
-        f"results of {results[0].model} come from {len(files)} different checkpoints, e.g. "
-        f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
-    )
-    if len(files) > 1:
-        raise CompoclipError(f"{wrong}(NAME=MODEL)")
+    problem = f"come from {len(files)} different checkpoints, e.g. "
+    problem += f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
+    require(len(files) < 2, f"results of {results[0].model}", f"{problem}(NAME=MODEL)")
 
 
 def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:

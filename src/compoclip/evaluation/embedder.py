@@ -25,7 +25,7 @@ from compoclip import own
 from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encoder import (
     ModelEncoder,
     Pending,
@@ -241,11 +241,10 @@ class ExternalEncoder:
                 if isinstance(value, Tensor)
                 else np.asarray(value, dtype=np.float32)
             )
-        if len(found.shape) != len(shape) or any(b and a != b for a, b in zip(found.shape, shape)):
-            wanted = f"({', '.join(str(n) if n else 'D' for n in shape)})"
-            raise CompoclipError(
-                f"{self.name}: {name}() returns shape {found.shape}, not {wanted}; {_REMEDY}"
-            )
+        fits = all(not b or a == b for a, b in zip(found.shape, shape))
+        wanted = f"({', '.join(str(n) if n else 'D' for n in shape)})"
+        problem = f"{name}() returns shape {found.shape}, not {wanted}; {_REMEDY}"
+        require(fits and len(found.shape) == len(shape), self.name, problem)
         require_finite(found, self.name)
         return found
 

@@ -68,7 +68,7 @@ def image_content_key(ref: ImageRef, members: Members) -> bytes:
 class FeatureCache:
     """Float32 features of one model below `folder`, looked up by content key.
 
-    `kind` is "images", "texts", or "pairs" (`add_pairs`), whose features are scores (N, 1). Models
+    `kind` is "images", "texts", or "pairs" (once added), whose features are scores (N, 1). Models
     that share a tower share its features. Each `put` adds one file atomically, so several runs may
     share a folder.
     """
@@ -78,14 +78,10 @@ class FeatureCache:
         self._folders: dict[str, Path] = {}
         self._described = described(encoder)
         for kind, tower in _PARTS.items():
-            self._add(kind, {"weights": encoder.tower_weights(tower)})
+            self.add(kind, {"weights": encoder.tower_weights(tower)})
 
-    def add_pairs(self, about: Mapping[str, Any]) -> None:
-        """Hold scores of pairs, too; about: what they depend on besides the model."""
-        self._add("pairs", about)
-
-    def _add(self, kind: str, about: Mapping[str, Any]) -> None:
-        """Name the folder of a kind by all that its features depend on."""
+    def add(self, kind: str, about: Mapping[str, Any]) -> None:
+        """Hold features of a kind; about: what they depend on besides the model."""
         known = self._described | dict(about)
         relevant = {k: v for k, v in known.items() if k not in ("base", "adapter")}
         text = json.dumps([_LAYOUT, relevant], sort_keys=True)

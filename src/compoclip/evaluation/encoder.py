@@ -18,7 +18,7 @@ from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
 from compoclip.data.transform import normalised
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError, require
 from compoclip.evaluation.items import Scores
 from compoclip.losses.contract import Features
 from compoclip.losses.local import local_similarity, max_similarity
@@ -123,12 +123,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 def require_finite(features: np.ndarray, name: str = "") -> None:
     """Raise CompoclipError, naming the model, unless all features are finite numbers."""
-    wrong = (
-        f"{name or 'encoding'}: the model yields features that are not finite numbers; its "
-        "weights are damaged or training diverged: use another checkpoint"
-    )
-    if not np.isfinite(features).all():
-        raise CompoclipError(wrong)
+    problem = "the model yields features that are not finite numbers; its weights are damaged or "
+    problem += "training diverged: use another checkpoint"
+    require(np.isfinite(features).all(), name or "encoding", problem)
 
 
 @contextmanager

@@ -79,7 +79,8 @@ MAIN = "main"
 
 @dataclass(frozen=True)
 class Items:
-    """n scored items (cases, retrieval queries or classified images), as columns.
+    """n scored items (cases, retrieval queries or classified images), as columns, first those of
+    `COLUMNS` in their order.
 
     truth: index of the right candidate. images: keys (`case.image_key`). scores: cosines; for
     GROUP in the order s(0,0) s(0,1) s(1,0) s(1,1) with s(image, text), for TEXT_ONLY s(P1,P2)
@@ -152,16 +153,9 @@ class Items:
         "tie": whether any metric depends on equal scores.
         """
         tied = [each.tied for each in self.outcomes.values()]
-        values = {
-            "item": self.ids,
-            "form": self.forms,
-            "subtask": self.subtasks,
+        values = {name: getattr(self, own) for name, own in zip(COLUMNS, self.__dataclass_fields__)}
+        values |= {
             "labels": [list(each.items()) for each in self.labels],
-            "truth": self.truth,
-            "images": self.images,
-            "texts": self.texts,
-            "scores": self.scores,
-            "cluster": self.clusters,
             POSITIVE_SCORE: [None if np.isnan(each) else each for each in self.positive],
             "tie": np.any(tied, axis=0),
         }
@@ -179,25 +173,18 @@ class Items:
         def numbers(name: str) -> Values:
             return np.array(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)
 
-        listed = {name: table[name].to_pylist() for name in COLUMNS}
-        return cls(
-            ids=listed["item"],
-            forms=listed["form"],
-            subtasks=listed["subtask"],
-            labels=[dict(each) for each in listed["labels"]],
-            truth=listed["truth"],
-            images=[tuple(each) for each in listed["images"]],
-            texts=[tuple(each) for each in listed["texts"]],
-            scores=listed["scores"],
-            clusters=listed["cluster"],
-            positive=numbers(POSITIVE_SCORE),
-            outcomes={
-                name: Outcomes.nowhere(len(table))._replace(
-                    **{policy: numbers(f"{policy}.{name}") for policy in POLICIES}
-                )
-                for name in names
-            },
-        )
+        listed: dict[str, Any] = {
+            own: table[name].to_pylist() for name, own in zip(COLUMNS, cls.__dataclass_fields__)
+        }
+        listed |= {"labels": [*map(dict, listed["labels"])], "positive": numbers(POSITIVE_SCORE)}
+        listed |= {name: [*map(tuple, listed[name])] for name in ("images", "texts")}
+        listed["outcomes"] = {
+            name: Outcomes.nowhere(len(table))._replace(
+                **{policy: numbers(f"{policy}.{name}") for policy in POLICIES}
+            )
+            for name in names
+        }
+        return cls(**listed)
 
 
 def main_values(outcomes: Mapping[str, Values], n: int) -> Values:

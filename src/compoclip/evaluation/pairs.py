@@ -120,11 +120,10 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
     """Raise UsageError, naming the benchmark, unless all its items consist of few pairs."""
     for each in benchmarks:
-        if not all(FORMS[form].in_pairs for form in each.content.forms):
-            raise UsageError(
-                f"{each.name}: --score {score} scores the pairs of items (choice, group, triple); "
-                "measure retrieval, classification and texts alone with --score cosine"
-            )
+        problem = f"--score {score} scores the pairs of items (choice, group, triple); measure "
+        problem += "retrieval, classification and texts alone with --score cosine"
+        good = all(FORMS[form].in_pairs for form in each.content.forms)
+        require(good, each.name, problem, UsageError)
 
 
 def score_contents(
@@ -157,7 +156,7 @@ def score_contents(
         keys = [content_key(image_keys[i], text_keys[t][1].key) for i, t in needed]
         cache = FeatureCache(options.cache, encoder) if options.cache else None
         if cache is not None:
-            cache.add_pairs({"score": score.name, **score.about})
+            cache.add("pairs", {"score": score.name, **score.about})
         store = FeatureStore("pairs", keys, cache, ranks, encoder.device)
         with encoder.evaluating():
             done = _scored(score, needed, store, damaged, options, amounts.images)

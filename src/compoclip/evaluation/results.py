@@ -356,12 +356,10 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
     """
     rows = []
     for each in results:
-        wrong = (
-            f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
-            f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
-        )
-        if each.identity.get("weights") != identity.weights:
-            raise CompoclipError(wrong)
+        weights = each.identity.get("weights")
+        where = f"results of {each.model} on {each.benchmark}"
+        problem = f"not of this checkpoint (weights {weights}, not {identity.weights}): evaluate it"
+        require(weights == identity.weights, where, problem)
         s = each.headline_score
         part = f" ({s.n:,} of {s.expected:,} items)" if each.partial else ""
         name = each.benchmark + part

@@ -298,7 +298,7 @@ def _measure(
     scored = len(items)
     if (audit := options.audits.get(benchmark.name)) is not None:
         items = _without(items, audit.faulty, benchmark)
-    summary = summarise(
+    scores, aggregates = summarise(
         items,
         job.rules,
         {part: job.expected[part] for part in job.parts} | groups_by_part(job.sizes),
@@ -312,11 +312,9 @@ def _measure(
     results = Results(
         model=name,
         tie_policy={part: str(policy) for part, policy in ties.items()},
-        scores=summary.scores,
-        aggregates=summary.aggregates,
-        headline=next(
-            each for each in (job.headline, *summary.aggregates) if each in summary.aggregates
-        ),
+        scores=scores,
+        aggregates=aggregates,
+        headline=next(each for each in (job.headline, *aggregates) if each in aggregates),
         skills=dict(benchmark.skills),
         items=f"{file_stem(benchmark.name)}.parquet",
         missing=missing[:_LISTED_MISSING],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +34,7 @@ from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import RESAMPLES, Interval, percentile_interval, wilson
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """scores: sub-task -> metric -> Score. aggregates: rule name -> Score."""
 
     scores: dict[str, dict[str, Score]]

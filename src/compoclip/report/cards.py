@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +15,14 @@ from compoclip.benchmarks.case import Form
 from compoclip.evaluation.aggregate import ruled_values
 from compoclip.evaluation.comparison import ScorePart
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.forms.form import Record
 from compoclip.evaluation.items import MAIN, Items
 from compoclip.evaluation.results import load_items
 from compoclip.report.looks import Album, Look, Picture, Piece, changed_runs, word_diff
 from compoclip.report.study import Study
 from compoclip.report.wording import MINUS
 
+Record = Mapping[str, Any]
+"""A row of a table of items (`items.COLUMNS`)."""
 Text = tuple[str, tuple[Piece, ...], bool | None]
 """A text on a card: label, runs, whether it fits the photo (None where that is not asked)."""
 
@@ -60,7 +62,7 @@ def card(
 
     row = records[base]
     wrong = next((record for model, record in records.items() if not right[model]), row)
-    images, plain, columns = FORMS[row["form"]].shown(row, wrong)
+    images, plain, columns = _contents(row, wrong)
     texts = _marked(plain)
     about = next((text for _, text, true in plain if true is not False), part.name)
     looks: tuple[Look, ...] = ()
@@ -86,6 +88,36 @@ def card(
         lost=tuple(m for m in records if right[base] and not right[m]),
         looks=looks,
     )
+
+
+_Fits = tuple[str, str, bool | None]
+
+
+def _contents(
+    row: Record, wrong: Record
+) -> tuple[Sequence[tuple[str, str]], Sequence[_Fits], Sequence[tuple[str, int]]]:
+    """Return images (label, key), texts (label, text, truth) and columns (heading, score's index).
+
+    Of forms without columns of their own the right candidate and the rival that beat it in `wrong`,
+    the item in the table of a model that gets it wrong, if any.
+    """
+    form, images, texts, truth = FORMS[row["form"]], row["images"], row["texts"], row["truth"]
+    if form.comparisons:
+        several = len(images) > 1
+        photos = [(f"Photo {k}" if several else "Photo", i) for k, i in enumerate(images, 1)]
+        headings = [(name, k) for k, name in enumerate(form.headings)]
+        return photos, list(zip(form.called, texts, form.true)), headings
+    if len(images) == len(texts) == 1:
+        label, true = form.alone[truth]
+        return [("Photo", wrong["images"][0])], [(label, texts[0], true)], [("cosine", 0)]
+    others = (k for k in range(len(wrong["scores"])) if k != wrong["truth"])
+    rival = max(others, key=wrong["scores"].__getitem__)
+    columns = [(form.headings[0], truth), (form.headings[1], rival)]
+    if len(images) > 1:
+        shown = [("Right photo", images[truth]), ("Wrong photo", wrong["images"][rival])]
+        return shown, [("Text", texts[0], None)], columns
+    named = [(form.called[0], texts[truth], True), (form.called[1], wrong["texts"][rival], False)]
+    return [("Photo", images[0])], named, columns
 
 
 def _marked(texts: Sequence[tuple[str, str, bool | None]]) -> tuple[Text, ...]:
@@ -127,16 +159,16 @@ class CommonItems:
         model, table = next(iter(self.tables.items()))
         return set(table["images"][int(self.rows[model][k])].as_py())
 
-    def hash_of(self, k: int) -> bytes:
-        """A hash of an item that puts items in an order that nobody chose."""
-        text = f"{self.part.benchmark}/{self.part.name}/{self.items[k]}"
-        return hashlib.blake2b(text.encode(), digest_size=8).digest()
-
 
 def _by_hash(parts: Sequence[CommonItems]) -> list[tuple[CommonItems, int]]:
-    """Return every item of some parts, in the order of their hashes."""
-    every = ((each, k) for each in parts for k in range(len(each.items)))
-    return sorted(every, key=lambda item: item[0].hash_of(item[1]))
+    """Return every item of some parts, in the order of their hashes, which nobody chose."""
+    every = {
+        f"{each.part.benchmark}/{each.part.name}/{item}": (each, k)
+        for each in parts
+        for k, item in enumerate(each.items)
+    }
+    hashed = sorted(every, key=lambda text: hashlib.blake2b(text.encode(), digest_size=8).digest())
+    return [every[text] for text in hashed]
 
 
 AllItems = Mapping[str, Mapping[str, CommonItems]]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from compoclip.benchmarks.case import SKILLS
+from compoclip.console import counted
 from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import (
     INVARIANCE,
@@ -17,7 +18,7 @@ from compoclip.evaluation.groups import (
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.statistics import FEWEST
 from compoclip.report.study import Study
-from compoclip.report.wording import count, percent, signed_interval, words_for
+from compoclip.report.wording import count, percent, signed_interval
 
 BETTER, WORSE, SAME = "better", "worse", "same"
 
@@ -43,8 +44,8 @@ def findings(study: Study) -> dict[str, list[str]]:
         few = sum(d.p is None for d in changes.values())
         still = ways[SAME] - few
         counts = {"better": ways[BETTER], "worse": ways[WORSE], "no significant change": still}
-        parts = [f"{way} on {words_for(n, 'skill')}" for way, n in counts.items() if n]
-        parts += [f"{words_for(few, 'skill')} not judged: fewer than {FEWEST} photos"] * bool(few)
+        parts = [f"{way} on {counted(n, 'skill')}" for way, n in counts.items() if n]
+        parts += [f"{counted(few, 'skill')} not judged: fewer than {FEWEST} photos"] * bool(few)
         said = [f"{'; '.join(parts)}."]
         for name, d in changes.items():
             known = study.skills.giveaways(name) if direction(d) == BETTER else {}

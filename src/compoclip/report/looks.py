@@ -17,7 +17,7 @@ from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
 from compoclip.archives import SUFFIXES, Members
 from compoclip.benchmarks.case import MIRRORED, UPRIGHT
 from compoclip.data.decode import data_uri, decode
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, require
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.report.study import Study
 
@@ -214,13 +214,9 @@ def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:
 def require_measured(models: Mapping[str, LoadedModel], study: Study) -> None:
     """Raises CompoclipError unless each is the model of that name that was measured."""
     for name, model in models.items():
-        wrong = f"--maps {name}: no results of that model; there are {', '.join(study.models)}"
-        if name not in study.results:
-            raise CompoclipError(wrong)
+        problem = f"no results of that model; there are {', '.join(study.models)}"
+        require(name in study.results, f"--maps {name}", problem)
         measured = next(iter(study.results[name].values())).identity.get("weights")
-        wrong = (
-            f"--maps {name}: {model.name} has weights {model.identity.weights}, but the "
-            f"results of {name} are of {measured}; name the checkpoint that was measured"
-        )
-        if measured and measured != model.identity.weights:
-            raise CompoclipError(wrong)
+        problem = f"{model.name} has weights {model.identity.weights}, but the results of {name} "
+        problem += f"are of {measured}; name the checkpoint that was measured"
+        require(measured in (None, "", model.identity.weights), f"--maps {name}", problem)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from compoclip.console import worded
 from compoclip.errors import require
 from compoclip.models.config import RECORD, read_object, sound
 from compoclip.training.log import read_log
@@ -121,16 +122,4 @@ def _record(checkpoint: Path) -> dict[str, str]:
     record = read_object(checkpoint / RECORD)
     with sound(checkpoint / RECORD):
         known = {"weights": record["identity"].get("weights"), **record["provenance"]}
-        return {k: text for k, v in known.items() if v is not False and (text := _text(v))}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, Mapping):
-        shown = {k: v for k, v in value.items() if v not in (None, False, "", {}, [])}
-        return ", ".join(
-            f"{k} ({_text(v)})" if isinstance(v, Mapping) else f"{k} {_text(v)}"
-            for k, v in shown.items()
-        )
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(_text(each) for each in value)
-    return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
+        return {k: text for k, v in known.items() if v is not False and (text := worded(v))}

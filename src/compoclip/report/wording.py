@@ -42,11 +42,6 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def words_for(n: int, one: str, many: str | None = None) -> str:
-    """A count with its noun: "1 skill", "3 skills"."""
-    return f"{count(n)} {one if n == 1 else many or one + 's'}"
-
-
 def short(name: str, longest: int = 24) -> str:
     """A name that fits next to an axis, without control characters, which end an SVG."""
     name = "".join(c if c.isprintable() else "?" for c in name)

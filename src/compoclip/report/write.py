@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from compoclip.benchmarks.case import SKILLS
-from compoclip.console import note, worded
+from compoclip.console import counted, note, worded
 from compoclip.errors import UsageError, require
 from compoclip.evaluation.groups import (
     BRITTLENESS,
@@ -67,7 +67,7 @@ from compoclip.report.looks import Album, require_measured
 from compoclip.report.plotting import DARK, LIGHT
 from compoclip.report.study import Study, read_study
 from compoclip.report.training import Run, read_run
-from compoclip.report.wording import count, interval, listed, points, words_for
+from compoclip.report.wording import count, interval, listed, points
 from compoclip.version import __version__
 
 # --- The tables of a study as files: Markdown, LaTeX and CSV, models as rows as papers print
@@ -373,7 +373,7 @@ def render(
         lstrip_blocks=True,
     )
     functions = (chance_flag, count, direction, interval, points, remarks, score_lines, sizes)
-    known = {each.__name__: each for each in (*functions, strength, tip, words_for)}
+    known = {each.__name__: each for each in (*functions, strength, tip, counted)}
     published = {"header": header, "lines": lines, "notes": notes}
     environment.globals |= {f"published_{name}": each for name, each in published.items()}
     environment.globals |= known

@@ -360,9 +360,9 @@ NO_PHOTO = "id with captions but no photo"
 NO_CAPTIONS = "listed photo without captions"
 
 # "name#k", then a TAB; three lines of a copy in wide use have a blank there instead.
-_LINE = re.compile(r"([^#/\\\0]+)#\d+(?:[\t ](.*))?")
+_LINE = re.compile(r"([^#/\\\0]+)#(\d{1,9})(?:[\t ](.*))?")
 # "name| k| caption" of Flickr30k's results.csv, one line of which lacks the second bar.
-_BAR_LINE = re.compile(r"([^|/\\\0]+)\| *\d+ *\|? *(.*)")
+_BAR_LINE = re.compile(r"([^|/\\\0]+)\| *(\d{1,9}) *\|? *(.*)")
 _BAR_HEADER = "image_name|comment_number|comment"
 KAGGLE_FILE, _KAGGLE = "captions.txt", "image,caption"  # what Kaggle has, and its header
 _LISTS = "Images.txt"
@@ -416,6 +416,13 @@ def _token_file(path: Path) -> dict[str, list[str]]:
             require(good, f"{path}, row {number}", f"{name!r} is no photo name; fix it")
             captions.setdefault(name, []).append(row["caption"])
         return captions
+    for _, name, _, caption in token_lines(path):
+        captions.setdefault(name, []).append(caption)
+    return captions
+
+
+def token_lines(path: Path) -> Iterator[tuple[str, str, int, str]]:
+    """Yield (file and line for messages, photo, number of the caption, caption) of a token file."""
     form, shown = _LINE, "name.jpg#k<TAB>caption"
     for number, line in read_lines(path):
         if number == 1 and is_bar_header(line):
@@ -424,8 +431,7 @@ def _token_file(path: Path) -> dict[str, list[str]]:
             match = form.fullmatch(line)
             if match is None:
                 raise CompoclipError(f"{path}: line {number} is not {shown!r}; fix the line")
-            captions.setdefault(match[1], []).append(match[2] or "")
-    return captions
+            yield f"{path}: line {number}", match[1], int(match[2]), match[3] or ""
 
 
 def is_token_line(line: str) -> bool:

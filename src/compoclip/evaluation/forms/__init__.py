@@ -1,4 +1,4 @@
-"""The forms of items, one object each: `FORMS[name]` scores, judges and shows items of that form.
+"""The forms of items, one object each: `FORMS[name]` scores and judges items of that form.
 
 Metrics of single items are comparisons between their scores, which determine ties and chance
 (`cases.Comparisons`). Items ranked against each other are judged together, and chance depends on

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form, TiePolicy
-from compoclip.errors import CompoclipError
+from compoclip.benchmarks.case import Benchmark, Case, Cases, Form, TiePolicy
+from compoclip.errors import require
 from compoclip.evaluation.curves import balanced_threshold, placements
-from compoclip.evaluation.forms.form import ItemForm, Record, ShownItem, first_wins
+from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.items import (
     Columns,
     EncodedFeatures,
@@ -114,9 +114,8 @@ class CaseForm(ItemForm[Cases]):
     they are those of all pairs of texts. images, texts: their numbers; SEVERAL stands for one per
     candidate. answers: number of candidates that `truth` is an index into. comparisons: metric ->
     `Comparisons`, the main one first. matching: places of the scores of matching pairs, whose mean
-    is the positive score; () if the candidate at `truth` alone is right. called, headings: names of
-    the texts and of the scores on a card. true: whether each text is true. buckets: value of the
-    column "bucket" -> `Comparisons` that hold; "tie" if none do.
+    is the positive score; () if the candidate at `truth` alone is right. true: whether each text
+    is true. buckets: value of the column "bucket" -> `Comparisons` that hold; "tie" if none do.
     """
 
     name: Form
@@ -142,11 +141,10 @@ class CaseForm(ItemForm[Cases]):
         """Return the number of candidates; raise CompoclipError for a case that does not fit."""
         images, texts = len(case.images), len(case.texts)
         scores = images * texts if self.images else 3
-        if not self.fits(*(np.array(n) for n in (images, texts, scores, case.truth))):
-            raise CompoclipError(
-                f"item '{case.id}' of sub-task '{case.subtask}' has {images} images, {texts} texts "
-                f"and truth {case.truth}, which is no {case.form} item; check the annotation file"
-            )
+        good = self.fits(*(np.array(n) for n in (images, texts, scores, case.truth)))
+        problem = f"{images} images, {texts} texts and truth {case.truth} are no {case.form} item; "
+        where = f"item '{case.id}' of sub-task '{case.subtask}'"
+        require(good, where, f"{problem}check the annotation file")
         return self.answers or max(images, texts)
 
     def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
@@ -156,11 +154,6 @@ class CaseForm(ItemForm[Cases]):
             found &= count >= 2 if wanted == SEVERAL else count == wanted
         found &= scores == (images * texts if self.images else 3)
         return found
-
-    def rules(self, content: Cases, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
-        """Return the mean over all items, and that over the sub-tasks."""
-        parts = tuple(subtasks)
-        return {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}, "micro"
 
     def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
         """Judge every case under its sub-task's tie policy, and the groups of `Benchmark.joint`."""
@@ -212,13 +205,6 @@ class CaseForm(ItemForm[Cases]):
             for metric, text in self.comparisons.items()
         }
 
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """Return the photos, if there are any, the texts, and all scores."""
-        several = len(row["images"]) > 1
-        photos = [(f"Photo {k}" if several else "Photo", i) for k, i in enumerate(row["images"], 1)]
-        texts = list(zip(self.called, row["texts"], self.true))
-        return photos, texts, [(name, k) for k, name in enumerate(self.headings)]
-
 
 class ChoiceForm(CaseForm):
     """One image and K texts, or one text and K images, of which one is right: accuracy, chance
@@ -237,19 +223,6 @@ class ChoiceForm(CaseForm):
             chance=np.full(len(scores), 1.0 / scores.shape[1]),
         )
         return {"accuracy": outcomes}
-
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """Return the right candidate and the best wrong one."""
-        truth, scores = row["truth"], wrong["scores"]
-        others = (k for k in range(len(scores)) if k != wrong["truth"])
-        rival = max(others, key=lambda k: scores[k])
-        columns = [(self.headings[0], truth), (self.headings[1], rival)]
-        images, texts = row["images"], row["texts"]
-        if self.images == 1:
-            named = [(self.called[0], texts[truth], True), (self.called[1], texts[rival], False)]
-            return [("Photo", images[0])], named, columns
-        photos = [("Right photo", images[truth]), ("Wrong photo", images[rival])]
-        return photos, [("Text", texts[0], None)], columns
 
 
 def _forms() -> Iterator[CaseForm]:
@@ -360,12 +333,9 @@ class BinaryForm(CaseForm):
         cases.
         """
         for case in content:
-            wrong = (
-                f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
-                "binary ones; a benchmark with binary items can have no others"
-            )
-            if case.form is not self.name:
-                raise CompoclipError(wrong)
+            where = f"item '{case.id}' of sub-task '{case.subtask}'"
+            problem = f"a {case.form} item among binary ones; a benchmark with binary items can "
+            require(case.form is self.name, where, f"{problem}have no others")
             self.candidates(case)
         scores = features.scores(
             features.image_index(content.images), features.text_index(content.texts)
@@ -376,12 +346,10 @@ class BinaryForm(CaseForm):
         needed = {dev: part for part, dev in benchmark.tuned_on.items() if part in rows_of}
         for name in (*rows_of, *needed):
             kinds = truth[rows_of[name]] if name in rows_of else np.empty(0, dtype=bool)
-            if kinds.all() or not kinds.any():
-                of = f", which set the threshold of '{needed[name]}'," if name in needed else ""
-                raise CompoclipError(
-                    f"sub-task '{name}': among the {len(kinds)} items{of} there must be true and "
-                    "false ones; get their images and the whole annotation file"
-                )
+            of = f", which set the threshold of '{needed[name]}'," if name in needed else ""
+            problem = f"among the {len(kinds)} items{of} there must be true and false ones; get "
+            problem += "their images and the whole annotation file"
+            require(kinds.any() and not kinds.all(), f"sub-task '{name}'", problem)
         thresholds = {
             part: balanced_threshold(scores[rows_of[dev]], truth[rows_of[dev]])
             for part, dev in benchmark.tuned_on.items()
@@ -417,9 +385,3 @@ class BinaryForm(CaseForm):
             },
             extra={"threshold": limits[kept].tolist()} if thresholds else {},
         )
-
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """Return the photo and the text, with its label."""
-        said, true = ("True", True) if row["truth"] else ("False", False)
-        texts = [(said, row["texts"][0], true)]
-        return [("Photo", row["images"][0])], texts, [("cosine", 0)]

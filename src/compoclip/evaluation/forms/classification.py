@@ -18,7 +18,7 @@ from compoclip.benchmarks.case import (
     image_key,
     image_names,
 )
-from compoclip.errors import CompoclipError
+from compoclip.errors import require
 from compoclip.evaluation.curves import expected_ap_11, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.forms.retrieval import rank
@@ -34,9 +34,7 @@ def class_embeddings(prompts: Sequence[Sequence[str]], features: EncodedFeatures
     """
     rows = []
     for number, texts in enumerate(prompts):
-        wrong = f"class {number} has no prompts; check the class and template file"
-        if not texts:
-            raise CompoclipError(wrong)
+        require(texts, f"class {number}", "no prompts; check the class and template file")
         mean = features.texts[features.text_index(texts)].mean(axis=0, dtype=np.float32)
         rows.append(mean / np.linalg.norm(mean))
     return np.stack(rows).astype(np.float32)
@@ -104,12 +102,10 @@ class ClassificationForm(ItemForm[Classification]):
         if content.metric != "auc":
             return items
         truth = np.array(content.labels) == 1
-        wrong = (
-            f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
-            f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
-        )
-        if len(content.classes) != 2 or truth.all() or not truth.any():
-            raise CompoclipError(wrong)
+        two = len(content.classes) == 2 and truth.any() and not truth.all()
+        problem = f"needs images of two classes, not {truth.sum()} of {len(truth)} images in class "
+        problem += f"1 of {len(content.classes)}; get the whole set"
+        require(two, "the area under the ROC curve", problem)
         odds = log_odds(images @ classes.T)[:, 1].astype(np.float32)
         return replace(
             items,

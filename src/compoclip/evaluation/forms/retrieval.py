@@ -20,7 +20,7 @@ from compoclip.benchmarks.case import (
     image_names,
     text_names,
 )
-from compoclip.evaluation.forms.form import ItemForm, Record, ShownItem, first_wins
+from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.items import (
     EncodedFeatures,
     Indices,
@@ -106,6 +106,7 @@ class JudgedForm(ItemForm[JudgedRetrieval]):
 
     name = Form.JUDGED
     metrics = ("both", "named")
+    alone = (("Text", None),)
     one_gallery = True
 
     def items(
@@ -149,10 +150,6 @@ class JudgedForm(ItemForm[JudgedRetrieval]):
     ) -> tuple[dict[str, Aggregate], str]:
         """Both answers."""
         return {m: Aggregate(("negated",), "micro", metric=m) for m in self.metrics}, "both"
-
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """The image that was found."""
-        return [("Found", wrong["images"][0])], [("Text", row["texts"][0], None)], [("cosine", 0)]
 
 
 # --- Exact ranks of the right candidates in a shared gallery. ---

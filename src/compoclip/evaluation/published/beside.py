@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import require
 from compoclip.evaluation.published.read import PublishedNumber, PublishedTable
 from compoclip.evaluation.results import Results, Score, by_model
 from compoclip.evaluation.tables import Layout, laid_out, span
@@ -95,12 +95,10 @@ def _row(
     for block, named in blocks.items():
         for each in entry[block]:
             name, _, own = each.reader_name.partition("@")
-            if own == edition and name in named:
-                raise CompoclipError(
-                    f"{model}: {named[name].benchmark} and {each.benchmark} are both results of "
-                    f"{name}; give the one to be shown"
-                )
             if own == edition:
+                both = f"{named.get(name, each).benchmark} and {each.benchmark}"
+                problem = f"{both} are both results of {name}; give the one to be shown"
+                require(name not in named, model, problem)
                 named[name] = each
     cells: list[MeasuredCell | None] = []
     missing: dict[str, tuple[str, ...]] = {}
