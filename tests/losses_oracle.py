@@ -213,7 +213,9 @@ def masking(
 
     def masked(f: Features, layout: Layout, *arguments: Any, **options: Any) -> Tensor:
         host = replace(layout.host, mask_duplicates=on, near_margin=near)
-        return loss(f, replace(layout).known_as(host), *arguments, **options)
+        whole = replace(layout)
+        whole.host = host
+        return loss(f, whole, *arguments, **options)
 
     return masked
 

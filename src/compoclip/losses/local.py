@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, Layout, loss_function, normalise
-from compoclip.losses.hard_negative import calibrated_loss
-from compoclip.losses.rows import RowIndex, hard_negatives
+from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.rows import RowIndex
 
 Attention = Literal["minmax", "minmax_sparse", "softmax"]
 """Conversion of token-patch similarities into weights over patches."""
@@ -107,8 +107,7 @@ def local_hn_loss(
     /,
     attention: Attention = "minmax",
     attention_grad: bool = False,
-    positive_share: float = 0.0,
-    **calibration: Any,
+    **options: Any,
 ) -> Tensor:
     r"""Local hard-negative loss (LHN): `global_hn_loss` on log local scores.
 
@@ -123,20 +122,17 @@ def local_hn_loss(
     Args:
         attention: Conversion of similarities into weights, see `patch_attention`.
         attention_grad: Let gradient flow through these weights.
-        positive_share: Share of the label on positives, see `global_hn_loss`.
-        **calibration: Further options of `global_hn_loss`.
+        **options: The options of `global_hn_loss`.
 
     Reference: Oh et al. (EMNLP 2024), local hard-negative (LHN) loss.
     """
     if f.patches is None or f.tokens is None or f.token_mask is None:
         raise ValueError("the local hard-negative loss needs patch and token features")
-    rows = RowIndex(*layout.indices(hard_negatives, positive_share > 0))
-    scores = local_similarity(
-        f.tokens.index_select(0, rows.texts),
-        f.token_mask.index_select(0, rows.texts),
-        f.patches.index_select(0, rows.image),
-        f.logit_scale,
-        attention,
-        attention_grad,
-    )
-    return calibrated_loss(layout, rows, scores, positive_share=positive_share, **calibration)
+
+    def scores(f: Features, rows: RowIndex) -> Tensor:
+        found: Any = (f.tokens, f.token_mask, f.patches)
+        places = (rows.texts, rows.texts, rows.image)
+        read = (each.index_select(0, place) for each, place in zip(found, places))
+        return local_similarity(*read, f.logit_scale, attention, attention_grad)
+
+    return global_hn_loss(f, layout, scores=scores, **options)
