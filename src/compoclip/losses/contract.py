@@ -99,7 +99,8 @@ class _Layout(Generic[A]):
     def _part(self, keep: A) -> Self:
         """The layout of the texts `keep`."""
         of_texts = ("owner", "role", "rewrite", "text_id")
-        return replace(self, **{k: v[keep] for k, v in self.arrays().items() if k in of_texts})
+        kept: Any = {k: v[keep] for k, v in self.arrays().items() if k in of_texts}
+        return replace(self, **kept)
 
 
 @dataclass

@@ -126,13 +126,13 @@ def local_hn_loss(
 
     Reference: Oh et al. (EMNLP 2024), local hard-negative (LHN) loss.
     """
-    if f.patches is None or f.tokens is None or f.token_mask is None:
+    tokens, mask, patches = f.tokens, f.token_mask, f.patches
+    if tokens is None or mask is None or patches is None:
         raise ValueError("the local hard-negative loss needs patch and token features")
 
     def scores(f: Features, rows: RowIndex) -> Tensor:
-        found: Any = (f.tokens, f.token_mask, f.patches)
-        places = (rows.texts, rows.texts, rows.image)
-        read = (each.index_select(0, place) for each, place in zip(found, places))
-        return local_similarity(*read, f.logit_scale, attention, attention_grad)
+        read = tokens.index_select(0, rows.texts), mask.index_select(0, rows.texts)
+        seen = patches.index_select(0, rows.image)
+        return local_similarity(*read, seen, f.logit_scale, attention, attention_grad)
 
     return global_hn_loss(f, layout, scores=scores, **options)

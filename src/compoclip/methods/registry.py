@@ -180,7 +180,7 @@ def _source(module: str) -> dict[str, Any]:
     return found
 
 
-def _value(node: ast.expr, module: str) -> Any:
+def _value(node: Any, module: str) -> Any:
     """Return what an expression of a module stands for; of a call its keywords."""
     while isinstance(node, ast.Name) and (found := _source(module).get(node.id)):
         node, module = (node, found) if isinstance(found, str) else (found, module)
