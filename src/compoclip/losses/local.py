@@ -66,8 +66,7 @@ def local_similarity(
         attention: How similarities become weights, see `patch_attention`.
         attention_grad: Let gradient flow through a_wp; the released code does not.
 
-    Returns:
-        (N,) log scores.
+    Returns (N,) log scores.
     """
     tokens = tokens.masked_fill(~token_mask[..., None], 0.0)
     with nullcontext() if attention_grad else torch.no_grad():
@@ -90,8 +89,7 @@ def max_similarity(
         patches: v (N, P, D), not normalised.
         logit_scale: Not read; it makes the arguments those of `local_similarity`.
 
-    Returns:
-        (N,) scores from -1 to 1.
+    Returns (N,) scores from -1 to 1.
 
     Reference: Yao et al., FILIP, ICLR 2022, text to image, without its pruning of tokens.
     """

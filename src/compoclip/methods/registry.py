@@ -197,9 +197,7 @@ def recipe_card(name: str) -> RecipeCard:
     """Describe the recipe of a method; imports no recipe of the package.
 
     Such a recipe states `optim` and `crop` by keyword, or has those of the recipe that it changes.
-
-    Raises:
-        CompoclipError: As `load_recipe` does.
+    Raises CompoclipError as `load_recipe` does.
     """
     if name not in _recipes():
         return load_recipe(name).card
@@ -229,11 +227,7 @@ def recipe_card(name: str) -> RecipeCard:
 
 
 def recipes_of(module: Mapping[str, Any]) -> dict[str, Recipe]:
-    """Return the recipes that a module defines, by name; not those that it imports.
-
-    Args:
-        module: The names of the module, as `vars` gives them.
-    """
+    """Return the recipes that a module (its `vars`) defines, by name; none that it imports."""
     found = {name: value for name, value in module.items() if isinstance(value, Recipe)}
     here = module["__name__"]
     return {k: v for k, v in found.items() if (v.__module__, v.__name__) == (here, k)}

@@ -366,9 +366,8 @@ class Preprocess:
     def framed(self, image: Image.Image) -> Image.Image:
         """Return the resized, cropped or padded image before conversion to numbers.
 
-        Raises:
-            CompoclipError: For an elongated image, most of which would be enlarged and then cropped
-                away, and for an image with a side of 0 pixels after resizing.
+        Raises CompoclipError for an elongated image, most of which would be enlarged and then
+        cropped away, and for an image with a side of 0 pixels after resizing.
         """
         (width, height), (high, wide) = image.size, self.size
         enlarged = width * height / min(width / wide, height / high) ** 2
