@@ -34,7 +34,9 @@ from compoclip.data.texts import (
     OWN_CAPTIONS,
     BagPlan,
     GraphPlan,
+    PhrasePlan,
     Stage,
+    UnitPlan,
 )
 from compoclip.data.written import read_bags
 from compoclip.errors import CompoclipError, UsageError
@@ -140,6 +142,9 @@ def test_a_curriculum_limits_graph_texts_by_epoch() -> None:
         (lambda: GraphPlan.published(1.5, 2), "must be 0 to 1"),
         (lambda: BagPlan("x", 0), "at least 1"),
         (lambda: BagPlan("x", negatives=()), "makes its negatives"),
+        (lambda: UnitPlan(slots=0), "at least 1"),
+        (lambda: UnitPlan(pair_share=1.5), "between 0 and 1"),
+        (lambda: PhrasePlan(-1), "-1 noun phrases"),
         (lambda: Neighbours(4), "must be 0 to 3"),
         (lambda: Groups(0, 1), "at least 1 variation"),
     ],

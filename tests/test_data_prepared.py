@@ -92,7 +92,7 @@ def test_losses_find_the_indices_that_were_computed_beforehand(name: str) -> Non
     first, second = (load_recipe(name)() for _ in range(2))  # margins are of one run
     _, layout = prepare(BLOCK).on(CPU)
     assert layout is not None
-    layout.note_in(seen)
+    layout.unforeseen = seen
     values = [term.loss(features(), layout) for term in first.losses]
     assert seen
     assert set(layout.answers) == seen
@@ -100,7 +100,7 @@ def test_losses_find_the_indices_that_were_computed_beforehand(name: str) -> Non
     _, layout = again.on(CPU)
     assert set(layout.answers) == seen
     more = set[IndexRequest]()
-    layout.note_in(more)
+    layout.unforeseen = more
     assert [term.loss(features(), layout) for term in second.losses] == values
     assert not more
 
@@ -156,7 +156,7 @@ def test_a_loader_learns_what_losses_ask_for(workers: int) -> None:
         assert layout is not None
         assert len(texts.place) == len(batch.block.texts)
         known.append(len(layout.answers))
-        layout.note_in(batch.unforeseen)
+        layout.unforeseen = batch.unforeseen
         images, texts_ = batch.block.images, len(batch.block.texts)
         seen = Features(torch.ones(images, 2), torch.ones(texts_, 2), torch.tensor(1.0))
         method.losses[0].loss(seen, layout)

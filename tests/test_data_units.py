@@ -15,7 +15,7 @@ from compoclip.data.drawn import NONE_WRITTEN
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
-from compoclip.data.texts import PhrasePlan, UnitPlan
+from compoclip.data.texts import UnitPlan
 from compoclip.data.written import read_units
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import Rewritten
@@ -206,16 +206,3 @@ def test_images_are_named_and_stay_below_their_folder(image: object, tmp_path: P
     path = write(tmp_path, {**RECORD, "image_path": image})
     with pytest.raises(CompoclipError, match=r"row 1"):
         open_source(str(path))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: UnitPlan(slots=0), "at least 1"),
-        (lambda: UnitPlan(pair_share=1.5), "between 0 and 1"),
-        (lambda: PhrasePlan(-1), "-1 noun phrases"),
-    ],
-)
-def test_impossible_plans(make: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        make()

@@ -254,3 +254,5 @@ def test_local_needs_local_features() -> None:
     for name in ("patches", "tokens", "token_mask"):
         with pytest.raises(ValueError, match="patch and token features"):
             local_hn_loss(replace(f, **{name: None}), layout)
+    with pytest.raises(ValueError, match="needs_patches=True"):
+        patch_phrase_loss(replace(f, patches=None), layout, "d")

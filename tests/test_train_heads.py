@@ -13,12 +13,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import losses_loops as loops
 from compoclip.cli.main import main
 from compoclip.data.batch import Batch
 from compoclip.data.texts import TargetPlan
 from compoclip.errors import CompoclipError
-from compoclip.losses import Features, HeadPlan, Layout, TowerSizes, caption_alignment
+from compoclip.losses import Features, HeadPlan, Layout, TowerSizes
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
 from compoclip.methods.read_clip.decoders import (
     END,
@@ -36,7 +35,7 @@ from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
-from losses_oracle import CAPTION, NEGATIVE, POSITIVE, features_for, layout_of
+from losses_oracle import CAPTION, NEGATIVE, features_for
 from method_data import arguments
 from models_thin import config, timm_config
 from test_train_gradcache import batch_for, loaded
@@ -49,42 +48,6 @@ CAPTIONS = [
     "a cat",
 ]
 DOUBLE = torch.float64
-
-
-# --- The loss of paraphrases. ---
-
-
-def aligned() -> tuple[Features, Layout]:
-    """t_1 = (.8, .6), t_2 = (.6, .8), and paraphrases that are the axes."""
-    text = torch.tensor([[0.8, 0.6], [0.6, 0.8], [1.0, 0.0], [0.0, 1.0]], dtype=DOUBLE)
-    role = torch.tensor([int(CAPTION)] * 2 + [int(POSITIVE)] * 2)
-    layout = Layout(torch.tensor([0, 1, 0, 1]), role, torch.tensor([-1, -1, 0, 0]), 2, ("a",))
-    return Features(torch.eye(2, dtype=DOUBLE), text, torch.tensor(10.0, dtype=DOUBLE)), layout
-
-
-def test_alignment_by_hand() -> None:
-    features, layout = aligned()
-    for align in ("paraphrase", "transpose"):
-        value = caption_alignment(features, layout, align=align)  # type: ignore[arg-type]
-        assert value.item() == pytest.approx(0.12693, abs=1e-5)
-        same = replace(features, text=torch.ones_like(features.text))
-        equal = caption_alignment(same, layout, align=align)  # type: ignore[arg-type]
-        assert equal.item() == pytest.approx(torch.tensor(2.0).log().item())
-
-
-def test_the_transpose_is_another_loss_where_scores_are_not_symmetric() -> None:
-    texts = [(i, CAPTION, -1) for i in range(3)] + [(i, POSITIVE, 3) for i in range(3)]
-    layout = layout_of(texts)
-    features = features_for(layout)
-    values = {}
-    for align in ("paraphrase", "transpose"):
-        values[align] = (
-            load_recipe("read-clip")(align=align)
-            .losses[-1]
-            .loss(features, replace(layout, kinds=("", "", "", "other-caption", "", "")))
-        )
-        torch.testing.assert_close(values[align], loops.alignment(features, layout, align))
-    assert values["paraphrase"] != values["transpose"]
 
 
 def test_read_clip_is_the_weighted_sum_of_the_paper() -> None:

@@ -121,7 +121,7 @@ def counts_of(model: LoadedModel, recipe: str, world: int, images: int) -> tuple
         storages.clear()
         assert batch.numbers is not None
         texts, layout = batch.numbers.on(META)
-        layout.shared_by(whole.peers).note_in(batch.unforeseen)
+        layout.shared_by(whole.peers).unforeseen = batch.unforeseen
         terms, rows = method.terms_on(batch.kind), len(layout.owner)
         local = any(term.needs_local for term in terms)
         features = Features(

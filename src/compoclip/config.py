@@ -302,9 +302,8 @@ def _types(kind: Any) -> set[Any]:
 def read_config(path: Path) -> dict[str, Any]:
     """Read a configuration file (YAML or JSON): its values by name, with _ for -, not yet checked.
 
-    Raises:
-        CompoclipError: When the file cannot be read, or is no text.
-        UsageError: When it is not a list of names with values, each once.
+    Raises CompoclipError when the file cannot be read, or is no text, UsageError when it is not a
+    list of names with values, each once.
     """
     return parsed_config(read_text(path, damaged="fix the file"), path)
 

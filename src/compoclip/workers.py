@@ -17,7 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from multiprocessing import current_process, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -88,13 +88,11 @@ class Workers:
 
         Raises the errors of the work, and WorkersDiedError.
         """
-        with closing(self._results(work, zip(*tasks), in_order=True)) as results:
-            yield from results
+        return self._results(work, zip(*tasks), in_order=True)
 
     def as_done(self, work: Callable[[T], R], tasks: Iterable[T]) -> Generator[R, None, None]:
         """Yield results as they are finished. Raises like `map`."""
-        with closing(self._results(work, ((task,) for task in tasks), in_order=False)) as results:
-            yield from results
+        return self._results(work, zip(tasks), in_order=False)
 
     def _results(
         self, work: Callable[..., R], tasks: Iterable[tuple[Any, ...]], in_order: bool

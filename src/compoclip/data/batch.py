@@ -157,7 +157,8 @@ class Numbers:
         views: Any = self.buffer.on(device)
         texts = self.texts.mapped(views.__getitem__)
         tensors: dict[str, Any] = {name: views[slot] for name, slot in self.layout.items()}
-        layout = Layout(images=self.images, kinds=self.kinds, **tensors).known_as(self.host)
+        layout = Layout(images=self.images, kinds=self.kinds, **tensors)
+        layout.host = self.host
         for request, slots in self.answers.items():
             layout.answers[request] = tuple(views[slot] for slot in slots)
         return texts, layout

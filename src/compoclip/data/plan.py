@@ -190,8 +190,7 @@ def prepare_captions(
         workers: Parsing processes, by default one per core. They are started for thousands of
             captions only, as fresh interpreters (a calling script needs its `__main__` guard).
 
-    Raises:
-        CompoclipError: When the store cannot be written.
+    Raises CompoclipError when the store cannot be written.
     """
     if store is None:
         store = ParseStore(cache_folder() / "parses.sqlite")

@@ -33,19 +33,18 @@ class Preparation:
 
         A batch without texts gets an empty one, since towers cannot encode nothing.
         """
-        encoded = self.tokenize.encode(block.texts or ("",))
-        ids = torch.from_numpy(encoded.ids)
+        ids, truncated = self.tokenize.encode(block.texts or ("",))
         arrays: list[Ints] = []
 
         def kept(array: Any) -> Any:
             arrays.append(np.asarray(array))
             return len(arrays) - 1
 
-        planned = self.planner.inputs(ids.long())
-        host = block.on_host(encoded.ids[: len(block.texts)])
+        planned = self.planner.inputs(torch.from_numpy(ids).long())
+        host = block.on_host(ids[: len(block.texts)])
         if block.masks:
             captions, _ = host.first(Role.CAPTION)
-            planned = replace(planned, again=self._masked(block, encoded.ids, captions))
+            planned = replace(planned, again=self._masked(block, ids, captions))
         texts = planned.mapped(kept)
         layout = {name: kept(array) for name, array in host.arrays().items()}
         answers: dict[IndexRequest, tuple[int, ...]] = {}
@@ -62,7 +61,7 @@ class Preparation:
             host.kinds,
             answers,
             host.keys,
-            encoded.truncated if block.texts else 0,
+            truncated if block.texts else 0,
         )
 
     def _masked(self, block: TextBlock, ids: Ints, captions: Ints) -> FurtherTexts:
@@ -77,8 +76,8 @@ class Preparation:
             for span in mask.spans(block.texts[caption])
             for edge in (block.texts[caption][: span[0]], block.texts[caption][: span[1]])
         ]
-        edges = torch.from_numpy(self.tokenize.encode([text for _, text in cuts] or [""]).ids)
-        ends = self.planner.ends(edges.long()).tolist()
+        edges = self.tokenize([text for _, text in cuts] or [""])
+        ends = self.planner.ends(edges).tolist()
         last = self.planner.ends(torch.from_numpy(rows)).tolist()
         for (row, _), start, stop in zip(cuts[::2], ends[::2], ends[1::2]):
             hidden[row, start : min(stop, last[row])] = True

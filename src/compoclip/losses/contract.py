@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property, wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, runtime_checkable
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 import torch
@@ -24,6 +34,7 @@ class Role(IntEnum):
 
 
 Ints = NDArray[Any]  # of any integer type, or bool
+A = TypeVar("A", Ints, Tensor)
 P = ParamSpec("P")
 
 
@@ -68,8 +79,32 @@ class Peers:
 ALONE = Peers()
 
 
-@dataclass(frozen=True)
-class HostLayout:
+@dataclass
+class _Layout(Generic[A]):
+    owner: A
+    role: A
+    rewrite: A
+    images: int
+    kinds: tuple[str, ...] = ()
+    text_id: A | None = None
+    image_id: A | None = None
+    side: A | None = None
+    pair: A | None = None
+
+    def arrays(self) -> dict[str, A]:
+        """Return the fields that are arrays, by name."""
+        names = ("owner", "role", "rewrite", "text_id", "image_id", "side", "pair")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def _part(self, keep: A) -> Self:
+        """The layout of the texts `keep`."""
+        of_texts = ("owner", "role", "rewrite", "text_id")
+        kept: Any = {k: v[keep] for k, v in self.arrays().items() if k in of_texts}
+        return replace(self, **kept)
+
+
+@dataclass
+class HostLayout(_Layout[Ints]):
     """The fields of a `Layout` as arrays on the host, where indices are computed.
 
     keys: (T,) and (B,) int64, equal in all processes for equal texts and, if known, equal photos.
@@ -78,15 +113,6 @@ class HostLayout:
     others whose cosine exceeds the target's by more than this; None for none.
     """
 
-    owner: Ints
-    role: Ints
-    rewrite: Ints
-    images: int
-    kinds: tuple[str, ...] = ()
-    text_id: Ints | None = None
-    image_id: Ints | None = None
-    side: Ints | None = None
-    pair: Ints | None = None
     keys: tuple[Ints, Ints | None] | None = None
     peers: Peers = ALONE
     mask_duplicates: bool = False
@@ -115,14 +141,8 @@ class HostLayout:
     def only(self, kinds: tuple[str, ...]) -> HostLayout:
         """Return the layout of the captions and of the other texts of these kinds."""
         (keep,) = _of_kinds(self, kinds)
-        return replace(
-            self,
-            owner=self.owner[keep],
-            role=self.role[keep],
-            rewrite=self.rewrite[keep],
-            text_id=None if self.text_id is None else self.text_id[keep],
-            keys=None if self.keys is None else (self.keys[0][keep], self.keys[1]),
-        )
+        keys = None if self.keys is None else (self.keys[0][keep], self.keys[1])
+        return replace(self._part(keep), keys=keys)
 
     def answer(self, request: IndexRequest) -> tuple[Ints, ...]:
         """Compute the arrays of a request."""
@@ -131,14 +151,12 @@ class HostLayout:
             host = host.only(kinds)
         return tuple(map(np.ascontiguousarray, request.make(host, *request.arguments)))
 
-    def arrays(self) -> dict[str, Ints]:
-        """Return the fields that are arrays, by name."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-
     def layout(self, move: Callable[[Ints], Tensor]) -> Layout:
         """Return the layout with tensors, each `move` of an array."""
         tensors: dict[str, Any] = {name: move(array) for name, array in self.arrays().items()}
-        return Layout(images=self.images, kinds=self.kinds, **tensors).known_as(self)
+        layout = Layout(images=self.images, kinds=self.kinds, **tensors)
+        layout.host = self
+        return layout
 
 
 class IndexRequest(NamedTuple):
@@ -153,8 +171,8 @@ class IndexRequest(NamedTuple):
     only: tuple[tuple[str, ...], ...] = ()
 
 
-@dataclass(frozen=True)
-class Layout:
+@dataclass
+class Layout(_Layout[Tensor]):
     """How the T texts of a batch belong to its B images.
 
     Args:
@@ -171,17 +189,16 @@ class Layout:
             (TripletCLIP), or None. Neighbours of NegCLIP are ordinary images.
         pair: (B,) int64, for an image of side 1 the index of its row's image of side 0, for an
             image of side 0 its own index; None if every image is of side 0.
+
+    Attributes:
+        answers: The requested and the precomputed indices.
+        unforeseen: Collects the requests that were not precomputed.
     """
 
-    owner: Tensor
-    role: Tensor
-    rewrite: Tensor
-    images: int
-    kinds: tuple[str, ...] = ()
-    text_id: Tensor | None = None
-    image_id: Tensor | None = None
-    side: Tensor | None = None
-    pair: Tensor | None = None
+    answers: dict[IndexRequest, tuple[Tensor, ...]] = field(default_factory=dict, init=False)
+    unforeseen: set[IndexRequest] = field(default_factory=set, init=False)
+    _of: Layout | None = field(default=None, init=False)
+    _only: tuple[tuple[str, ...], ...] = field(default=(), init=False)
 
     def kind(self, *names: str) -> Tensor:
         """Return (T,) bool: which texts are of these kinds."""
@@ -199,8 +216,7 @@ class Layout:
         make: a module-level function of a `HostLayout` and the arguments. joint: whether it
         communicates with the other processes.
         """
-        whole, only = self._place
-        request = IndexRequest(make, arguments, only)
+        whole, request = self._of or self, IndexRequest(make, arguments, self._only)
         found = whole.answers.get(request)
         if found is None:
             # Workers cannot find a function that has no name, nor ask other processes.
@@ -215,7 +231,7 @@ class Layout:
     ) -> NDArray[np.int64]:
         """Return the (n, world) lengths of n arrays of indices in every process."""
         own = [len(each) for each in self.indices(make, *arguments)]
-        return self.peers.sizes(IndexRequest(make, arguments, self._place[1]), own)
+        return self.peers.sizes(IndexRequest(make, arguments, self._only), own)
 
     @property
     def peers(self) -> Peers:
@@ -225,58 +241,29 @@ class Layout:
     @property
     def whole(self) -> HostLayout:
         """Return the layout of the whole batch on the host; by default itself."""
-        return self._place[0].host
+        return (self._of or self).host
 
     def shared_by(
         self, peers: Peers, mask_duplicates: bool = False, near_margin: float | None = None
     ) -> Layout:
         """Mark this layout, in place, as a part of a batch shared with other processes."""
-        host = replace(
+        self.host = replace(
             self.host, peers=peers, mask_duplicates=mask_duplicates, near_margin=near_margin
         )
-        return self.known_as(host)
+        return self
 
     def only(self, kinds: tuple[str, ...]) -> tuple[Tensor, Layout]:
         """Return the indices of captions and of texts of these kinds, and their layout."""
         (keep,) = self.indices(_of_kinds, kinds)
-        fields = {name: getattr(self, name) for name in ("owner", "role", "rewrite", "text_id")}
-        part = replace(
-            self, **{k: v.index_select(0, keep) for k, v in fields.items() if v is not None}
-        )
-        whole, only = self._place
-        part.__dict__["_place"] = whole, (*only, kinds)
+        part = self._part(keep)
+        part._of, part._only = self._of or self, (*self._only, kinds)
         return keep, part
-
-    def known_as(self, host: HostLayout) -> Layout:
-        """Store the equal layout on the host, to avoid waiting for a device; returns itself."""
-        self.__dict__["host"] = host
-        return self
 
     @cached_property
     def host(self) -> HostLayout:
-        """Return the fields on the host; waits for the device if only that has them."""
-        values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        arrays: Any = {k: v.cpu().numpy() for k, v in values.items() if isinstance(v, Tensor)}
-        return HostLayout(**{**values, **arrays})
-
-    @cached_property
-    def answers(self) -> dict[IndexRequest, tuple[Tensor, ...]]:
-        """Return the requested and the precomputed indices."""
-        return {}
-
-    @cached_property
-    def unforeseen(self) -> set[IndexRequest]:
-        """Return the requests that were not precomputed."""
-        return set()
-
-    def note_in(self, unforeseen: set[IndexRequest]) -> None:
-        """Collect the requests that were not precomputed in this set."""
-        self.__dict__["unforeseen"] = unforeseen
-
-    @cached_property
-    def _place(self) -> tuple[Layout, tuple[tuple[str, ...], ...]]:
-        """The layout this one is a part of, and which part; by default itself."""
-        return self, ()
+        """The equal layout on the host; waits for the device if only that has the fields."""
+        arrays: dict[str, Any] = {k: v.cpu().numpy() for k, v in self.arrays().items()}
+        return HostLayout(images=self.images, kinds=self.kinds, **arrays)
 
     def _moved(self, array: Ints) -> Tensor:
         tensor = torch.from_numpy(array if array.dtype == bool else array.astype(np.int64))

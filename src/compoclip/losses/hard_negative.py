@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -84,31 +84,9 @@ def selective_calibrated_rows(
     return (target * focus * nll).sum(), counted.sum()
 
 
-def calibrated_loss(
-    layout: Layout,
-    rows: RowIndex,
-    scores: Tensor,
-    gamma: float = 0.0,
-    beta: float = 0.0,
-    reduction: Reduction = "valid",
-    missing_hn: MissingHN = "mask",
-    kinds: Sequence[str] = (),
-    positive_share: float = 0.0,
-) -> Tensor:
-    """Return the mean of `selective_calibrated_rows` for `hard_negatives` with (N,) scores.
-
-    The options are those of `global_hn_loss`.
-    """
-    logits, shares = rows.spread(scores), None
-    phantoms = layout.indices(missing, tuple(kinds))[0] if missing_hn == "zero" else None
-    if rows.positive is not None:
-        positive = rows.positive.to(logits.dtype)
-        count = positive.sum(1, keepdim=True)
-        shares = positive_share * positive / count.clamp_min(1)
-        shares[:, :1] = 1.0 - positive_share * (count > 0).to(logits.dtype)
-    total, _ = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
-    counted = (having, Role.NEGATIVE) if reduction == "valid" else (captions,)
-    return total / max(1, int(layout.sizes(*counted)[0].sum()))
+def _global_scores(f: Features, rows: RowIndex) -> Tensor:
+    image, text = f.image.index_select(0, rows.image), f.text.index_select(0, rows.texts)
+    return f.logit_scale * (image * text).sum(-1)
 
 
 @loss_function
@@ -121,6 +99,7 @@ def global_hn_loss(
     missing_hn: MissingHN = "mask",
     kinds: Sequence[str] = (),
     positive_share: float = 0.0,
+    scores: Callable[[Features, RowIndex], Tensor] = _global_scores,
 ) -> Tensor:
     r"""Hard-negative loss on global features: each image ranks its caption above its own negatives.
 
@@ -140,12 +119,18 @@ def global_hn_loss(
         positive_share: m. Above 0, the P_i POSITIVE texts of an image join its row: the label is
             (1 - m) on the caption and m / P_i on each positive, so that paraphrases score alike.
             Rows without a positive do not change.
+        scores: Returns the (N,) logits z of the texts of the rows.
 
     Reference: Oh et al. (EMNLP 2024), global hard-negative loss.
     """
     rows = RowIndex(*layout.indices(hard_negatives, positive_share > 0))
-    image, text = f.image.index_select(0, rows.image), f.text.index_select(0, rows.texts)
-    scores = f.logit_scale * (image * text).sum(-1)
-    return calibrated_loss(
-        layout, rows, scores, gamma, beta, reduction, missing_hn, kinds, positive_share
-    )
+    logits, shares = rows.spread(scores(f, rows)), None
+    phantoms = layout.indices(missing, tuple(kinds))[0] if missing_hn == "zero" else None
+    if rows.positive is not None:
+        positive = rows.positive.to(logits.dtype)
+        count = positive.sum(1, keepdim=True)
+        shares = positive_share * positive / count.clamp_min(1)
+        shares[:, :1] = 1.0 - positive_share * (count > 0).to(logits.dtype)
+    total, _ = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
+    counted = (having, Role.NEGATIVE) if reduction == "valid" else (captions,)
+    return total / max(1, int(layout.sizes(*counted)[0].sum()))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, Layout, loss_function, normalise
-from compoclip.losses.hard_negative import calibrated_loss
-from compoclip.losses.rows import RowIndex, hard_negatives
+from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.rows import RowIndex
 
 Attention = Literal["minmax", "minmax_sparse", "softmax"]
 """Conversion of token-patch similarities into weights over patches."""
@@ -66,8 +66,7 @@ def local_similarity(
         attention: How similarities become weights, see `patch_attention`.
         attention_grad: Let gradient flow through a_wp; the released code does not.
 
-    Returns:
-        (N,) log scores.
+    Returns (N,) log scores.
     """
     tokens = tokens.masked_fill(~token_mask[..., None], 0.0)
     with nullcontext() if attention_grad else torch.no_grad():
@@ -90,8 +89,7 @@ def max_similarity(
         patches: v (N, P, D), not normalised.
         logit_scale: Not read; it makes the arguments those of `local_similarity`.
 
-    Returns:
-        (N,) scores from -1 to 1.
+    Returns (N,) scores from -1 to 1.
 
     Reference: Yao et al., FILIP, ICLR 2022, text to image, without its pruning of tokens.
     """
@@ -107,8 +105,7 @@ def local_hn_loss(
     /,
     attention: Attention = "minmax",
     attention_grad: bool = False,
-    positive_share: float = 0.0,
-    **calibration: Any,
+    **options: Any,
 ) -> Tensor:
     r"""Local hard-negative loss (LHN): `global_hn_loss` on log local scores.
 
@@ -123,20 +120,17 @@ def local_hn_loss(
     Args:
         attention: Conversion of similarities into weights, see `patch_attention`.
         attention_grad: Let gradient flow through these weights.
-        positive_share: Share of the label on positives, see `global_hn_loss`.
-        **calibration: Further options of `global_hn_loss`.
+        **options: The options of `global_hn_loss`.
 
     Reference: Oh et al. (EMNLP 2024), local hard-negative (LHN) loss.
     """
-    if f.patches is None or f.tokens is None or f.token_mask is None:
+    tokens, mask, patches = f.tokens, f.token_mask, f.patches
+    if tokens is None or mask is None or patches is None:
         raise ValueError("the local hard-negative loss needs patch and token features")
-    rows = RowIndex(*layout.indices(hard_negatives, positive_share > 0))
-    scores = local_similarity(
-        f.tokens.index_select(0, rows.texts),
-        f.token_mask.index_select(0, rows.texts),
-        f.patches.index_select(0, rows.image),
-        f.logit_scale,
-        attention,
-        attention_grad,
-    )
-    return calibrated_loss(layout, rows, scores, positive_share=positive_share, **calibration)
+
+    def scores(f: Features, rows: RowIndex) -> Tensor:
+        read = tokens.index_select(0, rows.texts), mask.index_select(0, rows.texts)
+        seen = patches.index_select(0, rows.image)
+        return local_similarity(*read, seen, f.logit_scale, attention, attention_grad)
+
+    return global_hn_loss(f, layout, scores=scores, **options)

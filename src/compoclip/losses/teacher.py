@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, Ints, Layout, loss_function
-from compoclip.losses.hard_negative import calibrated_loss, selective_calibrated_rows
+from compoclip.losses.hard_negative import global_hn_loss, selective_calibrated_rows
 from compoclip.losses.rows import (
     RowIndex,
     captions,
     every_image,
     every_text,
-    hard_negatives,
     negatives_by_image,
 )
 
@@ -109,13 +108,15 @@ def teacher_text_contrast(
     _, teacher_text = _teacher(f, alike=True)
     (caption,) = layout.indices(captions)
     if negatives == "own":
-        rows = RowIndex(*layout.indices(hard_negatives))
-        anchor = f.text.index_select(0, caption.index_select(0, rows.image))
-        # The first place of a row is the caption's, by the teacher.
-        first = (rows.place % rows.valid.shape[1] == 0)[:, None]
-        theirs, ours = (x.index_select(0, rows.texts) for x in (teacher_text, f.text))
-        scores = scale * (anchor * torch.where(first, theirs, ours)).sum(-1)
-        return calibrated_loss(layout, rows, scores)
+
+        def scores(f: Features, rows: RowIndex) -> Tensor:
+            anchor = f.text.index_select(0, caption.index_select(0, rows.image))
+            # The first place of a row is the caption's, by the teacher.
+            first = (rows.place % rows.valid.shape[1] == 0)[:, None]
+            theirs, ours = (x.index_select(0, rows.texts) for x in (teacher_text, f.text))
+            return scale * (anchor * torch.where(first, theirs, ours)).sum(-1)
+
+        return global_hn_loss(f, layout, scores=scores)
     # The contrast with the negatives that the released code's mask leaves to a caption.
     (negative,) = layout.indices(negatives_by_image)
     (images,), (number,) = layout.sizes(captions), layout.sizes(negatives_by_image)

@@ -8,8 +8,8 @@ from compoclip.data.caption_plan import WRITTEN_POSITIVE, OneOf
 from compoclip.losses import global_hn_loss, hard_positive_loss
 from compoclip.methods.base import NEGATIVES, NEGCLIP, POSITIVES, CaptionPlan, LossTerm, Method
 from compoclip.methods.registry import recipe
+from compoclip.methods.tsvlc import HARD_POSITIVES
 
-HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
 WRITTEN = OneOf("hard-positive", (WRITTEN_POSITIVE,))
 STRICT = OneOf("hard-positive", ("synonym-strict", "and-swap"))
 STAND_INS = {

@@ -52,38 +52,13 @@ def is_plain(block: Any) -> bool:
     )
 
 
-class Weights(NamedTuple):
-    """The parameters of a plain block but for layer scales."""
-
-    norm_1: Tensor
-    norm_1_bias: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor
-    out: Tensor
-    out_bias: Tensor
-    norm_2: Tensor
-    norm_2_bias: Tensor
-    out_2_bias: Tensor
-    in_2: Tensor
-    in_2_bias: Tensor
-    out_2: Tensor
-
-
-_weights = attrgetter(
-    "ln_1.weight",
-    "ln_1.bias",
-    "attn.in_proj_weight",
-    "attn.in_proj_bias",
-    "attn.out_proj.weight",
-    "attn.out_proj.bias",
-    "ln_2.weight",
-    "ln_2.bias",
-    "mlp.c_proj.bias",
-    "mlp.c_fc.weight",
-    "mlp.c_fc.bias",
-    "mlp.c_proj.weight",
+Weights = tuple[Tensor, ...]
+_weights: Callable[[Any], Weights] = attrgetter(
+    *("ln_1.weight", "ln_1.bias", "attn.in_proj_weight", "attn.in_proj_bias"),
+    *("attn.out_proj.weight", "attn.out_proj.bias", "ln_2.weight", "ln_2.bias"),
+    *("mlp.c_proj.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight"),
 )
-"""Names of a block's tensors, as a tuple."""
+"""The parameters of a plain block but for layer scales; the first four come before attention."""
 
 # QuickGELU is x * sigmoid(1.702 x): three operations, two of whose results are kept for backward.
 # It is SiLU(1.702 x) / 1.702, too, and SiLU is one operation, which keeps its input. Its factors
@@ -130,18 +105,19 @@ def _copied(tensors: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
 
 def _before(block: Any, weights: Weights, x: Tensor) -> Tensor:
     """Return (..., 3 W) queries, keys and values."""
-    x = F.layer_norm(x, x.shape[-1:], weights.norm_1, weights.norm_1_bias, block.ln_1.eps)
-    return F.linear(x, weights.qkv, weights.qkv_bias)
+    norm, norm_bias, qkv, qkv_bias = weights[:4]
+    return F.linear(F.layer_norm(x, x.shape[-1:], norm, norm_bias, block.ln_1.eps), qkv, qkv_bias)
 
 
 def _after(block: Any, weights: Weights, quick: bool, x: Tensor, mixed: Tensor) -> Tensor:
     """Return (..., W) states after the block. quick: QuickGELU's factors are in the weights."""
-    x = x + block.ls_1(F.linear(mixed, weights.out, weights.out_bias)).to(x.dtype)
-    h = F.layer_norm(x, x.shape[-1:], weights.norm_2, weights.norm_2_bias, block.ln_2.eps)
-    h = F.linear(h, weights.in_2, weights.in_2_bias)
+    out, out_bias, norm, norm_bias, out_2_bias, in_2, in_2_bias, out_2 = weights[4:]
+    x = x + block.ls_1(F.linear(mixed, out, out_bias)).to(x.dtype)
+    h = F.layer_norm(x, x.shape[-1:], norm, norm_bias, block.ln_2.eps)
+    h = F.linear(h, in_2, in_2_bias)
     h = F.silu(h) if quick else block.mlp.gelu(h)
-    out: Tensor = x + block.ls_2(F.linear(h, weights.out_2, weights.out_2_bias)).to(x.dtype)
-    return out
+    states: Tensor = x + block.ls_2(F.linear(h, out_2, out_2_bias)).to(x.dtype)
+    return states
 
 
 class Halves(NamedTuple):
@@ -156,10 +132,9 @@ class Halves(NamedTuple):
 
     def run(self, block: Any, x: Tensor, attend: Attend, turn: bool = False) -> Tensor:
         """Return the states after a block. turn: turn its weights into the type of the states."""
-        quick, tensors = turn and type(block.mlp.gelu) is QuickGELU, _weights(block)
+        quick, weights = turn and type(block.mlp.gelu) is QuickGELU, _weights(block)
         if turn:
-            tensors = _Turned.apply(x.dtype, _QUICK if quick else (), *tensors)
-        weights = Weights(*tensors)
+            weights = _Turned.apply(x.dtype, _QUICK if quick else (), *weights)
         mixed = attend(self.before(block, weights, x), block.attn.num_heads)
         return self.after(block, weights, quick, x, mixed)
 

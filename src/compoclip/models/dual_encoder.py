@@ -141,14 +141,10 @@ class DualEncoder(nn.Module):
             self._text.require_local(purpose)
 
     def encode_images(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
-        """Encode images.
+        """Encode (B, 3, H, W) normalised pixels on the model's device.
 
-        Args:
-            pixels: (B, 3, H, W) normalised pixels, on the model's device.
-            patches: Return projected patches too; see `ImageTower` for each kind of tower.
-
-        Raises:
-            CompoclipError: The tower has no patch features.
+        patches: return projected patches too, see `ImageTower`. Raises CompoclipError for a tower
+        without them.
         """
         return self.image_work(pixels, patches).all()
 

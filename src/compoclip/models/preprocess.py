@@ -40,15 +40,6 @@ _HF_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "
 _HF_OPTIONS = ("clean", "strip_sep_token", "language")
 
 
-@dataclass(frozen=True)
-class TokenIds:
-    """The ids of some texts: (T, context) int32, zeros behind each text (of CLIP's BPE); and the
-    number of texts that are longer than the context and lose words."""
-
-    ids: NDArray[np.int32]
-    truncated: int
-
-
 class Tokenizer:
     """An open_clip tokenizer with an identity; called with texts it returns (T, context) int64 ids.
 
@@ -93,16 +84,16 @@ class Tokenizer:
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         """Return (T, context) int64: start, text, end, zeros. As in open_clip, a long text is cut
         before the end token. Characters after the first 100,000 are not read."""
-        return torch.from_numpy(self.encode(texts).ids.astype(np.int64))
+        return torch.from_numpy(self.encode(texts)[0].astype(np.int64))
 
-    def encode(self, texts: Sequence[str]) -> TokenIds:
-        """Return the ids as numpy int32, and the number of texts cut."""
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], int]:
+        """Return (T, context) ids, zeros behind each text, and the number of texts cut."""
         rows = [self._encoded(text) for text in texts]
         lengths = np.fromiter((len(row) for row, _ in rows), np.int64, len(rows))
         ids = np.zeros((len(rows), self.context_length), np.int32)
         flat = np.fromiter(chain.from_iterable(row for row, _ in rows), np.int32, lengths.sum())
         ids[np.arange(self.context_length) < lengths[:, None]] = flat
-        return TokenIds(ids, sum(cut for _, cut in rows))
+        return ids, sum(cut for _, cut in rows)
 
     @property
     def simple(self) -> SimpleTokenizer | None:
@@ -366,9 +357,8 @@ class Preprocess:
     def framed(self, image: Image.Image) -> Image.Image:
         """Return the resized, cropped or padded image before conversion to numbers.
 
-        Raises:
-            CompoclipError: For an elongated image, most of which would be enlarged and then cropped
-                away, and for an image with a side of 0 pixels after resizing.
+        Raises CompoclipError for an elongated image, most of which would be enlarged and then
+        cropped away, and for an image with a side of 0 pixels after resizing.
         """
         (width, height), (high, wide) = image.size, self.size
         enlarged = width * height / min(width / wide, height / high) ** 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
@@ -42,11 +43,7 @@ class Work(Generic[T_co]):
 
     def within(self, around: Around, learns: bool) -> Work[T_co]:
         """Return the same work with every micro-batch encoded through `around`."""
-
-        def wrapped(micro_batch: MicroBatch) -> MicroBatch:
-            return lambda: around(micro_batch)
-
-        return Work(tuple(map(wrapped, self.micro_batches)), self.join, learns)
+        return Work(tuple(partial(around, each) for each in self.micro_batches), self.join, learns)
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import Part, part_of
 from compoclip.models.image_tower import projection_of
-from compoclip.models.lora import Lora, Towers, attach_lora
+from compoclip.models.lora import Lora, Towers, attach_lora, towers_of
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import repeated_units
 
@@ -189,7 +189,10 @@ def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | Non
     """
     if method.lora is None:
         return None
-    trained = {"image": method.trains.image_tower, "text": method.trains.text_tower}
+    trained: dict[Towers, bool] = {
+        "image": method.trains.image_tower,
+        "text": method.trains.text_tower,
+    }
     chosen = [t for t, on in trained.items() if on and method.lora.towers in ("both", t)]
     if not chosen:
         raise UsageError(
@@ -203,19 +206,15 @@ def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | Non
         )
     network = model.encoder.model
     total = sum(parameter.numel() for parameter in network.parameters())
-    targets = attach_lora(network, replace(method.lora, towers=_towers(chosen)), seed)
-    having = {part_of(target.name) for target in targets}
-    lora = replace(method.lora, towers=_towers(having))
+    lora = replace(method.lora, towers="both" if len(chosen) == 2 else chosen[0])
+    targets = attach_lora(network, lora, seed)
+    lora = replace(lora, towers=towers_of(target.name for target in targets))
     learns = sum(target.size for target in targets)
     note(
         f"{lora.describe()}: {learns:,} trained and {total:,} frozen parameters "
         f"({learns / total:.2%})"
     )
-    if len(having) < len(chosen):
-        (left,) = set(chosen) - having
+    if lora.towers != "both" and len(chosen) == 2:
+        (left,) = {*chosen} - {lora.towers}
         note(f"  the {left} tower has no attention or MLP layers to adapt and is frozen")
     return lora
-
-
-def _towers(names: Collection[str]) -> Towers:
-    return "both" if len(names) == 2 else "image" if "image" in names else "text"

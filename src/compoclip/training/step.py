@@ -81,7 +81,7 @@ def step(
     pixels = batch.normalised(device)
     texts, layout = numbers.on(device)
     masks = settings.mask_duplicates, settings.near_margin
-    layout.shared_by(peers, *masks).note_in(batch.unforeseen)
+    layout.shared_by(peers, *masks).unforeseen = batch.unforeseen
 
     # A rank whose images are all unreadable still takes part in every collective: it encodes a
     # stand-in, whose features are dropped.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.image_tower import ImageFeatures
 from compoclip.models.text_plan import FurtherTexts
 from compoclip.models.text_tower import TextFeatures
-from compoclip.models.work import FeatureWork, MicroBatch, PassInputs, PassPlan, Work
+from compoclip.models.work import FeatureWork, MicroBatch, Outputs, PassInputs, PassPlan, Work
 
 _TOUCH = 1e-6  # of a patch: a box that ends where a patch begins does not touch it
 T = Any
@@ -133,16 +134,13 @@ class Masks(nn.Module):
 def _inside(work: Work[T], *contexts: Callable[[], AbstractContextManager[None]]) -> Work[T]:
     """Run each micro-batch within its context, or all within one."""
 
-    def within(encode: MicroBatch, context: Callable[[], AbstractContextManager[None]]) -> Any:
-        def run() -> Any:
-            with context():
-                return encode()
-
-        return run
+    def run(encode: MicroBatch, context: Callable[[], AbstractContextManager[None]]) -> Outputs:
+        with context():
+            return encode()
 
     count = len(work.micro_batches)
-    each = contexts if len(contexts) == count else contexts * count
-    return replace(work, micro_batches=tuple(map(within, work.micro_batches, each)))
+    pairs = zip(work.micro_batches, contexts if len(contexts) == count else contexts * count)
+    return replace(work, micro_batches=tuple(partial(run, *pair) for pair in pairs))
 
 
 @contextmanager

@@ -111,7 +111,7 @@ class HuggingFaceFolder(Format):
 
     def __init__(self) -> None:
         self.table: dict[str, Any] = _TABLES[self.model_type]
-        self.names = ParameterNames(self.table["model"], self.table["parameters"])
+        self.names = ParameterNames(self.table["model"], _rows(self.model_type))
 
     def sniff(self, source: str) -> bool:
         """Return whether `config.json` names this family."""
@@ -253,6 +253,16 @@ class HuggingFaceFolder(Format):
         refuse(model or self.table["model"], what)
 
 
+def _rows(table: str) -> list[list[str]]:
+    """Return the rows of parameters of a table, with those that it takes over from others."""
+    found = []
+    for row in _TABLES[table]["parameters"]:
+        others = [["", ""]] if isinstance(row, list) else _rows(row["extends"])
+        theirs, ours, *how = row if isinstance(row, list) else (row["theirs"], row["ours"])
+        found += [[theirs + a, ours + b, *how, *more] for a, b, *more in others]
+    return found
+
+
 def _ours(part: str, theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes of a tower in open_clip's words."""
     return {key: int(theirs[name]) for key, name in _SIZES[part].items()}
@@ -275,14 +285,15 @@ class HFClip(HuggingFaceFolder):
     def read_config(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
         """See `HuggingFaceFolder.read_config`."""
         kind = data.get("model_type", "unknown")
-        what = f"model_type '{kind}' is not 'clip', 'siglip' or 'blip', the kinds that are read; "
+        *known, last = (repr(name) for name, table in _TABLES.items() if "model" in table)
+        what = f"model_type '{kind}' is not {', '.join(known)} or {last}, the kinds that are read; "
         what += "others come from open_clip (ARCHITECTURE:TAG, hf-hub:ID)"
         require(kind == "clip", source, what)
         vision, text = self._sections(data, source)
         acts = {str(text["hidden_act"]), str(vision["hidden_act"])}
         what = f"hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or gelu, the "
-        known = len(acts) == 1 and acts <= {"quick_gelu", "gelu"}
-        require(known, source, f"{what}same in both towers")
+        same = len(acts) == 1 and acts <= {"quick_gelu", "gelu"}
+        require(same, source, f"{what}same in both towers")
         config: dict[str, Any] = {"quick_gelu": True} if "quick_gelu" in acts else {}
         config["embed_dim"] = int(data.get("projection_dim", 512))
         for part, theirs in (("vision", vision), ("text", text)):
