@@ -102,7 +102,7 @@ CHANGED = {
 def test_options_are_those_recorded(capsys: pytest.CaptureFixture[str]) -> None:
     """Recorded: "train" has the options of all methods, "train METHOD" its own.
 
-    A method that came later has no record.
+    A method that came later has its own record in methods/recipes.json.
     """
     found: dict[str, set[str]] = {}
     for words in commands():

@@ -10,6 +10,7 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
+import list_recipes
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
@@ -39,9 +40,12 @@ def _sum(method: Method, features: Features, layout: Layout) -> torch.Tensor:
     return torch.stack([t.weight * t.loss(features, layout) for t in method.losses]).sum()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_help_reads_of_the_source_what_the_recipe_has(name: str) -> None:
-    assert registry.recipe_card(name) == load_recipe(name).card
+def test_the_table_lists_every_recipe() -> None:
+    folder = Path(registry.__file__).parent
+    table = (folder / "recipes.json").read_text(encoding="utf-8")
+    assert table == list_recipes.catalogue(), "run scripts/list_recipes.py"
+    for name in NAMES:
+        assert registry.recipe_card(name) == load_recipe(name).card
 
 
 def test_listing_imports_no_torch() -> None:

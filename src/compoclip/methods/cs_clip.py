@@ -10,9 +10,10 @@ from compoclip.data.texts import UnitPlan
 from compoclip.losses import negclip_loss, unit_loss
 from compoclip.losses.rows import OnlyKinds
 from compoclip.losses.units import Slots
-from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
+OPTIM = Optim()
 FOIL_CAPTION = "foil-caption"
 
 
@@ -62,4 +63,6 @@ def cs_clip(
         LossTerm("negclip", OnlyKinds(negclip_loss, texts.rewrite_names), reads=NEGATIVES),
         LossTerm("unit", unit, weight=unit_weight, reads=(*POSITIVES, *NEGATIVES)),
     )
-    return Method(paper="CS-CLIP, arXiv 2602.23906", plan=texts, losses=terms, crop=False)
+    return Method(
+        paper="CS-CLIP, arXiv 2602.23906", plan=texts, losses=terms, optim=OPTIM, crop=False
+    )

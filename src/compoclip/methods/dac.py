@@ -10,9 +10,9 @@ from compoclip.data.texts import BAG, BAG_NEGATIVE, BagPlan
 from compoclip.errors import UsageError
 from compoclip.losses import bag_loss, bag_negative_loss, global_hn_loss, negclip_loss
 from compoclip.losses.rows import OnlyKinds
+from compoclip.methods import tsvlc
 from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, Lora, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
-from compoclip.methods.tsvlc import BY_RULE, FILLED, STAND_INS, Actions
 
 
 @recipe
@@ -23,7 +23,7 @@ def dac(
     bag_draw: Literal["replacement", "distinct"] = "replacement",
     neg_type: Literal["rand_both", "rule_based"] = "rand_both",
     negatives: str = "",
-    actions: Actions = "spatial",
+    actions: tsvlc.Actions = "spatial",
     negative_weight: float = 1.0,
     bag_weight: float = 1.0,
     bag_negative_weight: float = 1.0,
@@ -65,8 +65,8 @@ def dac(
     """
     if negatives and neg_type == "rule_based":
         raise UsageError("--negatives goes with --neg-type rand_both")
-    by_rule = BY_RULE[actions]
-    either = (by_rule, WRITTEN_NEGATIVE if negatives else FILLED)
+    by_rule = tsvlc.BY_RULE[actions]
+    either = (by_rule, WRITTEN_NEGATIVE if negatives else tsvlc.FILLED)
     both_types = neg_type == "rand_both"
     plan = CaptionPlan(
         rewrites=(OneOf("hard-negative", either) if both_types else by_rule,),
@@ -90,5 +90,5 @@ def dac(
         losses=terms,
         optim=Optim(batch_size=32, warmup=10_000, warmup_share=0.1),
         lora=Lora(),
-        stand_ins=STAND_INS,
+        stand_ins=tsvlc.STAND_INS,
     )

@@ -73,14 +73,7 @@ def neg_mcq(
 
 NEGATION_PLANS: Plans = {"made": CaptionPlan(absent=True), "given": CaptionPlan()}
 NEGATION_OPTIM = Optim(
-    epochs=15,
-    batch_size=512,
-    lr=1e-6,
-    min_lr=1e-6,
-    warmup=0,
-    weight_decay=0.01,
-    beta2=0.999,
-    eps=1e-8,
+    15, 512, lr=1e-6, min_lr=1e-6, warmup=0, weight_decay=0.01, beta2=0.999, eps=1e-8
 )
 
 

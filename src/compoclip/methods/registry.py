@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
 import functools
 import importlib
 import inspect
-import re
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +18,6 @@ from compoclip.errors import CompoclipError, UsageError, closest
 if TYPE_CHECKING:
     from compoclip.methods.base import Method, Optim
 
-_BASE = "compoclip.methods.base"
 _OPTIM = "optim"  # a parameter of recipes that is not an option: those of the run stand for it
 
 
@@ -37,6 +34,11 @@ class RecipeCard:
     about: str
     options: Mapping[str, Option]
     defaults: Mapping[str, Any]
+
+    @property
+    def summary(self) -> str:
+        """Return the first line."""
+        return self.about.partition("\n")[0]
 
 
 class Recipe:
@@ -115,8 +117,13 @@ def variant(
     """
 
     def decorate(function: Callable[..., Method]) -> Recipe:
-        added = _options(function)
-        usual = _changed(of.options, defaults, described(function.__doc__ or ""))
+        added, help_of = _options(function), described(function.__doc__ or "")
+        usual = {
+            name: replace(
+                each, default=defaults.get(name, each.default), help=help_of.get(name, each.help)
+            )
+            for name, each in of.options.items()
+        }
 
         @functools.wraps(function)
         def made(**values: Any) -> Method:
@@ -129,17 +136,6 @@ def variant(
     return decorate
 
 
-def _changed(
-    options: Mapping[str, Option], defaults: Mapping[str, Any], help_of: Mapping[str, str]
-) -> dict[str, Option]:
-    return {
-        name: replace(
-            each, default=defaults.get(name, each.default), help=help_of.get(name, each.help)
-        )
-        for name, each in options.items()
-    }
-
-
 def _options(function: Callable[..., Method]) -> dict[str, Option]:
     hints, help_of = get_type_hints(function), described(function.__doc__ or "")
     return {
@@ -149,85 +145,40 @@ def _options(function: Callable[..., Method]) -> dict[str, Option]:
     }
 
 
-# --- Finding them by name. Their source is read, not run, so that help imports no torch. ---
+# --- Finding them by name. `recipes.json` describes them, so that help imports no torch. ---
 
-_RECIPE = re.compile(r"^@(?:recipe|variant)\b.*?^def (\w+)", re.MULTILINE | re.DOTALL)
-_ROOT = Path(__file__).parents[2]
-
-
-@functools.cache
-def _recipes() -> dict[str, str]:
-    """Return the module of each of the package's recipes, by name."""
-    return {
-        name.replace("_", "-"): ".".join(path.relative_to(_ROOT).with_suffix("").parts)
-        for path in Path(__file__).parent.rglob("*.py")
-        for name in _RECIPE.findall(path.read_text(encoding="utf-8"))
-    }
+_KINDS = {each.__name__: each for each in (float, int, bool, str)}
 
 
 @functools.cache
-def _source(module: str) -> dict[str, Any]:
-    """Return the syntax of what a module defines, and the module of what it imports, by name."""
-    path = _ROOT.joinpath(*module.split(".")).with_suffix(".py")
-    found: dict[str, Any] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom):
-            found |= dict.fromkeys((each.name for each in node.names), node.module)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node
-        elif isinstance(node, ast.Assign):
-            found[ast.unparse(node.targets[0])] = node.value
+def _recipes() -> dict[str, Any]:
+    """Return the package's recipes by name, as `scripts/list_recipes.py` writes them."""
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("recipes.json").read_bytes())
     return found
-
-
-def _value(node: Any, module: str) -> Any:
-    """Return what an expression of a module stands for; of a call its keywords."""
-    while isinstance(node, ast.Name) and (found := _source(module).get(node.id)):
-        node, module = (node, found) if isinstance(found, str) else (found, module)
-    if isinstance(node, ast.Name):
-        return vars(builtins)[node.id]
-    if isinstance(node, ast.Call):
-        return {str(each.arg): _value(each.value, module) for each in node.keywords}
-    if isinstance(node, ast.Subscript):
-        return Literal[ast.literal_eval(node.slice)]
-    return ast.literal_eval(node)
 
 
 def recipe_card(name: str) -> RecipeCard:
     """Describe the recipe of a method; imports no recipe of the package.
 
-    Such a recipe states `optim` and `crop` by keyword, or has those of the recipe that it changes.
-    Raises CompoclipError as `load_recipe` does.
+    Raises:
+        CompoclipError: As `load_recipe` does.
     """
     if name not in _recipes():
         return load_recipe(name).card
-    module = _recipes()[name]
-    made = _source(module)[name.replace("-", "_")]
-    doc, parts = ast.get_docstring(made) or "", list(ast.walk(made))
-    named = (each.id.replace("_", "-") for each in parts if isinstance(each, ast.Name))
-    of = next((recipe_card(each) for each in named if each in _recipes()), None)
-    help_of, options = described(doc), {}
-    if of and isinstance(decorator := made.decorator_list[0], ast.Call):
-        options = _changed(of.options, _value(decorator, module), help_of)
-    for each, default in zip(made.args.kwonlyargs, made.args.kw_defaults):
-        kind, about = _value(each.annotation, module), help_of.get(each.arg, "")
-        options[each.arg] = Option(each.arg, kind, _value(default, module), about)
-    stated = {str(each.arg): each.value for each in parts if isinstance(each, ast.keyword)}
-    usual = {
-        ast.unparse(each.target): _value(each.value, _BASE)
-        for each in _source(_BASE)["Optim"].body
-        if isinstance(each, ast.AnnAssign)
+    entry = _recipes()[name]
+    options = {
+        key: Option(key, Literal[tuple(kind)] if isinstance(kind, list) else _KINDS[kind], *rest)
+        for key, kind, *rest in entry["options"]
     }
-    defaults = {**(of.defaults if of else {**usual, "crop": True})}
-    if "optim" in stated:
-        defaults |= {**usual, **_value(stated["optim"], module)}
-    if "crop" in stated:
-        defaults["crop"] = _value(stated["crop"], module)
-    return RecipeCard(f"{doc}\n".partition("\nArgs:")[0].strip(), options, defaults)
+    return RecipeCard(entry["about"], options, entry["defaults"])
 
 
 def recipes_of(module: Mapping[str, Any]) -> dict[str, Recipe]:
-    """Return the recipes that a module (its `vars`) defines, by name; none that it imports."""
+    """Return the recipes that a module defines, by name; not those that it imports.
+
+    Args:
+        module: The names of the module, as `vars` gives them.
+    """
     found = {name: value for name, value in module.items() if isinstance(value, Recipe)}
     here = module["__name__"]
     return {k: v for k, v in found.items() if (v.__module__, v.__name__) == (here, k)}
@@ -244,10 +195,7 @@ def method_summaries() -> dict[str, str]:
     The summary of a method from another package names the package.
     """
     added = {name: f"(of {own.origin(each)})" for name, each in own.installed("methods").items()}
-    for name, module in _recipes().items():
-        doc = ast.get_docstring(_source(module)[name.replace("-", "_")])
-        added[name] = f"{doc}".partition("\n")[0]
-    return dict(sorted(added.items()))
+    return dict(sorted((added | {name: recipe_card(name).summary for name in _recipes()}).items()))
 
 
 def method_origin(name: str) -> str:
@@ -279,7 +227,7 @@ def load_recipe(name: str) -> Recipe:
         spelled = f"{path}:{wanted.replace('-', '_')}"
         return own.chosen(spelled, recipes, "recipes", "a function under @recipe")
     if name in _recipes():
-        module = importlib.import_module(_recipes()[name].removesuffix(".__init__"))
+        module = importlib.import_module(f"compoclip.methods.{_recipes()[name]['module']}")
         found = getattr(module, name.replace("-", "_"))
     elif name in (added := own.installed("methods")):
         found = own.imported(added[name], "method")
