@@ -84,7 +84,7 @@ class PhraseTable:
     def size_at(self, lows: Sequence[str], at: int) -> int:
         """Return the number of words of the longest phrase at a place; 0 for none."""
         for size in self.sizes.get(lows[at], ()) if at < len(lows) else ():
-            if at + size <= len(lows) and lows[at : at + size] in self:
+            if at + size <= len(lows) and tuple(lows[at : at + size]) in self._phrases:
                 return size
         return 0
 

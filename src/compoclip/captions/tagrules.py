@@ -107,16 +107,15 @@ def _condition(parts: re.Match[str], column: int) -> Condition:
     offset, last = int(parts["first"] or 0), int(parts["last"] or 0)
     start, stop, wanted = parts["first"], parts["last"], not parts["no"]
 
-    def among(word: str) -> bool:
-        return word in words or (matches is not None and matches(word) is not None)
-
     def any_holds(columns: Columns, at: int) -> bool:
         first = max(at + offset, 0) if start else 0
-        return any(map(among, columns[column][first : at + last + 1 if stop else None])) is wanted
+        near = columns[column][first : at + last + 1 if stop else None]
+        return (not words.isdisjoint(near) or bool(matches and any(map(matches, near)))) is wanted
 
     def holds(columns: Columns, at: int) -> bool:
         row, place = columns[column], at + offset
-        return among(row[place] if 0 <= place < len(row) else "") is wanted
+        word = row[place] if 0 <= place < len(row) else ""
+        return (word in words or bool(matches and matches(word))) is wanted
 
     return any_holds if parts["range"] else holds
 

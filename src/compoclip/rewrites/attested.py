@@ -49,14 +49,14 @@ _OFTEN = 5  # and as good as words themselves from this many on
 
 @lru_cache(maxsize=1)
 def _slots_of(s: Reading) -> tuple[Mapping[int, Sequence[Pairing]], Sequence[str]]:
-    """The slots of each token, and the words of all."""
+    """The slots of each token, and the words of all, with "" for token -1."""
     words, ends = words_of(s.caption.tokens)
     found: dict[int, list[Pairing]] = {}
     for slot in slots(s.caption.tokens, ends):
         for index in slot[1:]:
             if index >= 0:
                 found.setdefault(index, []).append(slot)
-    return found, words
+    return found, [*words, ""]
 
 
 # --- Counting them. ---
@@ -125,24 +125,22 @@ class Attested:
         self._counts = counts
         self.level = lru_cache(maxsize=1 << 18)(self._level)
 
-    def slot(self, s: Reading, words: Mapping[int, str], slot: Pairing) -> int:
-        """Return the level of a slot with some words replaced."""
-        said = _slots_of(s)[1]
+    def slot(self, s: Reading, said: Sequence[str], words: Mapping[int, str], slot: Pairing) -> int:
+        """Return the level of a slot of a caption with some of what it says replaced."""
         kind, left, right, at, by = slot
-        a, b, middle, where = (
-            words.get(index, said[index]) if index >= 0 else "" for index in (left, right, at, by)
-        )
+        a, b = words.get(left, said[left]), words.get(right, said[right])
+        if at < 0:
+            return int(self.level(kind, a, b))
+        middle = words.get(at, said[at])
         if kind == "tie":
             return self.graded(tie(a, s.caption.tokens[left].pos, middle, b))
-        if kind == "act":
-            return self.graded(act(a, middle, where, b))
-        return int(self.level(kind, a, b))
+        return self.graded(act(a, middle, words.get(by, said[by]), b))
 
     def unknown(self, s: Reading, words: Mapping[int, str], slot: Pairing) -> bool:
         """Return whether the counts lack the caption's words: a noun that stays, or its places."""
         kind, left, right, *_ = slot
         if kind in ("tie", "act", "np"):
-            return not self.slot(s, {}, slot)
+            return not self.slot(s, _slots_of(s)[1], {}, slot)
         stays = left if right in words else right
         if kind not in _SENSE or kind == "obj" or stays < 0 or stays in words:
             return False
@@ -154,7 +152,7 @@ class Attested:
 
     def graded(self, key: str) -> int:
         """Return the level of a `tie` or an `act`."""
-        times = self.count(key)
+        times = self._counts.get(key, 0)
         return 2 if times >= _OFTEN else int(times >= _FEW)
 
     def _level(self, kind: str, a: str, b: str) -> int:
@@ -242,14 +240,13 @@ def edit_level(
     known_slots, lemmas = _slots_of(s)
     touched = (slot for index in words for slot in known_slots.get(index, ()))
     for slot in touched if len(words) == 1 else dict.fromkeys(touched):
-        kind, left, right, *_ = slot
-        if any(right in span and (left < 0 or left in span) for span in moved):
+        kind, left, right, _, _ = slot
+        if moved and any(right in span and (left < 0 or left in span) for span in moved):
             continue
-        b = words.get(right, lemmas[right])
-        a = words.get(left, lemmas[left]) if left >= 0 else ""
+        a, b = words.get(left, lemmas[left]), words.get(right, lemmas[right])
         if not b or (left >= 0 and not a):
             continue
-        level = known.slot(s, words, slot)
+        level = known.slot(s, lemmas, words, slot)
         if level == 0:
             if (not strict and known.unknown(s, words, slot)) or (
                 kind in _QUALITIES and _same_quality(lemmas, words, left, right)
@@ -261,7 +258,7 @@ def edit_level(
                 odd += 1
         elif kind == "subj" and left in words and is_alive(lemmas[left]) and not is_alive(a):
             odd += 0 if stays_still(b) else 2  # "a trick doing a man"
-        lowest = min(lowest, level)
+        lowest = level if level < lowest else lowest
     return 1 - odd if odd else lowest
 
 

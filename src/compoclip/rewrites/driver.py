@@ -16,8 +16,7 @@ from compoclip.rewrites.reading import Reading, read
 UNATTESTED = "unattested"
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateEdit:
+class CandidateEdit(NamedTuple):
     """A candidate edit of a caption.
 
     Attributes:

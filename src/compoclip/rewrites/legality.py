@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby, product
-from typing import cast
+from itertools import product
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.subgraphs import SubGraph, relation_words
@@ -251,8 +250,13 @@ def items(s: Reading) -> list[str | None]:
 
 def parts(words: list[str | None]) -> list[tuple[str, ...]]:
     """The stretches between the Nones, in alphabetical order: what is said, whatever the order."""
-    runs = (tuple(run) for said, run in groupby(words, lambda word: word is not None) if said)
-    return sorted(cast(Iterable[tuple[str, ...]], runs))
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word is not None:
+            found[-1].append(word)
+        elif found[-1]:
+            found.append([])
+    return sorted(map(tuple, found if found[-1] else found[:-1]))
 
 
 @lru_cache(maxsize=1)
@@ -392,13 +396,11 @@ def attribute_refusal(s: Reading, node: int, word: str) -> str | None:
         return OCCURS
     if any(related(own, word, "ADJ") for own in s.attributes[node]):
         return RELATED
-    may_hold = any(
-        other != node
-        and same_thing(s.names[node], name)
-        and not any(deny(said, word) for said in s.attributes[other])
-        for other, name in enumerate(s.names)
-    )
-    return MAY_HOLD if may_hold else None
+    for other, name in enumerate(s.names):
+        namesake = other != node and same_thing(s.names[node], name)
+        if namesake and not any(deny(said, word) for said in s.attributes[other]):
+            return MAY_HOLD
+    return None
 
 
 def place_refusal(s: Reading, first: int, stop: int) -> str | None:

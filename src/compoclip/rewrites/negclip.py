@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, combinations
 from typing import NamedTuple
@@ -93,7 +92,7 @@ def swaps(
     ]
     tried = [[each for _, each in group] for group in sampled]
     yield Refused(UNATTESTED)
-    yield from (replace(each, level=2) for fits, each in chain.from_iterable(sampled) if fits)
+    yield from (each._replace(level=2) for fits, each in chain.from_iterable(sampled) if fits)
     if least >= FITTING:
         return
     for group in tried:

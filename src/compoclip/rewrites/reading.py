@@ -8,6 +8,7 @@ attributes of each thing and the relations of two things, in the caption's words
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -41,12 +42,13 @@ from compoclip.rewrites.relations import (
 # themselves to the end of the clause; "not", "or", "might", "only" reach over the whole clause.
 _BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
 _CONTRACTED = ("n't", "n’t")
+_CONTRACTION = re.compile("n['’]t")
 
 
 def _unasserted(lows: tuple[str, ...]) -> frozenset[int]:
     """Indices of tokens under a negation, an alternative or a doubt."""
     no, whole = RULES["no"], RULES["not"]
-    if (no | whole).isdisjoint(lows) and not any(word.endswith(_CONTRACTED) for word in lows):
+    if no.isdisjoint(lows) and whole.isdisjoint(lows) and not _CONTRACTION.search(" ".join(lows)):
         return frozenset()
     found: set[int] = set()
     start = 0
@@ -194,11 +196,10 @@ class Reading:
     def described(self, index: int) -> tuple[int, ...]:
         """Return the objects with the word at token `index` as attribute."""
         start = self.caption.tokens[index].start
-        return tuple(
-            number
-            for number, node in enumerate(self._objects)
-            if any(a.span.start <= start < a.span.end for a in node.attributes)
-        )
+        nodes = enumerate(self._objects)
+        of_all = [(number, a.span) for number, node in nodes for a in node.attributes]
+        found = [number for number, span in of_all if span.start <= start < span.end]
+        return tuple(dict.fromkeys(found))
 
     def related_by(self, first: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the pairs of objects that the words at tokens [first, stop) relate."""
@@ -274,8 +275,10 @@ def _analysed(caption: Caption) -> Reading:
         if place:
             link, words = _link(
                 tuple(
-                    (lows[i], lemmas[i], tokens[i].pos, tokens[i].tag, i in phrasal)
-                    for i in range(before, first)
+                    [
+                        (lows[i], lemmas[i], tokens[i].pos, tokens[i].tag, i in phrasal)
+                        for i in range(before, first)
+                    ]
                 )
             )
         root = place if link in STARTS else root

@@ -104,7 +104,8 @@ _LONGEST = max(sizes[0] for sizes in _PHRASAL.sizes.values())
 KNOWN_PHRASES = PhraseTable(CONTRADICTIONS)
 
 
-def phrases(lows: tuple[str, ...]) -> list[tuple[int, int]]:
+@lru_cache(maxsize=16)
+def phrases(lows: tuple[str, ...]) -> Sequence[tuple[int, int]]:
     """Spans of phrasal prepositions such as "in front of" among lower-case words."""
     return _PHRASAL.spans(lows)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
@@ -26,6 +27,7 @@ from compoclip.rewrites.exclusion import (
     families,
     head_noun,
     is_living,
+    members,
     modifier,
     verb,
 )
@@ -83,8 +85,8 @@ def enough_elements(s: Reading) -> bool:
 def elements(s: Reading) -> tuple[Element, ...]:
     """All elements with at least one candidate, by kind, in order of place."""
     relations = list(_prepositions(s))
-    taken = s.phrasal.union(*(range(e.first, e.stop) for e in relations))
-    free = [i for i in range(len(s.lows)) if i not in taken and s.asserted(i)]
+    taken = s.phrasal.union(s.unasserted, *(range(e.first, e.stop) for e in relations))
+    free = [i for i in range(len(s.lows)) if i not in taken]
     found = [*_entities(s), *_modifiers(s, free), *relations, *_verbs(s, free)]
     return tuple([element for element in found if element.candidates])
 
@@ -137,12 +139,10 @@ def _modifiers(s: Reading, free: list[int]) -> Iterator[Element]:
         if owner >= 0 and (s.unasserted or not known) and has_namesake(s, owner):
             continue
         head = s.head_lemma(owner) if owner >= 0 else head_noun(s.names[known[0]]) if known else ""
-        options = [
-            each
-            for each in modifier(lemma, head)
-            if not any(attribute_refusal(s, node, each[0]) for node in known)
-        ]
-        yield Element("modifier", index, index + 1, "ADJ", token.tag, tuple(options))
+        options = modifier(lemma, head)
+        for node in known:
+            options = tuple([each for each in options if not attribute_refusal(s, node, each[0])])
+        yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
 
 
 def _prepositions(s: Reading) -> Iterator[Element]:
@@ -161,24 +161,23 @@ def _verbs(s: Reading, free: list[int]) -> Iterator[Element]:
         token, lemma = tokens[index], s.lemmas[index]
         if token.pos != "VERB" or s.owner[index] >= 0:
             continue
-        posture = "posture" in families(lemma, "VERB")
         after = tokens[index + 1] if index + 1 < len(tokens) else None
-        if EXCEPTIONS["verbs"].first(s.columns, index) or (posture and not acts(s, index)):
+        options = verb(lemma, after is not None and s.owner[index + 1] >= 0)
+        if not options or EXCEPTIONS["verbs"].first(s.columns, index):
+            continue
+        posture, alive = "posture" in families(lemma, "VERB"), acts(s, index)
+        if posture and not alive:
             continue  # a plate stands as well as it lies
         if after and lexicon().known(f"{s.lows[index]} {after.text.lower()}", "NOUN"):
             continue  # "a washing machine"
         if posture and after and (after.pos == "ADJ" or after.text.lower() in ("up", "down")):
             continue  # "sitting up in bed", "lying unconscious"
-        transitive = after is not None and s.owner[index + 1] >= 0
-        unlikely = set(" ".join(EXCEPTIONS["unlikely verbs"].every(s.columns, index)).split())
-        if not acts(s, index):
-            unlikely |= {"/posture", "/grazing", "/playing"}
-        options = [
-            each
-            for each in verb(lemma, transitive)
-            if unlikely.isdisjoint((each[0], *(f"/{kind}" for kind in families(each[0], "VERB"))))
-        ]
-        yield Element("relation", index, index + 1, "VERB", token.tag, tuple(options))
+        unlikely = " ".join(EXCEPTIONS["unlikely verbs"].every(s.columns, index)).split()
+        unlikely += [] if alive else ["/posture", "/grazing", "/playing"]
+        named = [members(each[1:], "VERB") if each[0] == "/" else (each,) for each in unlikely]
+        unfit = set(chain.from_iterable(named))
+        options = tuple([each for each in options if each[0] not in unfit])
+        yield Element("relation", index, index + 1, "VERB", token.tag, options)
 
 
 def acts(s: Reading, index: int) -> bool:
@@ -208,9 +207,9 @@ def _proposed(s: Reading, rng: random.Random, parts: tuple[str, ...]) -> Iterato
         yield Refused(TOO_FEW)
         return
     found = [element for element in elements(s) if element.pos in parts]
-    shares = [min(_SHARE, len(element.candidates)) for element in found]
+    shares = list(accumulate(min(_SHARE, len(element.candidates)) for element in found))
     for _ in range(MAX_DRAWS if found else 0):
-        element = rng.choices(found, shares)[0]
+        element = rng.choices(found, cum_weights=shares)[0]
         word = drawn_candidate(element.candidates, rng)
         yield fluent(s, element, word, f"replace:{element.kind}")
 
@@ -233,11 +232,11 @@ REPLACE = replacement()
 
 def drawn_candidate(candidates: Weighted, rng: random.Random) -> str:
     """Two candidates by weight (or the only one), then one of them uniformly."""
-    left, drawn = list(candidates), []
+    left, drawn = list(candidates), list[tuple[str, int]]()
     for _ in range(min(_SHARE, len(left))):
-        at = rng.choices(range(len(left)), [weight for _, weight in left])[0]
-        drawn.append(left.pop(at)[0])
-    return rng.choice(drawn)
+        drawn += rng.choices(left, [weight for _, weight in left])
+        left.remove(drawn[-1])  # no two are alike
+    return rng.choice(drawn)[0]
 
 
 def fluent(s: Reading, element: Element, word: str, rule: str) -> CandidateEdit:
@@ -261,8 +260,11 @@ def fluent(s: Reading, element: Element, word: str, rule: str) -> CandidateEdit:
         agrees = said in (None, _GENDERS.get(word)) or RULES[f"of {said}"].isdisjoint(s.lows)
         if (not known and level < 2) or not (verbal or agrees):
             level = 0
-    text = cased_like(element.form(word), s.caption, element.first)
-    changes = [SpanChange(element.first, element.stop, text)]
+
+    def changes() -> list[SpanChange]:
+        text = cased_like(element.form(word), s.caption, element.first)
+        return [SpanChange(element.first, element.stop, text)]
+
     return CandidateEdit(rule, changes, level=level, refusal=partial(forbidden, s, element, word))
 
 

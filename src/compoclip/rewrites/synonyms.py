@@ -42,15 +42,21 @@ def table() -> tuple[SynonymEntry, ...]:
     )
 
 
+@lru_cache(maxsize=1)
+def _needed() -> list[tuple[SynonymEntry, tuple[str, ...], set[str]]]:
+    """The entries to draw, their words, and the words of which a caption has one where they fit."""
+    split = [(entry, tuple(entry.word.split())) for entry in table() if not entry.never]
+    return [(entry, words, {words[0], entry.word, _verb(words[0])}) for entry, words in split]
+
+
 def places(s: Reading) -> Iterator[tuple[SynonymEntry, SpanChange]]:
     """Yield every change that keeps the meaning by an entry, one for each place and text.
 
     Only asserted words count: "not near" does not mean "not next to".
     """
     seen: set[tuple[int, str]] = set()
-    for entry in table():
-        words = entry.word.split()
-        if entry.never or s.words.isdisjoint((words[0], entry.word, _verb(words[0]))):
+    for entry, words, heads in _needed():
+        if s.words.isdisjoint(heads):
             continue
         for first in range(len(s.lows)):
             text = _text(s, entry, words, first)
@@ -62,12 +68,11 @@ def places(s: Reading) -> Iterator[tuple[SynonymEntry, SpanChange]]:
             yield entry, SpanChange(first, first + len(words), text)
 
 
-def _text(s: Reading, entry: SynonymEntry, words: list[str], first: int) -> str | None:
+def _text(s: Reading, entry: SynonymEntry, words: tuple[str, ...], first: int) -> str | None:
     """The synonym in the form of the words at token `first`; None where the entry does not fit."""
     token, stop = s.caption.tokens[first], first + len(words)
-    here = list(s.lows[first:stop])
     if token.pos == "VERB" and words[0].endswith(("ing", "wears")):
-        if s.lemmas[first] != _verb(words[0]) or here[1:] != words[1:]:
+        if s.lemmas[first] != _verb(words[0]) or s.lows[first + 1 : stop] != words[1:]:
             return None
         text = entry.synonym
         head, *rest = text.split()
@@ -82,7 +87,11 @@ def _text(s: Reading, entry: SynonymEntry, words: list[str], first: int) -> str 
         text = inflect(entry.synonym, token.tag)
         fits = " " not in text and text not in s.lows and _adjective_fits(s, entry.word, first)
         return text if fits else None
-    if entry.kind == "relation" and here == words and token.pos not in ("VERB", "AUX"):
+    if (
+        entry.kind == "relation"
+        and s.lows[first:stop] == words
+        and token.pos not in ("VERB", "AUX")
+    ):
         return entry.synonym if _preposition_fits(s, entry.word, first, stop) else None
     return None
 
