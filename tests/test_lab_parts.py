@@ -174,6 +174,7 @@ def test_a_rate_is_chosen_by_what_is_learnt_and_what_is_kept() -> None:
         ({"seeds": [1, 1]}, "different whole numbers"),
         ({"seeds": []}, "different whole numbers"),
         ({"seeds": [-1]}, "different whole numbers"),
+        (arm(seeds=[2, 2]), "different whole numbers"),
         ({"seeds": ["a"]}, "'seeds' must be a list, each of it a whole number"),
         ({"steps": 0}, "'steps' must be more than 0"),
         ({"ours": "nobody"}, "ours: no 'nobody'; there are: "),

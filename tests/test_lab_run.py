@@ -127,7 +127,7 @@ def test_runs_on_other_benchmarks_cannot_be_compared(tmp_path: Path) -> None:
 
 SETTINGS = LabSettings(
     arms=(
-        Arm("clip-ft", "clip-ft", about="the control"),
+        Arm("clip-ft", "clip-ft", seeds=(3, 4), about="the control"),
         Arm("triplet", "triplet-clip", wise_ft=0.5),
     ),
     benchmarks=(
@@ -170,7 +170,7 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     text = run_lab(settings, out, workers=1)
     said = capsys.readouterr().err
     assert "learning rates: running 8 jobs" in said  # the base, three bounds, two rates of each arm
-    assert "measured: running 2 jobs" in said
+    assert "measured: running 3 jobs" in said  # two seeds of the control
     assert "not judged: one seed" in text
     assert text + "\n" == (out / "lab.md").read_text()
     numbers = json.loads((out / "lab.json").read_text())
@@ -190,7 +190,9 @@ def test_a_lab_runs_to_its_table_and_goes_on(
             assert value == merit({c.name: column_value(c, results) for c in COLUMNS})
             assert (out / "runs" / folder.name / "model").is_dir() == (rate == choice["chosen"])
         run[arm] = out / "runs" / f"{arm}-lr{choice['chosen']:g}-seed3"
-        assert [path.name for path in sorted((out / "results").glob(f"{arm}-*"))] == [run[arm].name]
+        measured_runs = sorted(path.name for path in (out / "results").glob(f"{arm}-*"))
+        seeds = (3, 4) if arm == "clip-ft" else (3,)
+        assert measured_runs == [f"{arm}-lr{choice['chosen']:g}-seed{seed}" for seed in seeds]
     log = (run["triplet"] / "train.jsonl").read_text().splitlines()
     assert (json.loads(log[-1])["step"], json.loads(log[-1])["images"]) == (2, 16)
     results = json.loads((out / "results" / run["triplet"].name / "world-aro.json").read_text())

@@ -149,6 +149,7 @@ def test_relations_are_told_apart(suite: Suite) -> None:
         "left_right": ("left", "right"),
         "above_below": ("above", "below", "over", "under", "beneath", "higher", "lower"),
         "negation": ("no",),
+        "negation_missing": ("missing",),
     }
     for case in suite.cases("world-foils"):
         if case.subtask in words:
@@ -174,10 +175,11 @@ def test_a_swap_only_moves_words(suite: Suite) -> None:
             assert len(right) > len(left)
 
 
-def test_retrieval_captions_fit_one_image_only(suite: Suite) -> None:
-    content = suite.benchmarks["world-retrieval"].content
+@pytest.mark.parametrize(("name", "captions"), [("retrieval", 5), ("retrieval-style", 1)])
+def test_retrieval_captions_fit_one_image_only(suite: Suite, name: str, captions: int) -> None:
+    content = suite.benchmarks[f"world-{name}"].content
     assert isinstance(content, Retrieval)
-    assert (len(content.images), len(content.texts)) == (ITEMS, 5 * ITEMS)
+    assert (len(content.images), len(content.texts)) == (ITEMS, captions * ITEMS)
     for image, text in content.pairs:
         for other, ref in enumerate(content.images):
             truth = ORACLE.verdict(content.texts[text], suite.scenes[ref.path]).truth
@@ -185,10 +187,15 @@ def test_retrieval_captions_fit_one_image_only(suite: Suite) -> None:
 
 
 def test_zero_shot_classes_are_what_is_shown(suite: Suite) -> None:
-    for name in ("kinds", "compounds", "novel-compounds"):
+    for name, classes in (
+        ("kinds", 24),
+        ("compounds", 24),
+        ("novel-compounds", 24),
+        ("looks", 2 * ITEMS),
+    ):
         content = suite.benchmarks[f"world-zero-shot-{name}"].content
         assert isinstance(content, Classification)
-        assert len(content.classes) == 24
+        assert len(content.classes) == classes
         for ref, label in zip(content.images, content.labels):
             scene = suite.scenes[ref.path]
             for k, prompts in enumerate(content.prompts):

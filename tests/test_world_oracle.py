@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from compoclip_world.captions import captions_for
-from compoclip_world.logic import count_atoms
+from compoclip_world.lexicon import RARE
+from compoclip_world.logic import NounPhrase, count_atoms, nodes_of
 from compoclip_world.oracle import Oracle
 from compoclip_world.parser import UngrammaticalError, parse
 from compoclip_world.sampling import scene_for
 from compoclip_world.scene import Backdrop, Scene, Thing, WorldConfig
+from compoclip_world.vocabulary import SYNONYMS
 
 ORACLE = Oracle()
 RADIUS = {"small": 0.11, "medium": 0.155, "large": 0.22}
@@ -85,11 +87,25 @@ def test_every_caption_is_true_in_text_and_form():
             assert ORACLE.verdict(caption.form, drawn).truth.value == "true", caption.text
 
 
-def test_captions_are_read_back_with_the_same_number_of_atoms():
-    config = WorldConfig(synonyms=0.3)
+@pytest.mark.parametrize("config", [WorldConfig(synonyms=0.3), WorldConfig(rare=0.5)])
+def test_captions_are_read_back_with_the_same_number_of_atoms(config):
     for i in range(200):
-        for caption in captions_for(scene_for(config, 1, "train", i), config, 1, i):
+        drawn = scene_for(config, 1, "train", i)
+        for caption in captions_for(drawn, config, 1, i):
             assert count_atoms(parse(caption.text)) == count_atoms(caption.form), caption.text
+            assert says(caption.text, drawn) == "true", caption.text
+
+
+def test_rare_names_stand_for_kinds_that_have_one():
+    config = WorldConfig(rare=1.0, synonyms=0.0)
+    names = {word for words in RARE.values() for word in words}
+    assert not names & {word for words in SYNONYMS.values() for word in words}
+    for i in range(50):
+        drawn = scene_for(config, 0, "train", i)
+        for caption in captions_for(drawn, config, 0, i):
+            words = {n.word for n in nodes_of(caption.form) if isinstance(n, NounPhrase)}
+            for kind in words & RARE.keys():
+                assert any(name in caption.text.lower() for name in RARE[kind]), caption.text
 
 
 def brute_left(a, b):
