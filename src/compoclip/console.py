@@ -51,6 +51,8 @@ def worded(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return "" if value is None else str(value)
 
 
