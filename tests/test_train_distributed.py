@@ -251,7 +251,7 @@ def test_the_command_under_torchrun(folder: Path) -> None:
     done = torchrun(2, command)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("negclip\nsteps ") == 1
-    assert "images       40\n" in done.stdout
+    assert "images        40\n" in done.stdout
     assert load_model(folder / "run" / "model").provenance["method"] == "negclip"
 
 
