@@ -173,7 +173,7 @@ def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(
     drawn = read_log(folder / "whole" / "train.jsonl")[-1]["drawn"]
     assert list(drawn) == names
     assert sum(drawn.values()) == 80
-    assert f"{names[1]} {drawn[names[1]]}" in said
+    assert f"{drawn[names[1]]} samples of {names[1]}" in said
     record = json.loads((folder / "whole" / "model" / RECORD).read_text())
     assert record["provenance"]["run"]["drawn"] == drawn
     assert "0.75 of" in record["provenance"]["data"]

@@ -200,15 +200,34 @@ def start(request: TrainRequest) -> int:
 
 def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     """Print the summary of a run. context: the model's context length in tokens."""
-    paths = {"model": summary.model, "adapter": summary.adapter}
-    record = {**asdict(summary), **{k: str(path) if path else None for k, path in paths.items()}}
-    warned = ("left_out", "skipped", "skipped_steps", "truncated", "cut")  # below
-    shown = {k: v for k, v in record.items() if v and k not in warned}
-    console.tell(options.json, record, console.facts({**shown, "seconds": round(summary.seconds)}))
     if options.json:
+        paths = {"model": summary.model, "adapter": summary.adapter}
+        places = {name: str(path) if path else None for name, path in paths.items()}
+        console.emit_json({**asdict(summary), **places})
         return
-    if not summary.model:
-        console.note(f"  unfinished: {options.out}/state; go on with --resume")
+    count = console.counted
+    still = [f"{word} ({number:,} parameters)" for word, number in summary.frozen.items()]
+    frozen = f", frozen: {', '.join(still)}" if still else ""
+    where = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
+    lines = [
+        f"{summary.method}: {count(summary.steps, 'step')}, {count(summary.images, 'image')}, "
+        f"{count(summary.texts, 'text')}, {summary.seconds:.0f} s{frozen} -> {where}"
+    ]
+    if summary.ended_early:
+        lines.append(
+            f"  ended early, before step {summary.total_steps}: {options.patience} measurements "
+            "without a better one"
+        )
+    if best := summary.best:
+        base = "" if best["base"] is None else f" (base {100 * best['base']:.1f})"
+        score = f"{best['by']} {100 * best['score']:.1f}{base}"
+        lines.append(f"  model of step {best['step']}: {score}")
+    lines += [f"  {count(number, 'sample')} of {name}" for name, number in summary.drawn.items()]
+    for name, made in summary.rewrites.items():
+        several = made["samples"] < made["made"]
+        each = f", {made['made'] / made['samples']:.1f} each" if several else ""
+        lines.append(f"  {name}: made for {made['coverage']:.1%} of the samples{each}")
+    print("\n".join(lines))
     for reason, number in summary.left_out.items():
         console.note(f"  left out of the data: {number} x {reason}")
     if summary.skipped:
@@ -219,7 +238,7 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
         (summary.cut, "caption", "cut before parsing: longer than any model reads"),
     ):
         if number:
-            console.note(f"  {console.counted(number, noun)} {why}")
+            console.note(f"  {count(number, noun)} {why}")
 
 
 # --- `compoclip sweep METHOD --grid NAME=VALUES ...`: many runs, one table, one report. ---
