@@ -77,8 +77,9 @@ def _run_lab(
     fixed = [
         Job(out, settings, None, 0, weights, fixed=name) for name in (BASE, *settings.ground.bounds)
     ]
+    seeds = {arm.name: arm.seeds or settings.seeds for arm in settings.arms}
     trials = [
-        Job(out, settings, arm, (arm.seeds or settings.seeds)[0], weights, rate, choosing=True)
+        Job(out, settings, arm, seeds[arm.name][0], weights, rate, choosing=True)
         for arm in settings.arms
         for rate in (grids[arm.name] if len(grids[arm.name]) > 1 else ())
     ]
@@ -102,7 +103,6 @@ def _run_lab(
         if rates[job.arm.name if job.arm else ""][1] not in (0.0, job.rate):
             shutil.rmtree(job.folder / "model", ignore_errors=True)
             (job.folder / "train.jsonl").unlink(missing_ok=True)
-    seeds = {arm.name: arm.seeds or settings.seeds for arm in settings.arms}
     finals = [
         Job(out, settings, arm, seeds[arm.name][turn], weights, rates[arm.name][1])
         for turn in range(max(map(len, seeds.values())))

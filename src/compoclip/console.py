@@ -57,9 +57,8 @@ def worded(value: Any) -> str:
 
 
 def _name(key: str) -> str:
-    return (
-        key.replace("_", " ") if key.strip().isidentifier() else key
-    )  # else a path, or a sentence
+    """The name in words; a key that is a path or a sentence stays."""
+    return key.replace("_", " ") if key.strip().isidentifier() else key
 
 
 def facts(record: Mapping[str, Any]) -> str:
