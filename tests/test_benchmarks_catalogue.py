@@ -61,7 +61,7 @@ def readers(known: dict[str, Target], root: Path, path: Path) -> list[str]:
         name, _, part = spec.partition(":")
         about = meta(name)
         files = about.of_set(part, about.files) if about.family else about.files
-        if f"{folder}_captions" in target.options:
+        if {f"{folder}_captions", "annotations"} & target.options.keys():
             files = ()  # the target reads other ones
         if path in target.options.values() or any(path in root.glob(each) for each in files):
             found.append(spec)

@@ -107,7 +107,8 @@ def test_real_captions_through_a_server_that_misbehaves(
         assert run(data, out, url, *more) == 1
         again = chat_server.stats(url)["asked"]
     shown = capsys.readouterr()
-    assert "no answer: 1 (last: HTTP 500" in shown.err
+    assert "no answer: 1 (last: HTTP 500" in shown.out
+    assert "1 caption answered" not in shown.out
     assert {c: n for c, n in again.items() if n != seen["asked"][c]} == {special[2]: 8}
     assert rows(out) == made
 

@@ -196,9 +196,9 @@ def test_captions_and_held_out_photos(tmp_path: Path, capsys: pytest.CaptureFixt
     asked = ["data", "mirror-pairs", str(path), f"--out={out}"]
     more = [f"--captions={captions}", "--human=1", "--without", str(held)]
     assert main([*asked, *more]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"left right +1\nabove below +0\n", said)
-    assert f"photo held out by {held} 1" in said
+    said = capsys.readouterr()
+    assert "1 left_right, 0 above_below" in said.out
+    assert f"photo held out by {held}: 1" in said.err
     (row,) = map(json.loads, out.read_text().splitlines())
     assert row["image"] == names[0]
     assert row["caption"].endswith(". A tidy room.")

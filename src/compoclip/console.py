@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -39,7 +39,7 @@ def counted(number: int, noun: str) -> str:
 def worded(value: Any) -> str:
     """Return a JSON value as one line to read, without what is empty."""
     if isinstance(value, dict):
-        said = [(_name(key), worded(each), each) for key, each in value.items()]
+        said = [(key.replace("_", " "), worded(each), each) for key, each in value.items()]
         return ", ".join(
             f"{key} ({text})" if isinstance(each, dict) else f"{key} {text}"
             for key, text, each in said
@@ -49,22 +49,7 @@ def worded(value: Any) -> str:
         return "; ".join(filter(None, map(worded, value)))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}"
     return "" if value is None else str(value)
-
-
-def _name(key: str) -> str:
-    """The name in words; a key that is a path or a sentence stays."""
-    return key.replace("_", " ") if key.strip().isidentifier() else key
-
-
-def facts(record: Mapping[str, Any]) -> str:
-    """Return a record as a table for people, a row per name that has a value."""
-    said = ([_name(key), worded(value)] for key, value in record.items())
-    return table([each for each in said if each[1]], ["fact", "value"], left=2)
 
 
 def end_with(main: Callable[[], int], program: str) -> NoReturn:

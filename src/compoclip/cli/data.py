@@ -373,4 +373,13 @@ def pack_main(options: PackOptions) -> Outcome:
 
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
     packed = pack(options.request(options.data), options.out, spec, spread, options.max_bad)
-    return {**asdict(packed), "out": str(options.out)}
+    told = (
+        f"{options.out}: {counted(packed.samples, 'sample')} in {counted(packed.shards, 'shard')}, "
+        f"{in_bytes(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "
+        f"{packed.as_they_were} as they were"
+    )
+    if not options.json:
+        left_out = [f"  {count} x {reason}" for reason, count in packed.left_out.items()]
+        for line in (*(f"left out: {reason}" for reason in packed.bad.values()), *left_out):
+            note(line)
+    return {**asdict(packed), "out": str(options.out)}, told

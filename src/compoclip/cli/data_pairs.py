@@ -6,12 +6,14 @@ import csv
 import io
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown, Within
+from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
 
@@ -78,7 +80,7 @@ def mirror_pairs_main(options: MirrorOptions) -> Outcome:
     write_text(options.out, "".join(lines))
     mirrored = sum("mirror" in row for row in rows)
     counts = {"left_right": mirrored, "above_below": len(rows) - mirrored}
-    return {"out": str(options.out), **counts, "left_out": dict(left_out)}
+    return _told(options, counts, left_out)
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,19 @@ def cc_neg_main(options: CcNegOptions) -> Outcome:
     writer.writeheader()
     writer.writerows(rows)
     write_text(options.out, made.getvalue())
-    return {"out": str(options.out), "rows": len(rows)}
+    return _told(options, {"rows": len(rows)}, {})
 
 
 def _require(out: Path, ending: str) -> None:
     if out.suffix.lower() != ending:
         raise UsageError(f"--out {out}: the name must end in {ending}")
+
+
+def _told(
+    options: MirrorOptions | CcNegOptions, counts: Mapping[str, int], left_out: Mapping[str, int]
+) -> Outcome:
+    record = {"out": str(options.out), **counts, "left_out": dict(left_out)}
+    for why, number in () if options.json else left_out.items():
+        note(f"left out, {why}: {number:,}")
+    said = ", ".join(f"{n:,} {name}" for name, n in counts.items())
+    return record, f"{options.out}: {said}"

@@ -91,7 +91,13 @@ def wise_ft_main(options: WiseFtOptions) -> Outcome:
     mixed = interpolate(base, tuned, options.alpha, scope, options.mix_scale, options.wise_lora)
     identity = save_model(mixed, options.out)
     made = mixed.provenance["wise_ft"]
-    return {"model": str(options.out), "weights": identity.weights, **made}
+    record = {"model": str(options.out), "weights": identity.weights, **made}
+    what = "all weights" if scope == "all" else f"the {scope} tower"
+    text = (
+        f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {what}: "
+        f"{options.out} (weights {identity.weights})"
+    )
+    return record, text
 
 
 def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing
@@ -43,7 +44,7 @@ def inspect_main(options: InspectOptions) -> Outcome:
     found = inspect_model(options.checkpoint, options.base, options.activation)
     counts = found["parameters"]
     parts = [f"{name} {number:,}" for name, number in counts.items() if number and name != "total"]
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "checkpoint": found["source"],
         "kind": found["kind"],
         "architecture": found["architecture"],
@@ -62,9 +63,15 @@ def inspect_main(options: InspectOptions) -> Outcome:
         changed = console.counted(base["changed"], "changed tensor")
         distance = f"{base['verdict']}: {base['distance']}, {changed}"
         facts["base"] = f"{base['name']} ({base['activation']}): {distance}"
-    facts = {name: "unknown" if fact is None else fact for name, fact in facts.items()}
-    made = {f"  {name}": value for name, value in found["provenance"].items()}
-    return found, console.facts({**facts, **made})
+    lines = [(name, "unknown" if fact is None else str(fact)) for name, fact in facts.items()]
+    for name, value in found["provenance"].items():
+        if text := console.worded(value):
+            lines.append((f"  {name.replace('_', ' ')}", text))
+    return found, _facts(lines)
+
+
+def _facts(rows: Sequence[tuple[str, str]]) -> str:
+    return console.table(rows, ["fact", "value"], left=2)
 
 
 # --- `compoclip convert SRC DST --to FORM`: open_clip, Hugging Face, LoRA, PEFT, ONNX. ---
@@ -138,10 +145,12 @@ def convert_main(options: ConvertOptions) -> Outcome:
         context_length=options.context_length,
         image_size=options.image_size,
     )
+    record = {"source": options.source, "written": str(options.destination), **made}
+    facts = {name.replace("_", " "): console.worded(value) for name, value in record.items()}
     if options.push_to_hub:
         pushed = hub.publish(options.destination, options.push_to_hub)
         console.note(f"{options.destination} -> {pushed.url}")
-    return {"source": options.source, "written": str(options.destination), **made}
+    return record, _facts([each for each in facts.items() if each[1]])
 
 
 # --- `compoclip push FOLDER REPO`: put a model on the Hugging Face hub. ---

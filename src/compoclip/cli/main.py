@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, cast
 
 from compoclip import own
-from compoclip.console import columns, facts, tell
+from compoclip.console import columns, tell
 from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.process import set_up
@@ -68,7 +68,7 @@ class Verbs:
         outcome = run(options)
         if isinstance(outcome, int):
             return outcome
-        record, text, *failed = outcome if isinstance(outcome, tuple) else (outcome, facts(outcome))
+        record, text, *failed = outcome
         return tell(options.json, record, text) or sum(failed)
 
     def main(self, arguments: Sequence[str]) -> int:

@@ -24,9 +24,8 @@ from compoclip.config import (
 from compoclip.errors import UsageError, closest
 
 T = TypeVar("T")
-Outcome = dict[str, Any] | tuple[Any, str] | tuple[Any, str, int]
-"""The outcome of a verb: a record, printed as a table of facts; or a JSON value, a text, and the
-exit code if it is not 0."""
+Outcome = tuple[Any, str] | tuple[Any, str, int]
+"""The outcome of a verb: a JSON value, a text, and the exit code if it is not 0."""
 WorkerCount = Count | Literal["auto"]
 Models = Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")]
 ResultPaths = Annotated[tuple[Path, ...], Shown("RESULTS ...", positional=True, hint="(required)")]
