@@ -40,9 +40,9 @@ class Wording:
 
     synonyms: chance of another word for a kind, colour, size or pattern. variants: chance of
     another phrase for a relation or position than the first one listed. colour_first: "red striped"
-    rather than "striped red". rare: chance of a name of `lexicon.RARE`. Every choice takes two
-    numbers from `rng`, whatever is chosen, so that forms of one shape get the same wording from
-    equal generators.
+    rather than "striped red". rare: chance that a kind gets a name of `lexicon.RARE`. Every choice
+    takes two numbers from `rng`, whatever is chosen, so that forms of one shape get the same
+    wording from equal generators.
     """
 
     rng: random.Random

@@ -54,11 +54,11 @@ def zero_shot(spec: SuiteSpec) -> list[Part]:
     for slot, (name, values, templates) in enumerate(
         (("kinds", kinds, _TEMPLATES), ("colours", colours, [f"the {k} is {{}}" for k in kinds]))
     ):
-        kinds_or_colours = {each: {name: (each,)} for each in values}
+        shapes: dict[str, dict[str, Any]] = {each: {name: (each,)} for each in values}
         names = {each: with_article(each) if name == "kinds" else each for each in values}
         what = "kinds of thing" if name == "kinds" else name
         about = f"which of {len(values)} {what}"
-        parts.append(_classes(spec, name, slot, kinds_or_colours, names, templates, about))
+        parts.append(_classes(spec, name, slot, shapes, names, templates, about))
     for slot, name, compounds, seenness in (
         (2, "compounds", sorted(seen[: len(held) or None]), "seen in training"),
         (3, "novel-compounds", held, "never seen in training"),
