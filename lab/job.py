@@ -95,7 +95,7 @@ class Job:
         """All that decides its outcome, as JSON has it."""
         others = {
             *("arms", "effects", "control", "ours", "seeds", "left_out"),
-            *("lrs", "lora_lrs", "quick"),
+            *("lrs", "lora_lrs", "rates", "quick"),
             # Which data it is, is checked when they are written.
             *("photos", "split", "compare_with"),
         }

@@ -67,10 +67,11 @@ def _run_lab(
 ) -> str:
     started = time.monotonic()
     chosen = {settings.arm(name).name for name in arms} or {arm.name for arm in settings.arms}
-    grids = {
+    grids: dict[str, tuple[float, ...]] = {
         arm.name: settings.lora_lrs if method_of(arm, out / DATA).lora else settings.lrs
         for arm in settings.arms
     }
+    grids |= {name: (rate,) for name, rate in settings.rates.items() if name in grids}
     weights = load_model(settings.model).identity.weights
     if settings.compare_with:
         means_on(Path(settings.compare_with))  # hours before it is needed

@@ -75,8 +75,8 @@ class LabSettings:
     measures on scenes or photos that the tables of the lab are not of, for whatever is to be
     chosen. items: of each sub-task that is measured; choice_items: of each sub-task of the
     validation suite. steps, batch_size: of every run; a batch is so many images, whatever they are.
-    lrs, lora_lrs: peak learning rates to choose from, of all weights and of adapters. quick: what
-    differs with --quick; its arms are names.
+    lrs, lora_lrs: peak learning rates to choose from, of all weights and of adapters. rates: arm ->
+    the rate that an earlier lab chose for it. quick: what differs with --quick; its arms are names.
     """
 
     arms: tuple[Arm, ...]
@@ -97,6 +97,7 @@ class LabSettings:
     batch_size: int = 32
     lrs: tuple[float, ...] = (7e-4,)
     lora_lrs: tuple[float, ...] = (7e-3,)
+    rates: Mapping[str, Any] = field(default_factory=dict)
     warmup: int = 20
     clip_grad: float = 1.0
     quick: Mapping[str, Any] = field(default_factory=dict)
@@ -230,6 +231,9 @@ def _check(settings: LabSettings, run: Sequence[str], where: Path) -> None:
     for name in ("lrs", "lora_lrs"):
         grid = getattr(settings, name)
         require(grid and min(grid) > 0, where, f"'{name}' must be numbers above 0")
+    for name, rate in settings.rates.items():
+        _one_of(name, [*names, *method_names()], where, "rates")
+        require(is_a(rate, float) and rate > 0, where, f"rates: '{name}' must be above 0")
     for seeds in (settings.seeds, *(arm.seeds for arm in settings.arms if arm.seeds)):
         good = 0 < len(set(seeds)) == len(seeds) and min(seeds) >= 0 and max(seeds) < 2**63
         require(good, where, "seeds must be different whole numbers from 0")

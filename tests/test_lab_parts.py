@@ -184,6 +184,8 @@ def test_a_rate_is_chosen_by_what_is_learnt_and_what_is_kept() -> None:
         ({"lrs": [0]}, "'lrs' must be numbers above 0"),
         ({"lrs": []}, "'lrs' must be numbers above 0"),
         ({"lora_lrs": [1e-3, "a"]}, "'lora_lrs' must be a list, each of it a number"),
+        ({"rates": {"nobody": 1e-3}}, "rates: no 'nobody'; there are: "),
+        ({"rates": {"clip-ft": "high"}}, "rates: 'clip-ft' must be above 0"),
         ({"tables": ["relations"]}, "'tables' must be an object"),
         (
             {"arms": [*PLAIN, {"name": "b", "method": "x", "table": "variations"}]},

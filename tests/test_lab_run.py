@@ -215,5 +215,12 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     ]
     assert again["rates"] == numbers["rates"]
 
+    # Rates that are stated are not chosen again.
+    stated = {arm: choice["chosen"] for arm, choice in numbers["rates"].items()}
+    run_lab(replace(settings, rates=stated), out, workers=1)
+    said = capsys.readouterr().err
+    assert "learning rates: 4 jobs of 4 finished before" in said  # base and bounds
+    assert "measured: 3 jobs of 3 finished before" in said
+
     with pytest.raises(CompoclipError, match="made with other settings"):
         run_lab(replace(settings, steps=3), out, workers=1)
