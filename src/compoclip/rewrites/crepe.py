@@ -84,6 +84,13 @@ NOTHING_TO_DENY = "nothing-to-deny"
 _NEGATED = {"VBZ": "does not", "VBP": "do not", "VBD": "did not"}
 Foil = tuple[str, tuple[Edit, ...]]
 
+# A model that reads one wording learns that wording: of "there is no" alone, not "is not there".
+_DENIED = (
+    *("No {thing}.", "There {be} no {thing}.", "There {be} not any {thing}."),
+    *("A picture without any {thing}.", "The picture has no {thing}.", "The {thing} {be} gone."),
+    *("The {thing} {be} absent.", "No {thing} {be} in the picture.", "The {thing} {be} not there."),
+)
+
 
 def _negations(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
     """Denies one relation or one object of the caption."""
@@ -94,11 +101,11 @@ def _negations(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
 
 
 def _denials(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
-    """Says of one thing of the caption that it is not there, and nothing else: "No cat."."""
+    """States that one thing of the caption is absent, and nothing else: "No cat."."""
     things = [place for place in range(len(s.mentions)) if _is_thing(s, place)]
     for place in rng.sample(things, len(things)):
-        said = rng.choice(("No", f"There {_be(s, place)} no"))
-        yield CandidateEdit("denial:object", whole=_end(s, 0, f"{said} {_name(s, place)}."))
+        said = rng.choice(_DENIED).format(thing=_name(s, place), be=_be(s, place))
+        yield CandidateEdit("denial:object", whole=_end(s, 0, said))
 
 
 def _end(s: Reading, start: int, text: str) -> Foil:
@@ -200,6 +207,6 @@ CREPE_ATOM, CREPE_SWAP, CREPE_NEGATE, DENIAL = (
         ("crepe-atom", "5", NO_CANDIDATE, _atoms),
         ("crepe-swap", "5", NO_PAIR, _swaps),
         ("crepe-negate", "6", NOTHING_TO_DENY, _negations),
-        ("denial", "1", NOTHING_TO_DENY, _denials),
+        ("denial", "2", NOTHING_TO_DENY, _denials),
     )
 )
