@@ -92,6 +92,10 @@ CHANGED = {
     "search": "+device +image +images +json +model +negation +page +queries +rerank +top",
     "play": "+index",
     "serve": "+index",
+    "train compo": (
+        "-absent -adapters -align-weight -converse -denials -fluent "
+        "-image-tower -local-weight -neighbours -unit-weight"
+    ),
     "train": "-decoded-cache +held-out +matryoshka +near-margin +split-seed +teacher",
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",

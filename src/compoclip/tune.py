@@ -54,11 +54,12 @@ class SizeRule:
 
 
 SMALL = 3e7
+_ANCHOR = {"distill_weight": 2.56}  # three times the recipe's: few photos lose retrieval first
 RULES = (
-    SizeRule(200, "compo", {}, 2e-4, 2e-6, 10, 64, 0.2),
-    SizeRule(600, "compo", {}, 5e-4, 2e-6, 60, 64, 0.15),
-    SizeRule(2_000, "compo", {}, 5e-4, 5e-6, 100, 64, 0.1),
-    SizeRule(float("inf"), "compo", {}, 5e-4, 5e-6, 200, 128, 0.1),
+    SizeRule(200, "compo", _ANCHOR, 2e-4, 2e-6, 10, 64, 0.2),
+    SizeRule(600, "compo", _ANCHOR, 5e-4, 2e-6, 60, 64, 0.15),
+    SizeRule(2_000, "compo", _ANCHOR, 5e-4, 5e-6, 100, 64, 0.1),
+    SizeRule(float("inf"), "compo", _ANCHOR, 5e-4, 5e-6, 200, 128, 0.1),
 )
 LEAST = 50  # photos; fewer leave too few to judge by
 _STEPS = 4  # of the interpolation from base to tuned model

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 BASE = "base"
 _HEADLINES = {  # (benchmark, sub-task or headline): what it asks
     ("world-foils", "bind_colour"): "exchanged colours",
+    ("world-foils", "negation"): "negation",
     ("world-confusable", "t2i"): "finding an image among look-alikes",
     ("world-retrieval-style", "r1"): "retrieval in the style of the captions",
     ("world-retrieval", "r1"): "retrieval in the style that the base knows",
