@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import EncodeOptions
-from compoclip.methods.base import Method, Optim
+from compoclip.methods.base import Method, Optim, Trains
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model, save_model
 from compoclip.models.config import ModelConfig
@@ -292,7 +292,8 @@ def test_operations_of_a_step_are_counted_with_the_teachers() -> None:
     free = count_operations(model(), load_recipe("compo")(distill_weight=0.0), CAPTIONS)
     assert free[1] == own[1]
     assert free[0] < own[0]
-    whole = count_operations(model(), load_recipe("compo")(image_tower=True), CAPTIONS)
+    trained = replace(load_recipe("compo")(), trains=Trains())
+    whole = count_operations(model(), trained, CAPTIONS)
     assert whole[0] > own[0]  # the image tower is passed through backwards, too
     with pytest.raises(UsageError, match="composes images"):
         count_operations(model(), load_recipe("clic")(), CAPTIONS)

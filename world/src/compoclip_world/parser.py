@@ -88,7 +88,12 @@ _PREFIX = re.compile(
     r"^(?:(?:an?|the|this) )?(?:picture|image|photo|photograph|drawing|illustration|rendering)"
     r"(?: of| showing| with| that shows) "
 )
-_MISSING = re.compile(r"\b(?:an?|the) ([^,.;]+?) is missing\b")
+_ABSENT = re.compile(
+    r"\b(?:an?|the) ([^,.;]+?) (?:is|are) (?:missing|gone|absent|not there)\b"
+    r"|\bno ([^,.;]+?) (?:is|are) in the picture\b"
+    r"|(?:\bthe picture has no|\ba picture without any|\bthere (?:is|are) not any) ([^,.;]+)"
+)
+"""Other wordings of "there is no X"."""
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*|[.,;!?:]")
 
 
@@ -107,7 +112,7 @@ _CONTENT = frozenset((Mark.ADJECTIVE, Mark.NOUN, Mark.BACKGROUND, Mark.NUMBER, M
 def lex(text: str) -> list[Lexeme]:
     """The lexemes of a caption. A leading "a picture of" and filler words are dropped."""
     words: list[str] = []
-    stated = _MISSING.sub(r"there is no \1", _PREFIX.sub("", text.lower().strip()))
+    stated = _ABSENT.sub(r"there is no \1\2\3", _PREFIX.sub("", text.lower().strip()))
     for word in _WORD.findall(stated):
         words.extend(_ALIASES.get(word, (word,)))
     lexemes: list[Lexeme] = []
