@@ -53,7 +53,7 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
 
 
 def free_port() -> int:
-    """A port below those that the system hands out, so that no client takes it before the store."""
+    """Return a port that the system gives to no client before the store takes it."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as free, suppress(OSError):

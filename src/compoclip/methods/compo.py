@@ -57,8 +57,9 @@ def compo(
         contrast_negatives: Whether the contrast of the batch includes the negatives (`negclip`).
         global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
         gamma: Focal exponent of the hard-negative loss.
-        beta: Its label smoothing.
-        positive_share: Share of its label on the paraphrase; 0 leaves paraphrases out.
+        beta: Label smoothing of the hard-negative loss.
+        positive_share: Share of the hard-negative loss's label on the paraphrase; 0 leaves
+            paraphrases out.
         denial_weight: Weight of the contrast of negated captions; 0 leaves it out.
         distill_weight: Weight of the distance to the model before training; 0 leaves it out.
         shuffle: Whether captions with shuffled words are among the negatives.
@@ -70,7 +71,8 @@ def compo(
         )
     plan = CaptionPlan(
         rewrites=(
-            *("negclip", "replace"),
+            "negclip",
+            "replace",
             *(("bigram-shuffle",) if shuffle else ()),
             *((PARAPHRASE,) if positive_share > 0 else ()),
         ),

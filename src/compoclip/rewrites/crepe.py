@@ -84,7 +84,7 @@ NOTHING_TO_DENY = "nothing-to-deny"
 _NEGATED = {"VBZ": "does not", "VBP": "do not", "VBD": "did not"}
 Foil = tuple[str, tuple[Edit, ...]]
 
-# A model that reads one wording learns that wording: of "there is no" alone, not "is not there".
+# Trained on one wording, a model learns that wording, not negation (reports/compo.md).
 _DENIED = (
     *("No {thing}.", "There {be} no {thing}.", "There {be} not any {thing}."),
     *("A picture without any {thing}.", "The picture has no {thing}.", "The {thing} {be} gone."),
