@@ -198,7 +198,7 @@ def measure(options: Options, folder: Path) -> list[Row]:
     if made is None:
         texts = [f"photo number {index}" for index in range(options.count)]
         made = write_samples(folder / "photos", texts, options.count)
-    request = Request(made, options.images)
+    request = Request(made, images=options.images)
     packed = pack(request, folder / "pack", PackSpec(options.pack_size), max_bad=0)
     originals, small = request.open(), Request(str(folder / "pack")).open()
     preprocess = Preprocess(size=(options.size, options.size))

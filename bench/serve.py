@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
-import io
 import json
 import statistics
 import threading
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from bench.harness import Row
 from bench.made import photo_like, world_captions
+from compoclip.data.decode import data_uri
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.ranks import device_named
@@ -50,7 +49,8 @@ class Options:
 def measure(options: Options, folder: Path) -> list[Row]:
     """Measure texts, then images. Raises CompoclipError when a request is not answered."""
     loaded = load_model(options.model, device=device_named(options.device))
-    pictures = [_data_url(number, options.side) for number in range(16)]
+    sides = options.side, options.side
+    pictures = [data_uri(photo_like(number, *sides), "jpeg", quality=90) for number in range(16)]
     kinds = {
         "text": world_captions(options.requests + 3)[: options.requests],
         "image": [pictures[n % len(pictures)] for n in range(options.requests)],
@@ -79,12 +79,6 @@ def measure(options: Options, folder: Path) -> list[Row]:
         each, shared = (len(bodies) / n for n in calls)
         rows.append(Row(f"{what} requests a call of the model", shared, each, "one by one"))
     return rows
-
-
-def _data_url(number: int, side: int) -> str:
-    buffer = io.BytesIO()
-    photo_like(number, side, side).save(buffer, format="JPEG", quality=90)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def _exchange(

@@ -344,7 +344,7 @@ def loader(run: Run) -> None:
     small = run.folder / "pack"
     few = world_captions(4 * size.batch)[: 2 * size.batch]
     packed = write_samples(run.folder / "few", few, size.photos)
-    pack(Request(packed, None), small, PackSpec(256))
+    pack(Request(packed), small, PackSpec(256))
     for name, path in (("originals", run.data()), ("pack", str(small))):
         source = open_source(path)
         plan = TextPlan(method.plan, parsed=prepare_captions(source))

@@ -35,7 +35,8 @@ from compoclip.console import end_with
 from compoclip.files import replacing
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import read_config
-from compoclip_world.dataset import mapper, read_world_config
+from compoclip.workers import mapper
+from compoclip_world.dataset import read_world_config
 from compoclip_world.geometry import related
 from compoclip_world.render import render
 from compoclip_world.sampling import scene_for

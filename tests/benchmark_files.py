@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
-import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from PIL import Image
 
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
+from data_samples import encode, write_json
 
 
 def examples(count: int) -> settings:
@@ -27,18 +25,6 @@ def examples(count: int) -> settings:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-
-
-def write_json(path: Path, value: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value), encoding="utf-8")
-    return path
-
-
-def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def write_csv(path: Path, *rows: dict[str, Any], delimiter: str = ",") -> Path:
@@ -58,9 +44,7 @@ def write_photo(path: Path, mode: str = "RGB") -> Path:
 
 def picture(k: int) -> bytes:
     """A PNG file; each number has another colour."""
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (20 * k, 20, 200 - 20 * k)).save(stream, "png")
-    return stream.getvalue()
+    return encode(Image.new("RGB", (8, 8), (20 * k, 20, 200 - 20 * k)))
 
 
 SUGARCREPE = (
@@ -85,6 +69,21 @@ def write_sugarcrepe(root: Path, **rows: Any) -> Path:
         value = rows.get(name, {"0": sugarcrepe_row(), "7": sugarcrepe_row(filename="2.jpg")})
         write_json(root / "sugarcrepe" / f"{name}.json", value)
     return root
+
+
+def red_cubes(photos: int) -> dict[str, dict[str, Any]]:
+    """Four rows for each file of SugarCrepe, on so many photos: 0.png, 1.png, ..."""
+    return {
+        part: {
+            str(k): sugarcrepe_row(
+                filename=f"{(k + len(part)) % photos}.png",
+                caption=f"a red cube {part} number {k}",
+                negative_caption=f"a blue cube {part} number {k}",
+            )
+            for k in range(4)
+        }
+        for part in SUGARCREPE
+    }
 
 
 def write_mini(root: Path, photos: int, **rows: Any) -> Path:
@@ -136,27 +135,6 @@ def write_hard_positives(root: Path, **changes: Any) -> Path:
     row, twin = vg_row(), vg_row(true_caption="the grass is eaten by the horse", **changes)
     write_json(root / "hard_positives" / "data" / "visual_genome_attribution.json", [row])
     write_json(root / "hard_positives" / "swapped_data" / "visual_genome_attribution.json", [twin])
-    return root
-
-
-def winoground_row(**changes: Any) -> dict[str, Any]:
-    row = {
-        "id": 0,
-        "image_0": "ex_0_img_0",
-        "image_1": "ex_0_img_1",
-        "caption_0": "an old person kisses a young person",
-        "caption_1": "a young person kisses an old person",
-        "tag": "Adjective-Age",
-        "secondary_tag": "",
-        "num_main_preds": 1,
-        "collapsed_tag": "Object",
-    }
-    return {**row, **changes}
-
-
-def write_winoground(root: Path, *rows: dict[str, Any]) -> Path:
-    path = root / "winoground" / "examples.jsonl"
-    write_jsonl(path, rows)
     return root
 
 

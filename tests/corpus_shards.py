@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import tarfile
 from collections.abc import Sequence
@@ -13,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
+
+from data_samples import encode, make_tar
 
 CAPTIONS = (
     "a red car above a blue bus",
@@ -46,31 +47,18 @@ def write_jsonl(path: Path, texts: Sequence[Any]) -> Path:
 
 
 def jpeg() -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 8), "red").save(buffer, "JPEG")
-    return buffer.getvalue()
+    return encode(Image.new("RGB", (8, 8), "red"), "JPEG")
 
 
 def write_tar(path: Path, texts: Sequence[str], members: Sequence[tuple[str, bytes]] = ()) -> Path:
     """Captions by turns in .txt members, in .json members, and in both."""
-    image = jpeg()
-    with tarfile.open(path, "w") as out:
-        for i, text in enumerate(texts):
-            fields = json.dumps({"caption": text, "n": 1.50}).encode()
-            parts = [("jpg", image)]
-            parts += [("txt", text.encode())] if i % 3 != 1 else []
-            parts += [("json", fields)] if i % 3 else []
-            for kind, data in parts:
-                add(out, f"{i:04d}.{kind}", data)
-        for name, data in members:
-            add(out, name, data)
-    return path
-
-
-def add(out: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size, member.mtime = len(data), 1_700_000_000
-    out.addfile(member, io.BytesIO(data))
+    image, found = jpeg(), []
+    for i, text in enumerate(texts):
+        fields = json.dumps({"caption": text, "n": 1.50}).encode()
+        found.append((f"{i:04d}.jpg", image))
+        found += [(f"{i:04d}.txt", text.encode())] if i % 3 != 1 else []
+        found += [(f"{i:04d}.json", fields)] if i % 3 else []
+    return make_tar(path, [*found, *members])
 
 
 def corpus(folder: Path, kind: str, shards: int = 3) -> Path:

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from PIL import Image
+
+from compoclip.archives import add_member
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.sources import Sample, Source
 
 
-def dump(path: Path, value: object) -> Path:
+def write_json(path: Path, value: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")
     return path
 
 
 def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def encode(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def make_tar(path: Path, members: Iterable[tuple[str, bytes]], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as out:
+        for name, data in members:
+            add_member(out, name, data)
     return path
 
 
@@ -30,6 +50,13 @@ class Parses:
 
     def __getitem__(self, text: str) -> Caption:
         return parse(text)
+
+
+class Unparsed:
+    """Every caption, parsed to nothing."""
+
+    def __getitem__(self, text: str) -> Caption:
+        return Caption(text, ())
 
 
 def few(samples: Sequence[Sample]) -> Source:

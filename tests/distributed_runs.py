@@ -128,14 +128,3 @@ def write_base(tmp_path: Path) -> Path:
     save_model(create_model(config, seed=1), tmp_path / "base", provenance={})
     write_data(tmp_path / "data")
     return tmp_path
-
-
-def beside_one(found: dict[str, Any], ranks: Ranks, expected: Path) -> dict[str, Any]:
-    """The log of a run, and how far its gradients are from those of one process.
-
-    That process keeps its own in the file `expected`.
-    """
-    if ranks.world == 1:
-        torch.save(found["gradients"], expected)
-    alone = torch.load(expected, weights_only=True)
-    return {"log": found["log"], "apart": difference(found["gradients"], alone)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +126,11 @@ def all_forms(n: int, shared: int = 0) -> list[Case]:
             Case(f"o{k}", Form.TEXT_ONLY, (), texts, "only"),
         ]
     return cases
+
+
+def choices(refs: Iterable[ImageRef], texts: tuple[str, ...] = ("x", "y")) -> Cases:
+    """A choice among the same texts for each image."""
+    return Cases(Case(str(k), Form.CHOOSE_TEXT, (r,), texts, "s") for k, r in enumerate(refs))
 
 
 class FakeEncoder:

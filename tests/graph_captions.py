@@ -23,6 +23,13 @@ WORDS = GraphVocabulary(
 )
 
 
+def graph_of(text: str) -> SceneGraph:
+    """The graph that the parser makes."""
+    graph = parse(text).graph
+    assert graph is not None
+    return graph
+
+
 def graph_caption(
     text: str,
     objects: Sequence[tuple[str, Sequence[str]]],

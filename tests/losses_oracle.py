@@ -359,19 +359,3 @@ def assert_no_signal(value: Tensor, read: Sequence[Tensor]) -> None:
     assert math.copysign(1.0, value.item()) == 1.0
     for grad in torch.autograd.grad(value, read):
         assert not grad.any()
-
-
-def perfect(layout: Layout, spread: bool) -> Features:
-    """Captions equal to their image, negatives opposite; all alike when `spread` is False."""
-    images, kind = layout.images, torch.float64
-    image = torch.eye(images, dtype=kind) if spread else torch.ones(images, 1, dtype=kind)
-    text = image[layout.owner] * torch.where(layout.role == int(NEGATIVE), -1.0, 1.0)[:, None]
-    text = text if spread else text.abs()
-    return Features(
-        image,
-        text,
-        torch.tensor(100.0, dtype=kind),
-        image[:, None],
-        text[:, None],
-        torch.ones(len(text), 1, dtype=torch.bool),
-    )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
+import open_clip
+import pytest
 import torch
 
 VOCABULARY = 600
@@ -35,6 +39,12 @@ def timm_config(name: str, image_size: int = 224, **vision: Any) -> dict[str, An
         **vision,
     }
     return cfg
+
+
+def only_known(monkeypatch: pytest.MonkeyPatch, known: Mapping[str, dict[str, Any]]) -> None:
+    """Let open_clip know these architectures alone."""
+    monkeypatch.setattr(open_clip, "list_models", lambda: list(known))
+    monkeypatch.setattr(open_clip, "get_model_config", lambda name: deepcopy(known[name]))
 
 
 def token_ids(lengths: list[int], context: int = 20, seed: int = 0) -> torch.Tensor:

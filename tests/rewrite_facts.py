@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 from compoclip.captions.parser import parse
+from compoclip.captions.types import Caption, Chunk, Token
 from compoclip.rewrites.base import Rewrite, Rewritten
 
+#: Beginnings of the names of rewrites that give a part of the caption, in words of their own.
+PARTS = ("graph-", "noun-phrase", "unit")
 GOLDEN = Path(__file__).with_name("golden") / "rewrites"
 
 
@@ -25,6 +29,16 @@ def facts_of(name: str) -> dict[str, Any]:
     """What is recorded of the rewrite or of `parser`; nothing where there is no record."""
     path = GOLDEN / f"{name}.json"
     return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def tagged(text: str, *tags: tuple[str, str], chunks: tuple[Chunk, ...] = ()) -> Caption:
+    """A caption of words between blanks, tagged by hand as (pos, tag); without tags as nouns."""
+    spans = [found.span() for found in re.finditer(r"\S+", text)]
+    tokens = tuple(
+        Token(text[start:end], text[start:end].lower(), *tag, start, end)
+        for (start, end), tag in zip(spans, tags or [("NOUN", "NN")] * len(spans), strict=True)
+    )
+    return Caption(text, tokens, chunks)
 
 
 def made(rewrite: Rewrite, caption: str, count: int = 150) -> list[Rewritten]:

@@ -97,7 +97,6 @@ def test_a_word_of_several_tokens_has_the_mean_of_their_attentions() -> None:
 def test_words_are_where_the_tokenizer_puts_them() -> None:
     model = new(config(text={**TEXT, "context_length": 12}))
     simple = model.tokenizer.simple
-    assert simple is not None
     caption = "A  Rhinocerosly grey\nmug."
     spans, left_out = word_positions(model, caption)
     row = model.tokenizer([caption])[0].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from benchmark_files import red_cubes, write_mini
 from compoclip.analysis.interpolation import (
     BASE,
     SWAPPED,
@@ -42,13 +44,9 @@ from compoclip.models.checkpoint import (
     save_model,
 )
 from compoclip.models.config import ModelConfig
+from evaluation_helpers import TINY
 
-CONFIG = {
-    "embed_dim": 16,
-    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
-    "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
-}
-PARTS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
+CONFIG = {**TINY, "text_cfg": {**TINY["text_cfg"], "layers": 2}}
 ON = ("sugarcrepe", "zero_shot:shapes")
 
 
@@ -68,25 +66,12 @@ def tuned(base: LoadedModel) -> LoadedModel:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SugarCrepe in miniature over 6 photos, and 2 classes of 3 photos."""
     root = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    places = [root / f"coco/val2017/{k}.png" for k in range(6)]
-    places += [root / f"elevater/shapes/{name}/{k}.png" for name in ("cube", "ball") for k in "abc"]
-    for place in places:
+    rng = np.random.default_rng(1)
+    for name in ("cube/a", "cube/b", "cube/c", "ball/a", "ball/b", "ball/c"):
+        place = root / f"elevater/shapes/{name}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 255, size=(40, 48, 3), dtype=np.uint8)).save(place)
-    (root / "sugarcrepe").mkdir()
-    for part in PARTS:
-        rows = {
-            str(k): {
-                "filename": f"{(k + len(part)) % 6}.png",
-                "caption": f"a red cube {part} number {k}",
-                "negative_caption": f"a blue cube {part} number {k}",
-            }
-            for k in range(4)
-        }
-        (root / f"sugarcrepe/{part}.json").write_text(json.dumps(rows))
-    (root / "edition.json").write_text('{"edition": "mini"}')
-    return root
+    return write_mini(root, 6, **red_cubes(6))
 
 
 @pytest.fixture
@@ -223,8 +208,6 @@ def test_the_rule_needs_its_axes() -> None:
 
 def test_shares() -> None:
     assert shares(10) == (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
-    with pytest.raises(UsageError, match="--steps"):
-        shares(0)
 
 
 @pytest.fixture
@@ -259,22 +242,18 @@ def test_the_command_writes_numbers_plot_and_the_picked_model(
         for each in line
         if each["name"] == picked["name"]
     )
-    if picked["name"] == "base":
-        assert not (out / "model").exists()
-    else:
-        (result,) = load_results(out / "results" / picked["name"] / "sugarcrepe@mini.json")
-        model = load_model(out / "model")
-        assert model.identity.weights == result.identity["weights"]
-        assert "at most 100 points of zero-shot" in model.provenance["picked"]
-        assert main([*command, *keep, "--json"]) == 0  # again: nothing to measure, nothing to write
-        assert json.loads(capsys.readouterr().out) == record
-        save_model(load_model(saved[0]), tmp_path / "other")
-        for each in (out / "model").iterdir():
-            each.unlink()
-        (out / "model").rmdir()
-        (tmp_path / "other").rename(out / "model")
-        assert main([*command, *keep]) == 1
-        assert "holds another model" in capsys.readouterr().err
+    assert picked["name"] != "base"
+    (result,) = load_results(out / "results" / picked["name"] / "sugarcrepe@mini.json")
+    model = load_model(out / "model")
+    assert model.identity.weights == result.identity["weights"]
+    assert "at most 100 points of zero-shot" in model.provenance["picked"]
+    assert main([*command, *keep, "--json"]) == 0  # again: nothing to measure, nothing to write
+    assert json.loads(capsys.readouterr().out) == record
+    save_model(load_model(saved[0]), tmp_path / "other")
+    shutil.rmtree(out / "model")
+    (tmp_path / "other").rename(out / "model")
+    assert main([*command, *keep]) == 1
+    assert "holds another model" in capsys.readouterr().err
 
 
 def test_the_towers_command(
@@ -298,6 +277,7 @@ def test_the_towers_command(
         (["--keep", "zero-shot"], "are for --sweep"),
         (["--sweep", "--on", "sugarcrepe", "--max-loss", "-1"], "--max-loss"),
         (["--sweep", "--on", "sugarcrepe", "--batch-size", "0"], "--batch-size"),
+        (["--sweep", "--on", "sugarcrepe", "--steps", "0"], "--steps must be at least 1"),
     ],
 )
 def test_wrong_requests_are_refused_before_any_work(

@@ -28,12 +28,9 @@ from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.statistics import Estimate
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
+from evaluation_helpers import TINY
 
-CONFIG = {
-    "embed_dim": 16,
-    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
-    "text_cfg": {"context_length": 40, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 4},
-}
+CONFIG = {**TINY, "text_cfg": {**TINY["text_cfg"], "context_length": 40, "layers": 4}}
 CAPTIONS = [
     "A man in a red hat.",
     "two  dogs, unquestionably",
@@ -97,7 +94,7 @@ def test_scores_are_those_of_each_sentence_alone(model: LoadedModel) -> None:
 def test_an_untrained_encoder_scores_near_zero(seed: int) -> None:
     """At the headline threshold of a tower of CLIP's depth. Lower thresholds are not near zero: the
     best of many trees is above any that is drawn blindly, on any chart (reports/analysis.md)."""
-    text = {**CONFIG["text_cfg"], "layers": 12, "width": 128}  # type: ignore[dict-item]
+    text = {**CONFIG["text_cfg"], "layers": 12, "width": 128}
     made = create_model(ModelConfig({**CONFIG, "text_cfg": text}), seed=seed)
     things = (("red", "star", "mug"), ("green", "dog", "tree"), ("small", "cat", "road"))
     captions = [f"a {colour} {one} to the left of a {two}" for colour, one, two in things]

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmark_files import picture, refuses, write_jsonl
-from compoclip.archives import Members
+from benchmark_files import picture, refuses
 from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import find_in
 from compoclip.evaluation.run import Options, evaluate
+from data_samples import write_jsonl
 from evaluation_helpers import OfBytes, features_from, features_of, score_items
 
 
@@ -51,12 +51,6 @@ def test_bivlc_as_parquet(tmp_path: Path) -> None:
     refuses("row 2: 'image' holds no picture", "", "bivlc", tmp_path)
     path.write_bytes(b"PAR1")
     refuses("not a whole Parquet file", str(path), "bivlc", tmp_path)
-
-
-def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
-    read = Members()
-    stored = [read(i.path, i.member) if i.member else i.path.read_bytes() for i in images]
-    return np.stack([self._feature(data.hex()) for data in stored])
 
 
 def clusters(cases: Sequence[Case]) -> int:

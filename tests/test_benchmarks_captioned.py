@@ -25,6 +25,7 @@ from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import Rewritten, get_rewrite, rewrite_names
+from data_samples import make_tar
 from evaluation_helpers import features_from, score_items
 from train_helpers import write_config
 
@@ -233,14 +234,7 @@ def test_a_folder_called_as_a_set_is_not_the_set(
 
 
 def test_images_inside_shards_are_not_measured(tmp_path: Path) -> None:
-    import io
-    import tarfile
-
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name, content in (("a.png", b"x"), ("a.txt", b"a dog")):
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
+    make_tar(tmp_path / "a.tar", [("a.png", b"x"), ("a.txt", b"a dog")])
     with pytest.raises(CompoclipError, match="only files are measured; unpack them"):
         Target("retrieval:own", tmp_path, options={"annotations": tmp_path / "a.tar"}).load()
 

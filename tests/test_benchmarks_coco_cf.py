@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_jsonl, write_photo
+from benchmark_files import refuses, write_photo
 from compoclip.benchmarks.case import Benchmark, Retrieval, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
+from data_samples import write_jsonl
 
 
 def row(k: int, **changes: Any) -> dict[str, Any]:

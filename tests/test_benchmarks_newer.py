@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,27 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmark_files import refuses, write_json, write_jsonl, write_photo
+from benchmark_files import refuses, write_json, write_photo
 from compoclip.benchmarks.case import Form, TiePolicy, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import UsageError
 from compoclip.evaluation.embedder import ExternalEncoder
 from compoclip.evaluation.results import load_items
 from compoclip.evaluation.run import Options, evaluate
+from data_samples import encode, write_jsonl
 from evaluation_helpers import FakeEncoder
 
 # --- RCLIP-Bench: several sets in a row of a table with photos. ---
 
 
 def rclip_row(number: int, **changes: Any) -> dict[str, Any]:
-    out = BytesIO()
-    Image.new("RGB", (8, 8), (number, 9, 9)).save(out, "JPEG")
+    photo = encode(Image.new("RGB", (8, 8), (number, 9, 9)), "JPEG")
     sets = [
         {"tag": tag, "gt": f"{tag} {number}", "neg": [f"no {tag} {k}" for k in range(4)]}
         for tag in ("causal", "spatial")
     ]
     row = {"id": str(number), "image_name": f"{number}.jpg", "text": "long", "version": "v1"}
-    return {**row, "sets": sets, "image": {"bytes": out.getvalue(), "path": "x.jpg"}, **changes}
+    return {**row, "sets": sets, "image": {"bytes": photo, "path": "x.jpg"}, **changes}
 
 
 def write_rclip(root: Path, *rows: dict[str, Any], part: str = "v1") -> Path:

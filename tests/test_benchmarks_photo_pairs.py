@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +47,6 @@ def write_arrow(path: Path, rows: list[dict[str, Any]], footer: bool = False) ->
     with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=2)
     return path
-
-
-def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
-    read = Members()
-    stored = [read(i.path, i.member) if i.member else i.path.read_bytes() for i in images]
-    return np.stack([self._feature(data.hex()) for data in stored])
 
 
 def test_vismin_shards_of_arrow(tmp_path: Path) -> None:

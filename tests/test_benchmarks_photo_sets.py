@@ -16,11 +16,12 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line, refuses
-from compoclip.archives import Members
+from compoclip.archives import Members, add_member
 from compoclip.benchmarks.case import Classification, present
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError
+from data_samples import encode, make_tar
 
 NAMES = ("box", "disc", "star shape")
 LABELS = (0, 2, 1, 0)
@@ -28,9 +29,7 @@ COLOURS = ("red", "green", "blue", "white")
 
 
 def encoded(k: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (4, 3), COLOURS[k]).save(stream, "png")
-    return stream.getvalue()
+    return encode(Image.new("RGB", (4, 3), COLOURS[k]))
 
 
 def write_index(folder: Path) -> None:
@@ -62,12 +61,6 @@ def write_coco(folder: Path) -> None:
     (folder / "test_meta.json").write_text(json.dumps(coco_rows()), encoding="utf-8")
 
 
-def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    archive.addfile(member, io.BytesIO(data))
-
-
 def write_shards(folder: Path, vectors: bool = False) -> None:
     (folder / "test").mkdir(parents=True, exist_ok=True)
     for shard, photos in (("10.tar", (2, 3)), ("2.tar", (0, 1))):
@@ -76,10 +69,10 @@ def write_shards(folder: Path, vectors: bool = False) -> None:
                 if vectors:
                     stream = io.BytesIO()
                     np.save(stream, (np.arange(3) == LABELS[k]) | (np.arange(3) == 1))
-                    add(archive, f"s{k}.npy", stream.getvalue())
+                    add_member(archive, f"s{k}.npy", stream.getvalue())
                 else:
-                    add(archive, f"s{k}.cls", str(LABELS[k]).encode())
-                add(archive, f"s{k}.png", encoded(k))
+                    add_member(archive, f"s{k}.cls", str(LABELS[k]).encode())
+                add_member(archive, f"s{k}.png", encoded(k))
     (folder / "classnames.txt").write_text("\n".join(NAMES), encoding="utf-8")
     path = folder / "zeroshot_classification_templates.txt"
     path.write_text("a {c}\nthe {c}\n", encoding="utf-8")
@@ -273,9 +266,7 @@ def test_malformed_shards(
     if callable(spoilt):
         path.write_bytes(spoilt(bytearray(path.read_bytes())))
     else:
-        with tarfile.open(path, "w") as archive:
-            for member in spoilt:
-                add(archive, *member)
+        make_tar(path, spoilt)
     refuses(message, "2.tar", "zero_shot:shapes", tmp_path)
 
 
@@ -298,7 +289,7 @@ def test_samples_without_an_image_are_counted(tmp_path: Path) -> None:
     folder = tmp_path / "elevater" / "shapes"
     write_shards(folder)
     with tarfile.open(folder / "test" / "3.tar", "w") as archive:
-        add(archive, "alone.cls", b"1")
+        add_member(archive, "alone.cls", b"1")
     found = load_benchmark("zero_shot:shapes", tmp_path)
     assert found.left_out == {"samples without an image": 1}
 

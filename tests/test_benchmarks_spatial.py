@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_json, write_jsonl, write_photo
+from benchmark_files import refuses, write_json, write_photo
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part
 from compoclip.evaluation.run import Options, evaluate
+from data_samples import write_jsonl
 from evaluation_helpers import FakeEncoder, flat, rule_value
 
 A = ("left_of", "right_of", "on", "under")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 import zipfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from benchmark_files import examples, expect_one_line
 from compoclip.benchmarks.fetch import unpack
 from compoclip.errors import CompoclipError
+from data_samples import make_tar
 
 
 def zipped(path: Path, members: dict[str, bytes]) -> Path:
@@ -26,12 +26,13 @@ def zipped(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def tarred(path: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
+    return make_tar(path, members.items(), "w:gz")
+
+
+def refuse(words: str, archive: Path, folder: Path, named: str = "") -> None:
+    with pytest.raises(CompoclipError, match=words) as raised:
+        unpack(archive, folder)
+    expect_one_line(raised.value, named or archive.name)
 
 
 @pytest.mark.parametrize(("make", "name"), [(zipped, "a.zip"), (tarred, "a.tar.gz")])
@@ -59,32 +60,25 @@ def test_unpacking_goes_on_after_an_interruption(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [zipped, tarred])
 def test_no_member_leaves_the_folder(make, name: str, tmp_path: Path) -> None:
     archive = make(tmp_path / "a.zip", {"ok/1": b"1", name: b"2"})
-    with pytest.raises(CompoclipError, match="leads outside") as raised:
-        unpack(archive, tmp_path / "in" / "side")
-    expect_one_line(raised.value, "a.zip")
+    refuse("leads outside", archive, tmp_path / "in" / "side")
     assert not (tmp_path / "in").exists()
 
 
 def test_links_bombs_and_damage(tmp_path: Path) -> None:
     bomb = zipped(tmp_path / "bomb.zip", {"a/zeros": bytes(3_000_000)})
-    with pytest.raises(CompoclipError, match="not the official archive"):
-        unpack(bomb, tmp_path / "out")
+    refuse("not the official archive", bomb, tmp_path / "out")
     with tarfile.open(tmp_path / "link.tar", "w") as archive:
         info = tarfile.TarInfo("x")
         info.type, info.linkname = tarfile.SYMTYPE, "/etc"
         archive.addfile(info)
-    with pytest.raises(CompoclipError, match="no plain file"):
-        unpack(tmp_path / "link.tar", tmp_path / "out")
+    refuse("no plain file", tmp_path / "link.tar", tmp_path / "out")
     good = zipped(tmp_path / "cut.zip", {"a/1": b"x" * 999}).read_bytes()
     (tmp_path / "cut.zip").write_bytes(good[: len(good) // 2])
-    with pytest.raises(CompoclipError, match="cannot be unpacked") as raised:
-        unpack(tmp_path / "cut.zip", tmp_path / "out")
-    expect_one_line(raised.value, "cut.zip")
+    refuse("cannot be unpacked", tmp_path / "cut.zip", tmp_path / "out")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "sub").symlink_to(tmp_path)
     archive_path = zipped(tmp_path / "a.zip", {"sub/x": b"1", "y": b"2"})
-    with pytest.raises(CompoclipError, match="leads outside"):
-        unpack(archive_path, tmp_path / "folder")
+    refuse("leads outside", archive_path, tmp_path / "folder", named="folder")
     assert not (tmp_path / "x").exists()
 
 
@@ -95,27 +89,21 @@ def test_members_without_a_proper_name(make, name: str, tmp_path: Path) -> None:
     if name == "./" and make is zipped:  # the archive's own folder
         assert unpack(archive, tmp_path / "out") == 1
         return
-    with pytest.raises(CompoclipError, match="has no proper name") as raised:
-        unpack(archive, tmp_path / "out")
-    expect_one_line(raised.value, "a.zip")
+    refuse("has no proper name", archive, tmp_path / "out")
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo(b"\xff\xfe".decode("utf-8", "surrogateescape")))
-    with pytest.raises(CompoclipError, match=r"member '\\udcff\\udcfe' has no proper name"):
-        unpack(tmp_path / "a.tar", tmp_path / "out")
+    refuse(r"member '\\udcff\\udcfe' has no proper name", tmp_path / "a.tar", tmp_path / "out")
     raw = zipped(tmp_path / "a.zip", {"\u00e9": b"1"}).read_bytes()
     (tmp_path / "a.zip").write_bytes(raw.replace("\u00e9".encode(), b"\xff\xff"))
-    with pytest.raises(CompoclipError, match="cannot be unpacked") as raised:
-        unpack(tmp_path / "a.zip", tmp_path / "out")
-    expect_one_line(raised.value, "a.zip")
+    refuse("cannot be unpacked", tmp_path / "a.zip", tmp_path / "out")
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
 def test_archives_without_a_file(make, tmp_path: Path) -> None:
-    with pytest.raises(CompoclipError, match="holds no file"):
-        unpack(make(tmp_path / "a.zip", {}), tmp_path / "out")
+    refuse("holds no file", make(tmp_path / "a.zip", {}), tmp_path / "out")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from compoclip.captions.lists import word_set
 from compoclip.captions.parser import caption_record, parse, parse_records
 from compoclip.captions.store import decode, encode
 from compoclip.captions.types import SceneGraph
+from graph_captions import graph_of
 from rewrite_facts import rows
 
 
@@ -155,12 +156,6 @@ a nice looking kitchen | kitchen: nice
 a man is drying himself | man: drying
 a salad that appears to be fresh | salad: fresh
 """)
-
-
-def graph_of(text: str) -> SceneGraph:
-    graph = parse(text).graph
-    assert graph is not None
-    return graph
 
 
 def relations_of(graph: SceneGraph) -> list[str]:

@@ -16,15 +16,8 @@ from graph_score import (
     parse_facts,
 )
 
-from compoclip.captions.parser import parse
-from compoclip.captions.types import SceneGraph
+from graph_captions import graph_of
 from rewrite_facts import rows
-
-
-def graph_of(text: str) -> SceneGraph:
-    graph = parse(text).graph
-    assert graph is not None
-    return graph
 
 
 def test_notation() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import lzma
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import build_lexicon
 import pytest
 
 from compoclip.captions.lexicon import Lexicon, lexicon
@@ -145,17 +143,6 @@ def test_malformed_files_are_one_line_errors(tmp_path: Path) -> None:
         Lexicon(tmp_path / "absent.xz")
 
 
-def _builder() -> ModuleType:
-    path = Path(__file__).resolve().parents[1] / "scripts" / "build_lexicon.py"
-    spec = importlib.util.spec_from_file_location("build_lexicon", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["build_lexicon"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_building_from_a_tiny_database(tmp_path: Path) -> None:
     """An animal, its cat and dog, a named dog (left out), and a rare Latin name (left out)."""
     head = "  1 Licence text.  \n"
@@ -174,8 +161,7 @@ def test_building_from_a_tiny_database(tmp_path: Path) -> None:
     entries = [f"{lemma} n 1 0 1 0 {at[key]}  " for lemma, key in index.items()]
     (tmp_path / "index.noun").write_text(head + "\n".join(entries) + "\n")
     (tmp_path / "cntlist.rev").write_text("dog%1:05:00:: 1 7\n")
-    builder = _builder()
-    text, report = builder.build(tmp_path)
+    text, report = build_lexicon.build(tmp_path)
     words = Lexicon(_file(tmp_path, text))
     assert words.cohyponyms("dog", "NOUN") == ("cat",)
     assert words.count("dog", "NOUN") == 7
@@ -183,6 +169,6 @@ def test_building_from_a_tiny_database(tmp_path: Path) -> None:
     assert not words.known("canis", "NOUN")
     assert report["synsets: instances"] == 1
     assert report["words: capitalised and never counted"] == 1
-    assert builder.licence(tmp_path) == "Licence text.\n"
+    assert build_lexicon.licence(tmp_path) == "Licence text.\n"
     assert "Princeton University" in (DATA / "LICENSE.wordnet").read_text()
     assert (DATA / "lexicon.xz").stat().st_size < 4_000_000

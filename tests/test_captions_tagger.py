@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from compoclip.captions.tagger import (
 from compoclip.captions.tagrules import PASSES, Columns, Patterns, TagRow
 from compoclip.captions.types import word_spans
 from compoclip.errors import CompoclipError, UsageError
+from real_captions import coco
 
 UPOS = word_set("NOUN PROPN VERB AUX ADJ ADV ADP DET PRON NUM PART CCONJ SCONJ INTJ PUNCT SYM X")
 # Whole captions as word/PennTag, checked by hand.
@@ -122,7 +122,7 @@ def test_the_decoder_agrees_with_the_library(tagger: HantaTagger, shared_data: P
     from HanTa.HanoverTagger import HanoverTagger
 
     library = HanoverTagger(str(Path(HanTa.__file__).parent / "morphmodel_en.pgz"))
-    captions = _coco(shared_data)[:150]
+    captions = list(chain.from_iterable(coco(shared_data)))[:150]
     same = 0
     for text in captions:
         words = [text[a:b] for a, b in word_spans(text)]
@@ -132,17 +132,11 @@ def test_the_decoder_agrees_with_the_library(tagger: HantaTagger, shared_data: P
 
 
 def test_real_captions_have_few_strange_tags(tagger: HantaTagger, shared_data: Path) -> None:
-    tokens = [t for text in _coco(shared_data)[:500] for t in tagger.tag(text)]
+    captions = list(chain.from_iterable(coco(shared_data)))[:500]
+    tokens = [t for text in captions for t in tagger.tag(text)]
     strange = [t for t in tokens if t.tag in ("FW", "SYM", "NFP", "UH", "VB", "VBD")]
     assert len(strange) < 0.02 * len(tokens)
     assert all(t.text.lower().endswith("ing") for t in tokens if t.tag == "VBG")
-
-
-def _coco(shared_data: Path) -> list[str]:
-    file = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
-    rows = json.loads(file.read_text())
-    captions = [row["caption"] for row in rows]
-    return [c for item in captions for c in (item if isinstance(item, list) else [item])]
 
 
 def test_names_and_versions(tagger: HantaTagger) -> None:

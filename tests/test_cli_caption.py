@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -10,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +19,8 @@ from compoclip.language.engine import load_task
 from compoclip.models.checkpoint import load_model
 from method_data import arguments
 from ranks_helpers import Forked
+from real_captions import negclip
+from record_files import lines, write_lines
 from test_language_server import tiny_model
 
 
@@ -33,15 +33,8 @@ def good() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def captions(shared_data: Path) -> list[str]:
     """100 real captions, all different."""
-    path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
-    with path.open(newline="", encoding="utf-8") as file:
-        found = [" ".join(row["title"].split()) for row in csv.DictReader(file, delimiter="\t")]
+    found = (" ".join(row["title"].split()) for row in negclip(shared_data))
     return list(dict.fromkeys(found))[:100]
-
-
-def write(path: Path, captions: list[str]) -> Path:
-    path.write_text("".join(f"{caption}\n" for caption in captions), encoding="utf-8")
-    return path
 
 
 def run(data: Path | str, out: Path, url: str, *more: str, task: str = "negatives") -> int:
@@ -49,23 +42,19 @@ def run(data: Path | str, out: Path, url: str, *more: str, task: str = "negative
     return main(["caption", str(data), *options, *more])
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.mark.slow
 def test_real_captions_through_a_server_that_misbehaves(
     captions: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     special = [f"a {word} on a mat" for word in ("xrefuse", "xbad", "xdown")]
-    data = write(tmp_path / "captions.txt", [*captions, *special])
+    data = write_lines(tmp_path / "captions.txt", [*captions, *special])
     out = tmp_path / "negatives.jsonl"
     more = ["--timeout=2", "--retries=3", "--concurrency=16"]
     with chat_server.running("bad") as url:
         assert run(data, out, url, *more, "--json") == 1  # one has no answer
         seen = chat_server.stats(url)
         first = json.loads(capsys.readouterr().out)
-        made = rows(out)
+        made = lines(out)
         assert [row["caption"] for row in made] == [*captions, *special]
         assert [row["id"] for row in made] == [str(n) for n in range(1, 104)]
         provenance = {key: made[0][key] for key in made[0] if key not in ("id", "caption")}
@@ -97,7 +86,7 @@ def test_real_captions_through_a_server_that_misbehaves(
         usable = sum(bool(row["negative"]) for row in made)
         assert usable == first["with_text"] > 85  # the server has none where `replace` refuses
         assert first["tokens_in"] == 100 * first["answers"]
-        side = rows(tmp_path / "negatives.rejected.jsonl")
+        side = lines(tmp_path / "negatives.rejected.jsonl")
         reasons = {row["caption"]: row["reason"] for row in side}
         assert reasons[special[0]] == "refusal"
         assert reasons[special[1]] == "refused-by-the-server"
@@ -110,12 +99,12 @@ def test_real_captions_through_a_server_that_misbehaves(
     assert "no answer: 1 (last: HTTP 500" in shown.out
     assert "1 caption answered" not in shown.out
     assert {c: n for c, n in again.items() if n != seen["asked"][c]} == {special[2]: 8}
-    assert rows(out) == made
+    assert lines(out) == made
 
 
 @pytest.mark.slow
 def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
-    data = write(tmp_path / "captions.txt", captions)
+    data = write_lines(tmp_path / "captions.txt", captions)
     out = tmp_path / "killed.jsonl"
     part = tmp_path / "killed.answers.jsonl.part"
     with chat_server.running("good", 0.05) as url:
@@ -138,9 +127,9 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
         assert run(data, out, url, "--concurrency=16") == 0
         after = chat_server.stats(url)["asked"]
         assert run(data, tmp_path / "whole.jsonl", url, "--concurrency=3") == 0
-    made = rows(out)
+    made = lines(out)
     assert [row["caption"] for row in made] == captions
-    answers = rows(tmp_path / "killed.answers.jsonl")
+    answers = lines(tmp_path / "killed.answers.jsonl")
     assert sorted(row["n"] for row in answers) == list(range(100))
     # What was on record was not asked again; what was under way at the end, at most once.
     for number, caption in enumerate(captions):
@@ -177,17 +166,17 @@ def test_what_train_takes(good: str, world: Path, tmp_path: Path) -> None:
 
 
 def test_repeated_captions_are_asked_about_once(good: str, tmp_path: Path) -> None:
-    data = write(
+    data = write_lines(
         tmp_path / "c.txt", ["a red cup on a box", "", "a dog runs", "a red cup on a box "]
     )
     out = tmp_path / "out.jsonl"
     assert run(data, out, good) == 0
-    made = rows(out)
+    made = lines(out)
     assert [row["id"] for row in made] == ["1", "2", "3", "4"]
     assert made[0]["negative"] == made[3]["negative"] != []
     assert made[1]["negative"] == []
     assert chat_server.stats(good)["asked"]["a red cup on a box"] == 1
-    side = rows(tmp_path / "out.rejected.jsonl")
+    side = lines(tmp_path / "out.rejected.jsonl")
     reasons = {row["caption"]: row["reason"] for row in side if row["reason"] != "repeated"}
     assert reasons == {"": "not-asked", "a dog runs": "answers-none"}
 
@@ -198,7 +187,7 @@ def test_what_is_not_started(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data = write(tmp_path / "c.txt", ["a red cup"])
+    data = write_lines(tmp_path / "c.txt", ["a red cup"])
     out = tmp_path / "out.jsonl"
 
     def fails(code: int, message: str, *more: str, task: str = "negatives") -> None:
@@ -226,7 +215,7 @@ def test_what_is_not_started(
 
 
 def test_a_dead_server_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = write(tmp_path / "c.txt", [f"a red cup {n}" for n in range(60)])
+    data = write_lines(tmp_path / "c.txt", [f"a red cup {n}" for n in range(60)])
     more = ["--retries=0", "--concurrency=2"]
     assert run(data, tmp_path / "out.jsonl", "http://127.0.0.1:9", *more) == 1
     shown = capsys.readouterr().err
@@ -237,10 +226,10 @@ def test_a_dead_server_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_model_in_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tiny_model(tmp_path / "tiny", chat=True)
-    data = write(tmp_path / "c.txt", ["a red cup on the box", "the box on a cup"])
+    data = write_lines(tmp_path / "c.txt", ["a red cup on the box", "the box on a cup"])
     options = ["--task=negatives", f"--model={model}", f"--out={tmp_path / 'o.jsonl'}"]
     assert main(["caption", str(data), *options, "--max-tokens=8", "--device=cpu", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["answers"] >= 2
     assert made["tokens_out"] > 0
-    assert rows(tmp_path / "o.jsonl")[0]["engine"].startswith("transformers ")
+    assert lines(tmp_path / "o.jsonl")[0]["engine"].startswith("transformers ")

@@ -28,7 +28,7 @@ from compoclip.models.conversion import convert, inspect_model
 from compoclip.models.formats.adapters import save_adapter
 from compoclip.models.lora import Lora, attach_lora, lora_parameters
 from compoclip.models.resize import stretched
-from models_thin import config
+from models_thin import config, only_known
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
 SMALL = config(text=TEXT)
@@ -40,11 +40,7 @@ RESNET["vision_cfg"] = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8}
 @pytest.fixture(autouse=True)
 def architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Tiny` exists with both activations."""
-    known = {"Tiny": SMALL, "Tiny-quickgelu": {**SMALL, "quick_gelu": True}}
-    monkeypatch.setattr(open_clip, "list_models", lambda: list(known))
-    monkeypatch.setattr(
-        open_clip, "get_model_config", lambda name: json.loads(json.dumps(known[name]))
-    )
+    only_known(monkeypatch, {"Tiny": SMALL, "Tiny-quickgelu": {**SMALL, "quick_gelu": True}})
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from benchmark_files import SUGARCREPE, sugarcrepe_row, write_mini
+from benchmark_files import red_cubes, write_mini
 from compoclip import run
 from compoclip.benchmarks.targets import find_in, parse_targets, read_suite
 from compoclip.cli.main import main
@@ -30,19 +30,7 @@ def model(tmp_path_factory) -> Path:
 @pytest.fixture
 def root(tmp_path) -> Path:
     """SugarCrepe in miniature, made here: 4 items a part over 5 photos, and its edition file."""
-    files = {}
-    for part in SUGARCREPE:
-        rows = [
-            sugarcrepe_row(
-                filename=f"{(k + len(part)) % 5}.png",
-                caption=f"a red cube {part} number {k}",
-                negative_caption=f"a blue cube {part} number {k}",
-            )
-            for k in range(4)
-        ]
-        files[part] = {str(k): row for k, row in enumerate(rows)}
-    write_mini(tmp_path / "data", 5, **files)
-    return tmp_path / "data"
+    return write_mini(tmp_path / "data", 5, **red_cubes(5))
 
 
 def test_end_to_end_with_a_real_model(model, root, tmp_path, capsys):

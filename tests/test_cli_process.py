@@ -138,7 +138,6 @@ def test_a_run_that_is_asked_to_stop_goes_on_exactly(
     assert process.returncode == code
     assert "Traceback" not in error
     state = latest_state(tmp_path / "run" / "state")
-    assert state is not None
     step = int(state.name.removeprefix("step-"))
     *_, last = error.strip().splitlines()
     assert last.startswith(f"compoclip train: interrupted after step {step} of 20000")
@@ -249,8 +248,6 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     process = subprocess.Popen(
         [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
-    assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait(120) == 141

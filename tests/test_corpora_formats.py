@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compoclip.archives import add_member
 from compoclip.captions.parser import parse
 from compoclip.captions.store import decode, encode
 from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
@@ -32,7 +33,6 @@ from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.records import Settings
 from corpus_shards import (
     CAPTIONS,
-    add,
     captions,
     corpus,
     jpeg,
@@ -199,10 +199,10 @@ def test_a_sample_stays_whole_around_what_belongs_to_none(ends: bool, tmp_path: 
     folder = tarfile.TarInfo("0")
     folder.type = tarfile.DIRTYPE
     with tarfile.open(source, "w") as tar:
-        add(tar, "0/1.jpg", jpeg())
+        add_member(tar, "0/1.jpg", jpeg())
         tar.addfile(folder)
-        add(tar, "0/.hidden", b"")
-        add(tar, "0/1.txt", b"a red car above a blue bus")
+        add_member(tar, "0/.hidden", b"")
+        add_member(tar, "0/1.txt", b"a red car above a blue bus")
         if ends:
             tar.addfile(folder)
     outcome = done(source, tmp_path / "out")

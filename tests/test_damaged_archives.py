@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,26 +16,21 @@ from compoclip.benchmarks.photo_set import read_photo_index, read_shards
 from compoclip.cli.main import main
 from compoclip.data.sources.shards import open_shards
 from compoclip.errors import CompoclipError
+from data_samples import encode, make_tar
 
 SAMPLE = 3 * 1024  # bytes of a sample: three members, each a block of header and one of content
 END = 4 * SAMPLE
 
 
 def png() -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (4, 4), "red").save(buffer, "PNG")
-    return buffer.getvalue()
+    return encode(Image.new("RGB", (4, 4), "red"))
 
 
 def tar(path: Path) -> bytes:
     """Four samples, each of an image, a caption and a label."""
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as out:
-        for number in range(4):
-            for kind, data in (("png", png()), ("txt", b"a red square"), ("cls", b"0")):
-                member = tarfile.TarInfo(f"{number}.{kind}")
-                member.size = len(data)
-                out.addfile(member, io.BytesIO(data))
-    return path.read_bytes()
+    kinds = (("png", png()), ("txt", b"a red square"), ("cls", b"0"))
+    members = [(f"{number}.{kind}", data) for number in range(4) for kind, data in kinds]
+    return make_tar(path, members).read_bytes()
 
 
 def flipped(data: bytes, place: int) -> bytes:

@@ -15,11 +15,11 @@ from compoclip.data.sources.open import NO_IMAGE, Request, open_source
 from compoclip.data.sources.published import NO_CAPTIONS, NO_PHOTO
 from compoclip.data.sources.published import open_flickr8k as open_tokens
 from compoclip.errors import CompoclipError, UsageError
-from data_samples import dump
+from data_samples import write_json
 
 
 def open_flickr8k(path: Path, images: Path | None = None, split: str | None = None) -> Source:
-    return open_tokens(path, Request(str(path), images, split=split))
+    return open_tokens(path, Request(str(path), images=images, split=split))
 
 
 def opened(path: Path, images: Path | None = None, split: str | None = None) -> Source:
@@ -54,7 +54,7 @@ def original(tmp_path: Path) -> Path:
             [("train2014", "train"), ("val2014", "restval"), ("val2014", "test")]
         )
     ]
-    return dump(tmp_path / "dataset_coco.json", {"images": images, "dataset": "coco"})
+    return write_json(tmp_path / "dataset_coco.json", {"images": images, "dataset": "coco"})
 
 
 def test_original_karpathy_file_and_its_splits(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_original_karpathy_file_and_its_splits(tmp_path: Path) -> None:
 
 def test_captions_by_the_name_of_their_photo(tmp_path: Path) -> None:
     data = {"a.jpg": ["one", "two", " "], "b/c.PNG": "three", "./a.jpg": ["four"], "e.jpg": []}
-    source = open_source(str(dump(tmp_path / "captions.json", data)))
+    source = open_source(str(write_json(tmp_path / "captions.json", data)))
     found = {source[i].id: source[i].captions for i in range(len(source))}
     assert found == {"a.jpg": ("one", "two", "four"), "b/c.PNG": ("three",)}
     assert source.left_out == {EMPTY_CAPTION: 1, NO_CAPTION: 1}
@@ -129,7 +129,7 @@ def coco(**change: Any) -> dict[str, Any]:
 )
 def test_malformed_json(tmp_path: Path, data: Any, reason: str) -> None:
     with pytest.raises(CompoclipError, match=rf"k\.json.* ?{reason}"):
-        opened(dump(tmp_path / "k.json", data))
+        opened(write_json(tmp_path / "k.json", data))
 
 
 # COCO
@@ -145,11 +145,11 @@ def test_coco_annotations(tmp_path: Path) -> None:
             {"image_id": 4, "caption": None},
         ],
     }
-    source = opened(dump(tmp_path / "captions_val2017.json", data))
+    source = opened(write_json(tmp_path / "captions_val2017.json", data))
     assert [(source[0].id, source[0].captions)] == [("9.jpg", ("nine", "neun"))]
     assert source.left_out == {NO_TEXT: 2, NO_CAPTION: 1}
     with pytest.raises(UsageError, match="holds one split already"):
-        opened(dump(tmp_path / "k.json", [{"image": "a.jpg", "caption": "x"}]), split="train")
+        opened(write_json(tmp_path / "k.json", [{"image": "a.jpg", "caption": "x"}]), split="train")
 
 
 # Flickr8k
@@ -315,9 +315,9 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
 def test_folder_with_metadata(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv").write_text("file_name,text\nx/1.jpg,A cat\n")
     assert open_source(str(tmp_path))[0].image == tmp_path / "x" / "1.jpg"
-    dump(tmp_path / "metadata.jsonl", {"file_name": "1.jpg", "text": "A dog", "tags": 3})
+    write_json(tmp_path / "metadata.jsonl", {"file_name": "1.jpg", "text": "A dog", "tags": 3})
     assert open_source(str(tmp_path))[0].captions == ("A dog",)
-    dump(tmp_path / "metadata.jsonl", {"file_name": "../1.jpg", "text": "A dog"})
+    write_json(tmp_path / "metadata.jsonl", {"file_name": "../1.jpg", "text": "A dog"})
     with pytest.raises(CompoclipError, match="lies outside"):
         open_source(str(tmp_path))
     (tmp_path / "empty").mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from pathlib import Path
 
@@ -13,12 +12,7 @@ from PIL import Image
 from compoclip.data import decode as module
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError
-
-
-def encode(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
+from data_samples import encode
 
 
 def gradient(width: int = 8, height: int = 6) -> Image.Image:

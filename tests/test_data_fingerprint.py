@@ -245,4 +245,4 @@ def test_a_pack_is_not_gone_on_with_when_an_image_has_changed(tmp_path: Path) ->
         pack(request, tmp_path / "out", spec)
     shutil.copytree(tmp_path / "in", tmp_path / "moved")
     with pytest.raises(UsageError, match=r"images folder was .*/in, is .*/moved"):
-        pack(Request(str(table), tmp_path / "moved"), tmp_path / "out", spec)
+        pack(Request(str(table), images=tmp_path / "moved"), tmp_path / "out", spec)

@@ -12,7 +12,7 @@ from PIL import Image
 from compoclip.data.decode import decode
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
-from test_data_decode import encode
+from data_samples import encode
 
 ROWS = 12
 

@@ -33,7 +33,7 @@ from compoclip.report.looks import Album
 from compoclip.web import images as serve_images
 from compoclip.web.images import RequestImages
 from compoclip.web.playground import image_of
-from test_data_decode import encode
+from data_samples import encode
 from test_data_transform import photo
 
 SMALL = Preprocess(size=(32, 32))

@@ -36,8 +36,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
-from data_samples import Parses, few, write_jsonl
-from test_data_decode import encode
+from data_samples import Parses, encode, few, write_jsonl
 
 SIZE = Preprocess(size=(16, 16))
 MAIN = CaptionPlan(main=True)

@@ -26,7 +26,7 @@ from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess, random_crop
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
-from test_data_decode import encode
+from data_samples import Unparsed, encode
 
 SIZE = Preprocess(size=(16, 16))
 
@@ -74,17 +74,12 @@ class Sometimes:
         return Rewritten(f"{caption.text} not {number}", self.name, False, "fake", ())
 
 
-class Parsed:
-    def __getitem__(self, text: str) -> Caption:
-        return Caption(text, ())
-
-
 def resolve(name: str) -> Rewrite:
     return Sometimes(name)
 
 
 def loader(source: Source, **options: object) -> BatchLoader:
-    plan = TextPlan(["sometimes"], seed=5, parsed=Parsed(), resolve=resolve)
+    plan = TextPlan(["sometimes"], seed=5, parsed=Unparsed(), resolve=resolve)
     defaults: dict[str, object] = {"batch_size": 4, "seed": 5}
     return BatchLoader(source, plan, ImageTransform(SIZE), **{**defaults, **options})  # type: ignore[arg-type]
 

@@ -25,8 +25,7 @@ from compoclip.data.sources.open import Request, open_source
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess
-from data_samples import write_jsonl
-from test_data_decode import encode
+from data_samples import encode, write_jsonl
 
 
 def noise(side: int = 24, seed: int = 0) -> np.ndarray:

@@ -27,10 +27,9 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.architecture import build_model
 from compoclip.models.preprocess import Preprocess
 from compoclip.training.loop import freeze
-from data_samples import Parses, few
+from data_samples import Parses, encode, few
 from method_data import arguments, write_world
 from models_thin import config
-from test_data_decode import encode
 from train_helpers import FEW
 
 

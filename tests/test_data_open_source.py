@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import pytest
 from compoclip.corpora.shard import find_shards as corpus_shards
 from compoclip.data.sources.open import FORMATS, open_source
 from compoclip.errors import CompoclipError, UsageError
+from data_samples import make_tar
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tar(path: Path) -> None:
-    with tarfile.open(path, "w") as opened:
-        for name in ("1.jpg", "1.txt"):
-            info = tarfile.TarInfo(name)
-            info.size = 1
-            opened.addfile(info, io.BytesIO(b"x"))
+    make_tar(path, [("1.jpg", b"x"), ("1.txt", b"x")])
 
 
 def text(content: str) -> Callable[[Path], object]:

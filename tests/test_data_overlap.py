@@ -14,7 +14,7 @@ from compoclip.cli.main import main
 from compoclip.data.overlap import coco_number, held_out_photos, overlap
 from compoclip.data.sources.open import KEY, Request, open_source, write_selection
 from compoclip.errors import CompoclipError, UsageError
-from data_samples import dump, write_jsonl
+from data_samples import write_json, write_jsonl
 
 
 def train_table(folder: Path, numbers: Sequence[int]) -> Path:
@@ -42,13 +42,13 @@ def test_numbers() -> None:
 def test_held_out_sets(tmp_path: Path) -> None:
     names = [f"COCO_val2014_{n:012d}.jpg" for n in (1, 2, 3)]
     rows = [{"image": f"val2014/{name}", "caption": []} for name in names]
-    assert held_out_photos(dump(tmp_path / "blip.json", rows)) == {1, 2, 3}
+    assert held_out_photos(write_json(tmp_path / "blip.json", rows)) == {1, 2, 3}
     images = [
         {"filename": name, "split": split} for name, split in zip(names, ("test", "val", "test"))
     ]
-    assert held_out_photos(dump(tmp_path / "karpathy.json", {"images": images})) == {1, 3}
+    assert held_out_photos(write_json(tmp_path / "karpathy.json", {"images": images})) == {1, 3}
     listed = [{"id": 9, "file_name": "000000000009.jpg"}]
-    assert held_out_photos(dump(tmp_path / "val2017.json", {"images": listed})) == {9}
+    assert held_out_photos(write_json(tmp_path / "val2017.json", {"images": listed})) == {9}
     folder = tmp_path / "val2017"
     folder.mkdir()
     for name in ("000000000004.jpg", "README.md"):
@@ -68,7 +68,7 @@ def test_held_out_sets(tmp_path: Path) -> None:
 )
 def test_malformed_sets(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(CompoclipError, match=rf"held\.json.*{message}"):
-        held_out_photos(dump(tmp_path / "held.json", value))
+        held_out_photos(write_json(tmp_path / "held.json", value))
 
 
 def test_overlap_looks_at_negative_photos_too(tmp_path: Path) -> None:
@@ -85,7 +85,9 @@ def test_overlap_looks_at_negative_photos_too(tmp_path: Path) -> None:
 
 def test_the_audit_reports_and_drops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = train_table(tmp_path, range(1, 11))
-    held = dump(tmp_path / "test.json", [{"image": f"COCO_val2014_{n:012d}.jpg"} for n in (3, 7)])
+    held = write_json(
+        tmp_path / "test.json", [{"image": f"COCO_val2014_{n:012d}.jpg"} for n in (3, 7)]
+    )
     kept = tmp_path / "kept.json"
     asked = ["data", "audit", "--train", str(path), "--overlap", str(held), "--kept", str(kept)]
     assert main([*asked, "--json"]) == 0
@@ -152,7 +154,7 @@ def test_malformed_selections(
     path = train_table(tmp_path, [1])
     kept = tmp_path / "kept.json"
     write_selection(kept, Request(str(path)), [], "held out")
-    dump(kept, {**json.loads(kept.read_text()), **changes})
+    write_json(kept, {**json.loads(kept.read_text()), **changes})
     with pytest.raises(error, match=message):
         open_source(str(kept))
 
@@ -160,7 +162,7 @@ def test_malformed_selections(
 def test_selections_take_no_options_and_not_themselves(tmp_path: Path) -> None:
     path = train_table(tmp_path, [1])
     kept = tmp_path / "kept.json"
-    write_selection(kept, Request(str(path), tmp_path), [], "held out")
+    write_selection(kept, Request(str(path), images=tmp_path), [], "held out")
     assert open_source(str(kept))[0].image == tmp_path / "000000000001.jpg"
     with pytest.raises(UsageError, match="selections take no --split"):
         open_source(str(kept), split="val")

@@ -16,6 +16,7 @@ from compoclip.data.sources import Sample
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
+from data_samples import Unparsed
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,8 @@ def resolve(name: str) -> Rewrite:
     return FAKES[name]
 
 
-class Parsed:
-    """Every caption, parsed to nothing."""
-
-    def __getitem__(self, text: str) -> Caption:
-        return Caption(text, ())
-
-
 def plan(*names: str, seed: int = 0) -> TextPlan:
-    return TextPlan(names, seed=seed, parsed=Parsed(), resolve=resolve)
+    return TextPlan(names, seed=seed, parsed=Unparsed(), resolve=resolve)
 
 
 CAT = Sample("cat", b"", ("a cat, sitting",))
@@ -156,6 +150,6 @@ def test_counts_add_up_whatever_the_grouping() -> None:
 
 def test_an_unknown_rewrite_and_lacking_parses_are_refused_before_training() -> None:
     with pytest.raises(UsageError, match="no rewrite 'oops'"):
-        TextPlan(["oops"], parsed=Parsed())
+        TextPlan(["oops"], parsed=Unparsed())
     with pytest.raises(ValueError, match="parsed captions"):
         TextPlan(["number"], resolve=resolve)

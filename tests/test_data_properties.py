@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compoclip.archives import add_member
 from compoclip.corpora.job import ParseJob, RewriteJob
 from compoclip.corpora.run import process
 from compoclip.corpora.shard import find_shards
@@ -236,9 +237,7 @@ def write_shard(folder: Path, tamper: Tamper) -> Path:
             parts += [("txt", flat(tamper("a cat on a mat")).encode())] * (key == "b")
             parts += [("neg_image.png", b"x")] * (key == "c")
             for kind, data in parts:
-                info = tarfile.TarInfo(str(tamper(f"{key}.{kind}")))
-                info.size = len(data)
-                out.addfile(info, io.BytesIO(data))
+                add_member(out, str(tamper(f"{key}.{kind}")), data)
     tamper.save(folder / "train-0.tar", buffer.getvalue())
     return folder
 

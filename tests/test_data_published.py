@@ -21,8 +21,7 @@ from compoclip.data.decode import Mirrored, decode
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.published import NO_SOURCE, NOT_UPDATED
 from compoclip.errors import CompoclipError, UsageError
-from data_samples import dump, samples_of
-from test_data_decode import encode
+from data_samples import encode, samples_of, write_json
 
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
 
@@ -148,7 +147,7 @@ def test_vismin_json(tmp_path: Path) -> None:
     edits = [{"edited_image_path": "b.png", "edited_caption": "blue"}]
     plain = {"image_path": "c.png", "caption": "plain", "negatives": []}
     rows = [{"image_path": "a.png", "caption": "red", "negatives": edits}, plain]
-    first, second = samples_of(open_source(str(dump(tmp_path / "v.json", rows))))
+    first, second = samples_of(open_source(str(write_json(tmp_path / "v.json", rows))))
     assert (first.image, first.negative_image) == (tmp_path / "a.png", tmp_path / "b.png")
     assert (first.negatives, second.negatives) == (("blue",), ())
     for entry, message in (
@@ -158,7 +157,7 @@ def test_vismin_json(tmp_path: Path) -> None:
         ({**plain, "image_path": "../x.png"}, "row 2: .*outside"),
     ):
         with pytest.raises(CompoclipError, match=message):
-            open_source(str(dump(tmp_path / "bad.json", [rows[0], entry])))
+            open_source(str(write_json(tmp_path / "bad.json", [rows[0], entry])))
 
 
 # --- DeGLA. ---
@@ -167,7 +166,7 @@ DEGLA = {"image_id": 391895, "original": "a man", "enhanced": ["a boy", "man a",
 
 
 def test_degla(tmp_path: Path) -> None:
-    source = open_source(str(dump(tmp_path / "d.json", [DEGLA, {**DEGLA, "image_id": 7}])))
+    source = open_source(str(write_json(tmp_path / "d.json", [DEGLA, {**DEGLA, "image_id": 7}])))
     first, second = samples_of(source)
     assert first.image == tmp_path / "COCO_train2014_000000391895.jpg"
     assert second.id == "COCO_train2014_000000000007.jpg#1"
@@ -184,7 +183,7 @@ def test_degla(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_degla(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    path = dump(tmp_path / "d.json", [DEGLA, {**DEGLA, **changes}])
+    path = write_json(tmp_path / "d.json", [DEGLA, {**DEGLA, **changes}])
     with pytest.raises(CompoclipError, match=rf"d\.json, {message}; fetch the file again"):
         open_source(str(path))
     with pytest.raises(UsageError, match="holds one split already"):
@@ -196,7 +195,7 @@ def test_malformed_degla(tmp_path: Path, changes: dict[str, Any], message: str) 
 
 def negation_json(folder: Path, *annotations: dict[str, Any]) -> str:
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}]
-    return str(dump(folder / "n.json", {"images": images, "annotations": list(annotations)}))
+    return str(write_json(folder / "n.json", {"images": images, "annotations": list(annotations)}))
 
 
 def test_negationclip(tmp_path: Path) -> None:

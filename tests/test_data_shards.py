@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compoclip.archives import Members
+from compoclip.archives import Members, add_member
 from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.data.sources import shards
 from compoclip.data.sources.shards import (
@@ -31,21 +30,13 @@ from compoclip.data.sources.shards import (
 from compoclip.data.sources.table import EMPTY_NEGATIVE, NO_NEIGHBOUR
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.tables import expand_braces
+from data_samples import make_tar
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def make_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
 
 
 def numbered(path: Path, first: int, count: int) -> Path:
@@ -128,9 +119,7 @@ def test_links_are_never_followed(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
         for name in ("1.txt", "../../2.jpg", "../../2.txt"):
-            info = tarfile.TarInfo(name)
-            info.size = 1
-            tar.addfile(info, io.BytesIO(b"x"))
+            add_member(tar, name, b"x")
     source = open_shards([path])
     assert [source[i].id for i in range(len(source))] == ["a.tar/../../2"]
     assert source.left_out == {NOT_A_FILE: 1, NO_IMAGE: 1}

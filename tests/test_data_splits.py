@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+import benchmark_files
 from compoclip.cli.main import main
 from compoclip.data.sources.open import Request, open_source
 from compoclip.data.sources.splits import _number, files_of, split_of
@@ -24,11 +24,7 @@ Write = Callable[[Path, list[dict[str, Any]]], Path]
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with path.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path.with_suffix(".csv")
+    return benchmark_files.write_csv(path.with_suffix(".csv"), *rows)
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:

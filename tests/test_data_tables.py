@@ -31,8 +31,14 @@ from compoclip.tables import read_records
 from test_data_transform import encoded, photo
 
 
-def open_table(files: Sequence[Path], images: Path | None = None, *columns: str | None) -> Source:
-    return tables.open_table(files, Request(str(files[0]), images, *columns))
+def open_table(
+    files: Sequence[Path],
+    images: Path | None = None,
+    image: str | None = None,
+    caption: str | None = None,
+) -> Source:
+    columns = {"image_column": image, "caption_column": caption}
+    return tables.open_table(files, Request(str(files[0]), images=images, **columns))
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from PIL import Image
 from compoclip.data.decode import OpenedImage, decode
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised, pixels_of
 from compoclip.models.preprocess import Preprocess, random_crop
+from data_samples import encode
 
 
 def photo(width: int, height: int) -> Image.Image:
@@ -25,9 +25,7 @@ def photo(width: int, height: int) -> Image.Image:
 
 
 def encoded(image: Image.Image, kind: str = "JPEG") -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **({"quality": 95} if kind == "JPEG" else {}))
-    return buffer.getvalue()
+    return encode(image, kind, **({"quality": 95} if kind == "JPEG" else {}))
 
 
 @pytest.mark.parametrize(

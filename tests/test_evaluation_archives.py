@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 import zipfile
 from pathlib import Path
@@ -20,6 +19,7 @@ from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import ModelConfig
+from data_samples import encode
 
 CONFIG = {
     "embed_dim": 16,
@@ -35,9 +35,7 @@ def encoder() -> ModelEncoder:
 
 def photo(k: int) -> bytes:
     pixels = np.random.default_rng(k).integers(0, 255, size=(20, 44, 3), dtype=np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "png")
-    return stream.getvalue()
+    return encode(Image.fromarray(pixels))
 
 
 def test_a_photo_is_the_same_wherever_it_lies(tmp_path: Path, encoder: ModelEncoder) -> None:

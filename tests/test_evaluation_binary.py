@@ -36,7 +36,9 @@ def binary(
 
 
 def scored(rows: list[tuple[Case, float]], tuned_on=None):
-    table = {case.images[0].path.name: {case.texts[0]: score} for case, score in rows}
+    table: dict[str, dict[str, float]] = {}
+    for case, score in rows:
+        table.setdefault(case.images[0].path.name, {})[case.texts[0]] = score
     return score_items([case for case, _ in rows], features_from(table), tuned_on=tuned_on or {})
 
 
@@ -119,11 +121,7 @@ def test_interval_is_the_bootstrap_of_the_area_itself():
         (binary(f"i{k}", int(truth[k]), photo=f"p{k % shots:02d}"), float(scores[k]))
         for k in range(n)
     ]
-    table: dict[str, dict[str, float]] = {}
-    for case, score in rows:
-        table.setdefault(case.images[0].path.name, {})[case.texts[0]] = score
-    items = score_items([case for case, _ in rows], features_from(table))
-    got = summarise(items, {}, None, 300, seed=4).scores["test"]["auc"]
+    got = summarise(scored(rows), {}, None, 300, seed=4).scores["test"]["auc"]
     draws = []
     for drawn in np.random.default_rng(4).integers(shots, size=(300, shots)):
         kept = np.concatenate([np.flatnonzero(np.arange(n) % shots == photo) for photo in drawn])

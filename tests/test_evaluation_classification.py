@@ -10,20 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import (
-    Benchmark,
-    Classification,
-    ImageRef,
-    present,
-)
+from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, present
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import compare
-from compoclip.evaluation.curves import expected_ap_11, weighted_ap_11
+from compoclip.evaluation.curves import expected_ap_11
 from compoclip.evaluation.forms.classification import log_odds
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.summary import Summary, summarise
 from evaluation_helpers import FakeEncoder, ref, score_items
+from test_evaluation_curves import ap_11
 
 CLASSES = ("cat", "dog", "cow")
 
@@ -64,23 +60,6 @@ def softmax(row: list[float]) -> list[float]:
     return [value / sum(raised) for value in raised]
 
 
-def ap_11(scores: list[float], truth: list[bool], devkit: bool = False) -> float:
-    """At each recall level the best precision from there on; 1 at level 0, not in the devkit."""
-    order = sorted(range(len(scores)), key=lambda k: -scores[k])
-    points = []
-    for cut in range(1, len(order) + 1):
-        right = sum(truth[k] for k in order[:cut])
-        points.append((right * 10, right / cut))
-    total = sum(truth)
-    levels = [
-        max(precision for found, precision in points if found >= level * total)
-        if level or devkit
-        else 1.0
-        for level in range(11)
-    ]
-    return sum(levels) / 11
-
-
 def summary(content: Classification, known: EncodedFeatures) -> Summary:
     items = score_items(content, known)
     return summarise(items, content.rules(), resamples=200)
@@ -116,22 +95,6 @@ def test_map_is_the_mean_over_classes_of_11_point_precision() -> None:
     # the probabilities matter: ranking by cosine gives another number
     cosine = ap_11((known.images @ known.texts[0]).tolist(), [0 in t for t in content.tags])
     assert abs(cosine - expected["cat"]) > 1e-3
-
-
-def test_weighted_precision_is_that_of_repeated_items() -> None:
-    rng = np.random.default_rng(3)
-    scores = rng.integers(0, 5, size=30).astype(float)
-    truth = rng.random(30) < 0.3
-    weights = rng.integers(0, 3, size=(6, 30)).astype(float)
-    found = weighted_ap_11(scores, truth, weights)
-    for row, value in zip(weights, found):
-        index = np.repeat(np.arange(30), row.astype(int))
-        again = weighted_ap_11(scores[index], truth[index], np.ones((1, len(index))))[0]
-        assert value == pytest.approx(again)
-    strict = weighted_ap_11(scores, truth, np.ones((1, 30)), tie=0.0)[0]
-    assert strict <= weighted_ap_11(scores, truth, np.ones((1, 30)))[0]
-    never = np.where(truth, 0.0, 1.0)[None]
-    assert np.isnan(weighted_ap_11(scores, truth, never)).all()
 
 
 @pytest.mark.parametrize("devkit", [False, True])
@@ -187,7 +150,6 @@ def test_absent_images_take_their_classes_along(tmp_path: Path) -> None:
     benchmark = Benchmark("zs", replace(content, images=here), "d")
     assert benchmark.content.counts() == dict.fromkeys(CLASSES, 4)
     used, missing = present(benchmark)
-    assert isinstance(used, Classification)
     assert (used.tags, used.labels) == (content.tags[:3], ())
     assert missing == (str(here[3].path),)
 

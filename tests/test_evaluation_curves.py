@@ -57,15 +57,18 @@ def test_auc_is_the_mann_whitney_statistic_with_ties():
             assert both == pytest.approx((roc_auc(scores, truth, tie),) * 2)
 
 
-def test_weights_count_items_that_often():
+@pytest.mark.parametrize("curve", [weighted_auc, weighted_ap_11])
+def test_weights_count_items_that_often(curve):
     rng = np.random.default_rng(1)
     scores, truth = rng.integers(0, 5, size=15).astype(float), np.arange(15) % 2 == 0
     weights = rng.integers(0, 4, size=(30, 15)).astype(float)
-    got = weighted_auc(scores, truth, weights)
-    for row, value in zip(weights.astype(int), got):
-        assert value == pytest.approx(roc_auc(np.repeat(scores, row), np.repeat(truth, row)))
-    nothing = weighted_auc(scores, truth, np.where(truth, 1.0, 0.0)[None])
-    assert np.isnan(nothing).all()
+    for row, value in zip(weights.astype(int), curve(scores, truth, weights)):
+        once = np.ones((1, row.sum()))
+        again = curve(np.repeat(scores, row), np.repeat(truth, row), once)
+        assert value == pytest.approx(again[0])
+    assert curve(scores, truth, np.ones((1, 15)), 0.0) <= curve(scores, truth, np.ones((1, 15)))
+    for kind in (~truth, truth)[: 1 + (curve is weighted_auc)]:  # only one kind has any weight
+        assert np.isnan(curve(scores, truth, kind[None].astype(float))).all()
 
 
 def test_threshold_is_the_best_of_all():
@@ -92,8 +95,10 @@ def test_threshold_by_hand():
         balanced_threshold(*arrays([0.1, 0.2], [1, 1]))
 
 
-def loop(scores, truth, devkit):
-    """By the definition: precision and recall at every distinct score."""
+def ap_11(scores, truth, devkit=False):
+    """By the definition: precision and recall at every distinct score; 1 at recall 0, not in the
+    devkit."""
+    scores, truth = np.asarray(scores), np.asarray(truth, dtype=bool)
     points = []
     for limit in sorted(set(scores.tolist()), reverse=True):
         kept = scores >= limit
@@ -139,7 +144,7 @@ def test_11_point_average_precision():
         truth = rng.random(40) < 0.3
         truth[0] = True
         for devkit in (False, True):
-            expected = loop(scores, truth, devkit)
+            expected = ap_11(scores, truth, devkit)
             assert average_precision_11(scores, truth, devkit) == pytest.approx(expected)
         assert average_precision_11(scores, truth) == pytest.approx(elevater(scores, truth))
         order = rng.permutation(40)

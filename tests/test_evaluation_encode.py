@@ -12,7 +12,7 @@ from compoclip.benchmarks.case import Case, Cases, Classification, Form, ImageRe
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import encode
 from compoclip.evaluation.encode import EncodeOptions, FeatureCache, encode_contents
-from evaluation_helpers import FakeEncoder, choice_benchmark, photos
+from evaluation_helpers import FakeEncoder, choice_benchmark, choices, photos
 
 
 def test_each_distinct_image_and_token_sequence_is_encoded_once_over_all_benchmarks(tmp_path):
@@ -45,23 +45,14 @@ def test_batch_size_and_order_change_nothing(tmp_path, batch_size):
         assert np.array_equal(plain.texts[row], other.texts[other.text_rows[text]])
 
 
-def test_texts_go_in_order_of_length(tmp_path):
-    refs = photos(tmp_path, ["a"])
-    texts = ("one two three", "one", "one two", "four", "five six seven")
-    encoder = FakeEncoder()
-    features = encode_contents(
-        encoder, [Cases([Case("1", Form.CHOOSE_TEXT, (refs["a"],), texts, "s")])], EncodeOptions(2)
-    )
+def test_texts_go_in_order_of_length_and_truncated_ones_are_named(tmp_path):
+    long = "one two three four five six"
+    texts = ("one two three", long, "one", "one two", "four", "five six seven")
+    encoder, content = FakeEncoder(), choices(photos(tmp_path, ["a"]).values(), texts)
+    features = encode_contents(encoder, [content], EncodeOptions(2))
     lengths = [len(text.split()) for text in encoder.texts_seen]
     assert lengths == sorted(lengths)
-    assert not features.truncated
-
-
-def test_truncated_texts_are_named(tmp_path):
-    refs = photos(tmp_path, ["a"])
-    long = "one two three four five six"
-    case = Case("1", Form.CHOOSE_TEXT, (refs["a"],), (long, "short"), "s")
-    assert encode_contents(FakeEncoder(), [Cases([case])]).truncated == {long}
+    assert features.truncated == {long}
 
 
 def test_damaged_images_stop_the_run_or_are_left_out(tmp_path):

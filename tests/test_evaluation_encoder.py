@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip.benchmarks.case import Case, Cases, Form, ImageRef
+from compoclip.benchmarks.case import Cases, ImageRef
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import encode
@@ -24,7 +24,7 @@ from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.preprocess import Preprocess
-from evaluation_helpers import TINY, FakeEncoder, choice_benchmark, photos
+from evaluation_helpers import TINY, FakeEncoder, choice_benchmark, choices, photos
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -168,9 +168,7 @@ def test_buffers_and_features_wait_for_their_own_copies_only(
 
 
 def of(refs: list[ImageRef], texts: int = 9) -> Cases:
-    words = tuple(f"a {'very ' * (k % 3)}red cube {k}" for k in range(texts))
-    cases = [Case(str(k), Form.CHOOSE_TEXT, (ref,), words, "s") for k, ref in enumerate(refs)]
-    return Cases(cases)
+    return choices(refs, tuple(f"a {'very ' * (k % 3)}red cube {k}" for k in range(texts)))
 
 
 @pytest.mark.parametrize("options", [EncodeOptions(1, 1), EncodeOptions(5, 3), EncodeOptions(99)])

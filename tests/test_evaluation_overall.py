@@ -12,7 +12,7 @@ from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retri
 from compoclip.benchmarks.registry import SUITES
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import UsageError
-from compoclip.evaluation.groups import overall_groups, overall_scores, overall_text, part_score
+from compoclip.evaluation.groups import group_scores, overall_groups, overall_text, part_score
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.report.looks import Album
@@ -63,7 +63,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
 
 
 def test_means_over_complete_suites_only(results: list[Results]) -> None:
-    found = overall_scores(results, resamples=50)
+    found = group_scores(results, overall_groups(results), resamples=50)
     assert set(found) == {"ZS (21)", "ZS (20)", "I2T Ret", "T2I Ret"}
     zero = {
         each.benchmark: each.aggregates["accuracy"].value
@@ -81,7 +81,7 @@ def test_means_over_complete_suites_only(results: list[Results]) -> None:
     assert text.startswith("m over whole suites")
     some = [each for each in results if each.benchmark != "zero_shot_mnist"]
     assert set(overall_groups(some)) == {"I2T Ret", "T2I Ret"}
-    assert overall_scores(results[:3]) == {}
+    assert overall_groups(results[:3]) == {}
     assert overall_text("m", {}) == ""
 
 

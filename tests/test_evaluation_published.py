@@ -215,14 +215,12 @@ def test_a_derived_column_waits_for_all_its_parts(tmp_path: Path) -> None:
     assert row.covered == 10
     (loose,) = beside(table, entries_of(results), allow_partial=True)
     cell = loose.cells[comp]
-    assert cell is not None
     assert (cell.have, cell.of, cell.marks) == (10, 11, ("10 of 11 parts",))
     assert cell.value == pytest.approx(np.mean([r.aggregates["vl_compo"].value for r in results]))
     made = bench(tmp_path, "winoground", aggregates={"group": RULES["vl_compo"]})
     whole = [*results, *evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "w", QUICK)]
     (full,) = beside(table, entries_of(whole))
     cell = full.cells[comp]
-    assert cell is not None
     assert (cell.have, cell.marks, cell.chance) == (11, (), pytest.approx(0.5))
     assert (cell.low, cell.high) == (None, None)
 
@@ -232,7 +230,6 @@ def test_a_column_from_a_part_of_the_items_is_marked(tmp_path: Path) -> None:
     table = published_table("fsc-clip-table1")
     (row,) = beside(table, entries_of(results))
     cell = row.cells[column(table, "sugarcrepe")]
-    assert cell is not None
     assert (cell.n, cell.expected, cell.marks) == (24, 32, ("partial",))
     text = shown(table, [row])
     assert f"{100 * cell.value:.1f}*" in text
@@ -245,7 +242,6 @@ def test_a_difference_has_neither_chance_nor_interval(tmp_path: Path) -> None:
     table = published_table("hard-positives")
     (row,) = beside(table, entries_of(results))
     cell = row.cells[column(table, "replace_delta")]
-    assert cell is not None
     aug, orig = (results[0].aggregates[name] for name in ("replace", "replace_original"))
     assert cell.value == pytest.approx(aug.value - orig.value)
     assert (cell.chance, cell.low, cell.high) == (None, None, None)
@@ -261,7 +257,6 @@ def test_blocks_take_the_models_that_are_named_for_them(tmp_path: Path) -> None:
     (row,) = beside(table, [("ours", {"coco": coco, "cc": cc})])
     for block, results in (("coco", coco), ("cc", cc)):
         cell = row.cells[column(table, f"{block}_rel")]
-        assert cell is not None
         assert cell.value == results[0].aggregates["vg_relation"].value
     assert row.cells[column(table, "yfcc_rel")] is None
     assert row.cells[column(table, "cc_cu")] is None
@@ -288,7 +283,6 @@ def test_other_editions_and_other_captions_are_never_taken_for_the_official(tmp_
     ways = {way: {"r5": raw.aggregates["micro"]} for way in ("i2t", "t2i")}
     (row,) = beside(clic, entries_of([replace(raw, scores=ways)]))
     cell = row.cells[column(clic, "coco_i2t")]
-    assert cell is not None
     assert cell.marks == (STANDS_IN,)
     (exact,) = beside(
         clic, entries_of([replace(raw, scores=ways, known_as="retrieval_coco_pre30")])

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.benchmarks.case import Benchmark, Case, Cases, Form, ImageRef
+from compoclip.benchmarks.case import Benchmark, ImageRef
 from compoclip.evaluation import encode, run
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.results import Results, load_results
 from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder, choice_benchmark
+from evaluation_helpers import FakeEncoder, choice_benchmark, choices
 from ranks_helpers import SECONDS, warm_context
 
 QUICK = Options(resamples=50)
@@ -100,37 +100,18 @@ def test_what_is_encoded_is_written_down_after_a_while(
     assert len(list((tmp_path / "cache").rglob("images/*.safetensors"))) == 3
 
 
-def test_copies_of_a_photo_are_encoded_once(tmp_path: Path) -> None:
-    same, other = b"one photo", b"another"
-    refs = []
-    for name, data in (("a", same), ("copy", same), ("b", other)):
-        (tmp_path / f"{name}.jpg").write_bytes(data)
-        refs.append(ImageRef(tmp_path / f"{name}.jpg"))
-    refs.append(replace(refs[1], box=(0.0, 0.0, 1.0, 1.0)))
-    refs.append(replace(refs[1], squash=True))
-    cases = tuple(
-        Case(str(k), Form.CHOOSE_TEXT, (ref,), ("x", "y"), "s") for k, ref in enumerate(refs)
-    )
+def test_copies_of_a_photo_are_encoded_once_or_all_left_out(tmp_path: Path) -> None:
+    refs = [ImageRef(tmp_path / name) for name in ("a.jpg", "copy.jpg", "b.jpg")]
+    for ref, data in zip(refs, (b"one photo", b"one photo", b"another")):
+        ref.path.write_bytes(data)
+    every = [*refs, replace(refs[1], box=(0.0, 0.0, 1.0, 1.0)), replace(refs[1], squash=True)]
     encoder = FakeEncoder()
-    features = encode_contents(encoder, [Cases(cases)])
-    rows = features.image_index(refs).tolist()
+    features = encode_contents(encoder, [choices(every)])
+    rows = features.image_index(every).tolist()
     assert rows[0] == rows[1]
     assert len(set(rows)) == len(features.images) == len(encoder.images_seen) == 4
-
-
-def test_every_copy_of_a_damaged_photo_is_left_out(tmp_path: Path) -> None:
-    refs = []
-    for name in ("a", "copy"):
-        (tmp_path / f"{name}.jpg").write_bytes(b"damaged")
-        refs.append(ImageRef(tmp_path / f"{name}.jpg"))
-    (tmp_path / "b.jpg").write_bytes(b"good")
-    refs.append(ImageRef(tmp_path / "b.jpg"))
-    cases = tuple(
-        Case(str(k), Form.CHOOSE_TEXT, (ref,), ("x", "y"), "s") for k, ref in enumerate(refs)
-    )
-    encoder = FakeEncoder()
     encoder.broken = {"a.jpg"}
-    features = encode_contents(encoder, [Cases(cases)], EncodeOptions(max_bad=2))
+    features = encode_contents(encoder, [choices(refs)], EncodeOptions(max_bad=2))
     assert set(features.bad) == {refs[0], refs[1]}
     assert np.any(features.images[features.image_index(refs[2:])])
 
@@ -146,17 +127,3 @@ def test_results_are_of_the_images_that_are_there(
     (second,) = evaluate("m", FakeEncoder(), [data], tmp_path / "out", QUICK)
     assert "is of other weights, data or draws and is replaced" in capsys.readouterr().err
     assert first.images != second.images
-
-
-def test_other_draws_are_another_measurement(tmp_path: Path) -> None:
-    data = choice_benchmark(tmp_path / "p", n=40, shared=10)
-    out, cache = tmp_path / "out", tmp_path / "cache"
-    settings = replace(QUICK, cache=cache)
-    (first,) = evaluate("m", FakeEncoder(), [data], out, settings)
-    assert (first.resamples, first.seed) == (50, 0)
-    (more,) = evaluate("m", FakeEncoder(), [data], out, replace(settings, resamples=60))
-    (seeded,) = evaluate("m", FakeEncoder(), [data], out, replace(settings, seed=3))
-    assert (more.resamples, seeded.seed) == (60, 3)
-    ends = {(r.aggregates["micro"].low, r.aggregates["micro"].high) for r in (first, more, seeded)}
-    assert len(ends) > 1
-    assert load_results(out) == [seeded]

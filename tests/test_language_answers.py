@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from compoclip.captions.parser import parse
@@ -24,6 +26,7 @@ from compoclip.rewrites.written import (
     paraphrase_objection,
     positive_objection,
 )
+from real_captions import negclip
 
 
 @pytest.mark.parametrize(
@@ -162,14 +165,9 @@ def test_several_answers_add_up_to_the_most_and_repeat_nothing() -> None:
     ).accepted  # so does the caption
 
 
-def test_rules_agree_with_the_rewrites_on_real_captions(shared_data: object) -> None:
+def test_rules_agree_with_the_rewrites_on_real_captions(shared_data: Path) -> None:
     """Texts made by rule are judged as what they are (the reverse would count as a positive)."""
-    from csv import DictReader
-    from pathlib import Path
-
-    path = Path(str(shared_data)) / "annotations" / "negclip" / "valid_neg_clip.tsv"
-    with path.open(newline="", encoding="utf-8") as file:
-        captions = [row["title"].strip() for row in DictReader(file, delimiter="\t")][:80]
+    captions = [row["title"].strip() for row in negclip(shared_data)[:80]]
     taken: dict[str, list[bool]] = {}
     for number, caption in enumerate(map(parse, captions)):
         for name in ("replace", "negclip", "synonym", "and-swap"):

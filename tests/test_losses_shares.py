@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,26 +20,22 @@ from torch import Tensor
 
 from compoclip.losses import (
     alignment,
-    bags,
-    composite,
     contrastive,
     hard_negative,
-    hard_positive,
     intra_cross,
-    local,
     masked,
     multi_text,
     negation,
-    phrases,
     teacher,
     triplet,
-    units,
 )
-from compoclip.losses.contract import Features, HostLayout, IndexRequest, Ints, Layout, Peers
+from compoclip.losses.contract import Features, HostLayout, IndexRequest, Ints, Peers
 from compoclip.losses.dimensions import LeadingDimensions
 from compoclip.losses.rows import OnlyKinds
 from losses_oracle import CAPTION, KINDS, NEGATIVE, POSITIVE, POSITIVES, masking
 from losses_pairs import biased
+from losses_table import LOSSES as EVERY
+from losses_table import LossFn
 
 
 class Table:
@@ -78,30 +74,18 @@ class Threads(Peers):
         return [np.concatenate(each) for each in zip(*self._table.all(self.rank, list(arrays)))]
 
 
-LOSSES: dict[str, Callable[[Features, Layout], Tensor]] = {
-    "clip": contrastive.clip_loss,
-    "negclip": contrastive.negclip_loss,
-    "negclip zero": partial(contrastive.negclip_loss, missing_hn="zero", kinds=KINDS),
+LOSSES: dict[str, LossFn] = {
+    **EVERY,
     "negclip of a kind": OnlyKinds(contrastive.negclip_loss, KINDS[:1]),
-    "global": partial(hard_negative.global_hn_loss, gamma=2.0, beta=0.1),
     "global batch zero": partial(
         hard_negative.global_hn_loss, reduction="batch", missing_hn="zero", kinds=KINDS
     ),
-    "local": partial(local.local_hn_loss, gamma=2.0, beta=0.1),
-    "positive": hard_positive.hard_positive_loss,
-    "positive both": partial(hard_positive.hard_positive_loss, symmetric_pos=True),
-    "intra": intra_cross.intra_modal_loss,
     "intra head": partial(intra_cross.intra_modal_loss, imc="head"),
-    "ranking": intra_cross.RankingLoss(KINDS),
-    "multi text": multi_text.multi_text_loss,
+    "ranking": intra_cross.RankingLoss(KINDS),  # with a state
     "multi text sum": partial(multi_text.multi_text_loss, reduction="sum"),
-    "triplet": triplet.triplet_clip_loss,
-    "alignment": partial(alignment.caption_alignment, positives=POSITIVES[:2]),
-    "alignment transposed": partial(alignment.caption_alignment, align="transpose"),
-    "distillation": teacher.feature_distillation,
+    "alignment of kinds": partial(alignment.caption_alignment, positives=POSITIVES[:2]),
     "similarity": teacher.similarity_distillation,
     "distillation sum": partial(teacher.feature_distillation, vectors=7),
-    "teacher contrast": teacher.teacher_text_contrast,
     "teacher contrast tiled": partial(teacher.teacher_text_contrast, negatives="tiled"),
     "leading": LeadingDimensions(intra_cross.intra_modal_loss, (1, 3)),
     "masked contrast": masked.masked_contrast,
@@ -112,21 +96,15 @@ LOSSES: dict[str, Callable[[Features, Layout], Tensor]] = {
     "paraphrase": negation.paraphrase_loss,
     "denial": negation.denial_loss,
     "projected negation": negation.projected_negation_loss,
-    "bag": partial(bags.bag_loss, bag=POSITIVES[0]),
-    "bag negative": partial(bags.bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[0]),
-    "composite": partial(composite.composite_contrast_loss, positives=POSITIVES[:2]),
-    "single negative": partial(composite.single_negative_loss, positives=POSITIVES[:2]),
-    "unimodal": partial(composite.unimodal_loss, positive=POSITIVES[0]),
-    "unit": partial(units.unit_loss, units=POSITIVES, foils=KINDS),
-    "phrase": partial(phrases.phrase_loss, phrase=POSITIVES[0]),
-    "patch phrase": partial(phrases.patch_phrase_loss, phrase=POSITIVES[0]),
 }
-CONTRASTS = (
-    *("clip", "negclip", "negclip of a kind", "positive", "positive both", "multi text"),
-    *("triplet", "alignment", "alignment transposed", "masked contrast", "masked match"),
-    *("grouping", "conclip", "bag", "composite", "unit", "phrase", "patch phrase"),
-)
-LOSSES |= {f"{name} masked": masking(LOSSES[name]) for name in CONTRASTS}
+LOSSES |= {
+    f"{name} masked": masking(LOSSES[name])
+    for name in (
+        *("clip", "negclip of a kind", "hard positive", "hard positive symmetric", "triplet"),
+        *("alignment of kinds", "alignment transposed", "masked contrast", "masked match"),
+        *("grouping", "conclip", "bag", "composite", "phrase", "patch phrase"),
+    )
+}
 LOSSES |= {
     f"{name} near": masking(LOSSES[name], near=0.05)
     for name in ("clip", "negclip", "triplet", "conclip", "composite", "unit")
@@ -134,18 +112,9 @@ LOSSES |= {
 LOSSES |= {
     f"{name} of a bias": biased(LOSSES[name])
     for name in (
-        *(
-            "clip",
-            "negclip",
-            "negclip near",
-            "negclip zero",
-            "negclip masked",
-            "positive",
-            "positive both",
-        ),
-        *("multi text", "multi text masked", "multi text sum", "triplet", "bag", "composite"),
-        *("masked contrast", "masked contrast masked", "positive masked", "bag masked"),
-        *("unit", "unit masked", "phrase", "phrase masked", "patch phrase", "patch phrase masked"),
+        *("negclip", "negclip near", "hard positive", "hard positive masked", "multi-text"),
+        *("multi text sum", "triplet", "composite", "masked contrast", "masked contrast masked"),
+        *("bag masked", "unit", "unit masked", "phrase", "patch phrase masked"),
     )
 }
 
@@ -258,7 +227,7 @@ def test_shares_add_up(name: str, sizes: str) -> None:
 
 
 def in_threads(
-    losses: Sequence[Callable[[Features, Layout], Tensor]],
+    losses: Sequence[LossFn],
     parts: Sequence[tuple[HostLayout, Features]],
 ) -> list[Tensor]:
     """What each process makes of its part."""

@@ -22,18 +22,12 @@ from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.models.preprocess import Preprocess
 from losses_oracle import CASES, features_for, layout_of
-from method_data import arguments, write_world
+from method_data import arguments
 from own_files import METHOD
-from train_helpers import FEW
 
 
 def method(name: str, **options: object) -> Method:
     return load_recipe(name)(**options)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
 
 
 def test_texts_of_others_are_added_after_the_method_s_own() -> None:
@@ -254,7 +248,7 @@ def test_what_stands_in_for_a_language_model_is_said_and_counted(
     assert min(parts) > 0
     assert sum(parts) == bags["bag-negative"]["made"]
     # With a file of texts that one wrote, nothing stands in.
-    texts = world / "written.jsonl"
+    texts = tmp_path / "written.jsonl"
     texts.write_text('{"caption": "x", "negative": "y"}\n')
     asked = arguments(world, "dac", tmp_path / "file", "--epochs=0.2", f"--negatives={texts}")
     assert main(asked) == 0

@@ -112,6 +112,9 @@ def test_impossible_architectures_are_refused_before_they_are_built(
         ({"fill_color": 1000}, "fill_color 1000: must be 0 to 255"),
         ({"fill_color": "red"}, "fill_color red"),
         ({"interpolation": ["bicubic"]}, "image interpolation"),
+        ({"interpolation": "random"}, "interpolation random: must be bicubic"),
+        ({"resize_mode": "crop"}, "resize_mode crop: must be shortest"),
+        ({"mean": ["a", 1, 1]}, "preprocess_cfg: damaged"),
     ],
 )
 def test_impossible_preprocessing_is_refused(

@@ -30,7 +30,7 @@ from compoclip.models.checkpoint import (
 from compoclip.models.config import ModelConfig, read_config
 from compoclip.models.formats import open_clip as directory
 from compoclip.models.weights import read_state_dict, weights_hash
-from models_thin import config
+from models_thin import config, only_known
 
 CAPTIONS = ["a red cat on a mat", "two dogs", "a mat on a red cat, and nothing else in sight"]
 SMALL = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
@@ -208,15 +208,9 @@ def test_saving_never_leaves_half_a_checkpoint(
 @pytest.fixture
 def tiny_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Tiny` exists with both activations, `Solo` with one."""
-    known = {
-        "Tiny": SMALL,
-        "Tiny-quickgelu": {**SMALL, "quick_gelu": True},
-        "Solo": config(text={"vocab_size": 49408, "layers": 2}),
-    }
-    monkeypatch.setattr(open_clip, "list_models", lambda: list(known))
-    monkeypatch.setattr(
-        open_clip, "get_model_config", lambda name: json.loads(json.dumps(known[name]))
-    )
+    solo = config(text={"vocab_size": 49408, "layers": 2})
+    known = {"Tiny": SMALL, "Tiny-quickgelu": {**SMALL, "quick_gelu": True}, "Solo": solo}
+    only_known(monkeypatch, known)
 
 
 def write_raw(path: Path, state: dict[str, torch.Tensor], form: str) -> Path:
@@ -321,25 +315,23 @@ def test_damaged_files_are_one_line(saved: Path, tmp_path: Path) -> None:
         load_model(f"Tiny-quickgelu@{tmp_path / 'none.pt'}")
 
 
-def test_malformed_json_files_are_one_line(saved: Path) -> None:
-    (saved / "compoclip.json").write_text("{}")
-    with pytest.raises(CompoclipError, match=r"compoclip\.json: has no identity"):
-        load_model(saved)
-    (saved / "compoclip.json").write_text("{")
-    with pytest.raises(CompoclipError, match=r"compoclip\.json: not valid JSON"):
-        load_model(saved)
-    config_file = saved / "open_clip_config.json"
-    config_file.write_text("[1]")
-    with pytest.raises(CompoclipError, match="expected a JSON object"):
-        load_model(saved)
-    config_file.write_text('{"model_cfg": {"embed_dim": 3}}')
-    with pytest.raises(CompoclipError, match="no 'vision_cfg'"):
-        load_model(saved)
-    config_file.write_text(json.dumps({"model_cfg": SMALL, "compoclip": {"colour": 1}}))
-    with pytest.raises(CompoclipError, match="unknown setting 'colour'"):
-        load_model(saved)
-    config_file.unlink()
-    with pytest.raises(CompoclipError, match=r"open_clip_config\.json: no such file"):
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("compoclip.json", "{}", r"compoclip\.json: has no identity"),
+        ("compoclip.json", "{", r"compoclip\.json: not valid JSON"),
+        ("open_clip_config.json", "[1]", "expected a JSON object"),
+        ("open_clip_config.json", '{"model_cfg": {"embed_dim": 3}}', "no 'vision_cfg'"),
+        (
+            "open_clip_config.json",
+            json.dumps({"model_cfg": SMALL, "compoclip": {"colour": 1}}),
+            "unknown setting 'colour'",
+        ),
+    ],
+)
+def test_malformed_json_files_are_one_line(saved: Path, name: str, content: str, said: str) -> None:
+    (saved / name).write_text(content)
+    with pytest.raises(CompoclipError, match=said):
         load_model(saved)
 
 

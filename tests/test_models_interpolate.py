@@ -25,6 +25,7 @@ from compoclip.models.config import read_config
 from compoclip.models.conversion import average, interpolate, interpolate_states
 from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
 from models_thin import config
+from test_models_adapter import outputs
 from train_helpers import write_config, write_data
 
 
@@ -45,13 +46,6 @@ def tuned(tmp_path: Path, base: LoadedModel) -> LoadedModel:
         made.encoder.logit_scale.add_(0.5)
     identity = replace(current_identity(made), base=base.identity.weights)
     return replace(made, identity=identity, provenance={"method": "clip-ft"})
-
-
-def outputs(loaded: LoadedModel) -> tuple[Tensor, Tensor]:
-    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        found = loaded.encoder.features(pixels, loaded.tokenizer(["a red square", "a wall"]))
-    return found.image, found.text
 
 
 def same(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> bool:

@@ -44,20 +44,8 @@ def test_configuration_round_trip_and_defaults() -> None:
     )
     assert changed == Preprocess((64, 64), (0.5, 0.5, 0.5), (0.1, 0.2, 0.3))
     assert Preprocess.from_config(changed.to_config()) == changed
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"interpolation": "random"}, "interpolation random: must be bicubic"),
-        ({"resize_mode": "crop"}, "resize_mode crop: must be shortest"),
-        ({"mean": ["a", 1, 1]}, "preprocess_cfg: damaged"),
-        ({"size": [1]}, "preprocess_cfg: damaged"),
-    ],
-)
-def test_bad_configurations_are_one_line(config: dict[str, object], message: str) -> None:
-    with pytest.raises(CompoclipError, match=message):
-        Preprocess.from_config(config)
+    with pytest.raises(CompoclipError, match="preprocess_cfg: damaged"):
+        Preprocess.from_config({"size": [1]})
 
 
 @pytest.mark.parametrize("size", [(90, 60), (60, 90), (224, 224)])

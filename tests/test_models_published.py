@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import open_clip
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -20,7 +18,7 @@ from compoclip.models.config import ModelConfig
 from compoclip.models.formats.adapters import lora_of, split
 from compoclip.models.formats.weights_file import candidates, load_tuned_file
 from compoclip.models.weights import kinship, read_weights
-from models_thin import config
+from models_thin import config, only_known
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
 SMALL = config(text=TEXT)
@@ -34,10 +32,7 @@ def architectures(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Tiny` and `Res` exist with both activations."""
     known = {"Tiny": SMALL, "Res": RESNET}
     known |= {f"{name}-quickgelu": {**cfg, "quick_gelu": True} for name, cfg in known.items()}
-    monkeypatch.setattr(open_clip, "list_models", lambda: list(known))
-    monkeypatch.setattr(
-        open_clip, "get_model_config", lambda name: json.loads(json.dumps(known[name]))
-    )
+    only_known(monkeypatch, known)
 
 
 def base_model(name: str = "Tiny", seed: int = 1) -> LoadedModel:

@@ -97,7 +97,7 @@ def test_a_checkpoint_of_it_carries_its_tokenizer(tmp_path: Path) -> None:
     with torch.no_grad():
         text = plain.eval().encode_text(tokenizer(TEXTS))
     assert torch.allclose(text, features(loaded)[1], atol=1e-5)
-    assert inspect_model(str(tmp_path / "siglip")).kind == "Hugging Face SiglipModel folder"
+    assert inspect_model(str(tmp_path / "siglip"))["kind"] == "Hugging Face SiglipModel folder"
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
@@ -203,7 +203,7 @@ def test_a_written_folder_is_the_model_for_everybody(form: str, act: str, tmp_pa
     # for this program: the same identity, which is verified on load
     after = load_model(tmp_path / "hf")
     assert after.identity == before.identity
-    assert inspect_model(str(tmp_path / "hf")).kind == "Hugging Face SiglipModel folder"
+    assert inspect_model(str(tmp_path / "hf"))["kind"] == "Hugging Face SiglipModel folder"
     for one, other in zip(features(after), features(before)):
         assert torch.equal(one, other)
     # for transformers: every tensor, and what it computes

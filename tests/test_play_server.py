@@ -6,8 +6,6 @@ import base64
 import http.client
 import io
 import re
-import struct
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +21,7 @@ from compoclip.models.checkpoint import load_model
 from compoclip.web.app import MOST_WAITING, Server, is_loopback
 from compoclip.web.playground import MAX_BODY, MAX_TEXT, Playground, play_site
 from compoclip_world.dataset import examples
+from test_data_image_door import empty as huge_header
 from web_client import ask, encoded, post
 
 CAPTION = "a red star to the left of a large blue mug"
@@ -126,19 +125,6 @@ def test_unknown_addresses(server: Server) -> None:
         *("/page.js/", "/%7f"),
     ):
         assert ask(server, "GET", path)[::2] == (404, {"error": "there is no such page"})
-
-
-def huge_header(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that claims to be enormous."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = chunk(b"IDAT", zlib.compress(b"\0" * 1000))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + body + chunk(b"IEND", b"")
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

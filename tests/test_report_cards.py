@@ -86,9 +86,14 @@ def test_the_rewording_is_marked_against_the_foil():
     assert marked == [["red"], ["crimson"], ["blue"]]
 
 
-def test_examples_are_won_and_lost_items_and_tallies_count_them(tmp_path):
-    results = make_study(tmp_path, photos=30, models=("base", "fsc-clip"), resamples=20)
-    study = read_study([results], None, 20, 0)
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    results = make_study(folder, photos=30, models=("base", "fsc-clip"), resamples=20)
+    return read_study([results], None, 20, 0)
+
+
+def test_examples_are_won_and_lost_items_and_tallies_count_them(study):
     items = read_items(study)
     found = {skill: rest for skill, *rest in examples(study, items, Album())}
     assert "negation" in found
@@ -105,11 +110,8 @@ def test_examples_are_won_and_lost_items_and_tallies_count_them(tmp_path):
     assert examples(alone, items, Album()) == []
 
 
-def test_the_first_screen_has_items_that_one_model_wins(tmp_path):
-    results = make_study(tmp_path, photos=30, models=("base", "fsc-clip"), resamples=20)
-    study = read_study([results], None, 20, 0)
-    items = read_items(study)
-    album = Album()
+def test_the_first_screen_has_items_that_one_model_wins(study):
+    items, album = read_items(study), Album()
     cards = before_after(study, items, album)
     assert len(cards) == 3
     gains = {name: d.difference for name, d in study.skills.differences["fsc-clip"].items()}

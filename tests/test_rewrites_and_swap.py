@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from compoclip.captions.parser import parse, parse_many
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.negclip import AND_SWAP, CLAUSE, LIST, NO_AND, PRONOUN, SCOPE, UNLIKE
+from real_captions import coco
 from rewrite_facts import rows
 
 RNG = random.Random(0)
@@ -83,9 +83,7 @@ def test_a_phrase_under_a_negation_stays() -> None:
 
 def test_real_captions_come_back(shared_data: Path) -> None:
     """Only where the tagger reads the new order otherwise, or a typo was mended, they do not."""
-    path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
-    images = json.loads(path.read_text(encoding="utf-8"))
-    captions = [t for row in images[::16] for t in row["caption"] if " and " in t]
+    captions = [t for texts in coco(shared_data)[::16] for t in texts if " and " in t]
     made = back = 0
     for caption in parse_many(captions):
         result = AND_SWAP(caption, RNG)

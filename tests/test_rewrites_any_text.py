@@ -27,14 +27,12 @@ from compoclip.rewrites.base import (
 )
 from compoclip.rewrites.cross_swap import cross_swap
 from compoclip.rewrites.mosaic import sample_graph_texts
+from rewrite_facts import PARTS
 
 #: Calls of Python functions that parsing and all rewrites of one text may take, with the reading of
 #: dictionaries. A caption of 20 words takes 30,000, one of 150 some 100,000; what grows with a
 #: power of the length takes many millions.
 MOST_CALLS = 1_000_000
-
-#: Rewrites that give a part of the caption, in words of their own.
-PARTS = ("graph-", "noun-phrase", "unit")
 
 NOUNS = sorted(
     word_set("cat dog horse mat bed tennis ball surfboard teddy bear men shorts bread plate")

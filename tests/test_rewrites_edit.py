@@ -7,7 +7,6 @@ import re
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.base import Edit
 from compoclip.rewrites.edit import (
     SpanChange,
@@ -18,17 +17,7 @@ from compoclip.rewrites.edit import (
     inflect,
     on_word_boundaries,
 )
-
-
-def hand_made(text: str) -> Caption:
-    """A caption whose tokens are its blank-separated words, all tagged as nouns."""
-    tokens, at = [], 0
-    for word in text.split():
-        start = text.index(word, at)
-        at = start + len(word)
-        tokens.append(Token(word, word.lower(), "NOUN", "NN", start, at))
-    return Caption(text, tuple(tokens))
-
+from rewrite_facts import tagged
 
 AN = "apple umbrella hour honest herb onion owl 8 18 11 811 urn X-ray F-16 unidentified MRI"
 A = "user unicorn uniform ukulele European one once house horse 1 180 UFO red unit useful TV"
@@ -43,7 +32,7 @@ def test_articles_follow_the_sound() -> None:
 
 
 def test_changes_keep_every_other_character() -> None:
-    caption = hand_made("a  cat \t sees an   owl ;  truly")
+    caption = tagged("a  cat \t sees an   owl ;  truly")
     text, edits = apply_changes(caption, [SpanChange(1, 2, "eagle"), SpanChange(4, 5, "big dog")])
     assert text == "an  eagle \t sees a   big dog ;  truly"
     assert edits == (
@@ -61,7 +50,7 @@ def test_changes_keep_every_other_character() -> None:
 
 
 def test_overlapping_or_empty_changes_are_a_mistake() -> None:
-    caption = hand_made("one two three")
+    caption = tagged("one two three")
     with pytest.raises(ValueError, match="overlap"):
         apply_changes(caption, [SpanChange(0, 2, "x"), SpanChange(1, 3, "y")])
     with pytest.raises(ValueError, match="at least one token"):
@@ -69,9 +58,9 @@ def test_overlapping_or_empty_changes_are_a_mistake() -> None:
 
 
 def test_article_keeps_its_capital_and_stays_when_apart() -> None:
-    assert apply_changes(hand_made("An owl"), [SpanChange(1, 2, "dog")])[0] == "A dog"
-    assert apply_changes(hand_made("A, owl"), [SpanChange(1, 2, "ant")])[0] == "A, ant"
-    assert apply_changes(hand_made("the owl"), [SpanChange(1, 2, "ant")])[0] == "the ant"
+    assert apply_changes(tagged("An owl"), [SpanChange(1, 2, "dog")])[0] == "A dog"
+    assert apply_changes(tagged("A, owl"), [SpanChange(1, 2, "ant")])[0] == "A, ant"
+    assert apply_changes(tagged("the owl"), [SpanChange(1, 2, "ant")])[0] == "the ant"
 
 
 def test_sentence_capital_stays_at_the_front() -> None:

@@ -6,7 +6,6 @@ changed, on purpose, and record its new digest with COMPOCLIP_WRITE_GOLDEN=1.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.store import decode, encode
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import get_rewrite, rewrite_names, rng_for
+from real_captions import negclip
 from rewrite_facts import GOLDEN, facts_of
 
 ODD = (
@@ -36,10 +36,8 @@ ODD = (
 
 @pytest.fixture(scope="module")
 def captions(shared_data: Path) -> list[Caption]:
-    path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row["title"].strip() for row in csv.DictReader(file, delimiter="\t")]
-    return [parse(text) for text in (*rows[::12], *ODD)]
+    titles = [row["title"].strip() for row in negclip(shared_data)[::12]]
+    return [parse(text) for text in (*titles, *ODD)]
 
 
 def digest(results: Iterable[str]) -> str:

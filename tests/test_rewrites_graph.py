@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -45,6 +43,7 @@ from compoclip.rewrites.mosaic import (
 )
 from compoclip.rewrites.reading import read
 from graph_captions import CAT, WORDS, graph_caption
+from real_captions import coco
 
 NEXT_TO = graph_caption("a cat next to a dog", [("cat", []), ("dog", [])], [(0, "next to", 1)])
 CHASE = graph_caption("the dog chases cats", [("dog", []), ("cats", [])], [(0, "chases", 1)])
@@ -315,14 +314,8 @@ def test_without_a_graph_there_is_a_reason() -> None:
         assert no_graph == Refused(NO_GRAPH)
 
 
-def _captions(shared_data: Path, number: int) -> Sequence[Caption]:
-    path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    return parse_many([row["caption"][0] for row in rows[:number]])
-
-
 def test_real_captions_keep_the_promises(shared_data: Path) -> None:
-    captions = _captions(shared_data, 100)
+    captions = parse_many([first for first, *_ in coco(shared_data)[:100]])
     made = Counter[str]()
     for number, caption in enumerate(captions):
         texts = sample_graph_texts(caption, rng_for(0, str(number), 0, "graph"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import random
 import re
 from collections import Counter
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions.parser import parse, parse_many
-from compoclip.captions.types import Caption, Chunk, Token
+from compoclip.captions.types import Caption, Chunk
 from compoclip.rewrites.base import (
     Refused,
     Rewritten,
@@ -24,7 +23,8 @@ from compoclip.rewrites.base import (
 from compoclip.rewrites.edit import doubles_a_word
 from compoclip.rewrites.negclip import NEGCLIP, SpanPair, candidates, swapping
 from compoclip.rewrites.reading import read
-from rewrite_facts import made, rows, texts
+from real_captions import negclip
+from rewrite_facts import made, rows, tagged, texts
 
 
 def swaps(caption: Caption | str) -> set[str]:
@@ -39,22 +39,9 @@ def swaps(caption: Caption | str) -> set[str]:
 def test_hand_tagged_caption() -> None:
     """Independent of any tagger: two phrases tied by "above", words tagged by hand."""
     text = "a red star above a small blue mug"
-    tags = [
-        ("a", "DET", "DT"),
-        ("red", "ADJ", "JJ"),
-        ("star", "NOUN", "NN"),
-        ("above", "ADP", "IN"),
-        ("a", "DET", "DT"),
-        ("small", "ADJ", "JJ"),
-        ("blue", "ADJ", "JJ"),
-        ("mug", "NOUN", "NN"),
-    ]
-    tokens, at = [], 0
-    for word, pos, tag in tags:
-        start = text.index(word, at)
-        at = start + len(word)
-        tokens.append(Token(word, word, pos, tag, start, at))
-    caption = Caption(text, tuple(tokens), (Chunk(0, 3, 2), Chunk(4, 8, 7)))
+    the, noun, tall = ("DET", "DT"), ("NOUN", "NN"), ("ADJ", "JJ")
+    tags = (the, tall, noun, ("ADP", "IN"), the, tall, tall, noun)
+    caption = tagged(text, *tags, chunks=(Chunk(0, 3, 2), Chunk(4, 8, 7)))
     assert [(p.group, p.a, p.b) for p in candidates(read(caption))] == [
         ("noun-phrase", (0, 3), (4, 8)),
         ("noun", (2, 3), (7, 8)),
@@ -165,9 +152,7 @@ SWEPT = ("negclip", "replace", "bigram-shuffle")
 
 
 def test_official_validation_captions(shared_data: Path) -> None:
-    path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
-    with path.open(encoding="utf-8", newline="") as file:
-        pairs = list(csv.DictReader(file, delimiter="\t"))
+    pairs = negclip(shared_data)
     assert len(pairs) == 4839
     pairs = pairs[::16]
     captions = parse_many([row["title"] for row in pairs])

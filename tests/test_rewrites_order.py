@@ -18,11 +18,9 @@ from compoclip.rewrites.base import (
 )
 from compoclip.rewrites.bigram_shuffle import BIGRAM_SHUFFLE
 from compoclip.rewrites.noun_adj_shuffle import NOUN_ADJ_SHUFFLE
-from rewrite_facts import facts_of, texts
+from rewrite_facts import PARTS, facts_of, texts
 
-# Rewrites that edit the caption; "graph-" ones write new texts.
-# Of a caption these give a part, in words of their own.
-PARTS = ("graph-", "noun-phrase", "unit")
+# Rewrites that edit the caption.
 NAMES = tuple(name for name in rewrite_names() if not name.startswith(PARTS))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from compoclip.rewrites.base import (
     same_to_clip,
     token_key,
 )
+from real_captions import coco
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +69,7 @@ def test_any_texts(tokenizer: SimpleTokenizer) -> None:
 
 
 def test_real_captions_and_their_rewrites(shared_data: Path, tokenizer: SimpleTokenizer) -> None:
-    path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    captions = [text for row in rows for text in row["caption"]][:2500]
+    captions = list(chain.from_iterable(coco(shared_data)))[:2500]
     texts = list(captions)
     for number, caption in enumerate(parse_many(captions[:60])):
         for name in rewrite_names():

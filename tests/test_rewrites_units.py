@@ -28,6 +28,7 @@ from compoclip_world.captions import captions_for
 from compoclip_world.oracle import Oracle, Truth
 from compoclip_world.sampling import scene_for
 from compoclip_world.scene import WorldConfig
+from data_samples import Parses
 
 CAPTION = "A black cat riding a brown horse on the beach."
 
@@ -177,13 +178,8 @@ def test_noun_phrases(caption: str, phrases: tuple[str, ...]) -> None:
 # --- Drawn for samples, as plans say. ---
 
 
-class Parsed:
-    def __getitem__(self, text: str):  # type: ignore[no-untyped-def]
-        return parse(text)
-
-
 def drawing(plan: CaptionPlan) -> TextPlan:
-    return TextPlan(plan, parsed=Parsed())
+    return TextPlan(plan, parsed=Parses())
 
 
 def test_units_have_the_kinds_of_their_slots() -> None:

@@ -11,6 +11,7 @@ from PIL import Image
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
+from method_data import arguments
 from train_helpers import FEW as FEW_MERGES
 from train_helpers import write_config
 
@@ -98,3 +99,32 @@ def test_what_a_user_should_know_is_a_line(
     assert trained(folder, tmp_path, *options, captions=captions) == 0
     shown = capsys.readouterr().err
     assert not [word for word in words if word not in shown], shown
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--freeze", "trunk"], "--freeze trunk: must be image, text, image-trunk"),
+        (["--freeze", "image:0"], "--freeze image:0: must be"),
+        (["--freeze", "text:9"], "--freeze text:9: the text tower has 2 blocks"),
+        (["--freeze", "image", "text"], "leaves negclip no tower to train"),
+        (["--set=ema=1"], "--ema 1: must be at least 0 and below 1"),
+        (["--set=layer_decay=0"], "--layer-decay 0: must be above 0"),
+        (["--set=lr_image=-1"], "--lr-image -1: must be a number"),
+        (["--set=lr_text=1e-3", "--lr=0"], "--lr-text goes without --lr 0"),
+        (["--precision=fp16"], "--precision fp16 is for GPUs without bf16"),
+        (["--lora-rank=2"], "--lora-rank goes with --lora"),
+        (["--set=merge=false"], "--no-merge goes with --lora"),
+        (["--lora", "--lora-rank=0"], "LoRA rank 0: must be a whole number, at least 1"),
+        (["--lora", "--from-scratch"], "leave --lora or --from-scratch out"),
+        (["--cache-frozen", "--no-crop"], "negclip trains the image tower"),
+        (["--cache-frozen", "--lora", "--set=lora_towers=text"], "add --no-crop"),
+        (["--no-crop", "--crops=2"], "leave --no-crop out"),
+    ],
+)
+def test_options_that_no_training_can_use_are_refused(
+    options: list[str], said: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(world, "negclip", tmp_path / "run", *options)) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

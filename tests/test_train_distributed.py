@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -14,6 +13,7 @@ import torch
 from timm.layers import BatchNormAct2d
 from torch import nn
 
+from compoclip.archives import add_member
 from compoclip.cli import train as cli
 from compoclip.cli.main import main
 from compoclip.data.loader import BatchLoader
@@ -203,10 +203,8 @@ def test_shards_are_split_without_loss_or_repetition(
         with tarfile.open(folder / f"s-{shard}.tar", "w") as tar:
             for i in range(8 * shard, 8 * shard + 8):
                 image = (folder / "data" / f"{i}.png").read_bytes()
-                for ending, content in (("png", image), ("txt", b"a square")):
-                    info = tarfile.TarInfo(f"{i:02d}.{ending}")
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
+                add_member(tar, f"{i:02d}.png", image)
+                add_member(tar, f"{i:02d}.txt", b"a square")
     source = open_source(str(folder / "s-{0..4}.tar"))
     assert len(source) == 40
     model = load_model(folder / "base")

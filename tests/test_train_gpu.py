@@ -19,19 +19,16 @@ from compoclip.data.images import BatchBuilder
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
 from compoclip.losses.contract import Features, Layout
-from compoclip.methods.base import LossTerm, Method, Optim
+from compoclip.methods.base import LossTerm, Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model
-from compoclip.models.config import read_config
+from compoclip.models.checkpoint import load_model
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.ranks import SINGLE, mark, process_group
 from compoclip.training import loop, optim, state
 from compoclip.training.log import read_log
 from compoclip.training.run import reading_processes, run_training
 from compoclip.training.settings import RunSettings
-from train_helpers import FEW, write_config, write_data
-
-OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
+from train_helpers import OPTIM, new_model, write_data
 
 
 class Spoilt(torch.autograd.Function):
@@ -70,10 +67,6 @@ def method_with(bad: set[int], clip_grad: float = 0.0) -> Method:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return open_source(str(write_data(tmp_path_factory.mktemp("data"))))
-
-
-def new_model(folder: Path) -> LoadedModel:
-    return create_model(read_config(write_config(folder / "config.json", merges=FEW)), seed=1)
 
 
 @pytest.fixture

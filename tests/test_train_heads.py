@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from compoclip.cli.main import main
@@ -349,10 +348,6 @@ def test_a_folder_of_a_t5_is_read_with_its_tokenizer(tmp_path: Path) -> None:
 
 
 # --- Runs. ---
-
-
-def weights(run: Path) -> dict[str, Tensor]:
-    return load_file(run / "model" / "open_clip_model.safetensors")
 
 
 def of_gru(world: Path, out: Path, *more: str) -> list[str]:

@@ -16,25 +16,18 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method, Optim
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model
-from compoclip.models.config import read_config
+from compoclip.models.checkpoint import load_model
 from compoclip.training.log import read_log
 from compoclip.training.optim import build_optimizer, decays, learning_rate
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
 from compoclip.training.state import latest_state
-from train_helpers import FEW, write_config, write_data
-
-OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
+from train_helpers import OPTIM, new_model, write_data
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return open_source(str(write_data(tmp_path_factory.mktemp("data"))))
-
-
-def new_model(folder: Path) -> LoadedModel:
-    return create_model(read_config(write_config(folder / "config.json", merges=FEW)), seed=1)
 
 
 def test_learning_rate_warms_up_then_falls_as_a_cosine() -> None:

@@ -9,33 +9,25 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.methods.base import Lora, Method, Optim, Trains
+from compoclip.methods.base import Lora, Method, Trains
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model
-from compoclip.models.checkpoint import save_model as save
-from compoclip.models.config import read_config
+from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.run import named_models
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
-from train_helpers import FEW, write_config, write_data
-
-OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
+from distributed_runs import write_base
+from train_helpers import OPTIM, weights
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Data, and a base to load."""
-    write_data(tmp_path / "data")
-    config = read_config(write_config(tmp_path / "config.json", merges=FEW))
-    save(create_model(config, seed=1), tmp_path / "base")
-    return tmp_path
+    return write_base(tmp_path)
 
 
 def method(name: str = "clip-ft", trains: Trains | None = None, **lora: Any) -> Method:
@@ -50,10 +42,6 @@ def train(folder: Path, recipe: Method, out: str, **settings: Any) -> LoadedMode
     return model
 
 
-def state_of(checkpoint: Path) -> dict[str, Tensor]:
-    return load_file(checkpoint / "open_clip_model.safetensors")
-
-
 def adapted_names(state: dict[str, Tensor], base: dict[str, Tensor]) -> set[str]:
     return {name for name, value in state.items() if not torch.equal(value, base[name])}
 
@@ -61,11 +49,11 @@ def adapted_names(state: dict[str, Tensor], base: dict[str, Tensor]) -> set[str]
 @pytest.mark.parametrize("towers", ["both", "image", "text"])
 def test_only_adapted_weights_change(folder: Path, towers: str) -> None:
     train(folder, method("fsc-clip", towers=towers), "run")
-    changed = adapted_names(state_of(folder / "run" / "model"), state_of(folder / "base"))
+    changed = adapted_names(weights(folder / "run" / "model"), weights(folder / "base"))
     parts = ("in_proj_weight", "out_proj.weight", "c_fc.weight", "c_proj.weight")
     wanted = {
         name
-        for name in state_of(folder / "base")
+        for name in weights(folder / "base")
         if name.endswith(parts)
         and (towers == "both" or name.startswith("visual.") == (towers == "image"))
     }
@@ -153,19 +141,3 @@ def test_a_given_learning_rate_is_taken_as_it_is(folder: Path) -> None:
     assert main(command(folder, *lora, recipe="fsc-clip-lora", out="other")) == 0
     assert first_lr(folder, "other") == 5e-6
     assert load_model(folder / "other" / "model").provenance["lora"]["alpha"] == 2
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--lora-rank=2"], "--lora-rank goes with --lora"),
-        (["--set=merge=false"], "--no-merge goes with --lora"),
-        (["--lora", "--lora-rank=0"], "LoRA rank 0: must be a whole number, at least 1"),
-        (["--lora", "--from-scratch"], "leave --lora or --from-scratch out"),
-    ],
-)
-def test_options_that_do_not_go_together(
-    folder: Path, more: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(command(folder, *more)) == 2
-    assert said in capsys.readouterr().err

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from compoclip.cli.main import main
@@ -23,12 +22,9 @@ from compoclip.training.loop import freeze
 from method_data import arguments
 from models_thin import config
 from test_train_gradcache import TEXTS, loaded
+from train_helpers import weights
 
 FROZEN = Trains(image_tower=False, text_tower=False)
-
-
-def weights(run: Path) -> dict[str, Tensor]:
-    return load_file(run / "model" / "open_clip_model.safetensors")
 
 
 def with_map(cfg: dict[str, Any] | None = None) -> Any:
@@ -151,7 +147,7 @@ def test_cached_runs_are_the_run_and_encode_each_caption_once(
     assert logs[2] == pytest.approx(logs[0], abs=1e-5)
     texts = 3 * 40 * 2  # of three epochs, captions and negatives
     assert 0 < sum(encoded) < 2 * texts
-    one, other = weights(tmp_path / "plain"), weights(tmp_path / "cached")
+    one, other = (weights(tmp_path / name / "model") for name in ("plain", "cached"))
     changed = {name for name in one if not torch.equal(one[name], base[name])}
     assert changed == {"text_projection"}  # not the temperature, which was the run's own
     torch.testing.assert_close(one["text_projection"], other["text_projection"], atol=1e-4, rtol=0)

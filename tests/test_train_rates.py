@@ -25,12 +25,9 @@ from compoclip.training.state import latest_state
 from method_data import arguments
 from models_thin import config
 from test_train_gradcache import loaded
+from train_helpers import assert_equal, weights
 
 RATES = RunSettings(out=Path())
-
-
-def state(run: Path) -> dict[str, Tensor]:
-    return load_model(run).encoder.model.state_dict()
 
 
 def last(run: Path) -> dict[str, Tensor]:
@@ -39,12 +36,6 @@ def last(run: Path) -> dict[str, Tensor]:
     assert newest is not None
     tensors = load_file(newest / "tensors.safetensors")
     return {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
-
-
-def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in found.items():
-        assert torch.equal(value, expected[name]), name
 
 
 def groups(network: nn.Module, settings: RunSettings, lr: float) -> dict[str, dict[str, Any]]:
@@ -100,7 +91,7 @@ def test_a_first_step_moves_weights_by_their_learning_rate(world: Path, tmp_path
     more = ("--lr=1e-3", "--warmup=0", "--weight-decay=0", "--eps=1e-12", "--epochs=0.2")
     rates = ("--set=lr_image=1e-4", "--set=layer_decay=0.5")
     assert main(arguments(world, "negclip", tmp_path / "run", *more, *rates)) == 0
-    before, after = state(world / "base"), state(tmp_path / "run" / "model")
+    before, after = weights(world / "base"), weights(tmp_path / "run" / "model")
     for name, lr in {
         "visual.conv1.weight": 1e-4 * 0.5**3,
         "visual.proj": 1e-4,
@@ -130,7 +121,7 @@ def test_what_is_handed_out_is_the_average_of_the_weights(
         patch.setattr(AveragedWeights, "update", noted)
         assert main(arguments(world, "negclip", tmp_path / "run", *more)) == 0
     assert len(seen) == 5
-    before, after = state(world / "base"), state(tmp_path / "run" / "model")
+    before, after = weights(world / "base"), weights(tmp_path / "run" / "model")
     for name, start in before.items():
         expected = start.double()
         for each in seen:
@@ -178,28 +169,6 @@ def test_a_state_without_its_averages_is_damaged(
     assert "is damaged (average/" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--set=ema=1",), "--ema 1: must be at least 0 and below 1"),
-        (("--set=layer_decay=0",), "--layer-decay 0: must be above 0"),
-        (("--set=lr_image=-1",), "--lr-image -1: must be a number"),
-        (("--set=lr_text=1e-3", "--lr=0"), "--lr-text goes without --lr 0"),
-        (("--precision=fp16",), "--precision fp16 is for GPUs without bf16"),
-    ],
-)
-def test_what_no_training_can_use_is_refused(
-    more: tuple[str, ...],
-    said: str,
-    world: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(arguments(world, "negclip", tmp_path / "run", *more)) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 # --- fp16: on a CPU, which is refused otherwise, where torch computes it as well. ---
 
 
@@ -228,7 +197,7 @@ def test_fp16_learns_with_a_scaled_loss_and_is_resumed_bit_for_bit(
     cut = arguments(world, "fsc-clip", tmp_path / "cut", *words)
     assert main([*cut, "--set=stop_after=2"]) == 0
     assert main([*cut, "--resume"]) == 0
-    assert_equal(state(tmp_path / "cut" / "model"), state(tmp_path / "whole" / "model"))
+    assert_equal(weights(tmp_path / "cut" / "model"), weights(tmp_path / "whole" / "model"))
 
 
 def test_an_overflow_of_fp16_halves_the_scale_and_is_counted(

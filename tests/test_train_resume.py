@@ -20,7 +20,7 @@ from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
 from method_data import write_world
 from ranks_helpers import Forked
-from train_helpers import FEW, write_config, write_data
+from train_helpers import FEW, weight_bytes, write_config, write_data
 
 METHOD = "fsc-clip"  # parsing, rewrites, local losses: everything that could differ
 
@@ -55,8 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights(run: Path) -> dict[str, bytes]:
-    state = load_file(run / "model" / "open_clip_model.safetensors")
-    return {name: value.numpy().tobytes() for name, value in state.items()}
+    return weight_bytes(run / "model")
 
 
 def account(run: Path) -> dict[str, object]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
 from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
@@ -26,7 +25,7 @@ from compoclip.training.settings import RunSettings, WatchSettings
 from compoclip.training.watch import Watch, WatchedScore, waited
 from distributed_runs import write_base
 from ranks_helpers import in_ranks
-from train_helpers import COLOURS
+from train_helpers import COLOURS, weight_bytes
 
 BENCHMARK = "foils"
 EVERY = 2
@@ -68,9 +67,8 @@ def watching(folder: Path, *more: str) -> list[str]:
     return [f"--on={BENCHMARK}", f"--eval-data={folder}", f"--eval-every={EVERY}", *more]
 
 
-def weights(run: Path, name: str = "model") -> dict[str, bytes]:
-    state = load_file(run / name / "open_clip_model.safetensors")
-    return {key: value.numpy().tobytes() for key, value in state.items()}
+def weights(run: Path) -> dict[str, bytes]:
+    return weight_bytes(run / "model")
 
 
 def record(run: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip_world import geometry
 from compoclip_world.dataset import bundled_world, png_bytes
 from compoclip_world.oracle import Oracle, Truth
@@ -87,5 +87,3 @@ def test_a_world_without_such_pairs_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match="no pair of skill 'object' fits split 'train'"):
         write_pair_set(tmp_path / "set", PairSet(lonely, (("object", 1),)))
     assert not (tmp_path / "set").exists()
-    with pytest.raises(UsageError, match="unknown pair skill"):
-        pair(CONFIG, 0, 0, "hats")

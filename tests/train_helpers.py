@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from open_clip.tokenizer import default_bpe
 from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor
+
+from compoclip.methods.base import Optim
+from compoclip.models.checkpoint import LoadedModel, create_model
+from compoclip.models.config import read_config
 
 COLOURS = {"red": (220, 30, 30), "blue": (30, 30, 220), "green": (30, 200, 30), "white": (250,) * 3}
 SIDE = {"left": (2, 4), "right": (20, 4), "middle": (11, 11)}
-
+OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
 
 FEW = 4000
 """Merges of CLIP's tokenizer under which common words are one token still."""
@@ -59,6 +66,28 @@ def write_config(path: Path, activation: str = "gelu", merges: int | None = None
     }
     path.write_text(json.dumps(config))
     return path
+
+
+def new_model(folder: Path) -> LoadedModel:
+    """A model of `write_config` with few words."""
+    return create_model(read_config(write_config(folder / "config.json", merges=FEW)), seed=1)
+
+
+def weights(checkpoint: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint."""
+    return load_file(checkpoint / "open_clip_model.safetensors")
+
+
+def weight_bytes(checkpoint: Path) -> dict[str, bytes]:
+    """The same, to the last bit."""
+    return {name: value.numpy().tobytes() for name, value in weights(checkpoint).items()}
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Compare tensors by name, to the last bit."""
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert torch.equal(value, expected[name]), name
 
 
 def write_data(folder: Path, count: int = 40) -> Path:

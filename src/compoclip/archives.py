@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from threading import Lock
@@ -70,6 +71,13 @@ def whole_members(shard: Path) -> Iterator[tarfile.TarInfo]:
         raise CompoclipError(
             f"{shard}: not a whole tar file ({reason(error)}); fetch or make the shard again"
         ) from None
+
+
+def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a plain file; nothing but its name and content decides the bytes."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, BytesIO(data))
 
 
 def read_at(path: Path, offset: int, size: int) -> bytes:

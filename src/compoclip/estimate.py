@@ -57,9 +57,8 @@ def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -
     from compoclip.ranks import silent
     from compoclip.training.log import LOG, read_log
 
-    few = 64 if device.type == "cuda" else 4
+    few, steps = (64, 9) if device.type == "cuda" else (4, 5)
     few = max(1, min(few, most // 2))
-    steps = 9 if device.type == "cuda" else 5
     name, _, tag = chosen.model.partition(":")
     random = tag and name not in ("hf-hub", "random")
     model = f"random:{name}" if random else chosen.model
@@ -134,15 +133,15 @@ def _made(folder: Path, number: int, sentences: int) -> tuple[list[Path], list[s
     words = (("red", "blue", "small", "old"), ("dog", "cat", "man", "boat", "truck"))
     verbs = ("sitting next to", "standing behind", "looking at", "in front of")
     photos, texts, rows = [], [], []
+
+    def thing() -> str:
+        return " ".join(str(rng.choice(each)) for each in words)
+
     for k in range(number):
         coarse = rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)
         picture = Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC)
         photos.append(folder / f"{k}.jpg")
         picture.save(photos[-1], quality=90)
-
-        def thing(words: tuple[tuple[str, ...], ...] = words) -> str:
-            return " ".join(str(rng.choice(each)) for each in words)
-
         said = [f"A {thing()} {rng.choice(verbs)} a {thing()}." for _ in range(sentences)]
         texts.append(said[0])
         rows.append(json.dumps({"image": photos[-1].name, "caption": " ".join(said)}))

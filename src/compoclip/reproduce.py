@@ -383,7 +383,7 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
         if len(ids) - len(without) < plan["photos"]:
             raise CompoclipError(f"{plan['captions']}: fewer than {plan['photos']} photos")
         because = f"photo that {plan['name']} leaves out"
-        write_selection(path, Request(plan["captions"], images), without, because)
+        write_selection(path, Request(plan["captions"], images=images), without, because)
     return str(path)
 
 

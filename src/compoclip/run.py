@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip.config import Count, Natural, Shown, require_ranges, require_with
 from compoclip.console import counted, note
+from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
 from compoclip.files import require_writable
 from compoclip.own import fence, is_file, split
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     import torch
 
     from compoclip.benchmarks.case import Benchmark
-    from compoclip.data.sources.open import Request
     from compoclip.evaluation.embedder import Embedder, Scorer
     from compoclip.evaluation.encoder import Encoder
     from compoclip.evaluation.results import Results
@@ -77,42 +77,6 @@ def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedMo
 
 
 # --- Training. ---
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """How image-text data is read.
-
-    Args:
-        images: Folder that image paths in the data are relative to.
-        split: Split to use, for data with several splits; all uses everything. The default is
-            train. In data without splits a hash of the photo decides between train, val and test.
-        image_column: Column with image paths or bytes, for tables.
-        caption_column: Column or columns (comma-separated) with captions, for tables.
-        quoting: Read CSV and TSV files with quoted cells. Otherwise quotes are text, for captions
-            that begin with one.
-        orientation: upright rotates images by their EXIF orientation before any crop or box; stored
-            does not. The default is stored for data sets in published formats (COCO, Karpathy,
-            Flickr8k, NegCLIP, ...), upright for all other data.
-        held_out: Share of the photos in each of val and test, where the hash decides.
-        split_seed: Seed of the hash.
-    """
-
-    images: Path | None = None
-    split: str | None = None
-    image_column: str | None = None
-    caption_column: str | None = None
-    quoting: bool = True
-    orientation: Literal["upright", "stored"] | None = None
-    held_out: float = 0.1
-    split_seed: int = 0
-
-    def request(self, spec: str) -> Request:
-        """Return what opens the data that `spec` names with these options."""
-        from compoclip.data.sources.open import Request
-
-        options = {each.name: getattr(self, each.name) for each in fields(DataOptions)}
-        return Request(spec, **options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from dataclasses import dataclass, fields, replace
 from multiprocessing import current_process
 from typing import Annotated, Any, Literal
@@ -31,7 +31,7 @@ from compoclip.own import fence
 from compoclip.request import TrainRequest, known_options
 from compoclip.run import evaluate, train
 from compoclip.training.settings import RunSettings
-from compoclip.workers import RETRIES, Workers, available_cores
+from compoclip.workers import available_cores, mapper
 
 _RANGE = re.compile(r"(log:)?([^.]\S*?|\.\d\S*?)\.\.(\S+)")
 _FIXED = {"out", "data", "resume", "stop_after", "push_to_hub", "json"}
@@ -178,8 +178,8 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
             name = re.sub(r"[^\w.@+-]+", "-", "_".join(parts)).strip("-.")[:100]
             trials[name] = (trial, point)
             tasks.append(request_at(point, name))
-        with Workers(jobs, ahead=1, retries=RETRIES) if jobs > 1 else nullcontext() as pool:
-            for line in pool.as_done(run_one, tasks) if pool else map(run_one, tasks):
+        with mapper(jobs, in_order=False, ahead=1) as each:
+            for line in each(run_one, tasks):
                 trial, line["point"] = trials[line["name"]]
                 trial.set_user_attr("line", line)
                 error, value = line["error"], line["scores"].get(by, line["loss"])

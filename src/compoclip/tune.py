@@ -161,7 +161,8 @@ def tune(options: TuneOptions) -> Tuned:
     Raise UsageError for too few photos, and data that name some splits only.
     """
     from compoclip.analysis import interpolation as mixes
-    from compoclip.data.sources.open import HELD_OUT, Request
+    from compoclip.data.options import HELD_OUT
+    from compoclip.data.sources.open import Request
     from compoclip.evaluation.run import Options, require_data
     from compoclip.models.checkpoint import load_model, save_model
     from compoclip.ranks import device_named

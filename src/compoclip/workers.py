@@ -163,6 +163,18 @@ class Workers:
             each.pipe.close()
 
 
+@contextmanager
+def mapper(
+    workers: int, *, in_order: bool = True, ahead: int = 2
+) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Give `map` over so many processes, in this one for fewer than two. ahead: see `Workers`."""
+    if workers < 2:
+        yield map
+        return
+    with Workers(workers, ahead=ahead) as pool:
+        yield pool.map if in_order else pool.as_done
+
+
 def in_batches(
     make: Callable[[list[T]], R], items: Iterable[T], size: int, workers: int
 ) -> Generator[R, None, None]:
@@ -170,11 +182,8 @@ def in_batches(
     stream = iter(items)
     batches = iter(lambda: list(islice(stream, size)), [])
     first = list(islice(batches, 2))
-    if workers <= 1 or len(first) < 2:
-        yield from map(make, chain(first, batches))
-        return
-    with Workers(workers) as pool:
-        yield from pool.map(make, chain(first, batches))
+    with mapper(workers if len(first) > 1 else 1) as each:
+        yield from each(make, chain(first, batches))
 
 
 class _Worker:

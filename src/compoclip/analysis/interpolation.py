@@ -195,9 +195,7 @@ class Rule:
 
 
 def shares(steps: int) -> tuple[float, ...]:
-    """Return 0, 1/steps, ..., 1, without rounding noise. Raises UsageError for no step."""
-    if steps < 1:
-        raise UsageError("--steps must be at least 1")
+    """Return 0, 1/steps, ..., 1, without rounding noise."""
     return tuple(float(f"{k / steps:.6g}") for k in range(steps + 1))
 
 

@@ -37,7 +37,8 @@ from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.console import note_once
-from compoclip.data.sources.open import HELD_OUT, Request
+from compoclip.data.options import HELD_OUT
+from compoclip.data.sources.open import Request
 from compoclip.errors import require
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.reading import Reading, read
@@ -78,7 +79,7 @@ def open_photos(data: Loading, place: Path, **options: Any) -> tuple[CaptionedPh
     options: those of `Request`. Raises UsageError for wrong options and what is no data,
     CompoclipError for malformed files and for images that lie in no files of their own.
     """
-    asked = Request(str(place), data.images, **options)
+    asked = Request(str(place), images=data.images, **options)
     source = asked.open_held_out()
     found: dict[Path, CaptionedPhoto] = {}
     for index, name in enumerate(source.column("image")):

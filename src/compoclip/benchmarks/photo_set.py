@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from compoclip import files as room_files
-from compoclip.archives import DAMAGED_TAR, DAMAGED_ZIP, tar_members, zip_members
+from compoclip.archives import DAMAGED_ZIP, read_at, whole_members, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.prompts import read_names
@@ -315,32 +314,24 @@ def read_shards(folder: Path, shards: tuple[Path, ...]) -> PhotoSet:
         images: dict[str, str] = {}
         labels: dict[str, tuple[int, ...]] = {}
         keys: dict[str, None] = {}  # in file order
-        try:
-            with tarfile.open(shard, "r:") as archive:
-                for member in tar_members(archive):
-                    member.name.encode()  # half a character could be written to no result
-                    parent, _, name = member.name.rpartition("/")
-                    stem, dot, suffix = name.partition(".")
-                    if not member.isreg() or not stem or not dot:
-                        continue
-                    key = f"{parent}/{stem}" if parent else stem
-                    keys[key] = None
-                    if f".{suffix.lower()}" in SUFFIXES:
-                        once = key not in images
-                        require(once, shard, f"two images of sample {key!r:.80}; {again}")
-                        images[key] = member.name
-                    elif suffix in ("cls", "npy") and member.size <= _LABEL_BYTES:
-                        once = key not in labels
-                        require(once, shard, f"two labels of sample {key!r:.80}; {again}")
-                        stream = archive.extractfile(member)
-                        data = stream.read() if stream else b""
-                        where = f"{shard}: {member.name!r:.80}"
-                        labels[key] = _stored_label(data, suffix, where)
-        except OSError as error:
-            raise room_files.unreadable(shard, error) from error
-        except DAMAGED_TAR as error:
-            reason = room_files.reason(error)
-            raise CompoclipError(f"{shard}: not a whole tar file ({reason}); {again}") from error
+        for member in whole_members(shard):
+            text = room_files.encodable(member.name)  # half a character fits into no result
+            require(text, shard, f"not a whole tar file (a name that is no UTF-8); {again}")
+            parent, _, name = member.name.rpartition("/")
+            stem, dot, suffix = name.partition(".")
+            if not member.isreg() or not stem or not dot:
+                continue
+            key = f"{parent}/{stem}" if parent else stem
+            keys[key] = None
+            if f".{suffix.lower()}" in SUFFIXES:
+                once = key not in images
+                require(once, shard, f"two images of sample {key!r:.80}; {again}")
+                images[key] = member.name
+            elif suffix in ("cls", "npy") and member.size <= _LABEL_BYTES:
+                once = key not in labels
+                require(once, shard, f"two labels of sample {key!r:.80}; {again}")
+                data = read_at(shard, member.offset_data, member.size)
+                labels[key] = _stored_label(data, suffix, f"{shard}: {member.name!r:.80}")
         for key in keys:
             if key not in images:
                 left_out["samples without an image"] += 1

@@ -36,7 +36,7 @@ from compoclip.benchmarks.case import ImageRef, JudgedRetrieval, Retrieval
 from compoclip.benchmarks.files import SUFFIXES, by_stem, require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.captions.chunks import pre_caption
-from compoclip.data.sources.open import HELD_OUT
+from compoclip.data.options import HELD_OUT
 from compoclip.data.sources.published import token_lines
 from compoclip.errors import UsageError, closest, require
 

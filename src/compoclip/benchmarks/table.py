@@ -54,9 +54,7 @@ def reader_of(name: str, entry: Entry) -> Reader:
         whole or partial(_cases, entry, about),
         rules=partial(rules_of, entry, about),
         headline=entry.get("headline", "micro"),
-        ties=TiePolicy(ties)
-        if isinstance(ties, str)
-        else {k: TiePolicy(v) for k, v in ties.items()},
+        ties={part: TiePolicy(each) for part, each in ties.items()},
         usual=tuple(entry.get("usual", ())),
         empty=entry.get("empty", f"no rows of PARTS; {files.OFFICIAL}"),
         takes=None if whole else takes,

@@ -10,7 +10,7 @@ from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.graph import parse_graph
 from compoclip.captions.tagger import DEFAULT_TAGGER, Tagger, get_tagger, tagger_version
 from compoclip.captions.types import Caption, SceneGraph, beginning
-from compoclip.workers import Workers
+from compoclip.workers import mapper
 
 #: Raise it whenever words, tags, lemmas, chunks or graphs may come out differently.
 PARSER_VERSION = "6"
@@ -48,11 +48,8 @@ def parse_many(
         workers: Number of processes; the result does not depend on it.
     """
     todo = list(texts)
-    if workers <= 1 or len(todo) < POOL_FLOOR:
-        return parse_batch((tagger, todo))
-    with Workers(workers) as pool:
-        made = pool.map(parse_batch, batched(todo, tagger))
-        return [caption for batch in made for caption in batch]
+    with mapper(workers if len(todo) >= POOL_FLOOR else 1) as each:
+        return [caption for made in each(parse_batch, batched(todo, tagger)) for caption in made]
 
 
 def batched(texts: list[str], tagger: str) -> list[tuple[str, list[str]]]:

@@ -8,7 +8,6 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import astuple, fields
 from functools import partial
 from itertools import chain, islice
@@ -182,15 +181,12 @@ class ParseStore:
         stored = 0
         remaining = iter(texts)
         size = SLICE if workers > 1 else _ALONE
-        with ExitStack() as stack:
-            pool: Workers | None = None
+        with Workers(workers) as pool:
             while part := list(dict.fromkeys(islice(remaining, size))):
                 stored_keys = {key for (key,) in self._rows("key", part)}
                 missing = [text for text in part if self._key(text) not in stored_keys]
-                if pool is None and workers > 1 and len(missing) >= POOL_FLOOR:
-                    pool = stack.enter_context(Workers(workers))
-                batches = batched(missing, self.tagger_name)
-                made = chain.from_iterable((pool.map if pool else map)(_encoded, batches))
+                each = pool.map if workers > 1 and len(missing) >= POOL_FLOOR else map
+                made = chain.from_iterable(each(_encoded, batched(missing, self.tagger_name)))
                 self._insert(
                     [(self._key(t), self.parser, record) for t, record in zip(missing, made)]
                 )

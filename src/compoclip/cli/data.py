@@ -20,9 +20,9 @@ from compoclip.cli.main import Verbs
 from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
 from compoclip.config import Natural, Shown
 from compoclip.console import counted, note, progress_bar, table, without
+from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
-from compoclip.run import DataOptions
 
 TASKS = Verbs(
     "compoclip data",

@@ -21,9 +21,9 @@ from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
 from compoclip.console import counted, note, table
+from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import write_text
-from compoclip.run import DataOptions
 
 _NAMED = 5  # missing images that are named
 

@@ -68,7 +68,7 @@ class WiseFtOptions(Printing):
     mix_scale: bool = False
     wise_lora: Literal["merged", "squared"] = "merged"
     sweep: bool = False
-    steps: int = 10
+    steps: Count = 10
     keep: Literal["zero-shot", "retrieval"] | None = None
     max_loss: Annotated[float, Within(0)] = 1.0
     measuring: Measuring = field(default_factory=Measuring)

@@ -31,7 +31,7 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     if options.json:
         return [asdict(each) for each in results], "", code
     from compoclip.evaluation.closing import closing_sentences
-    from compoclip.evaluation.groups import overall_scores, overall_text
+    from compoclip.evaluation.groups import group_scores, overall_groups, overall_text
     from compoclip.evaluation.tables import overview_text, results_text
 
     names = list(dict.fromkeys(each.model for each in results))
@@ -40,7 +40,7 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     for name in names:
         own = [each for each in results if each.model == name]
         texts += [results_text(each) for each in own] if options.details else []
-        texts.append(overall_text(name, overall_scores(own, *draws)))
+        texts.append(overall_text(name, group_scores(own, overall_groups(own), *draws)))
     texts.append(console.prose(closing_sentences(results, names[0], (), *draws)))
     more = "" if options.details else "--details adds the sub-tasks\n"
     texts.append(f"{more}next: compoclip report {options.out} -o report.html")

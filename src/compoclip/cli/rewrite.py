@@ -20,7 +20,14 @@ from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
 from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
 from compoclip.config import Natural, Shown, require_with
 from compoclip.corpora.export import Trainer, export
-from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob, add_counts
+from compoclip.corpora.job import (
+    CorpusJob,
+    Counts,
+    ParseJob,
+    RewriteJob,
+    add_counts,
+    graph_counts,
+)
 from compoclip.corpora.run import Engine, process
 from compoclip.corpora.shard import find_shards, names_shards
 from compoclip.errors import UsageError
@@ -28,12 +35,12 @@ from compoclip.recordfile import Make, Record, write_records
 from compoclip.rewrites.base import get_rewrite, rewrites_named
 from compoclip.rewrites.records import (
     HEADER,
-    RewriteTally,
     Settings,
-    count,
     reason_lines,
     records,
     rows,
+    summary,
+    tally,
 )
 
 
@@ -255,13 +262,8 @@ def rewrite_main(options: RewriteOptions) -> Outcome:
     known = [get_rewrite(name).name for name in names]
 
     def add(counts: Counts, record: Record) -> None:
-        tally = {known[known.index(record["rewrite"])]: RewriteTally()}
-        count(tally, record)
-        add_counts(counts, {"rewrites": {name: t.as_counts() for name, t in tally.items()}})
-
-    def tallies(counts: Counts) -> dict[str, RewriteTally]:
-        made = counts.get("rewrites", {})
-        return {name: RewriteTally.from_counts(each) for name, each in made.items()}
+        name = known[known.index(record["rewrite"])]
+        add_counts(counts, {"rewrites": {name: tally(record)}})
 
     work = CaptionWork(
         "rewrite",
@@ -270,8 +272,8 @@ def rewrite_main(options: RewriteOptions) -> Outcome:
         partial(records, settings=settings),
         add,
         RewriteJob(settings),
-        lambda counts: _tallied(tallies(counts)),
-        lambda counts: {"rewrites": {k: v.as_json() for k, v in tallies(counts).items()}},
+        _tallied,
+        lambda counts: {"rewrites": {k: summary(v) for k, v in counts["rewrites"].items()}},
         len(names),
     )
     return run(options, work)
@@ -301,15 +303,16 @@ def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> Outcome
     )
     rows, photos, texts = (console.counted(made[f"{n}s"], n) for n in ("row", "photo", "negative"))
     lines = [
-        *_tallied({k: RewriteTally.from_counts(each) for k, each in made["rewrites"].items()}),
+        *_tallied(made),
         f"{rows} of {photos} with {texts}{_left_out(made['left_out'])}",
         f"written to {options.out}, with README.md as its data card",
     ]
     return {"out": str(options.out), **made}, "\n".join(lines)
 
 
-def _tallied(tallies: Mapping[str, RewriteTally]) -> list[str]:
-    return [console.table(rows(tallies), HEADER), *reason_lines(tallies)] if tallies else []
+def _tallied(counts: Counts) -> list[str]:
+    made = counts.get("rewrites")
+    return [console.table(rows(made), HEADER), *reason_lines(made)] if made else []
 
 
 def _show(options: RewriteOptions, settings: Settings) -> Outcome:
@@ -366,13 +369,8 @@ def parse_main(options: ParseOptions) -> Outcome:
     """Parse a text, a file of captions or shards."""
 
     def add(counts: Counts, record: Record) -> None:
-        made = {
-            "objects": len(record["objects"]),
-            "attributes": sum(len(node["attributes"]) for node in record["objects"]),
-            "relations": len(record["relations"]),
-            "without_objects": not record["objects"],
-        }
-        add_counts(counts, {"parses": made})
+        attributes = [node["attributes"] for node in record["objects"]]
+        add_counts(counts, {"parses": graph_counts(attributes, record["relations"])})
 
     def lines(counts: Counts) -> list[str]:
         found = counts.get("parses")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 from jinja2 import Environment
 
 from compoclip import rewrites
+from compoclip.archives import add_member
 from compoclip.corpora.job import CorpusRow, Counts, RewriteJob, add_counts
 from compoclip.data.columns import NEG_CAPTION
 from compoclip.data.sources import Source
@@ -29,7 +29,7 @@ from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import new_folder, read_json, reading, write_text
 from compoclip.recordfile import json_bytes
 from compoclip.rewrites.base import get_rewrite, token_key
-from compoclip.rewrites.records import RewriteTally, Settings
+from compoclip.rewrites.records import Settings, coverage
 from compoclip.version import __version__
 from compoclip.workers import in_batches
 
@@ -182,9 +182,7 @@ def _webdataset(folder: Path, each: int, seed: int) -> Iterator[Write]:
                 "json": json_bytes({NEG_CAPTION: list(row.negatives)}),
             }
             for ending, content in members.items():
-                member = tarfile.TarInfo(f"{number:09d}.{ending}")
-                member.size = len(content)
-                shard.addfile(member, BytesIO(content))
+                add_member(shard, f"{number:09d}.{ending}", content)
             number += 1
 
         yield write
@@ -352,9 +350,9 @@ def _card(
     errors = read_json(_ERRORS, absent="install compoclip again")
     rows = []
     for name in settings.rewrites:
-        rewrite, tally = get_rewrite(name), RewriteTally.from_counts(totals["rewrites"][name])
+        rewrite, share = get_rewrite(name), coverage(totals["rewrites"][name])
         wrong, broken = errors["rates"].get(rewrite.name, ["not measured", "not measured"])
-        rows.append((rewrite.name, rewrite.version, f"{tally.coverage:.1%}", wrong, broken))
+        rows.append((rewrite.name, rewrite.version, f"{share:.1%}", wrong, broken))
     template = Path(__file__).with_name("data_card.md").read_text(encoding="utf-8")
     text = (
         Environment(autoescape=False, trim_blocks=True)

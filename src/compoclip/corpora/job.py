@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,11 +15,12 @@ from compoclip.captions.store import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
 from compoclip.captions.types import Caption, SceneGraph, is_cut
 from compoclip.data.columns import EMPTY_CAPTION, NEG_CAPTION, NO_CAPTION, usable_texts
-from compoclip.rewrites.base import Refused, get_rewrite
-from compoclip.rewrites.records import RewriteTally, Settings, drawn, edited_words
+from compoclip.rewrites.base import get_rewrite
+from compoclip.rewrites.records import Settings, record, tally
 
 PARSE = "parse"
-NEG_RULE, POSITIVE, POSITIVE_RULE = "neg_rule", "positive", "positive_rule"
+#: The columns of texts and of their rules, of negatives and of positives.
+TEXT_COLUMNS = ((NEG_CAPTION, "neg_rule"), ("positive", "positive_rule"))
 Counts = dict[str, Any]
 """Whole numbers by name, nested."""
 _TEXTS = pa.list_(pa.string())
@@ -62,6 +63,16 @@ def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
             total[name] = total.get(name, 0) + value
 
 
+def graph_counts(attributes: Sequence[Sized], relations: Sized) -> dict[str, int]:
+    """Count what a graph holds. attributes: those of each object."""
+    return {
+        "objects": len(attributes),
+        "attributes": sum(map(len, attributes)),
+        "relations": len(relations),
+        "without_objects": not attributes,
+    }
+
+
 @dataclass(frozen=True)
 class ParseJob:
     """Add "parse": {"parser": versions, "records": one compact record per caption}.
@@ -83,16 +94,14 @@ class ParseJob:
     def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]:
         """Return the parses of every row."""
         tagger, version = get_tagger(self.tagger), parser_name(self.tagger)
-        made = dict.fromkeys(("objects", "attributes", "relations", "without_objects"), 0)
+        made = dict.fromkeys(graph_counts((), ()), 0)
         values = []
         for row in rows:
             captions = [parse(text, tagger) for text in row.captions]
             for caption in captions:
                 graph = caption.graph or SceneGraph()
-                made["objects"] += len(graph.objects)
-                made["attributes"] += sum(len(node.attributes) for node in graph.objects)
-                made["relations"] += len(graph.relations)
-                made["without_objects"] += not graph.objects
+                each = graph_counts([node.attributes for node in graph.objects], graph.relations)
+                add_counts(made, each)
             values.append({PARSE: {"parser": version, "records": list(map(encode, captions))}})
         add_counts(counts, {"parses": made})
         return values
@@ -112,8 +121,7 @@ class RewriteJob:
     def fields(self) -> tuple[pa.Field, ...]:
         """Return the columns of negatives, of positives, or of both, as the rewrites make them."""
         kinds = {get_rewrite(name).keeps_meaning for name in self.rewriting.rewrites}
-        names = ((NEG_CAPTION, NEG_RULE), (POSITIVE, POSITIVE_RULE))
-        return tuple(pa.field(n, _TEXTS) for k in (False, True) if k in kinds for n in names[k])
+        return tuple(pa.field(n, _TEXTS) for k in sorted(kinds) for n in TEXT_COLUMNS[k])
 
     def settings(self) -> dict[str, Any]:
         """Return rewrites, seed, epoch and versions."""
@@ -121,27 +129,22 @@ class RewriteJob:
 
     def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]:
         """Return the texts of every row."""
-        tallies = {name: RewriteTally() for name in self.rewriting.rewrites}
+        tallies = {name: tally() for name in self.rewriting.rewrites}
         names = [field.name for field in self.fields]
         values = []
         for row in rows:
             value: dict[str, Any] = {name: [] for name in names}
             for number, caption in enumerate(self._parsed(row, counts)):
                 id = f"{row.id}#{number}" if number else row.id
-                for name, tally in tallies.items():
-                    result = drawn(id, caption, name, self.rewriting)
-                    if isinstance(result, Refused):
-                        tally.reasons[result.reason] += 1
-                        continue
-                    spans = ((edit.start, edit.end) for edit in result.edits)
-                    tally.add_made(result.rule, edited_words(caption.text, spans))
-                    positive = result.keeps_meaning
-                    value[POSITIVE if positive else NEG_CAPTION].append(result.text)
-                    rule = f"{get_rewrite(name).name} {result.rule}"
-                    value[POSITIVE_RULE if positive else NEG_RULE].append(rule)
+                for name, found in tallies.items():
+                    made = record(id, caption, name, self.rewriting)
+                    add_counts(found, tally(made))
+                    if made["text"] is not None:
+                        texts, rules = TEXT_COLUMNS[made["keeps_meaning"]]
+                        value[texts].append(made["text"])
+                        value[rules].append(f"{made['rewrite']} {made['rule']}")
             values.append(value)
-        made = {name: tally.as_counts() for name, tally in tallies.items()}
-        add_counts(counts, {"rewrites": made})
+        add_counts(counts, {"rewrites": tallies})
         return values
 
     def _parsed(self, row: CorpusRow, counts: Counts) -> list[Caption]:

@@ -24,7 +24,7 @@ from compoclip.errors import CompoclipError, UsageError, optional
 from compoclip.files import only_writer, read_json, write_json
 from compoclip.own import fence
 from compoclip.recordfile import require_same
-from compoclip.workers import RETRIES, Workers, WorkersDiedError
+from compoclip.workers import RETRIES, WorkersDiedError, mapper
 
 # --- Engines: this process, several processes, or a Ray cluster. ---
 
@@ -47,11 +47,9 @@ def run(
     try:
         if engine == "ray":
             yield from _on_ray(work, tasks, workers)
-        elif workers <= 1:
-            yield from map(work, tasks)
-        else:
-            with Workers(workers, ahead=1, retries=RETRIES) as pool:
-                yield from pool.as_done(work, tasks)
+            return
+        with mapper(workers, in_order=False, ahead=1) as each:
+            yield from each(work, tasks)
     except WorkersDiedError:
         raise CompoclipError(
             f"workers died {RETRIES + 1} times over the same work (out of memory?); use fewer "

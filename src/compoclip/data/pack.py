@@ -21,6 +21,7 @@ from typing import Any, get_type_hints
 import PIL
 from PIL import Image
 
+from compoclip.archives import add_member
 from compoclip.console import counted, note, track
 from compoclip.data.columns import (
     GROUP,
@@ -217,9 +218,7 @@ def pack_shard(
         with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
             for index in range(first, min(first + size, len(source))):
                 for name, content in _members(source[index], source.upright, spec, made):
-                    info = tarfile.TarInfo(f"{index:08d}.{name}")
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
+                    add_member(tar, f"{index:08d}.{name}", content)
                 made.require_good(max_bad)
         made.size_bytes = target.stat().st_size
         write_json(_shard(out, number).with_suffix(".json"), asdict(made))

@@ -271,18 +271,12 @@ def _encode_images(
     store = FeatureStore("images", keys, cache, ranks, encoder.device)
     todo = store.todo(amounts.images)
 
-    def readable() -> Iterator[tuple[int, Any]]:
-        many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
-        processes = options.processes and encoder.device.type == "cuda" and many
-        shown = [damaged.shown(row) for row in todo]
-        readings = zip(todo, read_images(encoder.read_image, shown, amounts, processes))
-        for row, (image, damage) in track(readings, "encoding images", len(todo), "images"):
-            if damage is None:
-                yield row, image
-            else:
-                damaged.add(row, damage)
-
-    images = readable()
+    many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
+    processes = options.processes and encoder.device.type == "cuda" and many
+    shown = [damaged.shown(row) for row in todo]
+    readings = zip(todo, read_images(encoder.read_image, shown, amounts, processes))
+    told = track(readings, "encoding images", len(todo), "images")
+    images = readable(told, damaged.add)
     with store:
         while batch := list(islice(images, amounts.images)):
             rows, pixels = map(list, zip(*batch))
@@ -382,7 +376,6 @@ class FeatureStore(AbstractContextManager["FeatureStore"]):
     ) -> None:
         self.matrix: Scores = np.zeros((len(keys), 0), dtype=np.float32)
         self._known = np.zeros(len(keys), dtype=bool)
-        self.device = device
         self._lag = 1 if device.type == "cuda" else 0
         self._ranks, self._kind, self._keys, self._cache = ranks, kind, keys, cache
         self._new: list[int] = []
@@ -463,11 +456,22 @@ class FeatureStore(AbstractContextManager["FeatureStore"]):
 _Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong
 
 
+def readable(
+    readings: Iterable[tuple[T, _Found]], damaged: Callable[[T, str], object]
+) -> Iterator[tuple[T, Any]]:
+    """Yield the images that could be read, with their keys; `damaged` gets key and error of others.
+
+    readings: keys with what `read_images` yields.
+    """
+    for key, (image, damage) in readings:
+        if damage is None:
+            yield key, image
+        else:
+            damaged(key, damage)
+
+
 def read_images(
-    read_image: Callable[[ImageRef], Any],
-    refs: Sequence[ImageRef],
-    amounts: Amounts,
-    processes: bool,
+    read_image: Callable[[T], Any], refs: Sequence[T], amounts: Amounts, processes: bool
 ) -> Iterator[_Found]:
     """Read images with processes or threads, some batches ahead.
 
@@ -483,7 +487,7 @@ def read_images(
     yield from chain.from_iterable(ahead(parts, read, amounts.workers, window))
 
 
-def _read(read: Callable[[ImageRef], Any], refs: Sequence[ImageRef]) -> list[_Found]:
+def _read(read: Callable[[T], Any], refs: Sequence[T]) -> list[_Found]:
     found: list[_Found] = []
     for ref in refs:
         try:

@@ -207,8 +207,7 @@ class ModelEncoder:
         self._loaded = loaded
         # Pixels go to the device by way of two buffers in turn: one is filled while the other is
         # copied. For a GPU they are page-locked, so that nothing waits for the copy.
-        self._buffers: list[Tensor | None] = [None, None]
-        self._copied: list[torch.cuda.Event | None] = [None, None]
+        self._buffers: list[tuple[Tensor | None, torch.cuda.Event | None]] = [(None, None)] * 2
         self._entered = False
         self.read_image = ImageReader(loaded.preprocess)
         self.precision = precision
@@ -317,7 +316,7 @@ class ModelEncoder:
         call after the next.
         """
         gpu = self.device.type == "cuda"
-        buffer, copied = self._buffers.pop(0), self._copied.pop(0)
+        buffer, copied = self._buffers.pop(0)
         if copied is not None:
             copied.synchronize()
         shape = (len(images), *images[0].shape)
@@ -326,8 +325,7 @@ class ModelEncoder:
         filled = buffer[: len(images)]
         np.stack(images, out=filled.numpy())
         pixels = filled.to(self.device, non_blocking=gpu)
-        self._buffers.append(buffer)
-        self._copied.append(mark(self.device))
+        self._buffers.append((buffer, mark(self.device)))
         return pixels
 
     def _pixels(self, images: Sequence[np.ndarray]) -> Tensor:

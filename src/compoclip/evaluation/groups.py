@@ -224,15 +224,8 @@ def overall_groups(results: Sequence[Results]) -> dict[str, Parts]:
     return groups
 
 
-def overall_scores(
-    results: Sequence[Results], resamples: int = RESAMPLES, seed: int = 0
-) -> dict[str, Score]:
-    """Return one model's means over the suites that were measured in full (`overall_groups`)."""
-    return group_scores(results, overall_groups(results), resamples, seed)
-
-
-def overall_text(model: str, scores: dict[str, Score]) -> str:
-    """An aligned table of the means, with coverage where items are missing; "" without any."""
+def overall_text(model: str, scores: Mapping[str, Score]) -> str:
+    """Return a table of the means of `overall_groups`, with coverage; "" without any."""
     if not scores:
         return ""
     rows = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
@@ -27,6 +27,7 @@ from compoclip.data.decode import opened
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.embedder import ExternalEncoder, by_image, read_picture
 from compoclip.evaluation.encode import (
+    Amounts,
     Damaged,
     EncodeOptions,
     FeatureCache,
@@ -36,6 +37,7 @@ from compoclip.evaluation.encode import (
     content_key,
     encode,
     read_images,
+    readable,
 )
 from compoclip.evaluation.encoder import Encoder, require_finite
 from compoclip.evaluation.forms import FORMS
@@ -159,7 +161,7 @@ def score_contents(
             cache.add("pairs", {"score": score.name, **score.about})
         store = FeatureStore("pairs", keys, cache, ranks, encoder.device)
         with encoder.evaluating():
-            done = _scored(score, needed, store, damaged, options, amounts.images)
+            done = _scored(score, needed, store, damaged, amounts)
         damaged.share()
         store.share()
         matches = dict(zip(needed, store.matrix[:, 0].tolist())) if store.matrix.size else {}
@@ -170,31 +172,18 @@ def score_contents(
 
 
 def _scored(
-    score: PairScore,
-    needed: Pairs,
-    store: FeatureStore,
-    damaged: Damaged,
-    options: EncodeOptions,
-    size: int,
+    score: PairScore, needed: Pairs, store: FeatureStore, damaged: Damaged, amounts: Amounts
 ) -> int:
     pairs = list(needed)
-    todo = store.todo(size, key=lambda row: pairs[row])
+    todo = store.todo(amounts.images, key=lambda row: pairs[row])
     groups = [list(each) for _, each in groupby(todo, key=lambda row: pairs[row][0])]
     shown = [needed[pairs[group[0]]][0] for group in groups]
-    readings = zip(
-        groups, read_images(score.read_image, shown, options.amounts(store.device), False)
-    )
-
-    def readable() -> Iterator[tuple[int, Any]]:
-        for group, (image, damage) in track(readings, "scoring pairs", len(groups), "images"):
-            if damage is None:
-                yield from ((row, image) for row in group)
-            else:
-                damaged.add(pairs[group[0]][0], damage)
-
-    stream, done = readable(), 0
+    readings = read_images(score.read_image, shown, amounts, processes=False)
+    told = track(zip(groups, readings), "scoring pairs", len(groups), "images")
+    found = readable(told, lambda group, why: damaged.add(pairs[group[0]][0], why))
+    stream, done = ((row, image) for group, image in found for row in group), 0
     with store:
-        while batch := list(islice(stream, size)):
+        while batch := list(islice(stream, amounts.images)):
             rows, images = map(list, zip(*batch))
             scores = score.match(images, [needed[pairs[row]][1] for row in rows])
             store.add(rows, partial(np.expand_dims, scores, 1))

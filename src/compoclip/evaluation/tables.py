@@ -35,18 +35,13 @@ def span(low: float | None, high: float | None, sign: str = "") -> str:
     return f"{100 * low:{sign}.1f} to {100 * high:{sign}.1f}"
 
 
-def bracketed(low: float | None, high: float | None, sign: str = "") -> str:
-    """Return an interval as printed after a number: "[70.1, 75.9]", or "[-]"."""
-    return f"[{span(low, high, sign).replace(' to ', ', ')}]"
-
-
 SIGNS = {"higher": "+", "lower": "-"}
 """Verdict on a difference -> the mark of its cell."""
 
 
 def with_interval(value: float, low: float | None, high: float | None, sign: str = "") -> str:
-    """Return a number and its interval in percent: "71.2 [70.1, 75.9]". sign: as of `span`."""
-    return f"{100 * value:{sign}.1f} {bracketed(low, high, sign)}"
+    """Return a number and its interval in percent, "71.2 [70.1, 75.9]"; sign: as of `span`."""
+    return f"{100 * value:{sign}.1f} [{span(low, high, sign).replace(' to ', ', ')}]"
 
 
 def laid_out(

@@ -9,6 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from compoclip.errors import shown
+from compoclip.files import encodable
 
 _MOST = 2**53  # no number in results comes near; JSON allows any
 hints = cache(get_type_hints)
@@ -43,6 +44,6 @@ def typed(value: Any, hint: Any, where: str = "") -> Any:
         return value
     if hint is bool and type(value) is bool:
         return value
-    if hint is str and isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value):
+    if hint is str and isinstance(value, str) and encodable(value):
         return value
     raise ValueError(f"{where} is {shown(value)}")

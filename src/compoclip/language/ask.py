@@ -16,7 +16,7 @@ from typing import Any
 
 from compoclip.errors import CompoclipError
 from compoclip.language.engine import Answer, AskError, Engine, PromptTask, Sampling
-from compoclip.language.judge import NONE, Judged, judge_answers
+from compoclip.language.judge import NONE, judge_answers
 from compoclip.recordfile import Record, appending
 
 #: A further try of an answer that was of no use draws at this temperature at least.
@@ -71,13 +71,6 @@ class Collected:
         ):
             raise TypeError("not a record of answers")
         self.records.setdefault(record["n"], record)
-
-
-def judged(task: PromptTask, caption: str, record: Record) -> Judged:
-    """The recorded answers, judged by the current rules."""
-    return judge_answers(
-        task, caption, [(each["text"], each["cut_off"]) for each in record["answers"]]
-    )
 
 
 def collect(

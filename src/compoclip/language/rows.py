@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from compoclip.errors import UsageError, require
 from compoclip.files import write_atomically
-from compoclip.language.ask import Collected, judged
+from compoclip.language.ask import Collected
 from compoclip.language.engine import PromptTask
-from compoclip.language.judge import Judged
+from compoclip.language.judge import Judged, judge_answers
 from compoclip.recordfile import Record, json_bytes
 from compoclip.rewrites.base import token_key
 
@@ -103,10 +103,10 @@ def write_outputs(
         provenance: Fields added to every row.
         out: The files.
     """
-    verdicts = {
-        number: judged(task, caption, collected.records[number])
+    verdicts = {  # by the current rules
+        number: judge_answers(task, caption, [(a["text"], a["cut_off"]) for a in record["answers"]])
         for caption, number in numbers.items()
-        if number in collected.records
+        if (record := collected.records.get(number)) is not None
     }
     tally = AnswerTally(captions=len(numbers), unanswered=len(collected.unanswered))
     tally.not_asked = sum(not task.asks(caption) for caption in numbers)

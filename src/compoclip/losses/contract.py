@@ -404,8 +404,8 @@ class HeadPlan:
         raise NotImplementedError
 
     def record(self) -> dict[str, Any]:
-        """Return the head's inputs except the seed, for checkpoints and signatures."""
-        raise NotImplementedError
+        """Return the head's inputs except the seed, for checkpoints and signatures: its fields."""
+        return dict(vars(self))
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
         """Raise TypeError: build the head and call its `loss`."""
@@ -459,11 +459,15 @@ def check(features: Features, layout: Layout) -> None:
         raise ValueError(f"{texts} text features, but the layout speaks of {layout.owner.numel()}")
 
 
-def normalise(x: Tensor, eps: float = 1e-12) -> Tensor:
-    """Divide `x` by its length along the last dimension; vectors shorter than `eps` become zero.
+def normalise(x: Tensor) -> Tensor:
+    """Divide `x` by its length along the last dimension; vectors shorter than 1e-12 become zero.
 
     Unlike that of `torch.nn.functional.normalize`, the gradient of such a vector is zero too.
     """
-    square = x.square().sum(-1, keepdim=True)
-    tiny = square <= eps * eps
-    return x * square.masked_fill(tiny, 1.0).rsqrt().masked_fill(tiny, 0.0)
+    return x * inverse_length(x.square().sum(-1, keepdim=True))
+
+
+def inverse_length(square: Tensor) -> Tensor:
+    """Return 1 over the length of a vector of squared length `square`; 0 below 1e-12."""
+    tiny = square <= 1e-24
+    return square.masked_fill(tiny, 1.0).rsqrt().masked_fill(tiny, 0.0)

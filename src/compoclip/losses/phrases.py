@@ -14,13 +14,12 @@ from compoclip.losses.contract import (
     Ints,
     Layout,
     Role,
+    inverse_length,
     loss_function,
     normalise,
 )
 from compoclip.losses.contrastive import several_targets
 from compoclip.losses.rows import captions
-
-_TINY = 1e-24  # squared length of a sum of unit vectors that counts as none
 
 
 @loss_function
@@ -79,8 +78,7 @@ def patch_phrase_loss(f: Features, layout: Layout, phrase: str) -> Tensor:
         attention = alike.softmax(1)
         along = (attention * alike).sum(1)
         square = (attention * (patch @ patch.mT @ attention)).sum(1)
-        none = square <= _TINY
-        return along * square.masked_fill(none, 1.0).rsqrt().masked_fill(none, 0.0)
+        return along * inverse_length(square)
 
     return _contrast(f, layout, phrase, attended)
 

@@ -139,11 +139,6 @@ def tip(change: Difference) -> str:
     return f"95 % interval of the change {signed_interval(change.low, change.high)}, {tested}"
 
 
-def tied(score: Score) -> bool:
-    """True where ties decide items, so that two more values are known."""
-    return score.ties > 0 and score.strict is not None and score.fractional is not None
-
-
 Line = tuple[str, str, Score]
 """A number of a benchmark's own tables: sub-task or rule, model, score."""
 

@@ -48,6 +48,7 @@ from compoclip.evaluation.tables import (
     percent,
     remarks,
     span,
+    tie_values,
 )
 from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
@@ -60,7 +61,6 @@ from compoclip.report.findings import (
     sizes,
     skill_rows,
     strength,
-    tied,
     tip,
 )
 from compoclip.report.looks import Album, require_measured
@@ -379,7 +379,7 @@ def render(
     environment.globals |= known
     environment.globals |= {"BRITTLENESS": BRITTLENESS, "POSITIVE_SCORE": POSITIVE_SCORE}
     environment.filters["percent"] = wording.percent
-    environment.tests["tied"] = tied
+    environment.tests["tied"] = tie_values
     script = environment.get_template("page.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     items = read_items(study)

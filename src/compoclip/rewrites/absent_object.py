@@ -89,6 +89,5 @@ def _missing(readings: Sequence[Reading], rng: random.Random) -> Iterator[str]:
 @lru_cache(maxsize=1)
 def _scenes() -> dict[str, tuple[str, ...]]:
     """The things of every scene that can be missed, by its name."""
-    rows = (row.partition(": ") for row in word_lists(__file__, "scenes").rows())
-    split = {name: tuple(map(str.strip, things.split(","))) for name, _, things in rows}
-    return {name: tuple(t for t in things if t not in EVERYWHERE) for name, things in split.items()}
+    scenes = word_lists(__file__, "scenes").table("").items()
+    return {name: tuple(t for t in things if t not in EVERYWHERE) for name, things in scenes}

@@ -115,10 +115,8 @@ def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
     Pieces are attributes, nouns and relations. Exchanged ones are listed where they are now, with
     the range of what stood there; attributes or objects that were added have an empty range.
     """
-
-    runs: list[
-        tuple[list[_Piece], list[_Piece]]
-    ] = []  # at the same place in both, in the order of the text
+    # At the same place in both, in the order of the text.
+    runs: list[tuple[list[_Piece], list[_Piece]]] = []
     for index in range(len(negative.objects)):
         links, said, noun = _pieces(negative, index)
         if index >= len(positive.objects):

@@ -273,14 +273,11 @@ def _analysed(caption: Caption) -> Reading:
         link = MentionLink.START
         words: tuple[str, ...] = ()
         if place:
-            link, words = _link(
-                tuple(
-                    [
-                        (lows[i], lemmas[i], tokens[i].pos, tokens[i].tag, i in phrasal)
-                        for i in range(before, first)
-                    ]
-                )
-            )
+            between = [
+                (lows[i], lemmas[i], tokens[i].pos, tokens[i].tag, i in phrasal)
+                for i in range(before, first)
+            ]
+            link, words = _link(tuple(between))
         root = place if link in STARTS else root
         mentions.append(Mention(first, stop, head, link, words, root))
         owner[first:stop] = [place] * (stop - first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from compoclip import own
@@ -12,73 +12,57 @@ from compoclip.captions.lexicon import lexicon
 from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rewrite_sources, rng_for
+from compoclip.rewrites.base import Refused, get_rewrite, rewrite_sources, rng_for
 
 # --- What a run of rewrites achieved: coverage, refusal reasons, rules used, edit size. ---
 
 
-@dataclass
-class RewriteTally:
-    """Counts for one rewrite: captions made and refused, by rule and reason, and edited words."""
+def tally(*made: Mapping[str, Any]) -> dict[str, Any]:
+    """Count records of one rewrite: texts made, edited words, rules, and refusals by reason.
 
-    made: int = 0
-    edited_words: int = 0
-    rules: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def add_made(self, rule: str, words: int) -> None:
-        """Count one rewritten caption, made by `rule`, with `words` caption words edited."""
-        self.rules[rule] += 1  # first: of a damaged record nothing is counted
-        self.made += 1
-        self.edited_words += words
-
-    @property
-    def total(self) -> int:
-        """Captions seen."""
-        return self.made + self.reasons.total()
-
-    @property
-    def coverage(self) -> float:
-        """Share of captions that got a rewrite; 0 when none was seen."""
-        return self.made / self.total if self.total else 0.0
-
-    @property
-    def mean_edit(self) -> float:
-        """Mean number of caption words inside edits, over the captions rewritten; 0 for none."""
-        return self.edited_words / self.made if self.made else 0.0
-
-    def as_counts(self) -> dict[str, Any]:
-        """All counts by name; those of several tallies may be added up."""
-        counts = {"made": self.made, "edited_words": self.edited_words}
-        return {**counts, "rules": dict(self.rules), "refused": dict(self.reasons)}
-
-    @classmethod
-    def from_counts(cls, counts: Mapping[str, Any]) -> RewriteTally:
-        """The tally with these counts."""
-        rules, reasons = Counter(counts["rules"]), Counter(counts["refused"])
-        return cls(counts["made"], counts["edited_words"], rules, reasons)
-
-    def as_json(self) -> dict[str, Any]:
-        """The numbers by name, most frequent reasons and rules first."""
-        return {
-            "captions": self.total,
-            "rewritten": self.made,
-            "coverage": round(self.coverage, 4),
-            "mean_edited_words": round(self.mean_edit, 2),
-            "rules": dict(self.rules.most_common()),
-            "refused": dict(self.reasons.most_common()),
-        }
+    The counts of several records may be added up.
+    """
+    fine = [each for each in made if each["reason"] is None]
+    edits = [edit for each in fine for edit in each["edits"]]
+    return {
+        "made": len(fine),
+        "edited_words": sum(len(edit["before"].split()) for edit in edits),
+        "rules": Counter(each["rule"] for each in fine),
+        "refused": Counter(each["reason"] for each in made if each["reason"] is not None),
+    }
 
 
-def edited_words(caption: str, spans: Iterable[tuple[int, int]]) -> int:
-    """Number of blank-separated words of the caption inside the character spans."""
-    return sum(len(caption[start:end].split()) for start, end in spans)
+def total(counts: Mapping[str, Any]) -> int:
+    """Captions seen."""
+    return int(counts["made"] + sum(counts["refused"].values()))
 
 
-def rows(tallies: Mapping[str, RewriteTally]) -> list[list[str]]:
+def coverage(counts: Mapping[str, Any]) -> float:
+    """Share of captions that got a rewrite; 0 when none was seen."""
+    return float(counts["made"] / (total(counts) or 1))
+
+
+def mean_edit(counts: Mapping[str, Any]) -> float:
+    """Mean number of caption words inside edits, over the captions rewritten; 0 for none."""
+    return float(counts["edited_words"] / (counts["made"] or 1))
+
+
+def summary(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of one rewrite by name, most frequent reasons and rules first."""
+    return {
+        "captions": total(counts),
+        "rewritten": counts["made"],
+        "coverage": round(coverage(counts), 4),
+        "mean_edited_words": round(mean_edit(counts), 2),
+        "rules": dict(Counter(counts["rules"]).most_common()),
+        "refused": dict(Counter(counts["refused"]).most_common()),
+    }
+
+
+def rows(tallies: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Table rows (rewrite, captions, rewritten, coverage, words edited) for `console.table`."""
     return [
-        [name, str(t.total), str(t.made), f"{t.coverage:.1%}", f"{t.mean_edit:.2f}"]
+        [name, str(total(t)), str(t["made"]), f"{coverage(t):.1%}", f"{mean_edit(t):.2f}"]
         for name, t in tallies.items()
     ]
 
@@ -86,12 +70,13 @@ def rows(tallies: Mapping[str, RewriteTally]) -> list[list[str]]:
 HEADER = ("rewrite", "captions", "rewritten", "coverage", "words edited")
 
 
-def reason_lines(tallies: Mapping[str, RewriteTally]) -> list[str]:
+def reason_lines(tallies: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """One line per rewrite that refused captions: the reasons with their counts."""
+    refused = {name: Counter(each["refused"]).most_common() for name, each in tallies.items()}
     return [
-        f"{name} refused: " + ", ".join(f"{reason} {n}" for reason, n in t.reasons.most_common())
-        for name, t in tallies.items()
-        if t.reasons
+        f"{name} refused: " + ", ".join(f"{reason} {n}" for reason, n in reasons)
+        for name, reasons in refused.items()
+        if reasons
     ]
 
 
@@ -132,15 +117,10 @@ def records(items: Iterable[tuple[str, str]], settings: Settings) -> list[dict[s
     ]
 
 
-def drawn(sample_id: str, caption: Caption, name: str, settings: Settings) -> Rewritten | Refused:
-    """Return the text that the rewrite `name` makes of a sample's caption, by seed and epoch."""
-    rewrite = get_rewrite(name)
-    return rewrite(caption, rng_for(settings.seed, sample_id, settings.epoch, rewrite.name))
-
-
 def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> dict[str, Any]:
     """Rewrite the caption with `name`: text, rule and edits, or the refusal reason."""
-    rewrite, result = get_rewrite(name), drawn(sample_id, caption, name, settings)
+    rewrite = get_rewrite(name)
+    result = rewrite(caption, rng_for(settings.seed, sample_id, settings.epoch, rewrite.name))
     made: dict[str, Any] = {"text": None, "rule": None, "edits": [], "reason": None}
     if isinstance(result, Refused):
         made["reason"] = result.reason
@@ -162,12 +142,3 @@ def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> d
         "tagger": tagger_version(settings.tagger),
         "lexicon": lexicon().name,
     }
-
-
-def count(tallies: dict[str, RewriteTally], made: dict[str, Any]) -> None:
-    """Add one record to the tally of its rewrite."""
-    tally = tallies[made["rewrite"]]
-    if made["reason"] is not None:
-        tally.reasons[made["reason"]] += 1
-    else:
-        tally.add_made(made["rule"], sum(len(e["before"].split()) for e in made["edits"]))

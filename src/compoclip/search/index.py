@@ -21,7 +21,7 @@ from compoclip.data.decode import EXTENSIONS, decode
 from compoclip.data.fingerprint import file_stamp
 from compoclip.data.sources.open import UNREAD, Request
 from compoclip.errors import CompoclipError, UsageError, require
-from compoclip.evaluation.encode import EncodeOptions, ahead
+from compoclip.evaluation.encode import EncodeOptions, read_images, readable
 from compoclip.evaluation.encoder import ModelEncoder, described
 
 Matrix = NDArray[np.float32]
@@ -270,22 +270,13 @@ def _encoded(
     """Yield rows with their features, batch by batch; what cannot be read goes to `unreadable`."""
     amounts = EncodeOptions(batch_size).amounts(encoder.device)
 
-    def read(row: int) -> NDArray[np.uint8] | str:
-        try:
-            image = decode(photos.image(row), name=photos.names[row], upright=photos.upright)
-            return encoder.read_image.pixels(image)
-        except CompoclipError as error:
-            return str(error)
+    def read(row: int) -> NDArray[np.uint8]:
+        image = decode(photos.image(row), name=photos.names[row], upright=photos.upright)
+        return encoder.read_image.pixels(image)
 
-    def readable() -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        images = zip(todo, ahead(todo, read, amounts.workers, 2 * amounts.images))
-        for row, image in track(images, "encoding photos", len(todo), "photos"):
-            if isinstance(image, str):
-                unreadable[photos.names[row]] = image
-            else:
-                yield row, image
-
-    images = readable()
+    readings = zip(todo, read_images(read, todo, amounts, processes=False))
+    told = track(readings, "encoding photos", len(todo), "photos")
+    images = readable(told, lambda row, why: unreadable.update({photos.names[row]: why}))
     with encoder.evaluating():
         while batch := list(islice(images, amounts.images)):
             yield [row for row, _ in batch], encoder.encode_images([image for _, image in batch])

@@ -39,6 +39,8 @@ from compoclip.training.caches import learning_batch_norms
 
 
 class _Gather(torch.autograd.Function):
+    """`Ranks.all_gather` through which the sum of all ranks' gradients of its rows flows back."""
+
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: Sequence[int], ranks: Ranks) -> Tensor:
         ctx.counts, ctx.ranks = counts, ranks
@@ -47,12 +49,6 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return ctx.ranks.reduce_scatter(gradient, ctx.counts), None, None
-
-
-def gather_rows(rows: Tensor, counts: Sequence[int], ranks: Ranks) -> Tensor:
-    """`Ranks.all_gather` through which the sum of all ranks' gradients of its rows flows back."""
-    gathered: Tensor = _Gather.apply(rows, counts, ranks)
-    return gathered
 
 
 class RankPeers(Peers):
@@ -83,8 +79,9 @@ class RankPeers(Peers):
         return self._lengths[request]
 
     def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
-        """See `gather_rows`."""
-        return gather_rows(rows, sizes.tolist(), self._ranks)
+        """Return the rows of all ranks; gradients flow back, summed over the ranks."""
+        gathered: Tensor = _Gather.apply(rows, sizes.tolist(), self._ranks)
+        return gathered
 
     def summed(self, values: Tensor) -> Tensor:
         """Return the sum over all ranks, without gradient."""

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -134,7 +134,7 @@ Tracker = tuple[Callable[[Mapping[str, float], int], object], Callable[[], objec
 """Takes the numbers of logged steps, each step once and in order; then is closed."""
 
 
-class Trackers:
+class Trackers(ExitStack):
     """The trackers of a run, opened at its first record. Has the interface of the loop's `report`.
 
     Args:
@@ -154,25 +154,21 @@ class Trackers:
             if importlib.util.find_spec(name) is None:
                 extra = TRACKIO if name == TRACKIO else "track"
                 raise CompoclipError(f"--track {name}: {pip_install(extra)} first")
+        super().__init__()
         self._names, self._out, self._config, self._report = names, out, config, report
-        self._open: list[Tracker] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for _, close in self._open:
-            close()
+        self._logs: list[Callable[[Mapping[str, float], int], object]] = []
 
     def __call__(self, record: dict[str, Any], total: int) -> None:
         """Report and track a logged step or a measurement."""
         self._report(record, total)
         records = [record]
-        if self._names and not self._open:
-            self._open = [_OPEN[name](self._out, self._config) for name in self._names]
+        if self._names and not self._logs:
+            for log, close in (_OPEN[name](self._out, self._config) for name in self._names):
+                self._logs.append(log)
+                self.callback(close)
             earlier = (each for each in read_log(self._out / LOG) if each != record)
             records = [*(each for each in earlier if each["step"] <= record["step"]), record]
-        for log, _ in self._open:
+        for log in self._logs:
             for each in records:
                 log(_numbers(each), int(each["step"]))
 

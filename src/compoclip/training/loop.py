@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, damaged, latest_state, load_state, save_state
 from compoclip.training.step import StepResult, module_name, step
 from compoclip.training.teacher import TeacherEncoder
-from compoclip.training.watch import Watch
+from compoclip.training.watch import Watch, due
 
 # A batch, the global batch it is part of, and what this rank had drawn when it was taken.
 _Taken = tuple[Batch, GlobalBatch, PlanCounts]
@@ -304,7 +305,7 @@ class TrainingLoop:
         self.clock, self.drawn = now, drawn
         self.bad_steps.add(self.progress.step, bad)
         self.settle()
-        if _due(self.progress.step, self.settings.log_every, self.total):
+        if due(self.progress.step, self.settings.log_every, self.total):
             self._log_step(lr, result, norm)
 
     def _log_step(self, lr: float, result: StepResult, norm: torch.Tensor) -> None:
@@ -384,7 +385,7 @@ class TrainingLoop:
     def _save_if_due(self, ends: bool) -> None:
         """Save a due state; during bad steps wait for a good one, so that a diverged run can go
         back to the older state."""
-        self.owed |= _due(self.progress.step, self.settings.save_every, self.total)
+        self.owed |= due(self.progress.step, self.settings.save_every, self.total)
         if self.owed and not ends:
             self.bad_steps.read()
         if ends or (self.owed and not self.bad_steps.in_a_row):
@@ -417,14 +418,10 @@ def _host_of(device: torch.device) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
 
-    settled = False
-
+    @cache
     def settle() -> None:
-        nonlocal settled
-        if not settled:
-            gc.collect()
-            gc.freeze()
-            settled = True
+        gc.collect()
+        gc.freeze()
 
     threads = torch.get_num_threads()
     torch.set_num_threads(min(threads, _GPU_THREADS))
@@ -470,7 +467,3 @@ def freeze(model: nn.Module, trains: Trains, words: Sequence[str] = ()) -> None:
         parameter.requires_grad_(free and learns[part_of(name)])
     if trains.matrix:
         text_matrix(model).requires_grad_(True)
-
-
-def _due(step: int, every: int, total: int) -> bool:
-    return step == total or (every > 0 and step % every == 0)

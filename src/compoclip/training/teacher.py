@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from compoclip.data.batch import Batch
 from compoclip.errors import CompoclipError
@@ -140,27 +140,14 @@ class TeacherEncoder(DualEncoder):
         if self.decay == 1:
             return
         if self._followed is None:
-            parameters = self.model.named_parameters()
-            self._followed = {n: p for n, p in parameters if _learns(student.model, n)}
-        theirs = [_weight(student.model, name) for name in self._followed]
+            with torch.enable_grad():  # where an adapter learns, its weight has a gradient
+                parameters = self.model.named_parameters()
+                self._followed = {
+                    n: p for n, p in parameters if attrgetter(n)(student.model).requires_grad
+                }
+        theirs = [attrgetter(name)(student.model) for name in self._followed]
         torch._foreach_lerp_(list(self._followed.values()), theirs, 1 - self.decay)
         for path, module in self.model.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 for name, buffer in module.named_buffers(recurse=False):
                     buffer.copy_(student.model.get_buffer(f"{path}.{name}"))
-
-
-def _weight(network: nn.Module, name: str) -> Tensor:
-    """A weight as the network computes with it: with its adapter, if it has one."""
-    path, _, leaf = name.rpartition(".")
-    weight: Tensor = getattr(network.get_submodule(path), leaf)
-    return weight
-
-
-def _learns(network: nn.Module, name: str) -> bool:
-    path, _, leaf = name.rpartition(".")
-    module = network.get_submodule(path)
-    if parametrize.is_parametrized(module, leaf):
-        chain = module.get_submodule(f"parametrizations.{leaf}")
-        return any(parameter.requires_grad for parameter in chain.parameters())
-    return _weight(network, name).requires_grad

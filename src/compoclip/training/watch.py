@@ -96,8 +96,7 @@ class Watch:
 
     def due(self, step: int, total: int) -> bool:
         """Return whether to measure after `step` of `total` steps (0: the untrained model)."""
-        every = self.settings.eval_every
-        return step in (0, total) or (every > 0 and step % every == 0)
+        return step == 0 or due(step, self.settings.eval_every, total)
 
     def look(self, step: int, network: nn.Module) -> dict[str, Any]:
         """Measure the model after a step, and keep its weights if they may be the best.
@@ -172,6 +171,11 @@ class Watch:
         """Return step -> the score that decides; the model before the first step is no result."""
         name = self.settings.keep_best
         return {step: scores[name] for step, scores in self._measured.items() if step and name}
+
+
+def due(step: int, every: int, total: int) -> bool:
+    """Return whether a step is one of every N, or the last."""
+    return step == total or (every > 0 and step % every == 0)
 
 
 def waited(values: Mapping[int, float]) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import repeat
 from pathlib import Path
@@ -14,10 +12,11 @@ from typing import Any
 
 from PIL import Image
 
+from compoclip.archives import add_member
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
-from compoclip.workers import Workers
+from compoclip.workers import mapper
 from compoclip_world.captions import CAPTION_TYPES, captions_for
 from compoclip_world.render import render
 from compoclip_world.sampling import scene_for
@@ -61,16 +60,6 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
     return [out / name for name in names]
 
 
-@contextmanager
-def mapper(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """`map` over `workers` fresh processes, in this one for fewer than two; results in order."""
-    if workers < 2:
-        yield map
-        return
-    with Workers(workers) as pool:
-        yield pool.map
-
-
 def png_bytes(scene: Scene, size: int) -> bytes:
     """The picture of a scene as a PNG file."""
     buffer = io.BytesIO()
@@ -79,19 +68,13 @@ def png_bytes(scene: Scene, size: int) -> bytes:
 
 
 def _write_shard(path: Path, start: int, spec: TrainingSet) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for index in range(start, min(start + spec.shard_size, spec.count)):
             scene = scene_for(spec.config, spec.seed, spec.split, index)
             captions = captions_for(scene, spec.config, spec.seed, index, spec.captions)
             texts = json.dumps({"caption": [c.text for c in captions]}).encode()
-            key = f"{index:08d}"
-            image = png_bytes(scene, spec.config.size)
-            for name, data in ((f"{key}.png", image), (f"{key}.json", texts)):
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-    path.write_bytes(buffer.getvalue())
+            add_member(tar, f"{index:08d}.png", png_bytes(scene, spec.config.size))
+            add_member(tar, f"{index:08d}.json", texts)
 
 
 # --- World configurations in JSON files: any fields of `WorldConfig`, the others at their

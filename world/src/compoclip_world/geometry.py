@@ -47,6 +47,11 @@ def _ahead(along: float, across: float) -> bool | None:
     return False if along <= 0 else None
 
 
+def _within(length: float, surely: float, never: float) -> bool | None:
+    """True up to the one limit, False from the other on."""
+    return True if length <= surely else False if length >= never else None
+
+
 def _distance(a: Thing, b: Thing) -> float:
     return math.hypot(a.x - b.x, a.y - b.y)
 
@@ -71,15 +76,9 @@ def in_front(a: Thing, b: Thing) -> bool | None:
     return a.depth < b.depth
 
 
-def _near(a: Thing, b: Thing) -> bool | None:
-    distance = _distance(a, b)
-    return True if distance <= NEAR else False if distance >= FAR else None
-
-
 def touching(a: Thing, b: Thing) -> bool | None:
     """True if the two things are in contact: certain only for overlaps and for clear gaps."""
-    share = _distance(a, b) / (a.radius + b.radius)
-    return True if share <= OVERLAP else False if share >= 1.1 else None
+    return _within(_distance(a, b) / (a.radius + b.radius), OVERLAP, 1.1)
 
 
 _RULES: dict[str, Callable[[Thing, Thing], bool | None]] = {
@@ -89,7 +88,7 @@ _RULES: dict[str, Callable[[Thing, Thing], bool | None]] = {
     "front": in_front,
     "bigger": lambda a, b: SIZE_ORDER.index(a.size) > SIZE_ORDER.index(b.size),
     "same colour": lambda a, b: a.colour == b.colour,
-    "near": _near,
+    "near": lambda a, b: _within(_distance(a, b), NEAR, FAR),
     "touching": touching,
 }
 
@@ -105,10 +104,6 @@ def related(relation: str, a: Thing, b: Thing) -> bool | None:
     return _RULES[CONVERSE[relation]](b, a)
 
 
-def _edge(distance: float) -> bool | None:
-    return True if distance <= EDGE else False if distance >= 0.5 else None
-
-
 def located(position: str, thing: Thing) -> bool | None:
     """True if the thing is at the named place of the picture, such as "top left" or "middle".
 
@@ -117,6 +112,6 @@ def located(position: str, thing: Thing) -> bool | None:
     edges = {"left": thing.x, "right": 1 - thing.x, "top": thing.y, "bottom": 1 - thing.y}
     if position == "middle":
         off = max(abs(thing.x - 0.5), abs(thing.y - 0.5))
-        return True if off <= CENTRE else False if off >= NOT_CENTRE else None
-    found = [_edge(edges[word]) for word in position.split()]
+        return _within(off, CENTRE, NOT_CENTRE)
+    found = [_within(edges[word], EDGE, 0.5) for word in position.split()]
     return False if False in found else None if None in found else True

@@ -9,10 +9,6 @@ tables are in `lexicon.yaml`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-import yaml
 
 from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
@@ -22,11 +18,10 @@ from compoclip_world.vocabulary import (
     PATTERNS,
     SIZES,
     pluralise,
+    read_tables,
 )
 
-_TABLES: dict[str, Any] = yaml.safe_load(
-    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-)
+_TABLES = read_tables("lexicon")
 
 
 def listed(words: str) -> tuple[str, ...]:

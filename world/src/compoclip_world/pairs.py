@@ -13,8 +13,9 @@ from typing import Any
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
+from compoclip.workers import mapper
 from compoclip_world.captions import extend, facts_of, mention
-from compoclip_world.dataset import mapper, png_bytes
+from compoclip_world.dataset import png_bytes
 from compoclip_world.edits import OPPOSITE
 from compoclip_world.geometry import CONVERSE, POSITIONS, located, related
 from compoclip_world.logic import (

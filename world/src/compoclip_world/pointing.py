@@ -20,7 +20,7 @@ from compoclip.cli.options import Models, OnDevice, Outcome
 from compoclip.config import Count
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import Estimate
-from compoclip.evaluation.tables import bracketed
+from compoclip.evaluation.tables import with_interval
 from compoclip.files import require_writable, write_json
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.run import load_models
@@ -272,7 +272,7 @@ def _text(options: PointingOptions, means: Mapping[str, Shares], gaps: Mapping[s
     """A row a model and sort of word; below, the differences to the first model."""
 
     def cell(share: MeanShare, sign: str = "") -> str:
-        return f"{100 * share.value:{sign}.1f} {bracketed(share.low, share.high, sign)}"
+        return with_interval(share.value, share.low, share.high, sign)
 
     kinds = list(next(iter(means.values())))
     rows = []

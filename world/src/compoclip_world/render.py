@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from compoclip.errors import UsageError
 from compoclip_world.scene import Scene, Thing
-from compoclip_world.vocabulary import BACKDROP_COLOURS, COLOURS
+from compoclip_world.vocabulary import BACKDROP_COLOURS, COLOURS, read_tables
 
 # --- The flat icon of every kind, drawn in a unit square from -1 to 1 (y down). ---
 #
@@ -105,9 +103,7 @@ def polar(turn: float, radius: float) -> Point:
     return radius * math.cos(angle), radius * math.sin(angle)
 
 
-ICONS: dict[str, list[list[Any]]] = yaml.safe_load(
-    Path(__file__).with_name("icons.yaml").read_text(encoding="utf-8")
-)
+ICONS: dict[str, list[list[Any]]] = read_tables("icons")
 """Kind -> its shapes, each with its numbers."""
 
 

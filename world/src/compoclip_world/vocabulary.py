@@ -51,9 +51,12 @@ class SizeSpec:
     radius: float
 
 
-_TABLES: dict[str, Any] = yaml.safe_load(
-    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-)
+def read_tables(name: str) -> Any:
+    """Return the tables of `NAME.yaml` next to this module."""
+    return yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+_TABLES = read_tables("vocabulary")
 
 
 def frozen(value: Any) -> Any:

@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from compoclip.data.columns import fields
 from compoclip.data.decode import EXTENSIONS
+from compoclip.data.options import DataOptions
 from compoclip.data.sources import Source
 from compoclip.data.sources.mixture import WeightedMix, mixture_of
 from compoclip.data.sources.published import (
@@ -126,45 +127,17 @@ _ENDINGS = (".json", ".csv", ".tsv", ".txt", ".tar", *ROW_FILES)
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging Face hub
 
 
-Orientation = Literal["upright", "stored"]
-HELD_OUT = 0.1
-"""The share of the photos in each of val and test, where the data name no splits."""
-
-
 @dataclass(frozen=True)
-class Request:
+class Request(DataOptions):
     """Names image-text data; every process opens them for itself.
 
     Args:
         spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`. Options go to the
-            data sets that have a use for them.
-        images: Folder that image paths are relative to, by default that of the annotation file.
-        image_column: Of tables; guessed when not given.
-        caption_column: Of tables (several joined by commas) and of .json members in shards; guessed
-            when not given.
-        split: For data that holds several (Karpathy JSON, Flickr8k with its lists, tables with a
-            column "split", folders of shards or tables named "train-*", image folders with folders
-            such as "train"): the one to read, by default "train", with the other samples counted
-            in `left_out`; "all" reads everything. In other data a hash of the photo decides on
-            "train", "val" and "test", see `by_hash`.
-        quoting: Of CSV and TSV files: whether cells may be quoted; if not, quotes are text.
-        orientation: "upright" turns images as their EXIF orientation says; "stored" leaves them, as
-            open_clip does. Unless given, data sets in published formats (Karpathy and COCO JSON,
-            Flickr8k, NegCLIP and the other published training sets) are read as stored, all other
-            data upright; a mixture upright unless all of its parts are published.
-        held_out: The share of the photos in each of val and test, where a hash decides.
-        split_seed: Of that hash.
+            data sets that have a use for them. A mixture is read upright unless all of its parts
+            are in published formats.
     """
 
     spec: str
-    images: Path | None = None
-    image_column: str | None = None
-    caption_column: str | None = None
-    split: str | None = None
-    quoting: bool = True
-    orientation: Orientation | None = None
-    held_out: float = HELD_OUT
-    split_seed: int = 0
 
     def open(self) -> Source:
         """Open the data. Raises as `open_source`, UsageError without the folder of images."""

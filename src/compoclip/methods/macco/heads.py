@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,10 +30,6 @@ class _Predictor(HeadPlan):
     layers: int = 2
     lr: float = 1e-3
     weight_decay: float | None = 0.01
-
-    def record(self) -> dict[str, Any]:
-        """Its fields."""
-        return {"layers": self.layers, "lr": self.lr, "weight_decay": self.weight_decay}
 
 
 @dataclass(frozen=True)
@@ -130,17 +125,14 @@ class TokenPredictor(_Predicting):
         """This process's share of the loss; see `compoclip.losses.Head`."""
         layout.sizes(captions)
         with full_precision(features) as f:
-            if f.masked_tokens is None or f.masked_text is None or f.patches is None:
-                raise _no_pass()
-            assert f.hidden_tokens is not None
-            assert f.hidden_ids is not None
-            each = _share(f.hidden_tokens, f.masked_tokens, layout)
-            if not len(f.masked_tokens):
+            tokens, text, patches = _given(f, "masked_tokens", "masked_text", "patches")
+            places, ids = _given(f, "hidden_tokens", "hidden_ids")
+            each = _share(places, tokens, layout)
+            if not len(tokens):
                 return self.nothing(f)
-            queries = _with_whole(f.masked_tokens, f.masked_text)
-            context = _with_whole(f.patches, f.image).detach()
-            logits = self.predict(queries, context, f.hidden_tokens)
-            return (each * F.cross_entropy(logits, f.hidden_ids, reduction="none")).sum()
+            context = _with_whole(patches, f.image).detach()
+            logits = self.predict(_with_whole(tokens, text), context, places)
+            return (each * F.cross_entropy(logits, ids, reduction="none")).sum()
 
 
 class PatchPredictor(_Predicting):
@@ -151,22 +143,25 @@ class PatchPredictor(_Predicting):
         (caption,) = layout.indices(captions)
         layout.sizes(captions)
         with full_precision(features) as f:
-            if f.masked_text is None or f.tokens is None:
-                raise _no_pass()
-            if f.masked_patches is None or f.masked_image is None:
+            _, tokens, mask = _given(f, "masked_text", "tokens", "token_mask")
+            if f.masked_image is None:
                 return self.nothing(f)  # words alone are hidden
-            assert f.hidden_patches is not None
-            assert f.hidden_pixels is not None
-            assert f.token_mask is not None
-            each = _share(f.hidden_patches, f.masked_patches, layout)
-            if not len(f.masked_patches):
+            patches, places, pixels = _given(f, "masked_patches", "hidden_patches", "hidden_pixels")
+            each = _share(places, patches, layout)
+            if not len(patches):
                 return self.nothing(f)
-            queries = _with_whole(f.masked_patches, f.masked_image).detach()
-            tokens, text = (x.index_select(0, caption) for x in (f.tokens, f.text))
-            padding = ~f.token_mask.index_select(0, caption)
-            context = _with_whole(tokens, text)
-            pixels = self.predict(queries, context, f.hidden_patches, padding)
-            return (each * (pixels - f.hidden_pixels).square().mean(1)).sum()
+            queries = _with_whole(patches, f.masked_image).detach()
+            tokens, text, mask = (x.index_select(0, caption) for x in (tokens, f.text, mask))
+            found = self.predict(queries, _with_whole(tokens, text), places, ~mask)
+            return (each * (found - pixels).square().mean(1)).sum()
+
+
+def _given(features: Features, *names: str) -> list[Tensor]:
+    """These tensors of a masked second pass. Raises ValueError without it."""
+    found = [getattr(features, name) for name in names]
+    if any(each is None for each in found):
+        raise ValueError("this head rebuilds what a masked second pass hides, and there was none")
+    return found
 
 
 def _with_whole(parts: Tensor, whole: Tensor) -> Tensor:
@@ -182,7 +177,3 @@ def _share(places: Tensor, grid: Tensor, layout: Layout) -> Tensor:
     counts = grid.new_zeros(rows).index_add(0, row, grid.new_ones(len(places)))
     having = layout.peers.summed((counts > 0).sum().to(grid.dtype))
     return 1 / (counts.index_select(0, row) * having.clamp_min(1))
-
-
-def _no_pass() -> ValueError:
-    return ValueError("this head rebuilds what a masked second pass hides, and there was none")

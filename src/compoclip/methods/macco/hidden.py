@@ -52,10 +52,6 @@ class MaskVectors(PassPlan):
         """Initialise the vectors like token embeddings."""
         return Masks(sizes, seed)
 
-    def record(self) -> dict[str, Any]:
-        """Return their learning rate and weight decay."""
-        return {"lr": self.lr, "weight_decay": self.weight_decay}
-
     def require(self, texts: CaptionPlan, encoder: DualEncoder) -> None:
         """Raise CompoclipError if words, or the patches named by `texts`, cannot be masked."""
         encoder.require_local("masked captions", "text")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -188,8 +188,7 @@ def _hash_of(files: tuple[tuple[Path, int], ...]) -> str:
     digest = blake2b(digest_size=8)
     for file, _ in files:
         with open(file, "rb") as content:
-            while part := content.read(1 << 24):
-                digest.update(part)
+            file_digest(content, lambda: digest)
     return digest.hexdigest()
 
 
@@ -252,7 +251,7 @@ class Reconstruction(HeadPlan):
 
     def record(self) -> dict[str, Any]:
         """Return the decoder's name and hash, and how A learns."""
-        return {**asdict(self), "decoder": decoder_record(self.decoder)}
+        return {**super().record(), "decoder": decoder_record(self.decoder)}
 
 
 class ReconstructionHead(nn.Module):

@@ -25,6 +25,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -247,8 +248,7 @@ def _to_peft(adapted: Adapted) -> tuple[dict[str, Tensor], dict[str, Any]]:
         module = module.removesuffix(".weight")
         modules = [module.replace("q_proj", f"{p}_proj") for p in ("qkv" if how == "qkv" else "q")]
         a, b = (adapted.adapters[f"{name}.{part}"].float() for part in "ab")
-        path, _, parameter = name.rpartition(".")
-        shape = getattr(network.get_submodule(path), parameter).shape
+        shape = attrgetter(name)(network).shape
         if len(shape) == 4:
             state |= {f"{name}.a": a, f"{name}.b": b}
             a, ranks[module] = (b @ a).reshape(shape) * lora.scaling, shape[0]

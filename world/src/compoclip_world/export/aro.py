@@ -231,7 +231,7 @@ def _twins(name: str, rows: list[tuple[dict[str, Any], str, str]]) -> dict[str, 
 
 
 def _attribute(scene: Scene, rng: Random, spec: SuiteSpec) -> tuple[str, str, str] | None:
-    made = foil(scene, spec.config, "replace_att", rng)
+    made = foil(scene, rng, spec.config, "replace_att")
     if made is None:
         return None
     word, _ = changed_words(made.caption, made.negative)
@@ -242,7 +242,7 @@ def _attribute(scene: Scene, rng: Random, spec: SuiteSpec) -> tuple[str, str, st
 
 
 def _relation(scene: Scene, rng: Random, spec: SuiteSpec) -> tuple[str, str, str] | None:
-    made = foil(scene, spec.config, "replace_rel", rng)
+    made = foil(scene, rng, spec.config, "replace_rel")
     if made is None:
         return None
     words, _ = changed_words(made.caption, made.negative)

@@ -13,7 +13,7 @@ from typing import Any
 
 from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
 from compoclip_world.export.texts import ADDITIONS, TASKS, Foil, foil, paraphrase
-from compoclip_world.scene import Scene
+from compoclip_world.scene import Scene, WorldConfig
 
 FOLDER = "coco/val2017"
 ABOUT = {
@@ -43,7 +43,7 @@ def build(spec: SuiteSpec) -> list[Part]:
     shown: dict[str, Scene] = {}
     shown_pp: dict[str, Scene] = {}
     for task in TASKS:
-        found = collect(pool, spec.items, task, partial(_triple, spec=spec, task=task))
+        found = collect(pool, spec.items, task, partial(_triple, config=spec.config, task=task))
         files[f"sugarcrepe/{task}.json"] = _rows(pool, [(i, made) for i, (made, _) in found])
         more[f"sugarcrepe_pp/{task}.json"] = [
             {
@@ -57,7 +57,7 @@ def build(spec: SuiteSpec) -> list[Part]:
         ]
         shown_pp |= pool.chosen(index for index, _ in found)
     for task in ADDITIONS:
-        added = collect(pool, spec.items, task, partial(_foil, spec=spec, task=task))
+        added = collect(pool, spec.items, task, partial(foil, config=spec.config, task=task))
         files[f"sugarcrepe/{task}.json"] = _rows(pool, added)
         shown |= pool.chosen(index for index, _ in added)
     items = dict.fromkeys(TASKS, spec.items)
@@ -82,11 +82,7 @@ def _rows(pool: Photos, found: Sequence[tuple[int, Foil]]) -> dict[str, dict[str
     }
 
 
-def _foil(scene: Scene, rng: Random, spec: SuiteSpec, task: str) -> Foil | None:
-    return foil(scene, spec.config, task, rng)
-
-
-def _triple(scene: Scene, rng: Random, spec: SuiteSpec, task: str) -> tuple[Foil, str] | None:
-    made = foil(scene, spec.config, task, rng)
+def _triple(scene: Scene, rng: Random, config: WorldConfig, task: str) -> tuple[Foil, str] | None:
+    made = foil(scene, rng, config, task)
     second = paraphrase(scene, made, rng) if made else None
     return (made, second) if made and second else None

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from itertools import repeat
+from operator import call
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +21,8 @@ from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.files import new_folder, reason
 from compoclip.version import __version__
-from compoclip_world.dataset import mapper, png_bytes
+from compoclip.workers import mapper
+from compoclip_world.dataset import png_bytes
 from compoclip_world.export import aro, confusable, pairs, retrieval, sugarcrepe
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.render import render
@@ -177,7 +179,7 @@ def write_suite(
     )
     with new_folder(out) as folder, mapper(workers) as each:
         parts: list[Part] = []
-        for made in track(each(_build, wanted, repeat(spec)), "making items", len(wanted)):
+        for made in track(each(call, wanted, repeat(spec)), "making items", len(wanted)):
             parts += made
         parts.sort(key=lambda part: part.id)
         shown = {path: scene for part in parts for path, scene in part.images.items()}
@@ -199,10 +201,6 @@ def write_suite(
         for _ in track(jobs, "drawing images", len(chunks), f"times {_CHUNK}"):
             pass
     return parts
-
-
-def _build(builder: Builder, spec: SuiteSpec) -> list[Part]:
-    return builder(spec)
 
 
 def read_scenes(suite: Path) -> dict[str, Scene]:

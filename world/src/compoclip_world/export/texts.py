@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from random import Random
 
 from compoclip_world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
@@ -33,6 +32,7 @@ _TRIES = 6
 _GENERAL = ("object", "conjunction", "relation", "position", "predicate")
 _SELDOM = ("plain", usual("medium"))
 """Values that true captions rarely mention, so that they would give a false caption away."""
+_SYNONYMS = {**SYNONYMS, usual("medium"): SYNONYMS["medium"]}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 ADDITIONS = ("add_obj", "add_att")
 
 
-def foil(scene: Scene, config: WorldConfig, task: str, rng: Random) -> Foil | None:
+def foil(scene: Scene, rng: Random, config: WorldConfig, task: str) -> Foil | None:
     """A true and a false caption for a sub-task of `TASKS` or `ADDITIONS`; None if none came up.
 
     The oracle has judged them TRUE and FALSE, and both are `seemly`.
@@ -200,17 +200,12 @@ def _same(a: str, b: str) -> bool:
     return a == b or {a, b} == {"a", "an"}
 
 
-@lru_cache(maxsize=1)
-def _synonyms() -> dict[str, tuple[str, ...]]:
-    return {**SYNONYMS, usual("medium"): SYNONYMS["medium"]}
-
-
 def with_synonym(text: str, word: str, rng: Random) -> str | None:
     """The text with the first occurrence of a word of the world replaced by a synonym.
 
     An article before it is put right. None when the word has no synonym or is not in the text.
     """
-    choices = [w for w in _synonyms().get(word, ()) if w != word]
+    choices = [w for w in _SYNONYMS.get(word, ()) if w != word]
     spot = re.search(rf"(?:\b(an?) )?\b{re.escape(word)}\b", text)
     if not choices or spot is None:
         return None

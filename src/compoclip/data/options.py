@@ -1,0 +1,49 @@
+"""The options of reading image-text data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from compoclip.data.sources.open import Request
+
+HELD_OUT = 0.1
+"""The share of the photos in each of val and test, where the data name no splits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """How image-text data is read.
+
+    Args:
+        images: Folder that image paths in the data are relative to.
+        split: Split to use, for data with several splits; all uses everything. The default is
+            train. In data without splits a hash of the photo decides between train, val and test.
+        image_column: Column with image paths or bytes, for tables.
+        caption_column: Column or columns (comma-separated) with captions, for tables.
+        quoting: Read CSV and TSV files with quoted cells. Otherwise quotes are text, for captions
+            that begin with one.
+        orientation: upright rotates images by their EXIF orientation before any crop or box; stored
+            does not. The default is stored for data sets in published formats (COCO, Karpathy,
+            Flickr8k, NegCLIP, ...), upright for all other data.
+        held_out: Share of the photos in each of val and test, where the hash decides.
+        split_seed: Seed of the hash.
+    """
+
+    images: Path | None = None
+    split: str | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    quoting: bool = True
+    orientation: Literal["upright", "stored"] | None = None
+    held_out: float = HELD_OUT
+    split_seed: int = 0
+
+    def request(self, spec: str) -> Request:
+        """Return what opens the data that `spec` names with these options."""
+        from compoclip.data.sources.open import Request
+
+        options = {each.name: getattr(self, each.name) for each in fields(DataOptions)}
+        return Request(spec, **options)
