@@ -10,7 +10,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from compoclip.archives import add_member
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.sources import Sample, Source
@@ -37,7 +36,9 @@ def encode(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
 def make_tar(path: Path, members: Iterable[tuple[str, bytes]], mode: str = "w") -> Path:
     with tarfile.open(path, mode) as out:
         for name, data in members:
-            add_member(out, name, data)
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(data), 1_700_000_000
+            out.addfile(member, io.BytesIO(data))
     return path
 
 
