@@ -64,6 +64,22 @@ def test_group_follows_the_winoground_definition():
     assert items.positive[0] == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(
+    ("other", "ties", "expected"),
+    [
+        ((0.1, 0.9), {}, (0, 0, 1)),
+        ((0.1, 0.9), FIRST, (1, 1, 1)),
+        ((0.5, 0.5), {}, (0, 0, 0)),
+        ((0.5, 0.5), FIRST, (0, 0, 0)),  # the first is the wrong one for image j
+    ],
+)
+def test_a_tie_for_the_first_helps_one_half_of_a_group(other, ties, expected):
+    case = Case("x", Form.GROUP, (ref("i"), ref("j")), ("a", "b"), "s")
+    table = {"i": {"a": 0.5, "b": 0.5}, "j": dict(zip("ab", other))}
+    found = one(case, table, ties).outcomes
+    assert tuple(found[name].used[0] for name in ("group", "text", "image")) == expected
+
+
 def test_triple_and_its_five_buckets():
     orders = {
         (0.9, 0.8, 0.1): ("both above", 1, 1, 1, 0, 0),
