@@ -79,7 +79,7 @@ def weights(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def weight_bytes(checkpoint: Path) -> dict[str, bytes]:
-    """The same, to the last bit."""
+    """Assert that both are equal bit for bit."""
     return {name: value.numpy().tobytes() for name, value in weights(checkpoint).items()}
 
 

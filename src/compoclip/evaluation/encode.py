@@ -275,8 +275,8 @@ def _encode_images(
     processes = options.processes and encoder.device.type == "cuda" and many
     shown = [damaged.shown(row) for row in todo]
     readings = zip(todo, read_images(encoder.read_image, shown, amounts, processes))
-    told = track(readings, "encoding images", len(todo), "images")
-    images = readable(told, damaged.add)
+    tracked = track(readings, "encoding images", len(todo), "images")
+    images = readable(tracked, damaged.add)
     with store:
         while batch := list(islice(images, amounts.images)):
             rows, pixels = map(list, zip(*batch))

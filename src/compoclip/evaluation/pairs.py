@@ -179,8 +179,8 @@ def _scored(
     groups = [list(each) for _, each in groupby(todo, key=lambda row: pairs[row][0])]
     shown = [needed[pairs[group[0]]][0] for group in groups]
     readings = read_images(score.read_image, shown, amounts, processes=False)
-    told = track(zip(groups, readings), "scoring pairs", len(groups), "images")
-    found = readable(told, lambda group, why: damaged.add(pairs[group[0]][0], why))
+    tracked = track(zip(groups, readings), "scoring pairs", len(groups), "images")
+    found = readable(tracked, lambda group, why: damaged.add(pairs[group[0]][0], why))
     stream, done = ((row, image) for group, image in found for row in group), 0
     with store:
         while batch := list(islice(stream, amounts.images)):

@@ -33,22 +33,22 @@ def tally(*made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def total(counts: Mapping[str, Any]) -> int:
-    """Captions seen."""
+    """Return the number of captions seen."""
     return int(counts["made"] + sum(counts["refused"].values()))
 
 
 def coverage(counts: Mapping[str, Any]) -> float:
-    """Share of captions that got a rewrite; 0 when none was seen."""
+    """Return the share of captions that got a rewrite; 0 when none was seen."""
     return float(counts["made"] / (total(counts) or 1))
 
 
 def mean_edit(counts: Mapping[str, Any]) -> float:
-    """Mean number of caption words inside edits, over the captions rewritten; 0 for none."""
+    """Return the mean number of edited words of a rewritten caption; 0 for none."""
     return float(counts["edited_words"] / (counts["made"] or 1))
 
 
 def summary(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of one rewrite by name, most frequent reasons and rules first."""
+    """Return the numbers of one rewrite by name, most frequent reasons and rules first."""
     return {
         "captions": total(counts),
         "rewritten": counts["made"],

@@ -275,8 +275,8 @@ def _encoded(
         return encoder.read_image.pixels(image)
 
     readings = zip(todo, read_images(read, todo, amounts, processes=False))
-    told = track(readings, "encoding photos", len(todo), "photos")
-    images = readable(told, lambda row, why: unreadable.update({photos.names[row]: why}))
+    tracked = track(readings, "encoding photos", len(todo), "photos")
+    images = readable(tracked, lambda row, why: unreadable.update({photos.names[row]: why}))
     with encoder.evaluating():
         while batch := list(islice(images, amounts.images)):
             yield [row for row, _ in batch], encoder.encode_images([image for _, image in batch])
