@@ -223,8 +223,8 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
         ((row(negative_caption=[]),), "'negative_caption' must be a text or a list of texts"),
         ((row(negative_caption=["a", ""]),), "negative caption 2 is empty; fix the row"),
         ((row(negative_caption=[1]),), "negative caption 1 must be text, found the number 1"),
-        ((row(negative_caption=None),), "has neither 'negative_caption' .* nor|give one of them"),
-        ((row(label=1),), "has both 'negative_caption'"),
+        ((row(negative_caption=None),), "has neither of 'negative_caption' .*give one of them"),
+        ((row(label=1),), "has both of 'negative_caption'"),
         (
             (row(), row(id=2, negative_caption=None, label=1)),
             "line 2: statements with a 'label' and captions .* two folders",
@@ -252,7 +252,7 @@ def test_malformed_rows_end_in_one_line(
     ("name", "content", "message"),
     [
         ("x.csv", "image,text\n1.png,a\n", "no column 'caption', only 'image', 'text'; add it"),
-        ("x.csv", "image,caption\n1.png,a\n", "row 1: has neither 'negative_caption'"),
+        ("x.csv", "image,caption\n1.png,a\n", "row 1: has neither of 'negative_caption'"),
         ("x.tsv", 'image\tcaption\n1.png\t"a', "check quoting and delimiter"),
         ("x.json", "[", "not valid JSON .*; fix the file"),
         ("x.jsonl", "{", "line 1: not valid JSON .*; fix the file"),

@@ -13,8 +13,10 @@ import pytest
 import yaml
 from PIL import Image
 
+from compoclip.benchmarks.registry import benchmark_names
 from compoclip.cli import options, train
 from compoclip.cli.main import main
+from compoclip.methods.registry import method_names
 from compoclip.training.settings import RunSettings
 from doc_commands import (
     PAGES,
@@ -194,6 +196,11 @@ def test_only_the_help_says_what_workers_auto_means() -> None:
     account = " ".join((inspect.getdoc(RunSettings) or "").split())
     for words in ("all cores but one, 16 at most", "one for every eight cores", "4,096 images"):
         assert words in account
+
+
+def test_the_readme_counts_methods_and_benchmarks() -> None:
+    counts = f"{len(method_names())} methods and {len(benchmark_names())} benchmarks"
+    assert counts in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_every_page_is_in_the_contents() -> None:

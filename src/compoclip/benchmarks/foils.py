@@ -150,8 +150,8 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], where:
     negatives, label = row.get("negative_caption"), row.get("label")
     false = [] if negatives is None else _listed(negatives)
     near = next((k for k in row if k.lower().startswith("neg") and k not in own), None)
-    problem = f"has {'neither' if label is None else 'both'} 'negative_caption' (false captions) "
-    problem += "and 'label' (whether the caption is true); give one of them"
+    problem = f"has {'neither' if label is None else 'both'} of 'negative_caption' (false "
+    problem += "captions) and 'label' (whether the caption is true); give one of them"
     problem += f" (is {near!r:.40} the first?)" if near and label is None else ""
     require((negatives is None and not more) is not (label is None), where, problem)
     made = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, images, (caption,), subtask)

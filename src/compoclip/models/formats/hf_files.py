@@ -61,7 +61,7 @@ class ParameterNames:
                 name, how = self.ours(key)
             except KeyError as error:
                 raise CompoclipError(
-                    f"{source}: {error} is no parameter of a {self._model}; expected the weights "
+                    f"{source}: {error} is no parameter of {self._model}; expected the weights "
                     f"of transformers' {self._model}"
                 ) from error
             if how == "q|kv":
