@@ -196,7 +196,7 @@ def _trained(job: Job, method: Method | None) -> tuple[LoadedModel, float]:
             log_every=5,
             resume=True,
             cache_frozen=True,
-            mask_duplicates=job.arm.method in _MASKED,
+            mask_duplicates=job.arm.method in MASKED,
         )
         optim = optim_of(job.arm, method, job.settings, source, job.rate)
         # An adapter without the whole model is what a run leaves that ended while it was written.
@@ -271,7 +271,7 @@ def method_of(arm: Arm, data: Path) -> Method:
 
 
 # Recipes whose runs on the pages left equal texts out of contrasts; the others' did not.
-_MASKED = (
+MASKED = (
     *("c2lip", "compo", "cs-clip", "mosaic-clip", "mosaic-clip-pretrain", "negclip-original"),
     *("read-clip", "read-clip-align"),
 )

@@ -129,6 +129,8 @@ def test_check_tells_the_parts_that_are_there(tmp_path: Path) -> None:
 def test_check_without_anything(tmp_path: Path, capsys: Capture) -> None:
     assert main(["data", "check", "--data", str(tmp_path)]) == 1
     assert "no file of any benchmark" in capsys.readouterr().err
+    assert main(["data", "audit", "--data", str(tmp_path / "captions.csv")]) == 1
+    assert "captions.csv: not found; check the path" in capsys.readouterr().err
     assert main(["data", "check", "valse", "--data", str(tmp_path)]) == 1
     assert "valse/existence.json: MISSING" in capsys.readouterr().out
 

@@ -203,6 +203,7 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
     """Return what `names` name; without names every benchmark that has a file below `root`."""
     if names:
         return parse_targets(names, root, images)
+    require(root.exists(), root, "not found; check the path")
     found: list[str] = []
     for about in map(meta, benchmark_names()):
         sets, _, begun = _there(about, root)

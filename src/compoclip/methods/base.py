@@ -193,6 +193,7 @@ def listed_differences() -> dict[str, tuple[PaperDifference, ...]]:
     return {
         name: tuple(PaperDifference(**each) for each in listed)
         for name, listed in yaml.safe_load(text).items()
+        if name != "shared"
     }
 
 
