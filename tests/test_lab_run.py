@@ -19,6 +19,7 @@ from compoclip.evaluation.results import Results, load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import holm, percentile_interval, sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
+from lab import curves
 from lab.columns import COLUMNS, Column, best_rate, column_value, differences, merit
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings
@@ -224,3 +225,31 @@ def test_a_lab_runs_to_its_table_and_goes_on(
 
     with pytest.raises(CompoclipError, match="made with other settings"):
         run_lab(replace(settings, steps=3), out, workers=1)
+
+
+@pytest.mark.slow
+def test_curves_measure_a_long_run_on_the_way(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    names = ("benchmarks", "control", "scenes", "batch_size", "warmup")
+    settings = {name: getattr(SETTINGS, name) for name in names} | {
+        "model": str(world / "base"),
+        "arms": [{"name": "clip-ft", "method": "clip-ft"}],
+        "rates": {"clip-ft": 1e-3},
+        "items": 5,
+    }
+    (tmp_path / "lab.json").write_text(json.dumps(settings))
+    monkeypatch.setattr("lab.curves.SETTINGS", tmp_path / "lab.json")
+    out = tmp_path / "out"
+    words = ["--out", str(out), "--arms", "clip-ft", "--samples", "32", "--every", "2"]
+    monkeypatch.setattr("sys.argv", ["lab.curves", *words])
+    assert curves.main() == 0
+    log = (out / "runs" / "clip-ft" / "train.jsonl").read_text()
+    assert curves.main() == 0  # and does not train again
+    assert (out / "runs" / "clip-ft" / "train.jsonl").read_text() == log
+    found = json.loads((out / "curves.json").read_text())["clip-ft"]
+    assert list(found) == ["0", "16", "32"]
+    results = load_results(out / "runs" / "clip-ft" / "eval" / "step-00000002")
+    assert found["16"] == {c.name: column_value(c, results) for c in curves.SHOWN}
+    assert (out / "curves.svg").is_file()
