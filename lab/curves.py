@@ -41,6 +41,7 @@ FOILS = (
     *("inside", "front_behind", "bigger_smaller", "count", "negation", "negation_missing"),
 )
 """Skills of which each has pictures in pairs that differ in nothing else; chance is 50 %."""
+LEAST = 20.0  # points that an axis spans
 SHOWN = (
     *(Column(name, (), "accuracy", name, ("world-foils",)) for name in FOILS),
     *(c for c in COLUMNS if c.name in ("order", "look-alikes", "style", "i2t", "zero-shot")),
@@ -98,11 +99,14 @@ def curve(run: Path, batch: int) -> dict[int, dict[str, float]]:
 def draw(
     axes: Axes, theme: Theme, curves: dict[str, dict[int, dict[str, float]]], name: str
 ) -> None:
-    """One skill: a line for each arm, samples on a logarithmic axis."""
+    """One skill: a line for each arm, percent over thousands of samples."""
     for position, (arm, points) in enumerate(curves.items()):
         values = [100 * each[name] for each in points.values()]
-        axes.plot(list(points), values, label=arm, **theme.line(position))
-    axes.set_xscale("symlog", linthresh=16_000)
+        axes.plot([at / 1000 for at in points], values, label=arm, **theme.line(position))
+    low, high = axes.get_ylim()
+    room = max(0.0, LEAST - (high - low)) / 2  # so that noise looks like noise
+    axes.set_ylim(low - room, high + room)
+    axes.set_xlabel("thousand samples")
     axes.legend(fontsize=7)
 
 
