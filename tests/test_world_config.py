@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from compoclip.errors import CompoclipError
+from compoclip.models.checkpoint import create_model
+from compoclip.models.config import read_config
 from compoclip_world.dataset import read_world_config
 from compoclip_world.scene import WorldConfig
 
@@ -49,7 +51,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_the_recipes_of_the_base_model_are_readable() -> None:
     folder = Path(__file__).parents[1] / "recipes" / "base"
-    recipes = sorted(set(folder.glob("*.json")) - {folder / "model.json"})
+    models = {folder / "model.json", folder / "vit.json"}
+    recipes = sorted(set(folder.glob("*.json")) - models)
     assert len(recipes) == 3
     for path in recipes:
         read_world_config(path)
+    for path in models:
+        create_model(read_config(path))
