@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from compoclip import files
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json, replacing, write_atomically, write_text
 
@@ -190,3 +192,22 @@ def test_json_that_cannot_be_read(tmp_path: Path, content: bytes | None, message
     assert "\n" not in str(caught.value)
     with pytest.raises(CompoclipError, match="cannot be read"):
         read_json(tmp_path)
+
+
+def test_a_place_that_is_swept_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, swept = files._locked, list[Path]()
+
+    def late(path: Path) -> object:
+        lock = locked(path)
+        if not swept:
+            swept.append(path)
+            shutil.rmtree(path.parent)
+        return lock
+
+    monkeypatch.setattr(files, "_locked", late)
+    write_text(tmp_path / "a.txt", "all of it")
+    assert swept
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "all of it"

@@ -281,6 +281,9 @@ def _beside(path: Path) -> Iterator[Path]:
                 break
             folder.rmdir()
             raise
+        if lock and not folder.exists():  # swept away between opening and locking the file
+            lock.release()
+            lock = None
     try:
         yield folder / path.name
     finally:
