@@ -194,17 +194,18 @@ def test_json_that_cannot_be_read(tmp_path: Path, content: bytes | None, message
         read_json(tmp_path)
 
 
+@pytest.mark.parametrize("kind", [FileNotFoundError, FileExistsError])
 def test_a_place_that_is_swept_before_it_is_locked_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OSError]
 ) -> None:
     locked, swept = files._locked, list[Path]()
 
     def late(path: Path) -> object:
-        lock = locked(path)
         if not swept:
             swept.append(path)
             shutil.rmtree(path.parent)
-        return lock
+            raise kind  # the second where filelock makes the folder that is about to go
+        return locked(path)
 
     monkeypatch.setattr(files, "_locked", late)
     write_text(tmp_path / "a.txt", "all of it")

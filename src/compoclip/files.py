@@ -274,16 +274,13 @@ def _beside(path: Path) -> Iterator[Path]:
         folder.mkdir()
         try:
             lock = _locked(folder / _WRITER)  # None when being swept away
-        except FileNotFoundError:  # swept away, being empty
+        except (FileNotFoundError, FileExistsError):  # swept away, being empty
             continue
         except OSError as error:
             if error.errno in _NO_LOCKS:  # there nobody sweeps either
                 break
             folder.rmdir()
             raise
-        if lock and not folder.exists():  # swept away between opening and locking the file
-            lock.release()
-            lock = None
     try:
         yield folder / path.name
     finally:
