@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from compoclip.benchmarks.case import Case, Cases, Classification, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import encode
-from compoclip.evaluation.encode import EncodeOptions, FeatureCache, encode_contents
+from compoclip.evaluation.encode import EncodeOptions, FeatureCache, ahead, encode_contents
 from evaluation_helpers import FakeEncoder, choice_benchmark, choices, photos
 
 
@@ -69,6 +70,25 @@ def test_damaged_images_stop_the_run_or_are_left_out(tmp_path):
     whole = encode_contents(FakeEncoder(), [content])
     for ref, row in features.image_rows.items():
         assert np.array_equal(features.images[row], whole.images[whole.image_rows[ref]])
+
+
+def test_reading_ahead_that_is_given_up_does_not_wait_for_its_threads():
+    begun, go = threading.Event(), threading.Event()
+    late = threading.Timer(10, go.set)
+    late.start()
+
+    def read(waits):
+        if waits:
+            begun.set()
+            go.wait()
+
+    coming = ahead([False, True], read, workers=2, window=2)
+    next(coming)
+    begun.wait()
+    coming.close()
+    assert not go.is_set()
+    late.cancel()
+    go.set()
 
 
 def test_features_that_are_not_finite_are_refused(tmp_path):

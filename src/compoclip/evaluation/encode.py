@@ -499,15 +499,16 @@ def _read(read: Callable[[T], Any], refs: Sequence[T]) -> list[_Found]:
 
 def ahead(items: Sequence[T], read: Callable[[T], R], workers: int, window: int) -> Iterator[R]:
     """Yield `map(read, items)`, computed in threads at most `window` items before it is needed."""
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        waiting: deque[Future[R]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(read, item))
-                if len(waiting) >= window:
-                    yield waiting.popleft().result()
-            while waiting:
+    pool = ThreadPoolExecutor(max(1, workers))
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(read, item))
+            if len(waiting) >= window:
                 yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        # Collected as garbage, this can run in a thread that is being started and holds a lock
+        # that joining another thread needs.
+        pool.shutdown(wait=False, cancel_futures=True)
