@@ -65,6 +65,9 @@ def test_damaged_images_are_counted_over_all_processes(tmp_path: Path) -> None:
     assert found[0]["rows"].keys().isdisjoint(names)
     found = in_ranks(2, encoding, content, tmp_path / "one", names, 1)
     assert all("more than 1 damaged images" in each["error"] for each in found)
+    found = in_ranks(2, encoding, content, tmp_path / "none", names[:1], 0)
+    assert found[0] == found[1]
+    assert names[0] in found[0]["error"]
 
 
 def measuring(ranks: Ranks, benchmarks: list[Benchmark], folder: Path) -> list[Any]:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -277,7 +277,7 @@ def _encode_images(
     readings = zip(todo, read_images(encoder.read_image, shown, amounts, processes))
     tracked = track(readings, "encoding images", len(todo), "images")
     images = readable(tracked, damaged.add)
-    with store:
+    with store.filled():
         while batch := list(islice(images, amounts.images)):
             rows, pixels = map(list, zip(*batch))
             store.add(rows, encoder.start_images(pixels))
@@ -327,7 +327,7 @@ def _encode_texts(
     size = options.amounts(encoder.device).texts
     todo = store.todo(size, key=lambda p: (distinct[p][1].length, distinct[p][1].key))
     batches = [todo[start : start + size] for start in range(0, len(todo), size)]
-    with store:
+    with store.filled():
         for batch in track(batches, "encoding texts", len(batches), "batches"):
             store.add(batch, encoder.start_texts([distinct[position][0] for position in batch]))
     store.share()
@@ -357,11 +357,11 @@ def by_tokens(
     return distinct, text_rows, frozenset(truncated)
 
 
-class FeatureStore(AbstractContextManager["FeatureStore"]):
+class FeatureStore:
     """Features by row: read from the cache, or encoded and then written to it in parts.
 
     A batch is fetched from the GPU after the next one has started, so that the GPU never waits.
-    Leaving the context fetches the last batch and writes what is not written yet. Rank 0 reads the
+    Leaving `filled` fetches the last batch and writes what is not written yet. Rank 0 reads the
     cache and tells the other ranks what is missing. Each rank writes what it encodes. matrix:
     (rows, D), zero without a feature.
     """
@@ -446,11 +446,17 @@ class FeatureStore(AbstractContextManager["FeatureStore"]):
         if self._cache is not None and rows:
             self._cache.put(self._kind, [self._keys[row] for row in rows], self.matrix[rows])
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._take(0)
-        finally:
-            self._save()
+    @contextmanager
+    def filled(self) -> Iterator[None]:
+        """`add` inside the block. If a rank fails in it, all do."""
+        with self._ranks.agreed():
+            try:
+                yield
+            finally:
+                try:
+                    self._take(0)
+                finally:
+                    self._save()
 
 
 _Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong

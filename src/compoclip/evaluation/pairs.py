@@ -152,7 +152,8 @@ def score_contents(
     damaged = Damaged(image_rows, options)
     start = time.monotonic()
     if score.name == PARTS:
-        matches, done = _parts(encoder, needed, damaged, options)
+        with ranks.agreed():
+            matches, done = _parts(encoder, needed, damaged, options)
         damaged.share()
     else:
         keys = [content_key(image_keys[i], text_keys[t][1].key) for i, t in needed]
@@ -182,7 +183,7 @@ def _scored(
     tracked = track(zip(groups, readings), "scoring pairs", len(groups), "images")
     found = readable(tracked, lambda group, why: damaged.add(pairs[group[0]][0], why))
     stream, done = ((row, image) for group, image in found for row in group), 0
-    with store:
+    with store.filled():
         while batch := list(islice(stream, amounts.images)):
             rows, images = map(list, zip(*batch))
             scores = score.match(images, [needed[pairs[row]][1] for row in rows])
