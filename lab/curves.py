@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +19,13 @@ from matplotlib.axes import Axes
 
 from compoclip.console import end_with, table
 from compoclip.data.sources.open import open_source
-from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_results
-from compoclip.evaluation.run import evaluate
+from compoclip.evaluation.run import watch_model
 from compoclip.models.checkpoint import load_model
 from compoclip.report.plotting import Theme, write_figure
 from compoclip.run import Measuring
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings, WatchSettings
-from compoclip.training.watch import Watch, WatchedScore
 from lab.columns import COLUMNS, Column, column_value
 from lab.ground import DATA, SUITE
 from lab.job import MASKED, method_of, optim_of
@@ -62,15 +59,6 @@ def train(arm: str, settings: LabSettings, options: argparse.Namespace) -> None:
     model = load_model(settings.model)
     measuring = Measuring(on=(str(out / SUITE),), workers=1, device="cpu")
     benchmarks = measuring.benchmarks(only=settings.benchmarks)
-    features = out / "features"
-    how, _ = measuring.settings(cache=features)
-
-    def measure(step: int) -> dict[str, WatchedScore]:
-        evaluate(f"step-{step:08d}", ModelEncoder(model), benchmarks, run / "eval", how)
-        for texts in features.glob("*/texts"):  # those of images serve again
-            shutil.rmtree(texts)
-        return {}
-
     run_training(
         model,
         replace(method, optim=optim),
@@ -85,7 +73,7 @@ def train(arm: str, settings: LabSettings, options: argparse.Namespace) -> None:
             cache_frozen=True,
             mask_duplicates=arm in MASKED,
         ),
-        watch=Watch(WatchSettings(eval_every=options.every), measure, run, {}),
+        watch=watch_model(model, benchmarks, WatchSettings(eval_every=options.every), run),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_results, score_named
 from compoclip.evaluation.run import watch_model
 from compoclip.methods.base import Optim
@@ -106,6 +107,28 @@ def test_measuring_changes_no_weight(folder: Path, more: tuple[str, ...]) -> Non
     (there,) = load_results(folder / "watched" / "eval" / "step-00000008")
     if not more or more[0] != "--lora":
         assert there.identity["weights"] == last.identity["weights"]
+
+
+def test_images_are_encoded_once_for_a_frozen_tower(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = list[int]()
+    start = ModelEncoder.start_images
+
+    def counted(self: ModelEncoder, pixels: list[Any]) -> Any:
+        encoded.append(len(pixels))
+        return start(self, pixels)
+
+    monkeypatch.setattr(ModelEncoder, "start_images", counted)
+    assert main(arguments(folder, "frozen", "--freeze=image", *watching(folder))) == 0
+    once = sum(encoded)
+    assert main(arguments(folder, "trained", *watching(folder))) == 0
+    measured = [each for each in logged(folder / "frozen") if "eval" in each]
+    assert sum(encoded) - once == len(measured) * once > once
+    last = measured[-1]["eval"][BENCHMARK]["value"]
+    options = (f"--on={BENCHMARK}", f"--data={folder}", f"--out={folder}/alone", "--device=cpu")
+    assert main(["evaluate", f"last={folder / 'frozen' / 'model'}", *options]) == 0
+    assert load_results(folder / "alone" / "last")[0].headline_score.value == last
 
 
 def test_the_best_step_is_the_model_whenever_the_run_is_stopped(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -251,19 +252,24 @@ def watch_model(
     """Return a `Watch` that measures a model in training, with its adapters and in full float32, as
     `evaluate` measures its checkpoint.
 
-    Results go to OUT/eval/step-N; the ranks that train together share the encoding. Raises
-    UsageError when `keep_best` names a score that no benchmark has.
+    Results go to OUT/eval/step-N; the ranks that train together share the encoding. Images are
+    encoded once if the image tower is frozen. Raises UsageError when `keep_best` names a score that
+    no benchmark has.
     """
     options = Options(allow_partial=settings.allow_partial, ranks=ranks)
+    features = out / "eval" / ".features"
     if settings.keep_best:
         jobs = [_Job(each, settings.allow_partial) for each in benchmarks]
         known = {job.benchmark.name: [*job.rules, POSITIVE_SCORE, *job.parts] for job in jobs}
         split_score(known, settings.keep_best)
 
     def measure(step: int) -> dict[str, WatchedScore]:
+        how = replace(options, cache=None if model.encoder.learns("image") else features)
         encoder = ModelEncoder(model)
-        results = evaluate(f"step-{step:08d}", encoder, benchmarks, out / "eval", options)
+        results = evaluate(f"step-{step:08d}", encoder, benchmarks, out / "eval", how)
         with ranks.agreed():
+            for texts in features.glob("*/texts") if ranks.first else ():
+                shutil.rmtree(texts)
             scores = {each.benchmark: each.headline_score for each in results}
             if ranks.first and (name := settings.keep_best):
                 scores[name] = score_named(results, name)

@@ -265,7 +265,7 @@ class DualEncoder(nn.Module):
     ) -> Work[ImageFeatures]:
         """Return the image part of `work`. learns: whether an addition of the method in the tower
         learns, even if the tower is frozen."""
-        learns = learns or pixels.requires_grad or self._learns("image")
+        learns = learns or pixels.requires_grad or self.learns("image")
         work = self._image.work(pixels, patches, limit, kept)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
@@ -282,7 +282,7 @@ class DualEncoder(nn.Module):
     ) -> Work[TextFeatures]:
         """Return the text part of `work`, of texts on the model's device. learns: see
         `image_work`."""
-        learns = learns or self._learns("text")
+        learns = learns or self.learns("text")
         work = self._text.work(texts, tokens, state)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
@@ -300,7 +300,8 @@ class DualEncoder(nn.Module):
         """Compute `features`, for wrappers that hook `forward` (DDP)."""
         return self.features(pixels, ids, local)
 
-    def _learns(self, part: Part) -> bool:
+    def learns(self, part: Part) -> bool:
+        """Return whether a parameter of the part is trained."""
         parameters = self.model.named_parameters()
         return any(p.requires_grad and part_of(name) == part for name, p in parameters)
 

@@ -122,10 +122,10 @@ class TeacherEncoder(DualEncoder):
         """
         image, text = features.image.detach(), features.text.detach()
         with torch.no_grad():
-            if student._learns("image"):
+            if student.learns("image"):
                 pooled = self.image_work(pixels, False, micro_batch, kept).all().pooled
                 image = F.normalize(pooled.float(), dim=-1)
-            if student._learns("text"):
+            if student.learns("text"):
                 pooled = self.text_work(texts).all().pooled
                 text = F.normalize(pooled.float(), dim=-1)
             scale = self.logit_scale.exp()
