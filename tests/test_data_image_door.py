@@ -128,6 +128,12 @@ def test_scans_are_counted_where_they_are_scans(monkeypatch: pytest.MonkeyPatch)
         with opened(data) as file:
             assert file.scans == scans
             assert file.rgb().size == (64, 64)
+    single = b"\xff\xda\0\x08\x01\x01\0\0\x3f\0"  # the head of a scan of one component
+    comment = b"\xff\xfe\0\x06\xff\xda\0\x0c"  # as that of a scan of all components begins
+    scan = plain.index(b"\xff\xda")
+    for more, scans in ((comment + single * 3, 3), (plain[scan:-2] * 3, 1)):
+        with opened(plain[:scan] + more + plain[-2:]) as file:
+            assert file.scans == scans  # after a scan of all the decoder stops
     monkeypatch.setattr(door, "MAX_WORK", 64 * 64 * 20)
     with pytest.raises(CompoclipError, match="too many scans"):
         decode(repeated_scans(40))

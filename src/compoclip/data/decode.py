@@ -91,7 +91,13 @@ class OpenedImage:
         if not tiles or self.stored.format not in ("JPEG", "MPO"):
             return 1
         file: IO[bytes] = self.stored.fp  # type: ignore[attr-defined]
-        place = file.tell()
+        place = file.tell()  # behind the head of the first scan
+        layers: int = self.stored.layers  # type: ignore[attr-defined]
+        file.seek(place - 2 * layers - 8)
+        head = file.read(2 * layers + 8)
+        complete = head.rfind(b"\xff\xda") == 0 and head[4] == layers
+        if complete and not self.stored.info.get("progressive"):
+            return 1  # the decoder stops behind it
         file.seek(0)
         data = file.read()
         file.seek(place)
