@@ -448,7 +448,7 @@ class FeatureStore:
 
     @contextmanager
     def filled(self) -> Iterator[None]:
-        """`add` inside the block. If a rank fails in it, all do."""
+        """Call `add` inside the block. An error on one rank is raised on all."""
         with self._ranks.agreed():
             try:
                 yield
