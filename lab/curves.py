@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -95,7 +96,14 @@ def draw(
     room = max(0.0, LEAST - (high - low)) / 2  # so that noise looks like noise
     axes.set_ylim(low - room, high + room)
     axes.set_xlabel("thousand samples")
-    axes.legend(fontsize=7)
+
+
+def draw_legend(axes: Axes, theme: Theme, arms: Collection[str]) -> None:
+    """One legend for all panels, which have no room for their own."""
+    for position, arm in enumerate(arms):
+        axes.plot([], [], label=arm, **theme.line(position))
+    axes.set_axis_off()
+    axes.legend(loc="center", fontsize=12)
 
 
 def main() -> int:
@@ -126,6 +134,7 @@ def main() -> int:
         print(table(rows, [column.name, *(f"{at // 1000}k" for at in ats)]))
     (options.out / "curves.json").write_text(json.dumps(curves, indent=1))
     panels = [(c.name, partial(draw, curves=curves, name=c.name)) for c in SHOWN]
+    panels.append(("", partial(draw_legend, arms=curves)))
     write_figure(options.out / "curves", panels, (300, 220))
     return 0
 
