@@ -180,11 +180,13 @@ def _report(
     ]
     ended = [found for job in (*jobs, *trials) if (found := outcome(job)) is not None]
     minutes = sum(each.seconds for each in ended) / 60
+    lacking = ", ".join(arm.name for arm in settings.arms if arm.name not in runs)
     made = (
         f"{counted(settings.steps, 'step')} of {settings.batch_size} images, "
         f"{settings.ground.about(settings)}, {counted(len(settings.seeds), 'seed')} or more; "
         f"base `{settings.model}`, weights {jobs[0].weights[:8]}; "
-        f"{len(ended)} of {counted(len(jobs) + len(trials), 'job')}, "
+        f"{len(ended)} of {counted(len(jobs) + len(trials), 'job')}"
+        f"{lacking and f' (not run: {lacking})'}, "
         f"{minutes:.0f} minutes of one thread; compoclip {__version__}."
     )
     agreeing = []

@@ -205,7 +205,9 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     before = kept.stat().st_mtime_ns
     shutil.rmtree(run["triplet"])
     shutil.rmtree(out / "results" / run["triplet"].name)
-    run_lab(settings, out, ["triplet"], workers=1)
+    assert "jobs (not run: triplet)," in run_lab(settings, out, ["clip-ft"], workers=1)
+    capsys.readouterr()
+    assert "not run" not in run_lab(settings, out, ["triplet"], workers=1)
     said = capsys.readouterr().err
     assert "learning rates: 5 jobs of 6 finished before" in said
     assert "measured: running 1 job," in said
