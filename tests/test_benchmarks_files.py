@@ -187,7 +187,7 @@ def test_the_first_alias_names_the_class(tmp_path: Path) -> None:
 def test_no_more_than_a_stated_size_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST_BYTES", 40)
+    monkeypatch.setattr(files, "MAX_ANNOTATION_BYTES", 40)
     path = _write(tmp_path, "[" + " " * 40 + "]")
     for read in (files.read_json, files.read_jsonl, files.read_text):
         with pytest.raises(CompoclipError, match="MiB, which no file of annotations has") as caught:
@@ -207,7 +207,10 @@ def test_no_more_than_a_stated_size_is_read(
     ("column", "message"),
     [
         (lambda: pa.array(["x" * 300_000]).take(pa.array([0] * 2000)), "more than 256 MiB"),
-        (lambda: pa.nulls(tables.MOST_ROWS + 1, pa.string()), r"more than the 2,097,152 rows"),
+        (
+            lambda: pa.nulls(tables.MAX_ANNOTATION_ROWS + 1, pa.string()),
+            r"more than the 2,097,152 rows",
+        ),
         (
             lambda: pa.ListArray.from_arrays([0, 17_000_000], pa.nulls(17_000_000, pa.string())),
             r"or 16,777,216 values",

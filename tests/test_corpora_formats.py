@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from compoclip.archives import add_member
+from compoclip.bounds import MAX_CAPTION_BYTES, MAX_TEXT_CHARACTERS
 from compoclip.captions.parser import parse
 from compoclip.captions.store import decode, encode
 from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
 from compoclip.corpora.run import CorpusOutcome, process
 from compoclip.corpora.shard import KINDS, find_shards, names_shards
-from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
+from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.shards import (
     BAD_JSON,
     BAD_NAME,
     BAD_TEXT,
-    CAPTION_LIMIT,
     SECOND,
     TOO_LONG,
 )
@@ -223,8 +223,8 @@ def test_members_that_are_no_text_stay_and_are_counted(tmp_path: Path) -> None:
         ("c.json", b'{"caption": "caf\xe9"}'),
         ("d.txt", text.encode()),
         ("d.TXT", b"another"),
-        ("e.txt", b"x" * (CAPTION_LIMIT + 1)),
-        ("f.json", json.dumps({"caption": [text, 5, "y" * (LONGEST_TEXT + 1)]}).encode()),
+        ("e.txt", b"x" * (MAX_CAPTION_BYTES + 1)),
+        ("f.json", json.dumps({"caption": [text, 5, "y" * (MAX_TEXT_CHARACTERS + 1)]}).encode()),
     ]
     source = write_tar(tmp_path / "a.tar", [], more)
     total = done(source, tmp_path / "out").total

@@ -20,6 +20,7 @@ import compoclip
 from compoclip.benchmarks.audit import Kind, audit
 from compoclip.benchmarks.case import ImageRef, image_key
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.bounds import MAX_SCANS
 from compoclip.data import decode as door
 from compoclip.data.decode import decode, opened
 from compoclip.data.images.composed import LANDSCAPE, PORTRAIT, UNREADABLE, orientations
@@ -87,7 +88,7 @@ DOORS: dict[str, Callable[[Path, compoclip.Model], Any]] = {
     "play": lambda path, _: image_of({"image": in_base64(path.read_bytes())}),
 }
 REFUSED: dict[str, tuple[bytes, str]] = {
-    "scans": (repeated_scans(door.MAX_SCANS + 1), "too many scans"),
+    "scans": (repeated_scans(MAX_SCANS + 1), "too many scans"),
     "wide": (empty(20_000, 2), "one side is more than 50 times"),
     "tall": (empty(2, 20_000), "one side is more than 50 times"),
     "pixels": (empty(9500, 9500), "pixels"),
@@ -123,7 +124,7 @@ def test_scans_are_counted_where_they_are_scans(monkeypatch: pytest.MonkeyPatch)
         (plain + progressive * 100, 1),  # a film behind the photo
         (repeated_scans(40), 40 + progressive.count(b"\xff\xda") - 1),
         (encode(photo(64, 64)) + progressive, 1),
-        (b"P3 64 64 255\n" + b"1 " * 3 * 64 * 64, door.MAX_SCANS),  # as slow as that
+        (b"P3 64 64 255\n" + b"1 " * 3 * 64 * 64, MAX_SCANS),  # as slow as that
     ):
         with opened(data) as file:
             assert file.scans == scans

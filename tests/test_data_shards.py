@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from compoclip.archives import Members, add_member
-from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
+from compoclip.bounds import MAX_CAPTION_BYTES, MAX_TEXT_CHARACTERS
+from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.data.sources import shards
 from compoclip.data.sources.shards import (
     BAD_JSON,
     BAD_NAME,
     BAD_TEXT,
-    CAPTION_LIMIT,
     NO_IMAGE,
     NO_NEGATIVE_IMAGE,
     NOT_A_FILE,
@@ -284,13 +284,13 @@ def test_nothing_of_a_sample_is_passed_over_in_silence(tmp_path: Path) -> None:
             ("2.txt", b"caf\xe9"),
             ("2.json", b'{"caption": "from json"}'),
             ("3.jpg", b"3"),
-            ("3.json", b'{"caption": ["x", 5, "' + b"y" * (LONGEST_TEXT + 1) + b'"]}'),
+            ("3.json", b'{"caption": ["x", 5, "' + b"y" * (MAX_TEXT_CHARACTERS + 1) + b'"]}'),
             ("4.jpg", b"4"),
             ("4.json", b'{"caption": "half \\ud800"}'),
             ("5.jpg", b"5"),
             ("5.json", b'{"caption": "a", "caption": "b"}'),
             ("6.jpg", b"6"),
-            ("6.txt", b"z" * (CAPTION_LIMIT + 1)),
+            ("6.txt", b"z" * (MAX_CAPTION_BYTES + 1)),
             ("7.jpg", b"7"),
             ("7.txt", b"\xef\xbb\xbfseven"),
             ("8\udcff.jpg", b"8"),

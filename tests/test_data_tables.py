@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compoclip.bounds import MAX_TEXT_CHARACTERS
 from compoclip.data.columns import (
     EMPTY_CAPTION,
     EMPTY_CELL,
     LONG_TEXT,
-    LONGEST_TEXT,
     NO_CAPTION,
     NO_TEXT,
 )
@@ -173,8 +173,8 @@ LEFT_OUT: dict[str, tuple[list[object], list[str], dict[str, int]]] = {
     ),
     "no texts": ([5, float("nan"), "y"], ["y"], {NO_TEXT: 1, NO_CAPTION: 2}),
     "too long": (
-        [["x" * LONGEST_TEXT, "x" * (LONGEST_TEXT + 1), None]],
-        ["x" * LONGEST_TEXT],
+        [["x" * MAX_TEXT_CHARACTERS, "x" * (MAX_TEXT_CHARACTERS + 1), None]],
+        ["x" * MAX_TEXT_CHARACTERS],
         {NO_TEXT: 1, LONG_TEXT: 1},
     ),
 }
@@ -453,7 +453,7 @@ def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:
 
 
 def test_texts_beside_the_data_must_be_texts(tmp_path: Path) -> None:
-    for text in ("half \ud800", "x" * (LONGEST_TEXT + 1)):
+    for text in ("half \ud800", "x" * (MAX_TEXT_CHARACTERS + 1)):
         shown = "lone surrogate" if text[0] == "h" else "more than 65,536 characters"
         row = {"caption": "a", "positive": text, "id": "a", "sentences": ["x", text]}
         path = write(tmp_path / "a.jsonl", f"\n{json.dumps(row)}")

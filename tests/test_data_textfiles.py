@@ -42,7 +42,7 @@ def test_a_small_file_that_holds_one_endless_line(tmp_path: Path) -> None:
 
 
 def test_a_small_file_of_endless_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_SMALL", 2 * MiB)
+    monkeypatch.setattr(tables, "MAX_UNPACKED_FREE", 2 * MiB)
     line = json.dumps({"image": "1.jpg", "caption": "x"}).encode() + b"\n"
     path = squeezed(tmp_path / "a.jsonl.gz", line, 6 * MiB // len(line))
     with pytest.raises(CompoclipError, match=r"a\.jsonl\.gz: unpacks to more than 100 times"):
@@ -55,7 +55,7 @@ def test_a_small_file_of_endless_lines(tmp_path: Path, monkeypatch: pytest.Monke
 def test_long_lines_and_cells_of_plain_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "LONGEST_LINE", 100)
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 100)
     lines = tmp_path / "a.txt"
     lines.write_bytes(b"x" * 99 + b"\n" + b"y" * 100 + b"\n")
     with pytest.raises(CompoclipError, match=r"a\.txt: line 2 is longer than"):

@@ -321,7 +321,7 @@ SLOW = "(?:(?:[a-z_.0-9]{1,9}){1,9}){1,9}!|x(?:a|b)"  # a pattern that tries for
 def test_peft_folders_ask_for_no_more_than_they_hold(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter_format, "_PATTERN_SECONDS", 0.2)
+    monkeypatch.setattr(adapter_format, "MAX_PATTERN_SECONDS", 0.2)
     network = load_model(model).encoder.model
     read_peft(peft(tmp_path / "good"), network)
     for name, changes, said in (

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from compoclip.bounds import MAX_PLAY_BODY
 from compoclip.web import app
 from compoclip.web.app import Server
-from compoclip.web.playground import MAX_BODY, Playground, play_site
+from compoclip.web.playground import Playground, play_site
 from web_client import ask, until
 
 BODY = b'{"image": "", "caption": "a"}'
@@ -125,12 +126,12 @@ def test_a_fault_of_ours_is_still_told(
 def test_slow_bodies_do_not_keep_others_waiting(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "_BODY_SECONDS", 0.5)
+    monkeypatch.setattr(app, "MAX_BODY_SECONDS", 0.5)
     monkeypatch.setattr(app, "_LINGER", 0.1)
     with ExitStack() as stack:
         slow = [stack.enter_context(connected(server)) for _ in range(24)]
         for client in slow:
-            client.sendall(post_head(MAX_BODY) + b"{")
+            client.sendall(post_head(MAX_PLAY_BODY) + b"{")
         assert status(server, "POST", "/api/score") == 200
         for client in slow:
             assert client.makefile("rb").readline().startswith(b"HTTP/1.1 408")

@@ -14,12 +14,13 @@ import torch
 from PIL import Image
 
 from compoclip.analysis.probe import Candidate, candidates_of, ranked, score_candidates
+from compoclip.bounds import MAX_OPEN_REQUESTS, MAX_PLAY_BODY, MAX_PLAY_CHARACTERS
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.models.checkpoint import load_model
-from compoclip.web.app import MOST_WAITING, Server, is_loopback
-from compoclip.web.playground import MAX_BODY, MAX_TEXT, Playground, play_site
+from compoclip.web.app import Server, is_loopback
+from compoclip.web.playground import Playground, play_site
 from compoclip_world.dataset import examples
 from test_data_image_door import empty as huge_header
 from web_client import ask, encoded, post
@@ -138,7 +139,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a path": ({"image": "/etc/passwd"}, "not base64|no image"),
     "a number": ({"image": 3}, "'image' is missing"),
     "nothing": ({"image": ""}, "not an image of a known format"),
-    "long text": ({"caption": "a " * MAX_TEXT}, "600 characters; at most 300"),
+    "long text": ({"caption": "a " * MAX_PLAY_CHARACTERS}, "600 characters; at most 300"),
     "no text": ({"caption": " \n\u200b"}, "is empty"),
     "a list": ({"caption": ["a"]}, "'caption' is missing"),
 }
@@ -156,7 +157,12 @@ def test_bad_input_is_one_clear_line(server: Server, case: str, path: str) -> No
 
 
 def test_lengths_that_are_turned_away(server: Server) -> None:
-    for length, expected in ((str(MAX_BODY + 1), 413), ("9" * 40, 400), ("-1", 400), ("²", 400)):
+    for length, expected in (
+        (str(MAX_PLAY_BODY + 1), 413),
+        ("9" * 40, 400),
+        ("-1", 400),
+        ("²", 400),
+    ):
         sent = {"Content-Type": "application/json", "Content-Length": length.encode("latin-1")}
         connection = http.client.HTTPConnection(*server.address, timeout=60)
         connection.putrequest("POST", "/api/score")
@@ -168,10 +174,10 @@ def test_lengths_that_are_turned_away(server: Server) -> None:
 
 
 def test_too_many_waiting_are_turned_away(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.site, "busy", MOST_WAITING)
+    monkeypatch.setattr(server.site, "busy", MAX_OPEN_REQUESTS)
     assert post(server, "/api/score", {})[0] == 503
     monkeypatch.setattr(server.site, "busy", 0)
-    monkeypatch.setattr(server.site, "held", 9 * MAX_BODY)
+    monkeypatch.setattr(server.site, "held", 9 * MAX_PLAY_BODY)
     assert post(server, "/api/score", {})[0] == 503
     monkeypatch.setattr(server.site, "held", 0)
     assert post(server, "/api/score", {})[0] == 400

@@ -20,12 +20,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compoclip.bounds import MAX_MEMBER_BYTES
 from compoclip.console import note
 from compoclip.errors import CompoclipError, require
 from compoclip.files import cache_paths, fingerprint, reading, reason, unreadable, write_cache
 from compoclip.tables import arrow_table, opened_parquet
 
-MOST_BYTES = 1 << 28  # of one image, or of the annotations in an archive: more is a bomb
 _AGAIN = "fetch the archive again"
 
 # --- Tar files. ---
@@ -117,7 +117,7 @@ def zip_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 def read_members(
-    archive: Path, wanted: Mapping[str, str], most: int = MOST_BYTES
+    archive: Path, wanted: Mapping[str, str], most: int = MAX_MEMBER_BYTES
 ) -> dict[str, tuple[str, bytes]]:
     """Return key -> (file and member for messages, content) of the members `wanted[key]` of a zip.
 
@@ -318,7 +318,7 @@ def _reader(path: Path, kind: str, column: str) -> _Read:
             return read_at(path, places[name], sizes[name])
 
     def read(name: str) -> bytes:
-        if sizes[name] > MOST_BYTES:
+        if sizes[name] > MAX_MEMBER_BYTES:
             raise CompoclipError(f"{path}: {name!r} is too large for an image; remove it")
         return content(name)
 

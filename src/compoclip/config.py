@@ -36,13 +36,13 @@ from typing import (
 
 import yaml
 
+from compoclip.bounds import MAX_CONFIG_CHARACTERS, MAX_SEED
 from compoclip.errors import UsageError, closest, shown
 from compoclip.files import encodable, read_text, reason
 
 CONFIG = "config.yaml"
 """In a run folder: the file that repeats the run."""
 T = TypeVar("T")
-_LONGEST = 1 << 16  # characters of a file
 RELATIVE_TO = "relative_to"
 """The key with the folder that relative paths in a file start from; else it is the current one."""
 
@@ -81,7 +81,7 @@ class Within:
 
 Natural = Annotated[int, Within(0)]
 Count = Annotated[int, Within(1)]
-_SEED = Within(0, 2**63 - 1)  # a seed for all generators
+_SEED = Within(0, MAX_SEED)  # a seed for all generators
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ def parsed_yaml(text: str, path: Path, what: str) -> dict[str, Any]:
     what: the text should be, and path: of the file, for messages. No anchors, aliases or tags, and
     no name twice: raise UsageError, with the line, for any other text.
     """
-    if len(text) > _LONGEST:
+    if len(text) > MAX_CONFIG_CHARACTERS:
         raise UsageError(f"{path}: too long for a {what}; name another file")
     try:
         found = _yaml(text)

@@ -25,6 +25,13 @@ from typing import IO, Any, AnyStr
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compoclip.bounds import (
+    MAX_LINE_BYTES,
+    MAX_LITERAL_CHARACTERS,
+    MAX_PATTERN_NAMES,
+    MAX_UNPACKED_FREE,
+    MAX_UNPACKED_RATIO,
+)
 from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import parse_json, reason, unreadable
@@ -34,7 +41,6 @@ from compoclip.files import parse_json, reason, unreadable
 _GROUP = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
-_LIMIT = 1_000_000
 ROW_FILES = (".parquet", ".jsonl", ".jsonl.gz")
 _AGAIN = "fetch the file again"
 
@@ -56,12 +62,12 @@ def expand_braces(pattern: str) -> list[str]:
             first, last = map(int, numbers.groups())
             width = max(map(len, numbers.groups())) if group.startswith("0") else 0
             problem = f"the range {{{group}}} is empty or too long"
-            require(first <= last < first + _LIMIT, pattern, problem, UsageError)
+            require(first <= last < first + MAX_PATTERN_NAMES, pattern, problem, UsageError)
             choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
         problem = f"{{{group}}} is neither a range like 000..099 nor a list"
         require(numbers or "," in group, pattern, problem, UsageError)
-        problem = f"stands for more than {_LIMIT:,} names; write a shorter one"
-        require(len(names) * len(choices) <= _LIMIT, pattern, problem, UsageError)
+        problem = f"stands for more than {MAX_PATTERN_NAMES:,} names; write a shorter one"
+        require(len(names) * len(choices) <= MAX_PATTERN_NAMES, pattern, problem, UsageError)
         names = [name + choice + rest for name in names for choice in choices]
     return names
 
@@ -115,23 +121,20 @@ def has_ending(file: Path, *endings: str) -> bool:
 # --- Lines, and JSON lines. ---
 
 # Bounds on unpacked sizes: a few hundred kilobytes can unpack to more than the memory.
-LONGEST_LINE = 1 << 24  # bytes of a line, characters of a cell
-_MOST_RATIO = 100  # unpacked to packed size; captions reach 30
-_SMALL = 1 << 26  # bytes that a file may unpack to whatever its own size
 
 
 def _require_size(path: Path, packed: int, unpacked: int) -> None:
     """Raise CompoclipError when a file unpacks to more than any real one would."""
-    problem = f"unpacks to more than {_MOST_RATIO} times its size; it is no honest data file: "
-    problem += "fetch the file again, or unpack and look at it"
-    require(unpacked <= _SMALL + _MOST_RATIO * packed, path, problem)
+    problem = f"unpacks to more than {MAX_UNPACKED_RATIO} times its size; it is no honest data "
+    problem += "file: fetch the file again, or unpack and look at it"
+    require(unpacked <= MAX_UNPACKED_FREE + MAX_UNPACKED_RATIO * packed, path, problem)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line without its end) of a UTF-8 file, which may end in .gz.
 
     Raises CompoclipError with file and line for a file that is missing, damaged, not UTF-8 or
-    unpacks to far more than its size, and for a line of more than LONGEST_LINE bytes.
+    unpacks to far more than its size, and for a line of more than MAX_LINE_BYTES bytes.
     """
     number = unpacked = 0
     packed = path.suffix.lower() == ".gz"
@@ -140,7 +143,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         with io.BufferedReader(gzip.GzipFile(path)) if packed else path.open("rb") as file:
             for number, line in enumerate(_bounded(file, path), 1):
                 unpacked += len(line)
-                if unpacked > _SMALL:
+                if unpacked > MAX_UNPACKED_FREE:
                     _require_size(path, size, unpacked)
                 text = line.removeprefix(BOM_UTF8) if number == 1 else line
                 yield number, text.decode().rstrip("\r\n")
@@ -155,12 +158,14 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _bounded(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
-    """The lines of a file. Raises CompoclipError for one of more than LONGEST_LINE."""
-    lines = iter(partial(file.readline, LONGEST_LINE + 1), file.read(0))
+    """The lines of a file. Raises CompoclipError for one of more than MAX_LINE_BYTES."""
+    lines = iter(partial(file.readline, MAX_LINE_BYTES + 1), file.read(0))
     for number, line in enumerate(lines, 1):
-        if len(line) > LONGEST_LINE:
-            what = f"line {number} is longer than {LONGEST_LINE >> 20} MiB; is this the right file?"
-            raise CompoclipError(f"{path}: {what} Break or remove the line")
+        if len(line) > MAX_LINE_BYTES:
+            raise CompoclipError(
+                f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MiB; is this the "
+                "right file? Break or remove the line"
+            )
         yield line
 
 
@@ -239,7 +244,7 @@ def _csv_rows(
     """(line where it ends, cells) of every row, with errors as CompoclipError."""
     usual = "\t" if path.suffix.lower() == ".tsv" else ","
     # The csv module's default of 128 KiB is less than a long list of captions.
-    csv.field_size_limit(LONGEST_LINE)
+    csv.field_size_limit(MAX_LINE_BYTES)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = next(_bounded(file, path), "")
@@ -275,7 +280,7 @@ def _require_one_of_each(names: Sequence[str], path: Path) -> None:
 def text_list(cell: str) -> list[str] | None:
     """Return the strings of a list or set literal written as text; None for any other text."""
     cell = cell.strip()
-    if len(cell) > 1 << 20 or (cell[:1], cell[-1:]) not in (("[", "]"), ("{", "}")):
+    if len(cell) > MAX_LITERAL_CHARACTERS or (cell[:1], cell[-1:]) not in (("[", "]"), ("{", "}")):
         return None
     try:
         value = ast.literal_eval(cell)
@@ -333,7 +338,7 @@ def opened_parquet(
             _require_size(path, size, sum(group.total_byte_size for group in groups))
             # Repeated values take next to no bytes, rows that name images at least one.
             if most_rows is None:
-                _require_size(path, size, _MOST_RATIO * footer.num_rows)
+                _require_size(path, size, MAX_UNPACKED_RATIO * footer.num_rows)
             yield parquet
     except UnicodeDecodeError as error:
         problem = f"holds text that is not UTF-8 ({error.reason}); convert the file"
@@ -365,7 +370,7 @@ def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
         batches, held = [], 0
         for batch in map(reader.get_batch, numbers) if footer else reader:
             held += batch.nbytes
-            small = held <= _MOST_RATIO * path.stat().st_size
+            small = held <= MAX_UNPACKED_RATIO * path.stat().st_size
             require(small, path, f"unpacks to far more than its size; {damaged}")
             batches.append(batch)
         table = pa.Table.from_batches(batches, schema=reader.schema)

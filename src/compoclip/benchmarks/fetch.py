@@ -28,13 +28,12 @@ from compoclip.benchmarks.check import check, file_states
 from compoclip.benchmarks.download import Progress, download
 from compoclip.benchmarks.registry import meta, read_edition
 from compoclip.benchmarks.sources import RemoteFile
+from compoclip.bounds import MAX_ARCHIVE_GROWTH
 from compoclip.console import counted, track
 from compoclip.errors import CompoclipError, UsageError, require
 
 # --- Zip and tar archives to a folder, without letting a member leave it or fill the disk. ---
 
-MOST_GROWTH = 200
-"""How many times its own size an archive may unpack to; more is a bomb."""
 
 _BLOCK = 1 << 20
 _OTHER = "this is not the official archive"
@@ -57,8 +56,8 @@ def unpack(archive: Path, folder: Path) -> int:
     Where all of them lie in one folder of the archive, that folder is dropped. A file that is there
     already with the right size is left as it is, so an interrupted run is resumed. Returns the
     number of files. Raises CompoclipError for an archive that is damaged, holds no file, unpacks to
-    more than MOST_GROWTH times its size or than the disk holds, or has members that are no files,
-    have no proper name, lie outside the archive or share one place.
+    more than MAX_ARCHIVE_GROWTH times its size or than the disk holds, or has members that are no
+    files, have no proper name, lie outside the archive or share one place.
     """
     try:
         with ExitStack() as stack:
@@ -119,7 +118,7 @@ def _checked(archive: Path, listed: Iterable[_Member]) -> Iterator[tuple[PurePos
             continue
         total += member.size
         problem = f"{packed:,} bytes unpack to {total:,}; {_OTHER}"
-        require(total <= MOST_GROWTH * packed, archive, problem)
+        require(total <= MAX_ARCHIVE_GROWTH * packed, archive, problem)
         seen.add(place)
         yield place, member
 

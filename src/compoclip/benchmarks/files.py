@@ -17,12 +17,10 @@ from typing import Any
 
 from compoclip import files, tables
 from compoclip.benchmarks.case import ImageRef
+from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_NAME_BYTES, MAX_PATH_CHARACTERS
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.rewrites.base import token_key
 from compoclip.tables import kind_of
-
-MOST_BYTES = 1 << 28
-"""Bytes that a file of annotations may have, unpacked: 256 MiB, more than any official one."""
 
 OFFICIAL = "fetch the official file again"
 """Remedy for a damaged official file."""
@@ -36,13 +34,13 @@ def require_positive(where: str, option: str, value: int | None) -> None:
 
 
 def require_small(where: object, size: int) -> None:
-    """Raise CompoclipError for more than MOST_BYTES."""
-    most = f"more than {MOST_BYTES >> 20} MiB, which no file of annotations has"
-    require(size <= MOST_BYTES, where, f"{most}; name the right file")
+    """Raise CompoclipError for more than MAX_ANNOTATION_BYTES."""
+    most = f"more than {MAX_ANNOTATION_BYTES >> 20} MiB, which no file of annotations has"
+    require(size <= MAX_ANNOTATION_BYTES, where, f"{most}; name the right file")
 
 
 def require_size(path: Path, remedy: str = "check the path") -> None:
-    """Raise CompoclipError for a file that is absent or larger than MOST_BYTES."""
+    """Raise CompoclipError for a file that is absent or larger than MAX_ANNOTATION_BYTES."""
     try:
         require_small(path, path.stat().st_size)
     except OSError as error:
@@ -54,7 +52,7 @@ def require_size(path: Path, remedy: str = "check the path") -> None:
 
 
 def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
-    """Return the content of a UTF-8 file of at most MOST_BYTES, without a byte order mark.
+    """Return the content of a UTF-8 file of bounded size, without a byte order mark.
 
     remedy: what to do when it is absent, e.g. how to select other parts. damaged: what to do when
     it is no text. Raises CompoclipError naming the file.
@@ -185,7 +183,6 @@ def corners(value: Any, where: str, *, flat: bool = False) -> Box:
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_\-]+(?:[/.][A-Za-z0-9_\-]+)*")
-_LONGEST_NAME = 255  # bytes, of a file or folder on the usual file systems
 
 
 def image_path(root: Path, name: str, where: str) -> Path:
@@ -193,14 +190,16 @@ def image_path(root: Path, name: str, where: str) -> Path:
 
     `name` comes from an annotation file and uses forward slashes. The file need not exist.
     """
-    if len(name) <= _LONGEST_NAME and _PLAIN.fullmatch(name) and ".." not in name:
+    if len(name) <= MAX_NAME_BYTES and _PLAIN.fullmatch(name) and ".." not in name:
         return root / name  # nearly all names, and much faster
     pure = PurePosixPath(name)
     leaves = pure.is_absolute() or ".." in pure.parts or PureWindowsPath(name).drive != ""
     leaves = leaves or "\\" in name or "\0" in name or not pure.parts
     shown = f"image name {name[:80]!r}"
     require(not leaves, where, f"{shown} leads outside the image folder {root}")
-    short = len(name) <= 1024 and all(len(p.encode()) <= _LONGEST_NAME for p in pure.parts)
+    short = len(name) <= MAX_PATH_CHARACTERS and all(
+        len(p.encode()) <= MAX_NAME_BYTES for p in pure.parts
+    )
     require(short, where, f"{shown}... is longer than a file's can be")
     return root / pure
 

@@ -21,6 +21,7 @@ from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.tables import column_names, opened_parquet
+from compoclip.bounds import MAX_LABEL_BYTES
 from compoclip.data.boxes import BoxedPhoto, BoxedThing
 from compoclip.errors import CompoclipError, require, shown
 from compoclip.tables import holds_bytes
@@ -289,7 +290,6 @@ def _members(archive: Path) -> frozenset[str] | None:
 # label as `.cls` (a number) or, where several classes are true, as `.npy` (a vector of 0 and 1).
 
 _NAMES, _TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
-_LABEL_BYTES = 1 << 20
 
 
 def find_shards(folder: Path) -> tuple[Path, ...]:
@@ -327,7 +327,7 @@ def read_shards(folder: Path, shards: tuple[Path, ...]) -> PhotoSet:
                 once = key not in images
                 require(once, shard, f"two images of sample {key!r:.80}; {again}")
                 images[key] = member.name
-            elif suffix in ("cls", "npy") and member.size <= _LABEL_BYTES:
+            elif suffix in ("cls", "npy") and member.size <= MAX_LABEL_BYTES:
                 once = key not in labels
                 require(once, shard, f"two labels of sample {key!r:.80}; {again}")
                 data = read_at(shard, member.offset_data, member.size)

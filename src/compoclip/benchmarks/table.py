@@ -25,9 +25,10 @@ from compoclip.archives import read_members
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.entries import Entry, File, entries, files_of, hook, meta_of, rules_of
-from compoclip.benchmarks.files import MOST_BYTES, SUFFIXES, by_stem
+from compoclip.benchmarks.files import SUFFIXES, by_stem
 from compoclip.benchmarks.photo_set import find_tables
 from compoclip.benchmarks.reader import CaseReader, Loading, Reader, options_of
+from compoclip.bounds import MAX_ANNOTATION_BYTES
 from compoclip.errors import CompoclipError, require
 
 _PATH = "Path | None"
@@ -174,7 +175,7 @@ def _rows(
             require(len(zips) < 2, place, f"holds {len(zips)} archives, {shown}; keep one")
             place = zips[0] if zips else place
         if place.suffix.lower() == ".zip":
-            members = read_members(place, wanted, MOST_BYTES)
+            members = read_members(place, wanted, MAX_ANNOTATION_BYTES)
             packed = {key: (place, *found) for key, found in members.items()}
     seen: dict[str, ImageRef] = {}
     for file in listed.values():

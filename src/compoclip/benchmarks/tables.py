@@ -14,11 +14,9 @@ import pyarrow.compute as pc
 from compoclip import tables as readers
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
+from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
 from compoclip.errors import require
 from compoclip.tables import arrow_table, delimited_header, holds_bytes, read_delimited, text_list
-
-MOST_ROWS = 1 << 21
-"""Rows that a table of a benchmark may have: two million, five times the largest one's."""
 
 Row = Mapping[str, str]
 
@@ -53,7 +51,9 @@ def column_names(there: Sequence[str]) -> str:
     return ", ".join(f"{name!r:.40}" for name in there[:40]) or "nothing"
 
 
-opened_parquet = partial(readers.opened_parquet, most_rows=MOST_ROWS, most_values=1 << 24)
+opened_parquet = partial(
+    readers.opened_parquet, most_rows=MAX_ANNOTATION_ROWS, most_values=MAX_ANNOTATION_VALUES
+)
 """Open a Parquet file (and say what to do when it is not whole), texts still packed as stored."""
 
 
@@ -70,7 +70,8 @@ def opened_table(
             yield parquet.schema_arrow, parquet.iter_batches
         return
     table = arrow_table(path, damaged)
-    require(table.num_rows <= MOST_ROWS, path, f"more than {MOST_ROWS:,} rows; {damaged}")
+    few = table.num_rows <= MAX_ANNOTATION_ROWS
+    require(few, path, f"more than {MAX_ANNOTATION_ROWS:,} rows; {damaged}")
 
     def batches(size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = [each for each in table.column_names if {each, f"{each}.bytes"} & {*columns}]
@@ -89,12 +90,12 @@ def table_rows(
     a long text in millions of rows, so that texts are counted before they are unpacked.
     """
     rows: list[dict[str, Any]] = []
-    left = files.MOST_BYTES
+    left = MAX_ANNOTATION_BYTES
     with opened_table(path, remedy) as (schema, batches):
         require_columns(path, schema.names, columns, remedy)
         for batch in batches(1024, columns=[each.name for each in schema if _plain(each.type)]):
             left -= sum(map(_text_bytes, batch.columns))
-            files.require_small(path, files.MOST_BYTES - left)
+            files.require_small(path, MAX_ANNOTATION_BYTES - left)
             rows += batch.to_pylist()
     return rows
 

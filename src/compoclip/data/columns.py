@@ -12,6 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
+from compoclip.bounds import MAX_TEXT_CHARACTERS
 from compoclip.errors import CompoclipError, UsageError, require, shown
 from compoclip.files import encodable
 from compoclip.tables import text_list
@@ -146,10 +147,9 @@ def _named(
 NO_CAPTION = "sample without a caption"
 EMPTY_CAPTION = "empty caption"
 NO_TEXT = "caption that is no text"
-LONGEST_TEXT = 1 << 16  # characters; models read 77 tokens, the rest only takes memory
 CELL = frozenset(("nan", "none", "null", "<na>"))  # what programs write of an empty cell
 EMPTY_CELL = "text that is the word for an empty cell (nan, none, null)"
-LONG_TEXT = f"text of more than {LONGEST_TEXT:,} characters"
+LONG_TEXT = f"text of more than {MAX_TEXT_CHARACTERS:,} characters"
 
 
 def cell_captions(value: Any) -> list[Any]:
@@ -182,10 +182,10 @@ def usable_texts(values: Iterable[Any], empty: str, left_out: Counter[str]) -> l
     usable = []
     for value in values:
         text = value.strip() if isinstance(value, str) else None
-        if text and len(text) <= LONGEST_TEXT and text.lower() not in CELL:
+        if text and len(text) <= MAX_TEXT_CHARACTERS and text.lower() not in CELL:
             usable.append(text)
         elif text:
-            left_out[LONG_TEXT if len(text) > LONGEST_TEXT else EMPTY_CELL] += 1
+            left_out[LONG_TEXT if len(text) > MAX_TEXT_CHARACTERS else EMPTY_CELL] += 1
         else:
             left_out[NO_TEXT if text is None else empty] += 1
     return usable
@@ -194,7 +194,7 @@ def usable_texts(values: Iterable[Any], empty: str, left_out: Counter[str]) -> l
 def require_texts(texts: Iterable[str], origin: str) -> None:
     """Raise CompoclipError that starts with `origin` for a text that cannot be stored."""
     for text in texts:
-        if len(text) > LONGEST_TEXT:
+        if len(text) > MAX_TEXT_CHARACTERS:
             raise CompoclipError(f"{origin}: a {LONG_TEXT}; shorten or remove it")
         if not encodable(text):
             what = f"{text[:40]!a} is not valid text (it holds half a character, a lone surrogate)"

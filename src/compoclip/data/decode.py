@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
+from compoclip.bounds import MAX_ASPECT, MAX_HEADER_READS, MAX_PIXELS, MAX_SCANS, MAX_WORK
 from compoclip.errors import CompoclipError, refuse
 from compoclip.files import reason
 
@@ -30,11 +31,7 @@ EXTENSIONS |= {"avif"} if _AVIF else set()
 ARRAY = ".npy"
 _BITS, _PHOTOMETRIC = 258, 262  # TIFF tags
 # The limits of an image, the same for every reader.
-MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: Pillow's own threshold for a bomb
-MAX_ASPECT = 50  # times that one side is as long as the other
 _PLAIN_SCANS = 10  # of an ordinary progressive JPEG
-MAX_WORK = _PLAIN_SCANS * MAX_PIXELS  # pixels times scans: the largest image in so many scans
-MAX_SCANS = 500  # of a small JPEG: each scan costs time, whatever the pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +219,7 @@ def opened(
 class _HeaderReader(io.BufferedReader):
     """A file whose header is read in a bounded number of pieces: Pillow parses it in Python."""
 
-    left: float = 10_000
+    left: float = MAX_HEADER_READS
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read some bytes."""

@@ -22,6 +22,7 @@ import PIL
 from PIL import Image
 
 from compoclip.archives import add_member
+from compoclip.bounds import MAX_CAPTION_BYTES
 from compoclip.console import counted, note, track
 from compoclip.data.columns import (
     GROUP,
@@ -37,7 +38,6 @@ from compoclip.data.decode import Mirrored, opened
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
-from compoclip.data.sources.shards import CAPTION_LIMIT
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import (
     LOCK,
@@ -269,7 +269,7 @@ def _members(
         yield f"{prefix}{extension}", content
     text = json.dumps(row, ensure_ascii=False).encode()
     problem = f"{len(text)} bytes of captions; shorten them"
-    require(len(text) <= CAPTION_LIMIT, sample.id, problem)
+    require(len(text) <= MAX_CAPTION_BYTES, sample.id, problem)
     yield "json", text
 
 

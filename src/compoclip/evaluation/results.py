@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
+from compoclip.bounds import MAX_RESAMPLES, require_within
 from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
@@ -229,6 +230,7 @@ def load_results(path: Path) -> list[Results]:
             data["score"] = "cosine"
         try:
             results: Results = typed(data, Results)
+            require_within(results.resamples, 0, MAX_RESAMPLES, file, "resamples", "evaluate again")
             _require_none(_contradictions(results))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CompoclipError(f"{file}: malformed result file ({error}); {remedy}") from error

@@ -8,10 +8,10 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from compoclip.bounds import MAX_EXACT
 from compoclip.errors import shown
 from compoclip.files import encodable
 
-_MOST = 2**53  # no number in results comes near; JSON allows any
 hints = cache(get_type_hints)
 
 
@@ -37,7 +37,7 @@ def typed(value: Any, hint: Any, where: str = "") -> Any:
         return {typed(k, str, where): typed(v, inner[1], f"{where}.{k}") for k, v in value.items()}
     if kind is tuple and isinstance(value, list):
         return tuple(typed(each, inner[0], where) for each in value)
-    number = type(value) in (int, float) and abs(value) <= _MOST
+    number = type(value) in (int, float) and abs(value) <= MAX_EXACT
     if hint is float and number:
         return float(value)
     if hint is int and number and type(value) is int and value >= 0:

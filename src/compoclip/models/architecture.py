@@ -22,6 +22,7 @@ from timm.models import is_model, list_models, register_model
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from compoclip.bounds import MAX_LAYERS, MAX_POSITIONS
 from compoclip.errors import CompoclipError, UsageError, closest, optional, require
 from compoclip.files import reason
 from compoclip.models.config import require_hub_name, section
@@ -66,9 +67,6 @@ for _name in list_models("vit_*_siglip_[0-9]*"):
     register(_name + TANH, _name, act_layer="gelu_tanh")
 
 
-MOST_LAYERS = 1000
-"""Of a tower; published ones have far fewer."""
-_MOST_POSITIONS = 2**26  # some are computed in double precision before the table is filled
 _WHAT = "model configuration"
 
 ACTIVATIONS = ("quick_gelu", "gelu")
@@ -223,8 +221,8 @@ def _require_possible(config: Mapping[str, Any]) -> None:
         for key in ("layers", "num_hidden_layers"):
             listed = part.get(key, 0)
             for layers in listed if isinstance(listed, list | tuple) else [listed]:
-                what = f"{key} {str(layers)[:80]} is not a number up to {MOST_LAYERS}"
-                require(isinstance(layers, int) and layers <= MOST_LAYERS, _WHAT, what)
+                what = f"{key} {str(layers)[:80]} is not a number up to {MAX_LAYERS}"
+                require(isinstance(layers, int) and layers <= MAX_LAYERS, _WHAT, what)
     vision, text = parts[:2]
     positions = 0  # numbers in the table of positions of an open_clip ViT
     with suppress(KeyError, TypeError, ValueError, ArithmeticError):
@@ -234,7 +232,7 @@ def _require_possible(config: Mapping[str, Any]) -> None:
         )
         positions = int((size // patch) ** 2 * vision.get("width", 768))
     what = "image_size and patch_size make more positions than any image tower has"
-    require(positions <= _MOST_POSITIONS, _WHAT, what)
+    require(positions <= MAX_POSITIONS, _WHAT, what)
     folder = str(vision.get("timm_model_name")).startswith("local-dir:")
     require(not folder, _WHAT, "timm_model_name leads to a folder; name a model of timm")
     if text.get("hf_model_name"):

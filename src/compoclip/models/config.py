@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from compoclip.bounds import MAX_MODEL_FILE_BYTES
 from compoclip.config import is_a
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json, reason
@@ -30,7 +31,6 @@ _MALFORMED = (
     ArithmeticError,
     RuntimeError,
 )
-_MOST_BYTES = 128 * 2**20  # tokenizer.json of a vocabulary of 256,000 has 35 MB
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def require_small(path: Path) -> None:
     """Raise CompoclipError for a file of text that is larger than any model has."""
-    if path.is_file() and path.stat().st_size > _MOST_BYTES:
+    if path.is_file() and path.stat().st_size > MAX_MODEL_FILE_BYTES:
         raise CompoclipError(
-            f"{path}: larger than {_MOST_BYTES:,} bytes, as no such file is; restore the "
+            f"{path}: larger than {MAX_MODEL_FILE_BYTES:,} bytes, as no such file is; restore the "
             "original file"
         )
 

@@ -25,15 +25,19 @@ from open_clip.tokenizer import SimpleTokenizer, get_clean_fn
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
+from compoclip.bounds import (
+    MAX_CONTEXT,
+    MAX_IMAGE_SIDE,
+    MAX_MERGES_BYTES,
+    MAX_RESIZED_PIXELS,
+    MAX_TOKENIZED_CHARACTERS,
+)
 from compoclip.errors import CompoclipError, pip_install, require
 from compoclip.files import disguised, reason
 from compoclip.models.config import require_hub_name, section, sound
 
 _CACHE = 200_000  # distinct pieces cached, or texts of tokenizers that show no pieces
 _CACHED_PIECE = 64  # characters of the longest piece that is cached
-_MOST_CONTEXT = 32_768
-_MOST_MERGES = 16 * 2**20  # bytes; CLIP's own file has 3.2 million
-_MOST_CHARACTERS = 100_000  # of a text that are read; a context of 77 tokens has some 300
 _START = 16  # characters for each token of the context, of a piece that is merged at first
 _SPECIAL = re.compile(r"[\w<>-]+")
 _HF_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
@@ -118,7 +122,7 @@ class Tokenizer:
         """
         what = "does not say which tokens are one word; only CLIP's own does"
         require(self._simple, f"tokenizer {self.id}", what)
-        words = self._clean(text[:_MOST_CHARACTERS]).split()
+        words = self._clean(text[:MAX_TOKENIZED_CHARACTERS]).split()
         found = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
         return tuple((word, ids) for word, ids in found if ids)
 
@@ -128,7 +132,7 @@ class Tokenizer:
 
     def _ids(self, text: str) -> tuple[Sequence[int], bool]:
         """Return the ids of one text after cutting, and whether it was cut."""
-        long, text = len(text) > _MOST_CHARACTERS, text[:_MOST_CHARACTERS]
+        long, text = len(text) > MAX_TOKENIZED_CHARACTERS, text[:MAX_TOKENIZED_CHARACTERS]
         if self._simple:
             ids = [self._inner.sot_token_id]
             for piece in self._pieces(self._clean(text)):
@@ -186,8 +190,8 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     there). Raises CompoclipError when a file or an optional package is missing.
     """
     context = text_cfg.get("context_length", 77)
-    good = isinstance(context, int) and 2 <= context <= _MOST_CONTEXT
-    what = f"must be a number of tokens from 2 to {_MOST_CONTEXT}"
+    good = isinstance(context, int) and 2 <= context <= MAX_CONTEXT
+    what = f"must be a number of tokens from 2 to {MAX_CONTEXT}"
     require(good, f"context_length {str(context)[:80]}", what)
     options = section(text_cfg, "tokenizer_kwargs", "text_cfg")
     if text_cfg.get("hf_tokenizer_name"):
@@ -222,9 +226,9 @@ def _merges_file(stated: object, folder: Path | None) -> Path:
     path = (folder or Path()) / path
     try:
         with gzip.open(path) as file:
-            content = file.read(_MOST_MERGES + 1)
-        if len(content) > _MOST_MERGES:
-            raise ValueError(f"unpacks to more than {_MOST_MERGES:,} bytes")
+            content = file.read(MAX_MERGES_BYTES + 1)
+        if len(content) > MAX_MERGES_BYTES:
+            raise ValueError(f"unpacks to more than {MAX_MERGES_BYTES:,} bytes")
         lines = content.decode("utf-8").split("\n")
     except (OSError, EOFError, ValueError, zlib.error) as error:
         with suppress(OSError, ValueError):
@@ -278,8 +282,6 @@ def _hf_tokenizer(
 
 
 _FILTERS = ("bicubic", "bilinear")
-_MOST_PIXELS = 8192  # a side
-_MOST_RESIZED = 89_478_485  # pixels of a whole image before its middle is cut out
 _RESIZE_MODES = ("shortest", "longest", "squash")
 
 
@@ -310,9 +312,9 @@ class Preprocess:
         grey = isinstance(self.fill_color, int) and 0 <= self.fill_color <= 255
         mean = len(self.mean) == 3 and all(map(math.isfinite, self.mean))
         std = len(self.std) == 3 and all(0 < value < math.inf for value in self.std)
-        good = sizes and all(1 <= n <= _MOST_PIXELS for n in self.size)
+        good = sizes and all(1 <= n <= MAX_IMAGE_SIDE for n in self.size)
         for name, holds, what in (
-            ("size", good, f"two numbers of pixels up to {_MOST_PIXELS}"),
+            ("size", good, f"two numbers of pixels up to {MAX_IMAGE_SIDE}"),
             ("mean", mean, "three numbers, one a channel"),
             ("std", std, "three numbers above 0, one a channel"),
             ("fill_color", grey, "0 to 255"),
@@ -362,7 +364,7 @@ class Preprocess:
         """
         (width, height), (high, wide) = image.size, self.size
         enlarged = width * height / min(width / wide, height / high) ** 2
-        if self.resize_mode == "shortest" and enlarged > _MOST_RESIZED:
+        if self.resize_mode == "shortest" and enlarged > MAX_RESIZED_PIXELS:
             raise CompoclipError(
                 f"an image of {width} x {height} pixels is too elongated for a model that sees "
                 f"{wide} x {high}; crop or remove it"

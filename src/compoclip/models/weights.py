@@ -20,6 +20,7 @@ from open_clip.model import convert_to_custom_text_state_dict
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from compoclip.bounds import MAX_SHARED, MAX_WRAPPERS
 from compoclip.errors import CompoclipError, refuse, require
 from compoclip.files import disguised, reason
 from compoclip.models.config import Part, part_of
@@ -35,8 +36,6 @@ _IGNORED = (
 # (data-parallel training, torch.compile, a trainer's module) put before the names.
 _ENTRIES = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
-_WRAPPERS = 8  # at most, one around the other
-_SHARED = 4  # times the size of its file that the tensors of a model may have: some name one twice
 
 
 @dataclass(frozen=True)
@@ -97,10 +96,10 @@ def read_weights(path: Path) -> WeightsFile:
         named += value.numel() * value.element_size()
     size = path.stat().st_size
     what = f"names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
-    require(named <= _SHARED * size, path, what)
+    require(named <= MAX_SHARED * size, path, what)
     require_finite(state, str(path))
     prefix = ""
-    for _ in range(_WRAPPERS):
+    for _ in range(MAX_WRAPPERS):
         outer = next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), "")
         if not outer:
             break

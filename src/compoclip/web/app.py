@@ -30,6 +30,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from compoclip.bounds import MAX_BODY_SECONDS, MAX_OPEN_REQUESTS, MAX_REQUEST_VALUES
 from compoclip.errors import CompoclipError, UsageError
 
 _HEADERS = {
@@ -40,12 +41,9 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-_BODY_SECONDS = 120.0  # for the body of a request to arrive
 _LINGER = 2.0  # seconds to read what a refused client still sends, so that it reads the reason
 _END_SECONDS = 60  # for the requests under way when the server ends
-_MOST_VALUES = 100_000  # commas and brackets in a request: its parsed values take far more memory
 _JSON = "application/json"
-MOST_WAITING = 256  # open requests
 
 Page = tuple[bytes, str]
 """Response to a GET: the bytes and their content type."""
@@ -84,9 +82,9 @@ def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
 
     Raises UsageError when it is no object, or one of more than 100,000 values.
     """
-    wrong = f"the request has more than {_MOST_VALUES:,} commas and brackets; send less at once"
-    if sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        raise UsageError(wrong)
+    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_REQUEST_VALUES:
+        most = f"{MAX_REQUEST_VALUES:,} commas and brackets"
+        raise UsageError(f"the request has more than {most}; send less at once")
     try:
         data: dict[str, Any] = json.loads(body)
     except (ValueError, RecursionError):
@@ -192,9 +190,9 @@ class Website:
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
                 raise HttpError(415, "send JSON: Content-Type: application/json")
             self._require_size(int(request.headers.get("content-length") or 0))
-            if self.busy > MOST_WAITING:
+            if self.busy > MAX_OPEN_REQUESTS:
                 raise HttpError(503, "too many requests are waiting; try again")
-            async with asyncio.timeout(_BODY_SECONDS):
+            async with asyncio.timeout(MAX_BODY_SECONDS):
                 async for block in request.stream():
                     size += len(block)
                     self.held += len(block)

@@ -7,11 +7,10 @@ import re
 
 from PIL import Image
 
-from compoclip.data.decode import MAX_WORK, opened
+from compoclip.bounds import MAX_SENT_BYTES, MAX_SENT_PIXELS, MAX_WORK
+from compoclip.data.decode import opened
 from compoclip.errors import UsageError
 
-MAX_IMAGE = 8_000_000  # bytes of an encoded image
-MAX_PIXELS = 24_000_000  # of a decoded one
 _UNSEEN = r"[\s\u200b-\u200d\u2060\ufeff]*"  # what a copied text may begin with
 #: The start of any data URI, and of one that holds an image in base64.
 DATA_URI = re.compile(f"{_UNSEEN}data:", re.IGNORECASE)
@@ -41,8 +40,8 @@ class RequestImages:
         with opened(raw, "the image", upright=True) as file:
             width, height = file.size
             for size, what, most in (
-                (len(raw), f"{len(raw):,} bytes", MAX_IMAGE),
-                (width * height, f"{width} x {height} pixels", MAX_PIXELS),
+                (len(raw), f"{len(raw):,} bytes", MAX_SENT_BYTES),
+                (width * height, f"{width} x {height} pixels", MAX_SENT_PIXELS),
             ):
                 if size > most:
                     raise UsageError(f"the image has {what}; at most {most:,} are allowed")

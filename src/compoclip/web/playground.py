@@ -12,6 +12,7 @@ from PIL import Image
 
 from compoclip.analysis.maps import patch_maps, small_overlay
 from compoclip.analysis.probe import Scored, candidates_of, score_candidates
+from compoclip.bounds import MAX_PLAY_BODY, MAX_PLAY_CHARACTERS, MAX_SENT_BYTES
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
@@ -23,10 +24,8 @@ from compoclip.search import PhotoIndex, search
 from compoclip.search.page import thumbnail
 from compoclip.version import __version__
 from compoclip.web.app import Page, Website
-from compoclip.web.images import MAX_IMAGE, RequestImages
+from compoclip.web.images import RequestImages
 
-MAX_TEXT = 300  # characters of a caption
-MAX_BODY = MAX_IMAGE * 4 // 3 + 20_000  # of a request: the image in base64, and the rest
 _SIDE = 320  # pixels of the longer side of an overlay
 _FOUND = 12  # photos of a search
 
@@ -36,8 +35,10 @@ def caption_of(data: Mapping[str, Any]) -> str:
     text: Any = data.get("caption")
     if not isinstance(text, str):
         raise UsageError("'caption' is missing: send the caption as a string")
-    if len(text) > MAX_TEXT:
-        raise UsageError(f"the caption has {len(text)} characters; at most {MAX_TEXT} are allowed")
+    if len(text) > MAX_PLAY_CHARACTERS:
+        raise UsageError(
+            f"the caption has {len(text)} characters; at most {MAX_PLAY_CHARACTERS} are allowed"
+        )
     tidy = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if not tidy:
         raise UsageError("the caption is empty; type one")
@@ -76,7 +77,7 @@ class Playground:
             ],
             "examples": [caption for caption, _ in self.examples],
             "photos": len(self.index.names) if self.index else 0,
-            "limits": {"image_bytes": MAX_IMAGE, "caption_characters": MAX_TEXT},
+            "limits": {"image_bytes": MAX_SENT_BYTES, "caption_characters": MAX_PLAY_CHARACTERS},
         }
 
     def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,6 +199,6 @@ def play_site(
         names=names,
         verb="play",
         wanted="image and caption",
-        body=MAX_BODY,
+        body=MAX_PLAY_BODY,
         threads=1,
     )

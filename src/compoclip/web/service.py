@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from compoclip.bounds import MAX_SERVED_CHARACTERS, MAX_SERVED_HITS
 from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import encodable
@@ -24,9 +25,7 @@ from compoclip.web.batches import Batcher, BatchSettings
 from compoclip.web.images import DATA_URI, IMAGE_URI, RequestImages
 from compoclip.workers import available_cores
 
-MAX_TEXT = 20_000  # characters of a text; what is beyond the model's context is cut anyway
 _FORMATS = ("float", "base64")
-_MOST_FOUND = 100  # photos per text or image
 
 
 class _Item(NamedTuple):
@@ -157,8 +156,8 @@ class Service:
         """
         self._check(request, {"input", "model", "top", "user"})
         top = request.get("top", 10)
-        wrong = f"top is a number of photos from 1 to {_MOST_FOUND}"
-        if type(top) is not int or not 1 <= top <= _MOST_FOUND:
+        wrong = f"top is a number of photos from 1 to {MAX_SERVED_HITS}"
+        if type(top) is not int or not 1 <= top <= MAX_SERVED_HITS:
             raise UsageError(wrong)
         items = self._items(request, "input")
         rows, about = self._encoded(items)
@@ -240,12 +239,13 @@ def _item(value: Any, where: str, is_image: bool | None) -> _Item:
         what = f"is not {'an image file in base64' if is_image else 'a text'}{hint}"
         raise UsageError(f"{where} {what}")
     if not is_image:
-        long = f"{where} has {len(content):,} characters; at most {MAX_TEXT:,} are allowed"
-        half = f"{where} has half a character (a lone surrogate)"
-        empty = f"{where} is empty"
-        refuse({long: len(content) > MAX_TEXT, empty: not content.strip()})
+        if len(content) > MAX_SERVED_CHARACTERS:
+            most = f"at most {MAX_SERVED_CHARACTERS:,} are allowed"
+            raise UsageError(f"{where} has {len(content):,} characters; {most}")
+        if not content.strip():
+            raise UsageError(f"{where} is empty")
         if not encodable(content):
-            raise UsageError(half)
+            raise UsageError(f"{where} has half a character (a lone surrogate)")
     return _Item(is_image, content, where)
 
 

@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from compoclip.bounds import MAX_MIXTURE_WEIGHT
 from compoclip.errors import UsageError, require
 from compoclip.rewrites.base import rng_for
 
 _WEIGHTED = re.compile(r"(.+)=(\d+\.?\d*(?:[eE]-?\d+)?|\.\d+)")
-_MOST = 1_000_000  # a weight
 
 
 def mixture_of(spec: str) -> dict[str, float] | None:
@@ -51,10 +51,10 @@ def mixture_of(spec: str) -> dict[str, float] | None:
     weights: dict[str, float] = {}
     places = set[str]()
     for word, match in zip(words, found):
-        if match is None or not 0 < float(match[2]) <= _MOST:
+        if match is None or not 0 < float(match[2]) <= MAX_MIXTURE_WEIGHT:
             raise UsageError(
-                f"{word}: each of several data sets needs a weight above 0 and up to {_MOST:,}, as "
-                f"in {words[0].partition('=')[0]}=0.5"
+                f"{word}: each of several data sets needs a weight above 0 and up to "
+                f"{MAX_MIXTURE_WEIGHT:,}, as in {words[0].partition('=')[0]}=0.5"
             )
         place = os.path.realpath(match[1])  # one file may have several names
         require(place not in places, match[1], "is there twice; give it one weight", UsageError)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compoclip.archives import read_at, whole_members
+from compoclip.bounds import MAX_CAPTION_BYTES
 from compoclip.console import track
 from compoclip.data.columns import EMPTY_CAPTION, NEG_IMAGE, NO_CAPTION, read_extras, usable_texts
 from compoclip.data.decode import EXTENSIONS
@@ -39,8 +40,7 @@ BAD_JSON = "unreadable .json member"
 BAD_TEXT = ".txt member that is not UTF-8"
 BAD_NAME = "tar member whose name is not UTF-8"
 SECOND = "second image, .txt or .json member of a sample"
-CAPTION_LIMIT = 1 << 20  # bytes; a longer .txt or .json member is no caption
-TOO_LONG = f".txt or .json member of more than {CAPTION_LIMIT >> 20} MiB"
+TOO_LONG = f".txt or .json member of more than {MAX_CAPTION_BYTES >> 20} MiB"
 
 _KINDS = {"cap": "txt", "caption": "txt", "img": "jpg"}  # other names of kinds
 
@@ -100,7 +100,7 @@ class SampleTexts:
         """Read a member if it is "txt" or "json"; return the reason for leaving it out."""
         if kind not in ("txt", "json"):
             return None
-        if member.size > CAPTION_LIMIT:
+        if member.size > MAX_CAPTION_BYTES:
             return TOO_LONG
         if kind in self.seen:
             return SECOND

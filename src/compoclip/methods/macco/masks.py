@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from compoclip.bounds import MAX_BOX_CHARACTERS
 from compoclip.captions.types import Caption
 from compoclip.data.caption_plan import Texts
 from compoclip.data.drawn import Drawing
@@ -29,7 +30,6 @@ from compoclip.tables import delimited_header, read_delimited, text_list
 MASK = "mask"  # what masked captions are counted as
 NO_CONCEPT = "nothing-to-hide"
 _WORDS, _BOXES = ("relation_list", "attribute_list"), "relation_attribute_phrase_bbox_list"
-_LITERAL_LIMIT = 100_000  # characters of a cell; a photo has a few boxes
 _NEVER = "the"
 _TOLERANCE = 0.25  # of the area that a rectangle is to have
 _CELLS = 1000  # a rectangle's sides are drawn in these parts of the image
@@ -191,7 +191,7 @@ def _phrases(cell: str | None, origin: str) -> list[list[Any]]:
         return []
     found: Any = None
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        if len(cell or "") < _LITERAL_LIMIT:
+        if len(cell or "") < MAX_BOX_CHARACTERS:
             found = ast.literal_eval((cell or "").strip())
     if found == []:
         return []

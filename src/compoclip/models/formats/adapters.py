@@ -34,6 +34,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from compoclip.bounds import MAX_PATTERN_SECONDS
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import (
@@ -57,7 +58,6 @@ from compoclip.version import __version__
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 RECORD, EARLIER = "adapter.json", "adapter.safetensors"
 _PREFIX = "base_model.model."
-_PATTERN_SECONDS = 1.0  # that a pattern of the file may take
 _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out", "lora_bias")
 _OTHERS = "which our adapters do not: merge it with PEFT (merge_and_unload), or a weights file by "
 _OTHERS += "--to merged"
@@ -345,7 +345,7 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
     def stated(patterns: str, default: str, module: str) -> Any:
         """Resolve a pattern as PEFT does."""
         for pattern, value in dict(config.get(patterns) or {}).items():
-            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=_PATTERN_SECONDS):
+            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=MAX_PATTERN_SECONDS):
                 return value
         return config[default]
 
