@@ -17,7 +17,7 @@ from PIL import Image
 
 from compoclip.cli.main import main
 from compoclip.data import fingerprint as module
-from compoclip.data.fingerprint import FILE, Fingerprint, checksums, listed
+from compoclip.data.fingerprint import FILE, Fingerprint, checksums, listed, make_once
 from compoclip.data.pack import PackSpec, pack
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request, open_source
@@ -246,3 +246,56 @@ def test_a_pack_is_not_gone_on_with_when_an_image_has_changed(tmp_path: Path) ->
     shutil.copytree(tmp_path / "in", tmp_path / "moved")
     with pytest.raises(UsageError, match=r"images folder was .*/in, is .*/moved"):
         pack(Request(str(table), images=tmp_path / "moved"), tmp_path / "out", spec)
+
+
+# --- A product is reused only when its recorded inputs, its maker and its content are the same. ---
+
+
+def test_a_product_is_made_once_and_again_for_other_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = tmp_path / "out.txt"
+    texts = iter(["one", "two", "three", "four", "five"])
+
+    def making(**values: object) -> bool:
+        return make_once(product, Fingerprint(values), lambda: product.write_text(next(texts)))
+
+    assert making(seed=0, photos="ab12cd34ef56")
+    assert not making(photos="ab12cd34ef56", seed=0)
+    assert product.read_text() == "one"
+    assert making(seed=1, photos="0012cd34ef56")
+    assert product.read_text() == "two"
+    said = capsys.readouterr().err
+    assert "out.txt: made anew: seed was 0, is 1; photos changed" in said
+    monkeypatch.setattr(module, "__version__", "0.0.0")
+    assert making(seed=1, photos="0012cd34ef56")
+    assert "compoclip was" in capsys.readouterr().err
+    product.unlink()
+    assert making(seed=1, photos="0012cd34ef56")
+    product.write_text("a user's own")
+    with pytest.raises(CompoclipError, match=r"out\.txt: was changed after it was made"):
+        making(seed=1, photos="0012cd34ef56")
+    assert product.read_text() == "a user's own"
+
+
+def test_a_product_without_a_record_is_refused_and_one_whose_making_stopped_is_made_again(
+    tmp_path: Path,
+) -> None:
+    product, inputs = tmp_path / "model", Fingerprint({"seed": 0})
+    product.mkdir()
+    with pytest.raises(CompoclipError, match="does not say what the folder was made from"):
+        make_once(product, inputs, product.mkdir)
+    product.rmdir()
+
+    def stopped() -> None:
+        product.mkdir()
+        (product / "weights").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_once(product, inputs, stopped)
+    assert make_once(product, inputs, product.mkdir)
+    assert not [*product.iterdir()]
+    (product / "weights").write_text("more")  # a file that was added is a change
+    with pytest.raises(CompoclipError, match="was changed after it was made"):
+        make_once(product, inputs, product.mkdir)

@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -404,6 +405,33 @@ def require_writable(folder: Path) -> None:
         raise unwritable(folder, f"{place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
         raise unwritable(folder, f"no permission to write in {place}")
+
+
+# --- What a file holds, as a short text. ---
+
+
+def file_hash(path: Path, kind: str = "blake2b") -> str:
+    """Return a hash of a file's bytes: blake2b (128 bit), md5 or sha256."""
+    new: Any = partial(hashlib.new, kind, usedforsecurity=False)
+    if kind == "blake2b":
+        new = partial(hashlib.blake2b, digest_size=16)
+    with reading(path), path.open("rb") as stream:
+        return hashlib.file_digest(stream, new).hexdigest()
+
+
+def bytes_hash(data: bytes) -> str:
+    """Return the `file_hash` of a file with this content."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def content_hash(path: Path) -> str:
+    """Return a hash of a file, or of all files of a folder with their names; "" without one."""
+    if not path.exists():
+        return ""
+    if path.is_file():
+        return file_hash(path)
+    inside = sorted(each for each in path.rglob("*") if each.is_file())
+    return bytes_hash("".join(f"{p.relative_to(path)} {file_hash(p)}\n" for p in inside).encode())
 
 
 # --- Caches of data files: next to the file, else in the user's cache folder. ---

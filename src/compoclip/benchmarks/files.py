@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from compoclip.tables import kind_of
 
 OFFICIAL = "fetch the official file again"
 """Remedy for a damaged official file."""
+file_hash, bytes_hash = files.file_hash, files.bytes_hash
 ABSENT = "put the official file there, or name its place with an option"
 
 
@@ -207,23 +208,6 @@ def image_path(root: Path, name: str, where: str) -> Path:
 def photo(folder: Path, row: Mapping[str, Any], key: str, where: str) -> ImageRef:
     """Return the photo in `folder` that the field `key` names, see `text` and `image_path`."""
     return ImageRef(image_path(folder, text(row, key, where), where))
-
-
-def file_hash(path: Path, kind: str = "blake2b") -> str:
-    """Return a hash of a file's bytes: blake2b (128 bit, as in `Meta.hashes`), md5 or sha256."""
-    made: Any = partial(hashlib.new, kind, usedforsecurity=False)
-    if kind == "blake2b":
-        made = partial(hashlib.blake2b, digest_size=16)
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, made).hexdigest()
-    except OSError as error:
-        raise files.unreadable(path, error) from error
-
-
-def bytes_hash(data: bytes) -> str:
-    """Return the `file_hash` of a file with this content."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> str:

@@ -1,7 +1,7 @@
-"""The inputs of a run or pack, part by part, so that a difference can be named.
+"""The inputs of a product, part by part: is this the product of these inputs, and what differs?
 
 Options and files are named values; columns of the data are a checksum of four bytes per row. Both
-lie in one small file beside what was made from them.
+lie in one small file: within the folder of a run or pack, beside any other product (`make_once`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from compoclip.console import note
 from compoclip.errors import CompoclipError
-from compoclip.files import read_arrays, reason, save_arrays, write_atomically
+from compoclip.files import content_hash, read_arrays, reason, save_arrays, write_atomically
+from compoclip.version import __version__
 
 FILE = "fingerprint.safetensors"
 COLUMNS = ("captions", "negatives", "positives", "neighbours", "group", "score", "image_score")
@@ -30,6 +33,7 @@ _VERSION = 1
 _CHUNK = 1 << 14
 _HASH = re.compile(r"(?=.*\d)[0-9a-f]{12,}")
 _MOST_LISTED = 6
+_CONTENT = "content of the product"
 
 Rows = NDArray[np.uint32]
 
@@ -46,23 +50,23 @@ class Fingerprint:
     values: Mapping[str, Any]
     rows: Mapping[str, Rows] = field(default_factory=dict)
 
-    def save(self, folder: Path) -> None:
-        """Write the fingerprint into a folder, as FILE."""
+    def save(self, folder: Path, name: str = FILE) -> None:
+        """Write the fingerprint into a folder."""
         arrays: dict[str, NDArray[Any]] = {f"rows/{name}": each for name, each in self.rows.items()}
         arrays["values"] = np.frombuffer(json.dumps(_flat(self.values)).encode(), np.uint8)
-        write_atomically(folder / FILE, lambda place: save_arrays(place, arrays, _VERSION))
+        write_atomically(folder / name, lambda place: save_arrays(place, arrays, _VERSION))
 
     @classmethod
-    def load(cls, folder: Path) -> Fingerprint:
+    def load(cls, folder: Path, name: str = FILE) -> Fingerprint:
         """Return the fingerprint in a folder. Raises CompoclipError when it cannot be read."""
         try:
-            arrays = read_arrays(folder / FILE, _VERSION)
+            arrays = read_arrays(folder / name, _VERSION)
             if arrays is None:
                 raise ValueError("of another version of compoclip")
         except (OSError, ValueError) as error:
             raise CompoclipError(
-                f"{folder / FILE}: does not say what the folder was made from ({reason(error)}); "
-                "choose another folder, or remove this one"
+                f"{folder / name}: does not say what the folder was made from ({reason(error)}); "
+                "choose another folder, or move this one"
             ) from error
         values = json.loads(arrays.pop("values").tobytes())
         return cls(values, {name.removeprefix("rows/"): each for name, each in arrays.items()})
@@ -92,6 +96,49 @@ class Fingerprint:
             elif len(one) == len(other) and (n := int((one != other).sum())):
                 found[name] = f"{name} of {n} of {len(one)} rows changed"
         return found
+
+
+def make_once(product: Path, inputs: Fingerprint, make: Callable[[], object]) -> bool:
+    """Make a file or folder, unless it is there and the product of the same inputs.
+
+    The inputs, the version of compoclip and the content of the product are recorded beside it. A
+    product of other inputs is removed and made anew, and a line says what differs.
+
+    Args:
+        product: The file or folder.
+        inputs: All that decides its content: options by value, files by content.
+        make: Makes it; it must write atomically.
+
+    Returns:
+        Whether it was made.
+
+    Raises:
+        CompoclipError: Nothing says what the product was made from, or it was changed since.
+    """
+    name = f".{product.name}.inputs.safetensors"
+    begun = Fingerprint({"compoclip": __version__, **inputs.values}, inputs.rows)
+    if product.exists():
+        recorded = Fingerprint.load(product.parent, name)
+        content = recorded.values.get(_CONTENT, "")  # none of a product whose making was stopped
+        if content and content != content_hash(product):
+            raise CompoclipError(
+                f"{product}: was changed after it was made; move it to another place, or choose "
+                "another --out"
+            )
+        differences = recorded.differences(_with_content(begun, content))
+        if content and not differences:
+            return False
+        if differences:
+            note(f"{product}: made anew: {listed(differences)}")
+        shutil.rmtree(product) if product.is_dir() else product.unlink()
+    begun.save(product.parent, name)
+    make()
+    _with_content(begun, content_hash(product)).save(product.parent, name)
+    return True
+
+
+def _with_content(inputs: Fingerprint, content: str) -> Fingerprint:
+    return Fingerprint({**inputs.values, _CONTENT: content}, inputs.rows) if content else inputs
 
 
 def listed(differences: Mapping[str, str]) -> str:
