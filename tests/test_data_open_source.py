@@ -174,3 +174,26 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             open_source(str(tmp_path / name), **option)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["table", "shard", "folder"])
+def test_labels_instead_of_captions(form: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("image,label\n1.jpg,cat\n2.jpg,dog\n3.jpg,\n")
+    (tmp_path / "classnames.txt").write_text("cat\ndog\n")
+    members = [(f"{k}.{kind}", data) for k in (1, 2, 3) for kind, data in [("jpg", b"x")]]
+    make_tar(
+        tmp_path / "a.tar",
+        [*members[:1], ("1.cls", b"0"), members[1], ("2.cls", b"1\n"), members[2]],
+    )
+    for name in ("cat/1.jpg", "dog/deep/2.jpg", "3.jpg"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    spec = str(tmp_path / {"table": "a.csv", "shard": "a.tar", "folder": "photos"}[form])
+    with pytest.raises(UsageError, match="the data have labels, not captions"):
+        open_source(spec)
+    source = open_source(spec, needs="labels")
+    assert [source[k].label for k in range(2)] == ["cat", "dog"]
+    assert source.left_out == {"sample without a label": 1}
+    assert len(open_source(spec, needs="photos")) == 3
+    assert source.classes == (() if form == "table" else ("cat", "dog"))

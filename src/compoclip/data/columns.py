@@ -13,8 +13,9 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from compoclip.bounds import MAX_TEXT_CHARACTERS
+from compoclip.data.options import Needs
 from compoclip.errors import CompoclipError, UsageError, require, shown
-from compoclip.files import encodable
+from compoclip.files import encodable, parse_json
 from compoclip.tables import text_list
 
 
@@ -92,19 +93,52 @@ IMAGE_COLUMNS = (
     *("filepath", "file_name", "filename", "image", "image_path", "image_name", "path", "file"),
     "jpg",
 )
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "cls", "target")
 CAPTION_COLUMNS = ("title", "caption", "captions", "text", "texts", "sentences", "txt", "comment")
 
 
 def pick_columns(
-    available: Collection[str], image: str | None, caption: str | None, path: Path
+    available: Collection[str],
+    image: str | None,
+    caption: str | None,
+    path: Path,
+    needs: Needs = "captions",
 ) -> tuple[str, tuple[str, ...]]:
     """Return the image column and the caption columns.
 
-    caption: one name or several joined by commas. Names not given are guessed from the usual ones.
-    Raises UsageError that lists the columns of the file when a name is not among them.
+    caption: one name or several joined by commas. Names not given are guessed from the usual ones;
+    captions may be absent where there are labels, or where samples need none. Raises UsageError
+    that lists the columns of the file when a name is not among them.
     """
     (image,) = _named([image] if image else None, IMAGE_COLUMNS, available, "image", path)
+    optional = needs != "captions" or usual_column(LABEL_COLUMNS, available) is not None
+    if optional and caption is None and usual_column(CAPTION_COLUMNS, available) is None:
+        return image, ()
     return image, pick_captions(available, caption, path)
+
+
+def read_label(cell: Any, classes: Sequence[str] = ()) -> str:
+    """Return the label in a cell as text, "" for none or for several.
+
+    classes: the names of the numbers, where the data state them.
+    """
+    cell = cell[0] if isinstance(cell, list) and len(cell) == 1 else as_text(cell)
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return classes[cell] if 0 <= cell < len(classes) else str(cell)
+    text = cell.strip() if isinstance(cell, str) else ""
+    return "" if text.lower() in CELL else text
+
+
+def class_names(schema: Any, label: str) -> tuple[str, ...]:
+    """Return the names that the metadata of a hub's table give the labels, () without any."""
+    try:
+        feature = parse_json(schema.metadata[b"huggingface"].decode())["info"]["features"][label]
+        while "names" not in feature:
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        names = feature["names"]
+    except (KeyError, TypeError, ValueError, IndexError):
+        return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def pick_captions(available: Collection[str], caption: str | None, path: Path) -> tuple[str, ...]:
@@ -145,6 +179,7 @@ def _named(
 
 # Reasons for leaving captions and samples out.
 NO_CAPTION = "sample without a caption"
+NO_LABEL = "sample without a label"
 EMPTY_CAPTION = "empty caption"
 NO_TEXT = "caption that is no text"
 CELL = frozenset(("nan", "none", "null", "<na>"))  # what programs write of an empty cell

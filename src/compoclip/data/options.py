@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
 
+Needs = Literal["captions", "labels", "photos"]
+"""The content that a row needs, in addition to an image, to become a sample."""
 HELD_OUT = 0.1
 """The share of the photos in each of val and test, where the data name no splits."""
 

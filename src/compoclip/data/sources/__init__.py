@@ -41,6 +41,7 @@ class Sample:
         positives: Paraphrases of the data, or ().
         score: Quality of a variation, if the data have it.
         image_score: Quality of its image.
+        label: Name or number of the class of the image, "" if the data have none.
         key: Seeds the sample's texts and crop instead of its id, if that is not unique: in a
             mixture of data sets, and for a second use in one epoch.
     """
@@ -56,6 +57,7 @@ class Sample:
     score: float | None = None
     image_score: float | None = None
     key: str = ""
+    label: str = ""
 
     @property
     def drawn_by(self) -> str:
@@ -80,12 +82,13 @@ SCHEMA = pa.schema(
         ("score", pa.float64()),
         ("image_score", pa.float64()),
         ("positives", _TEXTS),
+        ("label", _TEXT),
     ]
 )
 EMPTY: Mapping[str, Any] = MappingProxyType(
     {
         **dict.fromkeys(("captions", "negatives", "positives", "neighbours"), ()),
-        **dict.fromkeys(("id", "image", "negative_image", "group"), ""),
+        **dict.fromkeys(("id", "image", "negative_image", "group", "label"), ""),
         **dict.fromkeys(("score", "image_score")),
         "place": 0,
         "negative_place": 0,
@@ -181,7 +184,8 @@ class Source:
     and samples that the reader left out, by reason. made_from: what else a run depends on, by name:
     of rows, the folder of the images. mix: how a mixture of data sets is sampled; other data show
     every sample once per epoch. upright: whether images are rotated by their EXIF orientation;
-    images of published data sets are not.
+    images of published data sets are not. classes: the names that labels may have, in the order of
+    their numbers, where the data list them.
     """
 
     def __init__(
@@ -196,6 +200,7 @@ class Source:
         self._table, self._places = table, places
         self._description, self._made_from, self.mix = description, made_from, mix
         self.upright = True
+        self.classes: tuple[str, ...] = ()
         self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
         self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
         # Columns without content are not read; one chunk is read faster than several.
@@ -225,7 +230,7 @@ class Source:
         if self._ends is not None:
             # Ids, which seed the sampling of texts, are unique in one data set only.
             key = f"{np.searchsorted(self._ends, index, side='right')}\x1f{row['id']}"
-        cells = {name: row[name] for name in ("id", "group", "score", "image_score")}
+        cells = {name: row[name] for name in ("id", "group", "score", "image_score", "label")}
         lists = ("captions", "negatives", "neighbours", "positives")
         cells |= {name: tuple(row[name]) for name in lists}
         return Sample(image=image, negative_image=negative, key=key, **cells)
@@ -296,7 +301,7 @@ class Source:
         mix = self.mix and self.mix.of(kept)
         counts = {**self.left_out, **left_out}
         source = Source(table, self._places, description, counts, self._made_from, mix)
-        source.upright = self.upright
+        source.upright, source.classes = self.upright, self.classes
         return source
 
     @staticmethod

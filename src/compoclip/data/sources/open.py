@@ -14,7 +14,7 @@ import numpy as np
 
 from compoclip.data.columns import fields
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.options import DataOptions
+from compoclip.data.options import DataOptions, Needs
 from compoclip.data.sources import Source
 from compoclip.data.sources.mixture import WeightedMix, mixture_of
 from compoclip.data.sources.published import (
@@ -64,8 +64,10 @@ UNREAD = (
 ) - EXTENSIONS
 
 
-def open_images(path: Path, split: str | None) -> Source:
+def open_images(path: Path, asked: Request) -> Source:
     """Open the images below a folder, with captions in files of the same name.
+
+    The label of an image is the folder that it lies in: the first below that of its split.
 
     Each image has its captions in a .txt file of the same name, one per line; links to folders are
     not followed. Images without captions, images of other kinds and captions without an image are
@@ -75,9 +77,9 @@ def open_images(path: Path, split: str | None) -> Source:
     images are counted; "all" reads everything. Raises CompoclipError without any captioned image,
     UsageError for an unknown split.
     """
-    builder = RowBuilder(path, path)
-    chosen = Split(split)
-    by_split = split is not None or any(
+    builder = RowBuilder(path, path, needs=asked.needs)
+    chosen = Split(asked.split)
+    by_split = asked.split is not None or any(
         each.is_dir() and split_of(each.name) for each in path.iterdir()
     )
     for parent, folders, files in os.walk(path):
@@ -100,13 +102,19 @@ def open_images(path: Path, split: str | None) -> Source:
             if extension not in kinds.get(stem, ()) or extension.lower() not in EXTENSIONS:
                 continue
             image = os.path.relpath(os.path.join(parent, name), path)
-            if by_split and not chosen.takes(chosen.named(os.path.dirname(image))):
+            parts = Path(image).parts[:-1]
+            split = chosen.named(os.path.dirname(image)) if by_split else None
+            if by_split and not chosen.takes(split):
                 continue
+            label = "".join(parts[1 if split else 0 :][:1])
             lines = read_lines(Path(parent, f"{stem}.txt")) if "txt" in kinds[stem] else ()
-            builder.add(image, image, [line for _, line in lines if line.strip()])
+            texts = [line for _, line in lines if line.strip()]
+            builder.add(image, image, texts, label=label)
     chosen.require(path)
     builder.left_out.update(chosen.left_out("image"))
-    return builder.build(f"folder {path}{chosen}")
+    source = builder.build(f"folder {path}{chosen}")
+    source.classes = tuple(sorted({*source.column("label")} - {""}))
+    return source
 
 
 # --- One call that opens whatever training data a path names. ---
@@ -135,9 +143,12 @@ class Request(DataOptions):
         spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`. Options go to the
             data sets that have a use for them. A mixture is read upright unless all of its parts
             are in published formats.
+        needs: What a row needs to become a sample: captions, for training; labels, as classes in
+            Parquet, shards or folders have them; or a photo alone.
     """
 
     spec: str
+    needs: Needs = "captions"
 
     def open(self) -> Source:
         """Open the data. Raises as `open_source`, UsageError without the folder of images."""
@@ -209,7 +220,7 @@ def _open(asked: Request) -> Source:
             asked.refuse("webdataset shards without their folder", "split")
         shards = find_shards(spec)
         shards, others = files_of(shards, split, spec) if folder else (shards, {})
-        return _counting(open_shards(shards, asked.caption_column), others)
+        return _counting(open_shards(shards, asked.caption_column, asked.needs), others)
     if folder:
         return _open_folder(path, asked)
     files = [path] if path.is_file() else [Path(name) for name in expand_braces(spec)]
@@ -287,7 +298,7 @@ def _open_folder(path: Path, asked: Request) -> Source:
     if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
         kind = "image folders without metadata"
         asked.refuse(kind, "images", "image_column", "caption_column")
-        return open_images(path, split)
+        return open_images(path, asked)
     raise _unknown(str(path))
 
 
@@ -381,6 +392,7 @@ def write_selection(path: Path, asked: Request, without: Sequence[str], because:
     asked: a local path is written in full. without: ids of the samples. because: the reason.
     """
     given = {name: value for name, value in vars(asked).items() if value not in (None, True)}
+    given.pop("needs")
     named = {**given, "spec": Path(asked.spec)}
     source = {k: str(v.absolute()) if isinstance(v, Path) else v for k, v in named.items()}
     write_json(path, {KEY: source, "because": because, "without": list(without)})

@@ -18,8 +18,15 @@ import pyarrow.compute as pc
 from compoclip.archives import read_at, whole_members
 from compoclip.bounds import MAX_CAPTION_BYTES
 from compoclip.console import track
-from compoclip.data.columns import EMPTY_CAPTION, NEG_IMAGE, NO_CAPTION, read_extras, usable_texts
+from compoclip.data.columns import (
+    LABEL_COLUMNS,
+    NEG_IMAGE,
+    read_extras,
+    read_label,
+    usual_column,
+)
 from compoclip.data.decode import EXTENSIONS
+from compoclip.data.options import Needs
 from compoclip.data.sources import ImageShard, Source, replaced
 from compoclip.data.sources.table import RowBuilder, finished
 from compoclip.errors import require
@@ -32,7 +39,7 @@ from compoclip.files import (
     save_arrays,
     write_cache,
 )
-from compoclip.tables import find_files
+from compoclip.tables import find_files, read_lines
 
 # --- Members of a shard: which sample they belong to, and where its captions are. ---
 
@@ -40,6 +47,7 @@ BAD_JSON = "unreadable .json member"
 BAD_TEXT = ".txt member that is not UTF-8"
 BAD_NAME = "tar member whose name is not UTF-8"
 SECOND = "second image, .txt or .json member of a sample"
+CLASS_NAMES = "classnames.txt"  # one name per line, in the order of the numbers
 TOO_LONG = f".txt or .json member of more than {MAX_CAPTION_BYTES >> 20} MiB"
 
 _KINDS = {"cap": "txt", "caption": "txt", "img": "jpg"}  # other names of kinds
@@ -88,17 +96,19 @@ def grouped(shard: Path) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
 class SampleTexts:
     """The contents of the .txt and the .json member of a sample.
 
-    text: of the .txt member. json, fields: the text of the .json member and the value in it.
+    text: of the .txt member. json, fields: the text of the .json member and the value in it. cls:
+    of the .cls member, which is the label.
     """
 
     text: str | None = None
     json: str | None = None
+    cls: str | None = None
     fields: Any = None
     seen: set[str] = field(default_factory=set)
 
     def take(self, shard: Path, kind: str, member: tarfile.TarInfo) -> str | None:
-        """Read a member if it is "txt" or "json"; return the reason for leaving it out."""
-        if kind not in ("txt", "json"):
+        """Read a "txt", "json" or "cls" member; return the reason for leaving it out."""
+        if kind not in ("txt", "json", "cls"):
             return None
         if member.size > MAX_CAPTION_BYTES:
             return TOO_LONG
@@ -110,9 +120,17 @@ class SampleTexts:
             if kind == "json":  # with half characters, which UTF-8 cannot hold, it is damaged
                 self.fields = parse_json(text)
         except ValueError:
-            return BAD_TEXT if kind == "txt" else BAD_JSON
-        setattr(self, "text" if kind == "txt" else "json", text)
+            return BAD_JSON if kind == "json" else BAD_TEXT
+        setattr(self, "text" if kind == "txt" else kind, text)
         return None
+
+    def label(self, classes: Sequence[str]) -> str:
+        """Return the label: the .cls member, or the first usual key of the .json member."""
+        if self.cls is not None:
+            text = self.cls.strip()
+            return read_label(int(text) if text.isdecimal() and len(text) < 7 else text, classes)
+        name = usual_column(LABEL_COLUMNS, self.fields) if isinstance(self.fields, dict) else None
+        return read_label(self.fields[name], classes) if name else ""
 
     def captions(self, caption_key: str | None) -> list[Any]:
         """The caption values; `usable_texts` keeps the captions among them.
@@ -144,19 +162,19 @@ NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-_VERSION = 7
+_VERSION = 8
 _SUFFIX = ".compoclip-index"
 _ROWS, _LEFT_OUT = b"rows", b"left_out"  # metadata: of all samples; how many of what were left out
 
 
-def _load(shard: Path, caption_key: str | None) -> pa.Table:
+def _load(shard: Path, caption_key: str | None, needs: Needs, classes: Sequence[str]) -> pa.Table:
     """The samples of a shard, with their numbers in a column "row"."""
-    made_from = [_VERSION, fingerprint(shard), caption_key]
+    made_from = [_VERSION, fingerprint(shard), caption_key, needs, *classes]
     for path in cache_paths(shard, _SUFFIX):
         cached = load_arrays(path, made_from)
         if cached is not None:
             return pa.ipc.open_stream(pa.py_buffer(cached["table"])).read_all()
-    table = _scan(shard, caption_key)
+    table = _scan(shard, caption_key, needs, classes)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -165,8 +183,8 @@ def _load(shard: Path, caption_key: str | None) -> pa.Table:
     return table
 
 
-def _scan(shard: Path, caption_key: str | None) -> pa.Table:
-    builder = RowBuilder(shard, shard.parent)
+def _scan(shard: Path, caption_key: str | None, needs: Needs, classes: Sequence[str]) -> pa.Table:
+    builder = RowBuilder(shard, shard.parent, needs=needs)
     left_out = builder.left_out
     places: dict[str, str] = {}  # of every image, by the name of its member
     spare: list[str] = []  # images of samples that have one already
@@ -199,9 +217,8 @@ def _scan(shard: Path, caption_key: str | None) -> pa.Table:
     named: set[str] = set()
     repeats: Counter[str] = Counter()
     for key, image, negative, texts in samples:
-        captions = usable_texts(texts.captions(caption_key), EMPTY_CAPTION, left_out)
-        if not image or not captions:
-            left_out[NO_CAPTION if image else NO_IMAGE] += 1
+        if not image:
+            left_out[NO_IMAGE] += 1
             builder.rows += 1
             continue
         repeats[key] += 1
@@ -216,7 +233,8 @@ def _scan(shard: Path, caption_key: str | None) -> pa.Table:
             named.add(other)
             extras["negative_image"] = places.get(other, "")
             left_out[NO_NEGATIVE_IMAGE] += other not in places
-        builder.add(key + again, image, captions, extras, origin)
+        captions, label = texts.captions(caption_key), texts.label(classes)
+        builder.add(key + again, image, captions, extras, origin, label=label)
     left_out[SECOND] += len(spare) - len(named.intersection(spare))
     table = builder.table()
     meta = {_ROWS: str(builder.rows), _LEFT_OUT: json.dumps(+left_out)}
@@ -226,7 +244,9 @@ def _scan(shard: Path, caption_key: str | None) -> pa.Table:
 # --- The shards as a source. ---
 
 
-def open_shards(shards: Sequence[Path], caption_key: str | None = None) -> Source:
+def open_shards(
+    shards: Sequence[Path], caption_key: str | None = None, needs: Needs = "captions"
+) -> Source:
     """Index the shards (once; the index is kept for the next run). Ids are "shard.tar/key".
 
     caption_key: name of the caption in .json members; without it .txt members come first, then
@@ -237,9 +257,10 @@ def open_shards(shards: Sequence[Path], caption_key: str | None = None) -> Sourc
     if len(set(names)) < len(names):  # told apart by their folder
         names = [shard.as_posix() for shard in shards]
     left_out: Counter[str] = Counter()
+    classes = _classes(shards[0])
     tables, first = [], 0
     for number, shard in enumerate(track(shards, "indexing shards", unit="shards")):
-        table = _load(shard, caption_key)
+        table = _load(shard, caption_key, needs, classes)
         meta = table.schema.metadata
         left_out.update(json.loads(meta[_LEFT_OUT]))
         place = pa.array(np.full(len(table), number, np.int32))
@@ -256,7 +277,18 @@ def open_shards(shards: Sequence[Path], caption_key: str | None = None) -> Sourc
     key = f" (captions {caption_key!r})" if caption_key else ""
     description = f"webdataset shards {shards[0]}{more}{key}"
     places = [*map(ImageShard, shards)]
-    return finished(pa.concat_tables(tables), places, description, left_out, {}, description)
+    table = pa.concat_tables(tables)
+    source = finished(table, places, description, left_out, {}, description)
+    source.classes = classes
+    return source
+
+
+def _classes(shard: Path) -> tuple[str, ...]:
+    """Return the names of the numbers in .cls members, from classnames.txt at the shard."""
+    for folder in (shard.parent, shard.parent.parent):
+        if (folder / CLASS_NAMES).is_file():
+            return tuple(line for _, line in read_lines(folder / CLASS_NAMES) if line.strip())
+    return ()
 
 
 def find_shards(spec: str) -> list[Path]:

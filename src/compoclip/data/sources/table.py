@@ -12,13 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, require_texts, usable_texts
+from compoclip.data.columns import (
+    EMPTY_CAPTION,
+    NO_CAPTION,
+    NO_LABEL,
+    require_texts,
+    usable_texts,
+)
+from compoclip.data.options import Needs
 from compoclip.data.sources import EMPTY, SCHEMA, ImageFolder, Place, Source, renumbered, replaced
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 
 EMPTY_NEGATIVE = "empty negative"
 EMPTY_POSITIVE = "empty positive"
 NO_NEIGHBOUR = "similar image that the data has not"
+LABELS_ALONE = (
+    "the data have labels, not captions; measure with them (compoclip evaluate --on "
+    "zero_shot:NAME,images=FOLDER), or name a column of captions with --caption-column"
+)
 
 _CHUNK = 1 << 16
 _WITH_ROWS = SCHEMA.append(pa.field("row", pa.int64()))  # the number that neighbours go by
@@ -36,14 +47,16 @@ class RowBuilder:
         left_out: Numbers of captions and samples that were left out, by reason.
     """
 
-    def __init__(self, origin: object, root: Path, *columns: Place) -> None:
-        self.origin, self.root = str(origin), root
+    def __init__(
+        self, origin: object, root: Path, *columns: Place, needs: Needs = "captions"
+    ) -> None:
+        self.origin, self.root, self.needs = str(origin), root, needs
         self.places: list[Place] = [ImageFolder(root), *columns]
         self.left_out: Counter[str] = Counter()
         self.rows = 0
         self._batches: list[pa.RecordBatch] = []
         self._columns: dict[str, list[Any]] = {name: [] for name in _WITH_ROWS.names}
-        self._has_extras, self._captioned = False, 0
+        self._has_extras, self._usable = False, 0
 
     def add(
         self,
@@ -53,22 +66,24 @@ class RowBuilder:
         extras: Mapping[str, Any] = MappingProxyType({}),
         origin: str = "",
         place: int = 0,
+        label: str = "",
     ) -> None:
-        """Add one row; leave out unusable captions, and a sample without others.
+        """Add one row; leave out unusable captions, and a sample without what it needs.
 
         Neighbours of other rows refer to the number (from 0) of this call. image: its name in the
-        place. captions: the values of the caption cells. extras: other columns of `SCHEMA` that are
-        not empty. origin: file and row for messages. Raises CompoclipError for texts that cannot be
-        written as UTF-8.
+        place. captions: the values of the caption cells. label: the class. extras: other columns
+        of `SCHEMA` that are not empty. origin: file and row for messages. Raises CompoclipError for
+        texts that cannot be written as UTF-8.
         """
         kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
-        row = {**EMPTY, **(extras if kept else {})}
+        usable = {"captions": bool(kept), "labels": bool(label), "photos": True}[self.needs]
+        row = {**EMPTY, **(extras if kept else {}), "label": label}
         self._has_extras |= bool(extras) and bool(kept)
-        self._captioned += bool(kept)
+        self._usable += usable
         row["negatives"] = usable_texts(row["negatives"], EMPTY_NEGATIVE, self.left_out)
         row["positives"] = usable_texts(row["positives"], EMPTY_POSITIVE, self.left_out)
         row |= {"id": id, "place": place, "image": image, "captions": kept, "row": self.rows}
-        single = (row[name] for name in ("id", "image", "negative_image", "group"))
+        single = (row[name] for name in ("id", "image", "negative_image", "group", "label"))
         require_texts((*single, *kept, *row["negatives"], *row["positives"]), origin or self.origin)
         for name, column in self._columns.items():
             column.append(row[name])
@@ -98,15 +113,22 @@ class RowBuilder:
             joined = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
             first = table.take(pa.array(np.unique(number, return_index=True)[1]))
             table = replaced(first, {"captions": joined})
+        if self.needs == "photos":
+            return table
+        labelled = pc.greater(pc.binary_length(table["label"]), 0)
         captioned = pc.greater(pc.list_value_length(table["captions"]), 0)
-        self.left_out[NO_CAPTION] += table.num_rows - (pc.sum(captioned).as_py() or 0)
-        return table.filter(captioned)
+        usable = captioned if self.needs == "captions" else labelled
+        lost = table.num_rows - (pc.sum(usable).as_py() or 0)
+        if self.needs == "captions" and lost == table.num_rows and pc.any(labelled).as_py():
+            raise UsageError(f"{self.origin}: {LABELS_ALONE}")
+        self.left_out[NO_CAPTION if self.needs == "captions" else NO_LABEL] += lost
+        return table.filter(usable)
 
     def build(self, description: str) -> Source:
         """Return the finished source. Raises CompoclipError when no sample is left."""
         table = self.table()
-        if table.num_rows < self._captioned:
-            description += f", {table.num_rows:,} photos from {self._captioned:,} rows"
+        if table.num_rows < self._usable:
+            description += f", {table.num_rows:,} photos from {self._usable:,} rows"
         folder = {"images folder": str(self.root.absolute())}
         return finished(table, self.places, description, self.left_out, folder, self.origin)
 

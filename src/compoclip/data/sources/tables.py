@@ -21,12 +21,16 @@ from typing import TYPE_CHECKING, Any
 from compoclip.archives import EmbeddedImages
 from compoclip.data.columns import (
     EXTRA_COLUMNS,
+    LABEL_COLUMNS,
     NEG_IMAGE,
     as_text,
     cell_captions,
+    class_names,
     pick_columns,
     read_extras,
+    read_label,
     relative_image,
+    usual_column,
 )
 from compoclip.data.sources import ImageColumn, Source
 from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, NoUseError, Split
@@ -68,6 +72,8 @@ class _Rows:
     lists: bool = False
     images: dict[str, tuple[int, Callable[[int], bool]]] = field(default_factory=dict)
     has_splits: bool = False
+    label: str | None = None
+    classes: tuple[str, ...] = ()
 
     def held(self, origin: object, kinds: Mapping[str, Any], columns: _Columns) -> list[str]:
         """Return the columns of encoded images, sorted. Raise UsageError for other kinds."""
@@ -97,7 +103,8 @@ class _Rows:
     def wanted(self, columns: _Columns) -> set[str]:
         """Return the columns to read, besides those of encoded images."""
         extras = (self.renamed.get(extra, extra) for extra in EXTRA_COLUMNS)
-        return {columns[0], *columns[1], COLUMN, *extras}.difference(self.images)
+        labels = {self.label} if self.label else set()
+        return {columns[0], *columns[1], COLUMN, *extras, *labels}.difference(self.images)
 
     def add(
         self,
@@ -137,7 +144,8 @@ class _Rows:
             if other in self.images and self.images[other][1](row):
                 extras |= {"negative_place": self.images[other][0], "negative_image": str(row)}
             texts = [text for column in captions for text in cell_captions(record.get(column))]
-            builder.add(id, path, texts, extras, origin, number)
+            label = read_label(record.get(self.label), self.classes) if self.label else ""
+            builder.add(id, path, texts, extras, origin, number, label)
 
 
 def open_table(
@@ -163,13 +171,17 @@ def open_table(
     missing or malformed, an image path that leaves the folder, or when no sample is left.
     """
     first = files[0]
-    builder = RowBuilder(first, asked.images if asked.images is not None else first.parent)
+    root = asked.images if asked.images is not None else first.parent
+    builder = RowBuilder(first, root, needs=asked.needs)
     rows = _Rows(builder, Split(asked.split), renamed, lists)
     columns: dict[Path, _Columns] = {}
     held: list[str] = []
     for file in files:
         names, kinds = columns_of(file, asked.quoting)
-        columns[file] = pick_columns(names, asked.image_column, asked.caption_column, file)
+        named = asked.image_column, asked.caption_column
+        columns[file] = pick_columns(names, *named, file, asked.needs)
+        rows.label = rows.label or usual_column(LABEL_COLUMNS, names)
+        rows.classes = rows.classes or _stated_classes(file, rows.label)
         found = rows.held(file, kinds, columns[file])
         same = found == held or file == first
         require(same, file, f"holds images in other columns than {first}")
@@ -191,7 +203,17 @@ def open_table(
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     used = dict.fromkeys(each for image, texts in columns.values() for each in (image, *texts))
     what = f"table {first}{more} (columns {', '.join(used)}){rows.split}"
-    return builder.build(f"{name} {first}" if name else what)
+    source = builder.build(f"{name} {first}" if name else what)
+    source.classes = rows.classes
+    return source
+
+
+def _stated_classes(file: Path, label: str | None) -> tuple[str, ...]:
+    """Return the names of the labels that a Parquet file states."""
+    if label is None or not has_ending(file, ".parquet"):
+        return ()
+    with opened_parquet(file) as parquet:
+        return class_names(parquet.schema_arrow, label)
 
 
 def columns_of(file: Path, quoting: bool = True) -> tuple[Sequence[str], Mapping[str, Any]]:
@@ -227,8 +249,13 @@ def open_hugging_face(asked: Request) -> Source:
         )
     data = _loaded(spec, asked.split)
     schema = data.features.arrow_schema
-    columns = pick_columns(schema.names, asked.image_column, asked.caption_column, Path(spec))
-    rows = _Rows(RowBuilder(spec, images if images is not None else Path()), Split(ALL))
+    named = asked.image_column, asked.caption_column
+    columns = pick_columns(schema.names, *named, Path(spec), asked.needs)
+    root = images if images is not None else Path()
+    label = usual_column(LABEL_COLUMNS, schema.names)
+    classes = tuple(getattr(data.features.get(label), "names", None) or ())
+    builder = RowBuilder(spec, root, needs=asked.needs)
+    rows = _Rows(builder, Split(ALL), label=label, classes=classes)
     held = rows.held(spec, dict(zip(schema.names, schema.types)), columns)
     problem = f"column {columns[0]!r} holds paths: say with --images to what folder"
     require(columns[0] in held or images is not None, spec, problem, UsageError)
@@ -240,7 +267,9 @@ def open_hugging_face(asked: Request) -> Source:
     rows.add(((f"row {number}", row) for number, row in numbered), columns, spec, "")
     listed = ", ".join(dict.fromkeys((columns[0], *columns[1])))
     chosen = f", split {asked.split}" if asked.split else ""
-    return rows.builder.build(f"data set {spec}{chosen} (columns {listed})")
+    source = builder.build(f"data set {spec}{chosen} (columns {listed})")
+    source.classes = classes
+    return source
 
 
 def _loaded(spec: str, split: str | None) -> Any:
