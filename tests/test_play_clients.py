@@ -79,7 +79,22 @@ def post_head(length: int) -> bytes:
     [
         (b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", b"HTTP/1.1 400"),
         (b"GET / HTTP/1.1\r\nHost: ]\r\n\r\n", b"HTTP/1.1 400"),
-        (b"GET / HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n", b"HTTP/1.1 403"),
+        (b"GET / HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n", b"HTTP/1.1 400"),
+        *(
+            (b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host, b"HTTP/1.1 400")
+            for host in (
+                b"evil@localhost",
+                b"localhost/evil",
+                b"localhost#evil",
+                b"localhost?evil",
+                b"localhost:evil",
+                b"localhost, evil",
+                b"local host",
+                b"[::1]evil",
+                b"[::1%25eth0]",
+            )
+        ),
+        (b"GET / HTTP/1.1\r\nHost: localhost.:80\r\n\r\n", b"HTTP/1.1 200"),
         (b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 404"),
         (b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 404"),
         (b"POST //[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 404"),
@@ -136,6 +151,39 @@ def test_slow_bodies_do_not_keep_others_waiting(
         for client in slow:
             assert client.makefile("rb").readline().startswith(b"HTTP/1.1 408")
     until(lambda: server.site.held == 0)
+
+
+def test_half_sent_heads_do_not_keep_others_waiting(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "MAX_CONNECTIONS", 4)
+    opened = server._server.server_state.connections
+    with ExitStack() as stack:
+        for _ in range(12):
+            stack.enter_context(connected(server)).sendall(b"GET / HTTP/1.1\r\nHost: localhost")
+        assert status(server) == 200
+        until(lambda: len(opened) <= 4)
+        for _ in range(2):
+            idle = stack.enter_context(connected(server))
+            idle.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert idle.recv(100).startswith(b"HTTP/1.1 200")
+        monkeypatch.setattr(app, "MAX_HEAD_SECONDS", 0.2)
+        for begin in (b"", b"GET / HT"):
+            late = stack.enter_context(connected(server))
+            late.sendall(begin)
+            assert late.recv(100) == b""
+        assert status(server) == 200
+
+
+def test_a_client_that_does_not_read_its_answer(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "MAX_ANSWER_SECONDS", 0.2)
+    with connected(server) as client:
+        client.sendall(post_head(len(BODY)) + BODY)
+        until(lambda: server.playground.asked == 1)
+        until(lambda: not server._server.server_state.connections)
+    assert status(server, "POST", "/api/score") == 200  # five megabytes, read at once
 
 
 def test_work_stops_when_its_client_has_gone(server: Server) -> None:

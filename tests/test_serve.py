@@ -337,11 +337,20 @@ BAD: dict[str, tuple[str, Any, str]] = {
     ),
     "image as text": ("scores", {"texts": {"image": "a"}, "images": "a"}, "texts is an image"),
     "sum": ("scores", {"texts": ["a"] * 200, "images": ["a"] * 200}, "are 400; at most 256"),
-    "not JSON": ("embeddings", b"{", "not JSON; send an object with input"),
+    "not JSON": ("embeddings", b"{", "not valid JSON .*; send an object with input"),
     "not an object": ("scores", b"[1]", "not a JSON object; send input"),
-    "binary": ("embeddings", b"\xff\xfe", "not JSON"),
-    "deep": ("embeddings", b"[" * 100_000, "not JSON"),
-    "nothing": ("embeddings", b"", "not JSON"),
+    "binary": ("embeddings", b"\xff\xfe", "not UTF-8 text"),
+    "deep": ("embeddings", b"[" * 100_000, "nested too deeply"),
+    "nothing": ("embeddings", b"", "not valid JSON"),
+    "doubled key": ("embeddings", b'{"input": "a", "input": "b"}', "'input' occurs twice"),
+    "doubled inside": ("embeddings", b'{"input": [{"text": "a", "text": "b"}]}', "occurs twice"),
+    "UTF-16": ("embeddings", '{"input": "a"}'.encode("utf-16"), "not UTF-8 text"),
+    "many digits": ("embeddings", b'{"input": ' + b"9" * 5000 + b"}", "thousands of digits"),
+    **{
+        f"URI behind {place!a}": ("embeddings", {"input": place + url(1)}, "is a data URI")
+        for place in ("\u200f", "\u00ad", "\u202a", "\u3164", "\0", "\ufe0f", '"', "\u200f" * 300)
+    },
+    "URI in pieces": ("embeddings", {"input": url(1).replace("ta", "t\u00ada")}, "is a data URI"),
 }
 
 

@@ -73,6 +73,9 @@ MAX_PLAY_BODY = MAX_SENT_BYTES * 4 // 3 + 20_000  # bytes: the image in base64, 
 MAX_BODY_SECONDS = 120.0  # for the body of a request to arrive
 MAX_REQUEST_VALUES = 100_000  # commas and brackets: parsed values take far more memory
 MAX_OPEN_REQUESTS = 256  # at once
+MAX_CONNECTIONS = 512  # at once, and at most half of the files that the process may open
+MAX_HEAD_SECONDS = 10.0  # for the head of a request, which fits into one packet, to arrive
+MAX_ANSWER_SECONDS = 120.0  # for the client to read its answer
 
 
 def require_within(

@@ -93,7 +93,7 @@ def read_text(
         return decoded(path.read_bytes(), path, damaged)
 
 
-def decoded(data: bytes, where: object, damaged: str) -> str:
+def decoded(data: bytes | bytearray, where: object, damaged: str) -> str:
     """Decode UTF-8 without a byte order mark.
 
     where, damaged: place and remedy for the CompoclipError that other bytes raise.

@@ -10,6 +10,8 @@ import asyncio
 import ipaddress
 import json
 import os
+import re
+import resource
 import socket
 import sys
 import threading
@@ -19,7 +21,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
@@ -29,9 +30,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from compoclip.bounds import MAX_BODY_SECONDS, MAX_OPEN_REQUESTS, MAX_REQUEST_VALUES
+from compoclip.bounds import (
+    MAX_ANSWER_SECONDS,
+    MAX_BODY_SECONDS,
+    MAX_CONNECTIONS,
+    MAX_HEAD_SECONDS,
+    MAX_OPEN_REQUESTS,
+    MAX_REQUEST_VALUES,
+)
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import decoded, parse_json
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -44,6 +54,8 @@ _HEADERS = {
 _LINGER = 2.0  # seconds to read what a refused client still sends, so that it reads the reason
 _END_SECONDS = 60  # for the requests under way when the server ends
 _JSON = "application/json"
+# A host as in RFC 9110: a name or an address, without the user that a URL may hold.
+_HOST = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]*))(:\d{0,5})?", re.ASCII)
 
 Page = tuple[bytes, str]
 """Response to a GET: the bytes and their content type."""
@@ -85,10 +97,13 @@ def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
     if sum(map(body.count, (b",", b"[", b"{"))) > MAX_REQUEST_VALUES:
         most = f"{MAX_REQUEST_VALUES:,} commas and brackets"
         raise UsageError(f"the request has more than {most}; send less at once")
+    text = decoded(body, "the request", f"send an object with {wanted}")
     try:
-        data: dict[str, Any] = json.loads(body)
-    except (ValueError, RecursionError):
-        raise UsageError(f"the request is not JSON; send an object with {wanted}") from None
+        data: dict[str, Any] = parse_json(text, halves=True)
+    except ValueError as error:
+        raise UsageError(
+            f"the request is not valid JSON ({error}); send an object with {wanted}"
+        ) from None
     if not isinstance(data, dict):
         raise UsageError(f"the request is not a JSON object; send {wanted}")
     return data
@@ -163,11 +178,11 @@ class Website:
 
         A bare address cannot be made to lead elsewhere.
         """
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            raise HttpError(400, "the Host header is no name and no address") from None
-        if is_loopback(name) or name.lower() in self._names:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            raise HttpError(400, "the Host header is no name and no address")
+        name = (match["address"] or match["name"]).lower().removesuffix(".")
+        if is_loopback(name) or name in self._names:
             return
         try:
             ipaddress.ip_address("" if self.loopback else name)
@@ -268,6 +283,77 @@ def _json_response(
     return Response(text, status, {**_HEADERS, **(headers or {})}, media_type=_JSON)
 
 
+# --- Connections. uvicorn bounds the size of a request head and the idle time after an answer; it
+# waits without end for the rest of a head, and for a client that does not read its answer. ---
+
+
+def most_connections() -> int:
+    """Return how many connections may be open: at most half of the files of this process."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2)
+
+
+class BoundedConnection(H11Protocol):
+    """A connection that ends when the head of a request, or the client's reading, takes too long.
+
+    When too many are open, the one that has waited longest for a request is closed for a new one.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, in place of another one where too many are open."""
+        super().connection_made(transport)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
+        self._waiting_since = self.loop.time()
+        self._time_head()
+        bounded = [one for one in self.connections if isinstance(one, BoundedConnection)]
+        still_open = [one for one in bounded if not one.transport.is_closing()]
+        if len(still_open) > most_connections():
+            waiting = [one for one in still_open if one.awaits_request]
+            min(waiting, key=lambda one: one._waiting_since).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
+        super().connection_lost(exc)
+        for timer in (self._head_timer, self._answer_timer):
+            if timer is not None:
+                timer.cancel()
+
+    @property
+    def awaits_request(self) -> bool:
+        """Return whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request; its head must be complete in time."""
+        super().data_received(data)
+        self._time_head()
+
+    def _time_head(self) -> None:
+        """Start the timer of a head that is not complete; stop it when the head is."""
+        if self.awaits_request and self._head_timer is None:
+            self._head_timer = self.loop.call_later(MAX_HEAD_SECONDS, self.transport.abort)
+        elif not self.awaits_request and self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, for as long as uvicorn lets a connection be idle."""
+        self._waiting_since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Wait until the client has read, within bounds: the rest of the answer takes memory."""
+        super().pause_writing()
+        self._answer_timer = self.loop.call_later(MAX_ANSWER_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on after the client has read."""
+        super().resume_writing()
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+
+
 class Server:
     """Serves a website; binds the address at once. Raises UsageError when it cannot be used.
 
@@ -296,9 +382,9 @@ class Server:
         )
         self._server = uvicorn.Server(
             uvicorn.Config(
-                site, http="h11", ws="none", loop="asyncio", lifespan="off", server_header=False,
-                log_config=None, log_level="critical", access_log=False, timeout_keep_alive=30,
-                timeout_graceful_shutdown=_END_SECONDS,
+                site, http=BoundedConnection, ws="none", loop="asyncio", lifespan="off",
+                server_header=False, log_config=None, log_level="critical", access_log=False,
+                timeout_keep_alive=30, timeout_graceful_shutdown=_END_SECONDS,
             )
         )  # fmt: skip
 

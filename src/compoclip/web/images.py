@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import base64
 import re
+import unicodedata
+from itertools import islice
 
 from PIL import Image
 
-from compoclip.bounds import MAX_SENT_BYTES, MAX_SENT_PIXELS, MAX_WORK
+from compoclip.bounds import MAX_SENT_BYTES, MAX_SENT_PIXELS, MAX_SERVED_CHARACTERS, MAX_WORK
 from compoclip.data.decode import opened
 from compoclip.errors import UsageError
 
-_UNSEEN = r"[\s\u200b-\u200d\u2060\ufeff]*"  # what a copied text may begin with
-#: The start of any data URI, and of one that holds an image in base64.
-DATA_URI = re.compile(f"{_UNSEEN}data:", re.IGNORECASE)
-IMAGE_URI = re.compile(rf"{_UNSEEN}data:image/[\w.+-]+;base64,", re.IGNORECASE)
+IMAGE_URI = re.compile(r"[\s\u200b-\u200d\u2060\ufeff]*data:image/[\w.+-]+;base64,", re.IGNORECASE)
+"""The start of a data URI that holds an image in base64; a copied text may begin with blanks."""
+_FILLERS = "\u115f\u1160\u3164\uffa0\u2800"  # letters and symbols that show nothing
+
+
+def is_data_uri(text: str) -> bool:
+    """Return whether a text reads as a data URI, also behind and between characters unseen."""
+    begin = (char for char in text[:MAX_SERVED_CHARACTERS] if not _is_unseen(char))
+    return "".join(islice(begin, 10)).lower().lstrip("\"'<(").startswith("data:")
+
+
+def _is_unseen(char: str) -> bool:
+    return unicodedata.category(char)[0] in "CMZ" or char in _FILLERS
 
 
 class RequestImages:

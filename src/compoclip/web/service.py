@@ -22,7 +22,7 @@ from compoclip.search.query import found_by
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Page, Website, require_client
 from compoclip.web.batches import Batcher, BatchSettings
-from compoclip.web.images import DATA_URI, IMAGE_URI, RequestImages
+from compoclip.web.images import IMAGE_URI, RequestImages, is_data_uri
 from compoclip.workers import available_cores
 
 _FORMATS = ("float", "base64")
@@ -226,7 +226,7 @@ def _item(value: Any, where: str, is_image: bool | None) -> _Item:
             raise UsageError(f"{where} {what}")
         is_image = kind == "image"
     else:
-        uri = isinstance(value, str) and DATA_URI.match(value)
+        uri = isinstance(value, str) and is_data_uri(value)
         what = "is a data URI that is no image here; write an image as data:image/TYPE;base64,DATA,"
         what += ' and a text that begins so as {"text": TEXT}'
         odd = uri and (is_image is False or not IMAGE_URI.match(value))
