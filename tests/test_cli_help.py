@@ -82,11 +82,11 @@ CHANGED = {
     "verify": "+json",
     "rewrite": "+images +licence +split +to",
     "caption": "-price-in -price-out",
-    "data pack": "+held-out +split-seed",
-    "data audit": "+held-out +split-seed",
+    "data pack": "+exclude +held-out +split-seed",
+    "data audit": "+exclude +held-out +split-seed",
     "report": "+bounds",
     "index": (
-        "+batch-size +calibrate +caption-column +device +duplicates +held-out "
+        "+batch-size +calibrate +caption-column +device +duplicates +exclude +held-out "
         "+image-column +images +json +model +orientation +out +quoting +split +split-seed"
     ),
     "search": "+device +image +images +json +model +negation +page +queries +rerank +top",
@@ -96,7 +96,7 @@ CHANGED = {
         "-absent -adapters -align-weight -converse -denials -fluent "
         "-image-tower -local-weight -neighbours -unit-weight"
     ),
-    "train": "-decoded-cache +held-out +matryoshka +near-margin +split-seed +teacher",
+    "train": "-decoded-cache +exclude +held-out +matryoshka +near-margin +split-seed +teacher",
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",
     **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),

@@ -168,7 +168,7 @@ def test_images_that_do_not_serve(
     lost.write_text("filepath,title\nno.jpg,a red cup on a table\n")
     assert main(["rewrite", str(lost), *negatives, "negclip"]) == 1
     assert "no.jpg: no such file; check --images" in capsys.readouterr().err
-    (tmp_path / "odd.jpg").write_bytes(b"GIF89a")
+    Image.new("RGB", (8, 8)).save(tmp_path / "odd.jpg", "GIF")
     lost.write_text("filepath,title\nodd.jpg,a red cup on a table\n")
     assert main(["rewrite", str(lost), *negatives, "open-clip"]) == 1
     assert "odd.jpg: is neither JPEG, PNG nor WebP" in capsys.readouterr().err

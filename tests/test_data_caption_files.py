@@ -10,6 +10,7 @@ import pytest
 from compoclip.cli.caption_input import caption_items
 from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, NO_TEXT
 from compoclip.data.decode import EXTENSIONS
+from compoclip.data.folders import HIDDEN
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import NO_IMAGE, Request, open_source
 from compoclip.data.sources.published import NO_CAPTIONS, NO_PHOTO
@@ -281,7 +282,7 @@ def test_folder_with_text_files(tmp_path: Path) -> None:
         ("sub/a.JPG", ("three",)),
     ]
     assert source[1].image == tmp_path / "sub" / "a.JPG"
-    assert source.left_out == {NO_CAPTION: 2}
+    assert source.left_out == {NO_CAPTION: 2, HIDDEN: 1}
 
 
 def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:

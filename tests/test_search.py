@@ -17,6 +17,7 @@ from PIL import Image
 
 from compoclip.analysis.maps import patch_maps
 from compoclip.cli.main import main
+from compoclip.data.folders import HIDDEN, NO_IMAGE_FILE
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation import ModelEncoder
@@ -81,7 +82,8 @@ def test_features_are_those_of_the_model(
     for row, name in enumerate(index.names):
         pixels = encoder.read_image.pixels(Image.open(photos / name))
         assert np.abs(index.features[row] - encoder.encode_images([pixels])[0]).max() < 1e-6
-    assert index.about["left_out"] == {"image of a kind that is not read (.heic)": 1}
+    unread = "image of a kind that is not read (.heic)"
+    assert index.about["left_out"] == {unread: 1, HIDDEN: 1, NO_IMAGE_FILE: 1}
     read = read_index(tmp_path / "index")
     assert (list(read.names), list(read.stamps)) == (list(index.names), list(index.stamps))
     assert read.about == json.loads(json.dumps(index.about))

@@ -305,6 +305,7 @@ def search_main(options: SearchOptions) -> Outcome:
     if not queries:
         raise UsageError('say what to look for: compoclip search INDEX "a red cup"')
     require_writable((options.page or Path("page")).parent)
+    from compoclip.data.folders import NO_LOSS
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
     from compoclip.search import read_index, rerank, results_page, search
@@ -325,7 +326,8 @@ def search_main(options: SearchOptions) -> Outcome:
                 f"{options.index}: {len(names)} of {len(rows)} photos {_REMEDIES[state]} "
                 f"(first: {names[0]})"
             )
-    if left_out := sum(index.about["left_out"].values()) + len(index.about["unreadable"]):
+    missing = [n for reason, n in index.about["left_out"].items() if reason not in NO_LOSS]
+    if left_out := sum(missing) + len(index.about["unreadable"]):
         note(f"{options.index}: {counted(left_out, 'photo')} could not be indexed")
     if options.page:
         write_text(options.page, results_page(index, found, options.images))

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import random
-import re
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from compoclip import rewrites
 from compoclip.archives import add_member
 from compoclip.corpora.job import CorpusRow, Counts, RewriteJob, add_counts
 from compoclip.data.columns import NEG_CAPTION
+from compoclip.data.decode import opened
 from compoclip.data.sources import Source
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import new_folder, read_json, reading, write_text
@@ -188,16 +188,15 @@ def _webdataset(folder: Path, each: int, seed: int) -> Iterator[Write]:
         yield write
 
 
-_ENDINGS = {"jpg": rb"\xff\xd8\xff", "png": rb"\x89PNG\r\n", "webp": rb"RIFF....WEBP"}
+_ENDINGS = ("jpg", "png", "webp")  # by which open_clip finds an image
 
 
 def _ending(data: bytes, image: Path | bytes) -> str:
-    """Return the ending by which open_clip finds an image, from its first bytes."""
-    found = (end for end, start in _ENDINGS.items() if re.match(start, data, re.DOTALL))
-    ending = next(found, "")
-    name = image if isinstance(image, Path) else "an image of the data"
-    require(ending, name, "is neither JPEG, PNG nor WebP; convert it")
-    return ending
+    """Return the ending of an image by its content. Raises CompoclipError for one of no use."""
+    name = str(image) if isinstance(image, Path) else "an image of the data"
+    with opened(data, name) as file:
+        require(file.ending in _ENDINGS, name, "is neither JPEG, PNG nor WebP; convert it")
+        return file.ending
 
 
 def _content(path: Path) -> bytes:

@@ -6,7 +6,7 @@ import base64
 import io
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,12 +21,47 @@ from compoclip.errors import CompoclipError, refuse
 from compoclip.files import reason
 
 _AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
-# Formats read by Pillow's own decoders. EPS and others that start a helper program stay out.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000") + ("AVIF",) * _AVIF
-#: What files of these formats are called, in small letters.
-EXTENSIONS = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"))
-EXTENSIONS |= {"ppm", "pgm", "pbm", "pnm", "jp2", "j2k", "jpx", "jpf", "j2c"}
-EXTENSIONS |= {"avif"} if _AVIF else set()
+#: Format, as Pillow names it -> endings of its files in small letters, that of new files first. All
+#: are read by Pillow's own decoders; EPS and others that start a helper program stay out.
+ENDINGS: Mapping[str, tuple[str, ...]] = {
+    "JPEG": ("jpg", "jpeg", "jpe", "jfif", "mpo"),
+    "PNG": ("png", "apng"),
+    "WEBP": ("webp",),
+    "BMP": ("bmp", "dib"),
+    "GIF": ("gif",),
+    "TIFF": ("tif", "tiff"),
+    "PPM": ("ppm", "pgm", "pbm", "pnm"),
+    "JPEG2000": ("jp2", "j2k", "jpx", "jpf", "j2c", "jpc"),
+    **({"AVIF": ("avif", "avifs")} if _AVIF else {}),
+}
+FORMATS = tuple(ENDINGS)
+#: Endings of images that are read, in small letters.
+EXTENSIONS = frozenset(ending for endings in ENDINGS.values() for ending in endings)
+#: Endings of images that are not read: there is no decoder, it starts another program, or grey
+#: values have no black and white.
+UNREAD = (
+    frozenset(("heic", "heif", "hif", "avif", "avifs", "jxl", "bpg", "jxr", "wdp", "qoi"))
+    | frozenset(("eps", "svg", "psd", "psb", "tga", "ico", "pcx", "xcf", "djvu", "exr", "hdr"))
+    | frozenset(("dds", "icns", "sgi", "ras", "xbm", "xpm", "wmf", "emf", "fits"))
+    | frozenset(("pfm", "dng", "cr2", "cr3", "nef", "arw", "orf", "raf", "rw2"))
+) - EXTENSIONS
+
+
+def is_read(name: str) -> bool:
+    """Return whether a file of this name is an image that is read, by its ending."""
+    return _ending(name) in EXTENSIONS
+
+
+def why_unread(name: str) -> str:
+    """Return why a file of this name is left out, if it is an image that is not read; else ""."""
+    ending = _ending(name)
+    return f"image of a kind that is not read (.{ending})" if ending in UNREAD else ""
+
+
+def _ending(name: str) -> str:
+    stem, _, ending = name.rpartition("/")[2].rpartition(".")
+    return ending.lower() if stem.strip(".") else ""
+
 
 ARRAY = ".npy"
 _BITS, _PHOTOMETRIC = 258, 262  # TIFF tags
@@ -73,6 +108,12 @@ class OpenedImage:
     def size(self) -> tuple[int, int]:
         """Return the (width, height) of the pixels that `rgb` returns."""
         return self._sides(self.stored.size)
+
+    @property
+    def ending(self) -> str:
+        """Return the usual ending of files of its format; "" for an array."""
+        name = "JPEG" if self.stored.format == "MPO" else self.stored.format  # JPEGs in a row
+        return ENDINGS.get(name or "", ("",))[0]
 
     @property
     def rotated(self) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from compoclip.config import Shown
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -32,6 +34,8 @@ class DataOptions:
             Flickr8k, NegCLIP, ...), upright for all other data.
         held_out: Share of the photos in each of val and test, where the hash decides.
         split_seed: Seed of the hash.
+        exclude: Glob patterns of files and folders that are left out of a folder of images. A
+            pattern without a slash names them at any depth, one with a slash from the folder on.
     """
 
     images: Path | None = None
@@ -42,6 +46,7 @@ class DataOptions:
     orientation: Literal["upright", "stored"] | None = None
     held_out: float = HELD_OUT
     split_seed: int = 0
+    exclude: Annotated[tuple[str, ...], Shown("PATTERN ...")] = ()
 
     def request(self, spec: str) -> Request:
         """Return what opens the data that `spec` names with these options."""

@@ -8,16 +8,16 @@ contaminated.
 
 from __future__ import annotations
 
-import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from compoclip.data.decode import EXTENSIONS
+from compoclip.data.folders import image_files
 from compoclip.data.sources import Source
 from compoclip.errors import require
-from compoclip.files import read_json, reading
+from compoclip.files import read_json
 
 _NUMBER = re.compile(r"(?:.*_)?(\d{12})(?:\.\w+)?")
 _REMEDY = "pass Karpathy's or COCO's JSON, or a folder of COCO's photos"
@@ -37,12 +37,12 @@ def held_out_photos(path: Path) -> frozenset[int]:
 
     path: Karpathy's original JSON (its split "test"), rows [{"image", ...}] as BLIP's
     coco_karpathy_test.json, COCO's captions or instances ("images" with file_name), or a folder of
-    photos. Raises CompoclipError for a file of another form, or one that names no COCO photo.
+    photos at any depth. Raises CompoclipError for a file of another form, or one that names no COCO
+    photo.
     """
     names: list[str] = []
     if path.is_dir():
-        with reading(path):
-            names = [n for n in os.listdir(path) if n.rpartition(".")[2].lower() in EXTENSIONS]
+        names += image_files(path, Counter())
     else:
         data = read_json(path, damaged="fetch the file again")
         rows: Any = data.get("images") if isinstance(data, dict) else data

@@ -52,8 +52,6 @@ from compoclip.version import __version__
 RECORD = "pack.json"
 _REMEDY = "delete the folder and pack again"
 IMAGE, NEGATIVE = "unreadable image", "unreadable negative image"
-_EXTENSIONS = {name: name.lower() for name in ("PNG", "WEBP", "BMP", "GIF", "PPM")}
-_EXTENSIONS |= {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif", "JPEG2000": "jp2"}
 
 
 @dataclass(frozen=True)
@@ -282,7 +280,7 @@ def packed_image(
     images that are to stay as stored, since packs are read upright. Raises what `decode` raises.
     """
     with opened(image, name, upright=upright) as file:
-        known = _EXTENSIONS.get(file.stored.format or "") if upright or not file.rotated else None
+        known = file.ending if upright or not file.rotated else ""
         rgb = file.rgb()
     buffer = io.BytesIO()
     if spec.keep or min(rgb.size) <= spec.size:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from compoclip import files
 from compoclip.console import note, track
-from compoclip.data.decode import EXTENSIONS, decode
+from compoclip.data.decode import decode
 from compoclip.data.fingerprint import file_stamp
-from compoclip.data.sources.open import UNREAD, Request
+from compoclip.data.folders import image_files
+from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encode import EncodeOptions, read_images, readable
 from compoclip.evaluation.encoder import ModelEncoder, described
@@ -74,7 +75,8 @@ class PhotoIndex:
     def _opened(self) -> tuple[_Photos, dict[str, int]]:
         source = self.about["source"]
         images = source["images"] and Path(source["images"])
-        photos = _photos(Request(**{**source, "images": images}))
+        exclude = tuple(source.get("exclude", ()))
+        photos = _photos(Request(**{**source, "images": images, "exclude": exclude}))
         return photos, {name: place for place, name in enumerate(photos.names)}
 
     def outdated(self, rows: Sequence[int], images: Path | None = None) -> dict[str, list[str]]:
@@ -150,7 +152,7 @@ class _Photos(NamedTuple):
 def _photos(request: Request) -> _Photos:
     """List photos: of a folder with photos, otherwise of image-text data."""
     folder, left_out = Path(request.spec).absolute(), Counter[str]()
-    if names := sorted(_walk(folder, left_out)):
+    if folder.is_dir() and (names := sorted(image_files(folder, left_out, request.exclude))):
         request.refuse("folders of photos", "images", "image_column", "caption_column", "split")
         stamps = [file_stamp(f"{folder}/{name}") for name in names]
         upright = request.orientation != "stored"
@@ -173,21 +175,6 @@ def _photos(request: Request) -> _Photos:
     return _Photos(
         root, [*found], places, lambda k: source[rows[k]].image, source.upright, source.left_out
     )
-
-
-def _walk(root: Path, left_out: Counter[str]) -> Iterator[str]:
-    """Yield the paths of photos; not of hidden files and folders, and of links to folders."""
-    for parent, folders, found in os.walk(root):
-        folders[:] = [each for each in folders if not each.startswith(".")]
-        for name in (each for each in found if not each.startswith(".")):
-            extension = name.rpartition(".")[2].lower()
-            path = os.path.relpath(os.path.join(parent, name), root)
-            if extension in UNREAD:
-                left_out[f"image of a kind that is not read (.{extension})"] += 1
-            elif extension in EXTENSIONS and not files.encodable(path):
-                left_out["photo whose name is not UTF-8"] += 1
-            elif extension in EXTENSIONS:
-                yield path
 
 
 # --- Making an index, and bringing it up to date. ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from compoclip.data.columns import fields
-from compoclip.data.decode import EXTENSIONS
+from compoclip.data.decode import is_read, why_unread
+from compoclip.data.folders import list_folder, walk
 from compoclip.data.options import DataOptions, Needs
 from compoclip.data.sources import Source
 from compoclip.data.sources.mixture import WeightedMix, mixture_of
@@ -57,11 +59,6 @@ from compoclip.tables import (
 # --- A folder of images with caption files next to them. ---
 
 NO_IMAGE = "caption file without an image"
-# Kinds of images that are not read: for want of a decoder, or because reading starts a program.
-UNREAD = (
-    frozenset(("heic", "heif", "hif", "avif", "jxl", "eps", "svg", "psd", "tga", "ico", "pcx"))
-    | frozenset(("exr", "hdr", "dng", "cr2", "cr3", "nef", "arw", "xcf", "djvu"))
-) - EXTENSIONS
 
 
 def open_images(path: Path, asked: Request) -> Source:
@@ -69,9 +66,9 @@ def open_images(path: Path, asked: Request) -> Source:
 
     The label of an image is the folder that it lies in: the first below that of its split.
 
-    Each image has its captions in a .txt file of the same name, one per line; links to folders are
-    not followed. Images without captions, images of other kinds and captions without an image are
-    left out and counted. Ids are paths relative to the folder, in sorted order.
+    Each image has its captions in a .txt file of the same name, one per line. Images without
+    captions, images of other kinds, captions without an image and what `folders.walk` passes over
+    are left out and counted. Ids are paths relative to the folder, in sorted order.
 
     split: folders such as train and val2014 are splits; by default "train" is read, and other
     images are counted; "all" reads everything. Raises CompoclipError without any captioned image,
@@ -79,37 +76,32 @@ def open_images(path: Path, asked: Request) -> Source:
     """
     builder = RowBuilder(path, path, needs=asked.needs)
     chosen = Split(asked.split)
-    by_split = asked.split is not None or any(
-        each.is_dir() and split_of(each.name) for each in path.iterdir()
-    )
-    for parent, folders, files in os.walk(path):
-        folders.sort()
-        kinds: dict[str, list[str]] = {}  # the files of one name
-        for name in sorted(files):
-            stem, dot, extension = name.rpartition(".")
-            named = dot and not name.startswith(".")  # hidden files have no extension
-            kinds.setdefault(stem if named else name, []).append(extension if named else "")
-        for extensions in kinds.values():
-            if EXTENSIONS.isdisjoint(map(str.lower, extensions)):  # else it goes with an image
-                unread = [each for each in extensions if each.lower() in UNREAD]
-                if "txt" in extensions:  # other files of that name are taken for the image
-                    unread = [each for each in extensions if each not in ("txt", "")]
+    folders, _ = list_folder(path, Counter(), asked.exclude)
+    by_split = asked.split is not None or any(map(split_of, folders))
+    for folder, files in walk(path, builder.left_out, asked.exclude):
+        endings: dict[str, list[str]] = {}  # of the files of one name
+        for name in files:
+            stem, dot, ending = name.rpartition(".")
+            endings.setdefault(stem if dot else name, []).append(ending)
+        for stem, kinds in endings.items():
+            if not any(is_read(f"{stem}.{kind}") for kind in kinds):  # else it goes with an image
+                unread = [kind for kind in kinds if why_unread(f"{stem}.{kind}")]
+                if "txt" in kinds:  # other files of that name are taken for the image
+                    unread = [kind for kind in kinds if kind not in ("txt", "")]
                     builder.left_out[NO_IMAGE] += not unread
-                for each in unread:
-                    builder.left_out[f"image of a kind that is not read (.{each.lower()})"] += 1
-        for name in sorted(files):
-            stem, _, extension = name.rpartition(".")
-            if extension not in kinds.get(stem, ()) or extension.lower() not in EXTENSIONS:
-                continue
-            image = os.path.relpath(os.path.join(parent, name), path)
-            parts = Path(image).parts[:-1]
-            split = chosen.named(os.path.dirname(image)) if by_split else None
+                for kind in unread:
+                    builder.left_out[f"image of a kind that is not read (.{kind.lower()})"] += 1
+        split = chosen.named(folder) if by_split else None
+        label = "".join(folder.split("/")[1 if split else 0 :][:1])
+        for name in filter(is_read, files):
             if by_split and not chosen.takes(split):
                 continue
-            label = "".join(parts[1 if split else 0 :][:1])
-            lines = read_lines(Path(parent, f"{stem}.txt")) if "txt" in kinds[stem] else ()
-            texts = [line for _, line in lines if line.strip()]
-            builder.add(image, image, texts, label=label)
+            stem = name.rpartition(".")[0]
+            image = os.path.join(folder, name)
+            texts = path / folder / f"{stem}.txt"
+            lines = read_lines(texts) if "txt" in endings[stem] else ()
+            captions = [line for _, line in lines if line.strip()]
+            builder.add(image, image, captions, label=label)
     chosen.require(path)
     builder.left_out.update(chosen.left_out("image"))
     source = builder.build(f"folder {path}{chosen}")
@@ -175,7 +167,7 @@ class Request(DataOptions):
         """Raise UsageError for an option that was given but means nothing to a format."""
         for name in names:
             value = getattr(self, name)
-            if value is not None and (name, value) != ("split", ALL):
+            if value not in (None, ()) and (name, value) != ("split", ALL):
                 raise NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
 
 
@@ -208,6 +200,8 @@ def _open(asked: Request) -> Source:
     spec, split = asked.spec, asked.split
     if (weights := mixture_of(spec)) is not None:
         return _open_mixture(weights, asked)
+    if not Path(spec).is_dir():
+        asked.refuse("data that are no folder of images", "exclude")
     if spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//"):
         return open_hugging_face(asked)
     for each in (spec, asked.images or ""):
@@ -215,7 +209,7 @@ def _open(asked: Request) -> Source:
     path = Path(spec)
     folder = path.is_dir()
     if spec.endswith((".tar", ".tar.gz", ".tgz")) or (folder and next(path.glob("*.tar"), None)):
-        asked.refuse("webdataset shards", "images", "image_column")
+        asked.refuse("webdataset shards", "images", "image_column", "exclude")
         if not folder:
             asked.refuse("webdataset shards without their folder", "split")
         shards = find_shards(spec)
@@ -281,10 +275,11 @@ def _open_folder(path: Path, asked: Request) -> Source:
     split = asked.split
     for name in METADATA:
         if (path / name).is_file():
-            asked.refuse("image folders", "images")
+            asked.refuse("image folders with metadata", "images", "exclude")
             return open_table([path / name], replace(asked, images=path))
     tables = find_files(path, ROW_FILES)
     if tables:
+        asked.refuse("folders of tables", "exclude")
         # File names decide on the split; rows do if no file is named after one.
         if not any(split_of(file.name) or file.name.startswith(split or "\0") for file in tables):
             return _open_tables(tables, asked)
@@ -294,8 +289,11 @@ def _open_folder(path: Path, asked: Request) -> Source:
     if (path / KAGGLE_FILE).is_file() and is_token_line(_first_line(path / KAGGLE_FILE)):
         tokens.append(path / KAGGLE_FILE)
     if tokens:
+        asked.refuse("folders with a token file", "exclude")
         return _published(open_flickr8k(tokens[0], asked))
-    if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
+    if any(
+        is_read(name) or why_unread(name) for _, names in walk(path, Counter()) for name in names
+    ):
         kind = "image folders without metadata"
         asked.refuse(kind, "images", "image_column", "caption_column")
         return open_images(path, asked)
@@ -359,6 +357,7 @@ _OPTIONS: Mapping[str, Any] = {
     "quoting": bool | None,
     "held_out": float | None,
     "split_seed": int | None,
+    "exclude": list[str] | None,
 }
 _REMEDY = "write it again: compoclip data audit --kept"
 
@@ -371,6 +370,7 @@ def _open_selection(path: Path, data: Mapping[str, Any]) -> Source:
     named = {name: value for name, value in options.items() if value is not None}
     if "images" in named:
         named["images"] = Path(named["images"])
+    named["exclude"] = tuple(named.get("exclude", ()))
     itself = Path(named["spec"]).absolute() == path.absolute()
     require(not itself, path, f"selects from itself; {_REMEDY}", UsageError)
     source = open_source(**named)
@@ -391,7 +391,7 @@ def write_selection(path: Path, asked: Request, without: Sequence[str], because:
 
     asked: a local path is written in full. without: ids of the samples. because: the reason.
     """
-    given = {name: value for name, value in vars(asked).items() if value not in (None, True)}
+    given = {name: value for name, value in vars(asked).items() if value not in (None, True, ())}
     given.pop("needs")
     named = {**given, "spec": Path(asked.spec)}
     source = {k: str(v.absolute()) if isinstance(v, Path) else v for k, v in named.items()}

@@ -1,0 +1,139 @@
+"""The files of a folder: one walk for every reader, which counts by reason what it passes over.
+
+Every file below a folder, and every link to a folder, is either yielded or counted once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from compoclip.data.decode import is_read, why_unread
+from compoclip.files import encodable, unreadable
+
+#: Folders and files that systems, network disks and archivers make, in small letters. Those whose
+#: names begin with a dot are passed over as hidden.
+SYSTEM_NAMES = frozenset(
+    (
+        *("@eadir", "@tmp", "#recycle", "#snapshot"),  # Synology
+        *("@recycle", "@recently-snapshot", "@transcode"),  # QNAP
+        *("__macosx", "network trash folder", "temporary items"),  # macOS
+        *("$recycle.bin", "recycler", "recycled", "system volume information", "found.000"),
+        *("thumbs.db", "ehthumbs.db", "desktop.ini"),  # Windows
+        "lost+found",  # Linux
+    )
+)
+SYSTEM = "file of the system (such as @eaDir, __MACOSX or Thumbs.db)"
+HIDDEN = "hidden file"
+EXCLUDED = "file that --exclude names"
+LINKED_FOLDER = "link to a folder"
+BROKEN_LINK = "link to a file that is missing"
+NO_FILE = "pipe, socket or device"
+NOT_UTF8 = "file whose name is not UTF-8"
+CLOSED_FOLDER = "folder that cannot be listed"
+NO_IMAGE_FILE = "file that is no image"
+NO_LOSS = frozenset((HIDDEN, SYSTEM, EXCLUDED, NO_IMAGE_FILE))
+"""Reasons to leave out what is none of the user's photos."""
+
+
+def is_system(name: str) -> bool:
+    """Return whether a file or folder of this name belongs to a system and not to the data."""
+    return name.lower() in SYSTEM_NAMES
+
+
+def image_files(root: Path, left_out: Counter[str], exclude: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the paths of the images below a folder, as `walk`; other files are counted.
+
+    Args:
+        root: The folder.
+        left_out: Is increased by what is passed over: reason -> number.
+        exclude: As for `walk`.
+    """
+    for folder, names in walk(root, left_out, exclude):
+        for name in names:
+            if is_read(name):
+                yield _joined(folder, name)
+            else:
+                left_out[why_unread(name) or NO_IMAGE_FILE] += 1
+
+
+def walk(
+    root: Path, left_out: Counter[str], exclude: Sequence[str] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder below `root`, itself first as "", and the sorted names of its files.
+
+    Folders are paths relative to `root`, in sorted order, each before its own folders. Links to
+    files are followed, links to folders are not.
+
+    Args:
+        root: The folder.
+        left_out: Is increased by what is passed over: reason -> number of files.
+        exclude: Glob patterns. One without a slash is compared with the name of every file and
+            folder, one with a slash with paths relative to `root`; * stands for any characters. The
+            files of a folder that a pattern names are passed over with it.
+
+    Raises:
+        CompoclipError: For a folder `root` that cannot be listed.
+    """
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        folders, files = list_folder(root, left_out, exclude, folder)
+        yield folder, files
+        waiting += (_joined(folder, name) for name in reversed(folders))
+
+
+def list_folder(
+    root: Path, left_out: Counter[str], exclude: Sequence[str] = (), folder: str = ""
+) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the folders and of the files in `root`/`folder`; see `walk`."""
+    try:
+        with os.scandir(root / folder) as listed:
+            entries = sorted(listed, key=lambda entry: entry.name)
+    except OSError as error:
+        if not folder:
+            raise unreadable(root, error, "check the folder") from error
+        left_out[CLOSED_FOLDER] += 1
+        return [], []
+    folders: list[str] = []
+    files: list[str] = []
+    for entry in entries:
+        reason = _why_passed_over(entry, _joined(folder, entry.name), exclude)
+        if reason:
+            inside = entry.is_dir(follow_symlinks=False)
+            left_out[reason] += _count_files(entry.path) if inside else 1
+        else:
+            (folders if entry.is_dir() else files).append(entry.name)
+    return folders, files
+
+
+def _why_passed_over(entry: os.DirEntry[str], path: str, exclude: Sequence[str]) -> str:
+    """The reason why a file or folder is passed over; "" for one that is read."""
+    if not encodable(entry.name):
+        return NOT_UTF8
+    if entry.name.startswith("."):
+        return HIDDEN
+    if is_system(entry.name):
+        return SYSTEM
+    if any(fnmatchcase(path if "/" in p.strip("/") else entry.name, p.strip("/")) for p in exclude):
+        return EXCLUDED
+    if entry.is_dir():
+        return LINKED_FOLDER if entry.is_symlink() else ""
+    if entry.is_file():
+        return ""
+    return BROKEN_LINK if entry.is_symlink() and not os.path.exists(entry.path) else NO_FILE
+
+
+def _count_files(folder: str) -> int:
+    """The number of files and of links to folders below a folder."""
+    return sum(
+        len(files) + sum(os.path.islink(os.path.join(parent, name)) for name in folders)
+        for parent, folders, files in os.walk(folder)
+    )
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
