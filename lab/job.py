@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks.case import Benchmark
-from compoclip.config import is_a
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError, require
@@ -33,6 +32,7 @@ from compoclip.run import Measuring
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
+from compoclip.typed import is_a
 from compoclip_world.bounds import ORACLE, measure_bound
 from lab.data import FILES
 from lab.ground import CHOICE_SUITE, DATA, SUITE

@@ -7,10 +7,11 @@ from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_origin
 
-from compoclip.config import as_kind, is_a, kind_named, options_of
+from compoclip.config import options_of
 from compoclip.errors import UsageError, require
 from compoclip.files import read_json
 from compoclip.methods.registry import method_names
+from compoclip.typed import convert, is_a, kind_named
 from lab.ground import Ground, World
 from lab.photos import Photos
 
@@ -202,7 +203,7 @@ def _record(kind: type[T], row: Any, where: object) -> T:
         if get_origin(wanted) is Mapping:
             require(isinstance(value, dict), where, f"'{name}' must be an object")
         else:
-            value = as_kind(value, wanted)
+            value = convert(value, wanted)
             require(is_a(value, wanted), where, f"'{name}' must be {kind_named(wanted)}")
         given[name] = value
     for name, each in known.items():

@@ -58,8 +58,8 @@ def test_the_file_has_every_recipe() -> None:
 @pytest.mark.parametrize("name", method_names())
 def test_defaults_are_the_published_ones(name: str) -> None:
     assert departures_of(load_recipe(name)()) == [], (
-        "the paper's value stands in tests/published_settings.yaml; correct the recipe, or the file "
-        "from the paper itself"
+        "the paper's value stands in tests/published_settings.yaml; correct the recipe, or the "
+        "file from the paper itself"
     )
 
 

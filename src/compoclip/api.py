@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from compoclip import run
-from compoclip.config import as_kind, options_of, require
+from compoclip.config import options_of, require
 from compoclip.errors import UsageError, shown
 from compoclip.own import fence
 from compoclip.ranks import device_named
@@ -30,6 +30,7 @@ from compoclip.request import TrainRequest
 from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import Settings, records
 from compoclip.run import EvaluateOptions, TrainOptions, named_models
+from compoclip.typed import convert
 
 if TYPE_CHECKING:
     import numpy as np
@@ -317,7 +318,7 @@ def _tidy(options: EvaluateOptions) -> EvaluateOptions:
     require("options", options, EvaluateOptions)
     given = {}
     for name, each in options_of(EvaluateOptions).items():
-        given[name] = as_kind(getattr(options, name), each.kind)
+        given[name] = convert(getattr(options, name), each.kind)
         require(name, given[name], each.kind)
     return replace(options, **given)
 

@@ -25,7 +25,6 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    Literal,
     TypeVar,
     Union,
     cast,
@@ -37,8 +36,9 @@ from typing import (
 import yaml
 
 from compoclip.bounds import MAX_CONFIG_CHARACTERS, MAX_SEED
-from compoclip.errors import UsageError, closest, shown
-from compoclip.files import encodable, read_text, reason
+from compoclip.errors import UsageError, closest
+from compoclip.files import read_text, reason
+from compoclip.typed import Within, convert, limits_of, require_kind
 
 CONFIG = "config.yaml"
 """In a run folder: the file that repeats the run."""
@@ -66,21 +66,6 @@ class Shown:
     once: bool = False
 
 
-@dataclass(frozen=True)
-class Within:
-    """The range of a number, in its `Annotated` beside the type."""
-
-    low: float
-    high: float = float("inf")
-
-    def __str__(self) -> str:
-        if self.high != float("inf"):
-            return f"lie between {self.low} and {self.high}"
-        return f"be at least {self.low}" if self.low else "not be negative"
-
-
-Natural = Annotated[int, Within(0)]
-Count = Annotated[int, Within(1)]
 _SEED = Within(0, MAX_SEED)  # a seed for all generators
 
 
@@ -174,7 +159,7 @@ def require_ranges(options: Any) -> None:
         value = getattr(options, each.name)
         if is_dataclass(value):
             require_ranges(value)
-        limits = [_SEED] if each.name == "seed" else _limits(hints[each.name])
+        limits = [_SEED] if each.name == "seed" else limits_of(hints[each.name])
         for limit in limits if isinstance(value, Real) else ():
             if not limit.low <= value <= limit.high:
                 raise UsageError(f"--{each.name.replace('_', '-')} must {limit}")
@@ -187,12 +172,6 @@ def require_with(options: object, other: str, *names: str) -> None:
             raise UsageError(f"--{name} goes with --{other}".replace("_", "-"))
 
 
-def _limits(kind: Any) -> list[Within]:
-    if get_origin(kind) in (Annotated, Union, UnionType):
-        return [limit for part in get_args(kind) for limit in _limits(part)]
-    return [kind] if isinstance(kind, Within) else []
-
-
 def described(doc: str) -> dict[str, str]:
     """Return the entries of the section `Args:` of a docstring, each as one paragraph."""
     listed = f"\n{inspect.cleandoc(doc)}".partition("\nArgs:\n")[2]
@@ -200,95 +179,9 @@ def described(doc: str) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in zip(entries[1::2], entries[2::2])}
 
 
-# --- Values and the types that they are annotated with. ---
-
-
-def as_kind(value: Any, kind: Any) -> Any:
-    """Convert a value of a file or notebook to the form that its annotation wants.
-
-    A text becomes a path and the reverse, one value or a list a tuple, a whole number another
-    number. Other values stay as they are.
-    """
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return as_kind(value, parts[0])
-    if origin in (Union, UnionType):
-        forms = (as_kind(value, part) for part in parts)
-        return next((each for each, part in zip(forms, parts) if is_a(each, part)), value)
-    if origin is tuple:
-        several = value if isinstance(value, list | tuple) else (value,)
-        made = tuple(as_kind(each, parts[0]) for each in several)
-        return made if is_a(made, kind) else value
-    if kind is Path and isinstance(value, str):
-        return Path(value).expanduser()
-    if kind is str and isinstance(value, Path):
-        return str(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return value
-
-
-def is_a(value: object, kind: Any) -> bool:
-    """Return whether a value is of the type that it is annotated with."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return is_a(value, parts[0])
-    if origin in (Union, UnionType):
-        return any(is_a(value, part) for part in parts)
-    if origin is Literal:
-        return isinstance(value, str) and value in parts
-    if origin is tuple:
-        return isinstance(value, tuple) and all(is_a(each, parts[0]) for each in value)
-    if kind is str:
-        return isinstance(value, str) and encodable(value) and "\0" not in value
-    if kind is Path:
-        return isinstance(value, Path) and "\0" not in str(value)
-    if kind in (int, float):  # numpy's own too; True is no number here
-        number = Integral if kind is int else Real
-        return isinstance(value, number) and not isinstance(value, bool)
-    return isinstance(value, kind)
-
-
-def of_text(text: str, kind: Any) -> Any:
-    """Return the value of a command-line argument. Raises ValueError for another type."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin in (Annotated, tuple):
-        return of_text(text, parts[0])
-    if origin in (Union, UnionType):
-        for part in (each for each in parts if each is not NoneType):
-            try:
-                return of_text(text, part)
-            except ValueError:
-                continue
-    elif origin is not Literal:
-        return kind(text)
-    elif text in parts:
-        return text
-    raise ValueError(text)
-
-
 def require(name: str, value: object, kind: Any) -> None:
-    """Raise UsageError unless a value is of the type that it is annotated with."""
-    if not is_a(value, kind):
-        raise UsageError(f"{name}: {shown(value)} is not {kind_named(kind)}")
-
-
-_SPELLED = {str: "a text", Path: "a path", int: "a whole number", float: "a number"}
-_SPELLED[bool] = "true or false"
-
-
-def kind_named(kind: Any) -> str:
-    """Return a type in words, for messages."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return kind_named(parts[0])
-    if origin in (Union, UnionType):
-        return " or ".join(map(kind_named, parts))
-    if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
-    if origin is tuple:
-        return f"a list, each of it {kind_named(parts[0])}"
-    return _SPELLED.get(kind) or ("None" if kind is NoneType else str(kind.__name__))
+    """Raise UsageError unless the value of an option is of its type, as `require_kind` says."""
+    require_kind(name, value, kind, error=UsageError)
 
 
 def _types(kind: Any) -> set[Any]:
@@ -354,7 +247,7 @@ def checked(
     folder = Path.cwd()
     for name, value in values.items():
         if name == RELATIVE_TO:
-            folder = as_kind(value, Path)
+            folder = convert(value, Path)
             require(f"{path}: {name}", folder, Path)
             if not folder.is_dir():
                 raise UsageError(f"{path}: {name}: no folder {folder}; correct or remove the line")
@@ -363,7 +256,7 @@ def checked(
             raise UsageError(
                 f"{path}: {what} has no option '{name}'; {closest(name, [*options, RELATIVE_TO])}"
             )
-        given[name] = as_kind(value, options[name].kind)
+        given[name] = convert(value, options[name].kind)
         require(f"{path}: {name}", given[name], options[name].kind)
     if folder != Path.cwd():
         for name in (name for name in given if options[name].is_place):

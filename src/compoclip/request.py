@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from compoclip.config import Option, as_kind, config_text, options_of, require
+from compoclip.config import Option, config_text, options_of, require
 from compoclip.errors import UsageError, closest
 from compoclip.methods.registry import load_recipe, recipe_card
 from compoclip.run import TrainOptions, require_options
+from compoclip.typed import convert
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -43,7 +44,7 @@ class TrainRequest:
                 if not isinstance(method, str):
                     raise UsageError(f"{method.name} is made already: leave {name} out")
                 raise UsageError(f"{method} has no option '{name}'; {closest(name, known)}")
-            given[name] = as_kind(value, known[name].kind)
+            given[name] = convert(value, known[name].kind)
             require(name, given[name], known[name].kind)
         options = TrainOptions(**{name: given.pop(name) for name in of_run if name in given})
         return cls(method, options, given)
@@ -94,7 +95,7 @@ class TrainRequest:
         # Adapters raise the method's own rate, and the run bounds its own warm-up.
         left = {"crop", "warmup", "warmup_share", *(["lr"] if self.options.lora else [])}
         usual = {
-            name: as_kind(value, known[name].kind)
+            name: convert(value, known[name].kind)
             for name, value in card.defaults.items()
             if name not in left
         }

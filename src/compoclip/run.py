@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from compoclip.config import Count, Natural, Shown, require_ranges, require_with
+from compoclip.config import Shown, require_ranges, require_with
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
@@ -20,6 +20,7 @@ from compoclip.files import require_writable
 from compoclip.own import fence, is_file, split
 from compoclip.ranks import device_named, launched, process_group
 from compoclip.training.settings import OptimOptions, RunSettings, WatchSettings
+from compoclip.typed import Count, Natural
 
 if TYPE_CHECKING:
     import torch

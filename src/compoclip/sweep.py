@@ -13,17 +13,7 @@ from dataclasses import dataclass, fields, replace
 from multiprocessing import current_process
 from typing import Annotated, Any, Literal
 
-from compoclip.config import (
-    Count,
-    Natural,
-    Option,
-    Shown,
-    as_kind,
-    parsed_config,
-    read_value,
-    require,
-    require_ranges,
-)
+from compoclip.config import Option, Shown, parsed_config, read_value, require, require_ranges
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
@@ -31,6 +21,7 @@ from compoclip.own import fence
 from compoclip.request import TrainRequest, known_options
 from compoclip.run import evaluate, train
 from compoclip.training.settings import RunSettings
+from compoclip.typed import Count, Natural, convert
 from compoclip.workers import available_cores, mapper
 
 _RANGE = re.compile(r"(log:)?([^.]\S*?|\.\d\S*?)\.\.(\S+)")
@@ -87,7 +78,7 @@ def space_of(texts: Sequence[str], flag: str, known: Mapping[str, Option]) -> di
         values = read_value(said) if said[0] == "[" else said.split(",")
         choices = [each if isinstance(each, str) else json.dumps(each) for each in values]
         for choice in choices:
-            require(where, as_kind(read_value(choice), known[key].kind), known[key].kind)
+            require(where, convert(read_value(choice), known[key].kind), known[key].kind)
         found[key] = kinds.CategoricalDistribution(list(dict.fromkeys(choices)))
     return found
 
@@ -139,7 +130,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
         raise UsageError("--random and --draws go together: what to sample, and how often")
 
     def request_at(point: Mapping[str, Any], name: str) -> TrainRequest:
-        given = {key: as_kind(read_value(str(v)), known[key].kind) for key, v in point.items()}
+        given = {key: convert(read_value(str(v)), known[key].kind) for key, v in point.items()}
         shared = {**vars(request.options), **request.parameters, "out": out / "runs" / name}
         return TrainRequest.of(request.method, {**shared, **given})
 

@@ -13,7 +13,7 @@ from compoclip import console
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.caption_input import caption_items
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import Count, Natural, Shown, Within, require_with
+from compoclip.config import Shown, require_with
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -21,6 +21,7 @@ from compoclip.language.ask import Asking, collect
 from compoclip.language.engine import ChatServer, Engine, InProcessModel, load_task
 from compoclip.language.judge import RULES_VERSION
 from compoclip.language.rows import Outputs, write_outputs
+from compoclip.typed import Count, Natural, Within
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from compoclip.benchmarks.sources import RemoteFile
 from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
-from compoclip.config import Natural, Shown
+from compoclip.config import Shown
 from compoclip.console import counted, note, progress_bar, table, without
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
+from compoclip.typed import Natural
 
 TASKS = Verbs(
     "compoclip data",

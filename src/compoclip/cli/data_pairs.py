@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Annotated
 
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import Shown, Within
+from compoclip.config import Shown
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
+from compoclip.typed import Within
 
 
 @dataclass(frozen=True)

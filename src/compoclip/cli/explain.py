@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from compoclip import console
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing
-from compoclip.config import Count, Shown, Within
+from compoclip.config import Shown
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable, write_atomically, write_json, write_text
 from compoclip.ranks import device_named
 from compoclip.run import Measuring, load_models, named_models
+from compoclip.typed import Count, Within
 
 if TYPE_CHECKING:
     from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule

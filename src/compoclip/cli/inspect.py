@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import Count, Shown, Within
+from compoclip.config import Shown
 from compoclip.errors import CompoclipError
 from compoclip.files import require_writable
+from compoclip.typed import Count, Within
 
 
 @dataclass(frozen=True)

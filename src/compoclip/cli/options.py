@@ -11,17 +11,9 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
-from compoclip.config import (
-    Count,
-    Option,
-    Shown,
-    built,
-    kind_named,
-    of_text,
-    options_of,
-    require_ranges,
-)
+from compoclip.config import Option, Shown, built, options_of, require_ranges
 from compoclip.errors import UsageError, closest
+from compoclip.typed import Count, kind_named, of_text
 
 T = TypeVar("T")
 Outcome = tuple[Any, str] | tuple[Any, str, int]

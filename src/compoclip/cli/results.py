@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing, ResultPaths
-from compoclip.config import Count, Shown, require_with
+from compoclip.config import Shown, require_with
 from compoclip.errors import CompoclipError, UsageError, printable
 from compoclip.files import require_writable
 from compoclip.run import EvaluateOptions, evaluate, load_models, named_models
+from compoclip.typed import Count
 
 
 def evaluate_main(options: EvaluateOptions) -> Outcome | int:

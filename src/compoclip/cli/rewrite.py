@@ -18,7 +18,7 @@ from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
 from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
-from compoclip.config import Natural, Shown, require_with
+from compoclip.config import Shown, require_with
 from compoclip.corpora.export import Trainer, export
 from compoclip.corpora.job import (
     CorpusJob,
@@ -42,6 +42,7 @@ from compoclip.rewrites.records import (
     summary,
     tally,
 )
+from compoclip.typed import Natural
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from compoclip import console, own
 from compoclip.cli.caption_input import CaptionFile
 from compoclip.cli.options import OnDevice, Outcome
-from compoclip.config import Count, Shown, Within
+from compoclip.config import Shown
 from compoclip.console import counted, note, table
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_text
 from compoclip.ranks import device_named
 from compoclip.run import load_models
+from compoclip.typed import Count, Within
 
 if TYPE_CHECKING:
     from compoclip.models import LoadedModel

@@ -16,9 +16,7 @@ from compoclip.cli.options import OptionParser, Outcome, help_text
 from compoclip.config import (
     RELATIVE_TO,
     Option,
-    as_kind,
     checked,
-    is_a,
     options_of,
     place_in,
     read_config,
@@ -31,6 +29,7 @@ from compoclip.methods.registry import method_summaries, recipe_card
 from compoclip.request import TrainRequest
 from compoclip.run import TrainOptions, evaluate, push, train
 from compoclip.tune import TuneOptions, tune
+from compoclip.typed import convert, is_a
 
 if TYPE_CHECKING:
     from compoclip.sweep import SweepOptions
@@ -159,7 +158,7 @@ def called(
         path, equals, text = setting.partition("=")
         name = path.strip().replace("-", "_")
         if name in run and equals:
-            keys[name] = as_kind(read_value(text), run[name].kind)
+            keys[name] = convert(read_value(text), run[name].kind)
             require(f"--set {name}", keys[name], run[name].kind)
         else:
             parts.append(setting)

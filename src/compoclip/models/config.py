@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from compoclip.bounds import MAX_MODEL_FILE_BYTES
-from compoclip.config import is_a
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json, reason
+from compoclip.typed import is_a
 from compoclip.version import __version__
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")

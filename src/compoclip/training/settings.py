@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import Natural, Shown
+from compoclip.config import Shown
+from compoclip.typed import Natural
 
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
 _EXECUTION = {

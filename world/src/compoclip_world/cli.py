@@ -11,10 +11,11 @@ from PIL import Image
 
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
-from compoclip.config import Count, Natural, Shown
+from compoclip.config import Shown
 from compoclip.console import columns, counted
 from compoclip.errors import UsageError
 from compoclip.files import require_new_folder, write_atomically
+from compoclip.typed import Count, Natural
 from compoclip_world.captions import captions_for
 from compoclip_world.dataset import TrainingSet, read_world_config, write_training_set
 from compoclip_world.export.part import SuiteSpec

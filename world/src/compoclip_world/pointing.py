@@ -17,13 +17,13 @@ from PIL import Image
 from compoclip import console
 from compoclip.analysis.maps import Box, Floats, patch_maps
 from compoclip.cli.options import Models, OnDevice, Outcome
-from compoclip.config import Count
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import Estimate
 from compoclip.evaluation.tables import with_interval
 from compoclip.files import require_writable, write_json
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.run import load_models
+from compoclip.typed import Count
 from compoclip_world.dataset import bundled_world
 from compoclip_world.logic import Attribute, NounPhrase
 from compoclip_world.render import render

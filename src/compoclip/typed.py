@@ -1,0 +1,247 @@
+"""The one reading of values from outside: of JSON and YAML, of the command line, of notebooks.
+
+A type is written as an annotation: `str`, `int`, `float`, `bool`, `Path`, `None`, `object` for any
+value, `Literal`, `X | Y`, `list[X]`, `tuple[X, ...]`, `dict[str, X]`, a class, and `Annotated` with
+a range (`Within`). A text has no half characters and no NUL, true is no number, numbers are finite,
+and numpy's numbers are numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from compoclip.bounds import MAX_EXACT
+from compoclip.errors import CompoclipError, shown
+from compoclip.files import encodable
+
+
+@dataclass(frozen=True)
+class Within:
+    """The range of a number, in its `Annotated` beside the type."""
+
+    low: float
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        if self.high != math.inf:
+            return f"lie between {self.low} and {self.high}"
+        return f"be at least {self.low}" if self.low else "not be negative"
+
+
+Natural = Annotated[int, Within(0)]
+Count = Annotated[int, Within(1)]
+
+
+def is_a(value: object, kind: Any) -> bool:
+    """Return whether a value is of a type; the ranges of numbers are for `limits_of`."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return is_a(value, parts[0])
+    if origin in (Union, UnionType):
+        return any(is_a(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, str) and value in parts
+    if origin in (list, tuple):
+        return isinstance(value, origin) and all(is_a(item, parts[0]) for item in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, Mapping) and all(
+            is_a(key, parts[0]) and is_a(item, parts[1]) for key, item in value.items()
+        )
+    if kind is str:
+        return isinstance(value, str) and encodable(value) and "\0" not in value
+    if kind is Path:
+        return isinstance(value, Path) and "\0" not in str(value)
+    if kind is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if kind is float:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    if kind in (None, Any):
+        return kind is Any or value is None
+    return isinstance(value, kind)
+
+
+def limits_of(kind: Any) -> list[Within]:
+    """Return the ranges of the numbers of a type."""
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        return [limit for part in get_args(kind) for limit in limits_of(part)]
+    return [kind] if isinstance(kind, Within) else []
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """Convert a value of a file or notebook to the form that its type wants.
+
+    A text becomes a path and the reverse, one value or a list a tuple, a whole number another
+    number. Other values stay as they are.
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return convert(value, parts[0])
+    if origin in (Union, UnionType):
+        forms = (convert(value, part) for part in parts)
+        return next((form for form, part in zip(forms, parts) if is_a(form, part)), value)
+    if origin is tuple:
+        several = value if isinstance(value, list | tuple) else (value,)
+        converted = tuple(convert(item, parts[0]) for item in several)
+        return converted if is_a(converted, kind) else value
+    if kind is Path and isinstance(value, str):
+        return Path(value).expanduser()
+    if kind is str and isinstance(value, Path):
+        return str(value)
+    if kind is float and is_a(value, int):
+        return float(value)
+    return value
+
+
+def of_text(text: str, kind: Any) -> Any:
+    """Return the value of a command-line argument. Raise ValueError for another type."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Annotated, tuple):
+        return of_text(text, parts[0])
+    if origin is Literal and text in parts:
+        return text
+    if origin in (Union, UnionType):
+        for part in parts:
+            try:
+                return of_text(text, part)
+            except ValueError:
+                continue
+    elif isinstance(kind, type) and kind is not NoneType:
+        return kind(text)
+    raise ValueError(text)
+
+
+_WORDS: Mapping[Any, tuple[str, str]] = {
+    str: ("a text", "texts"),
+    Path: ("a path", "paths"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("true or false", "true or false"),
+    dict: ("an object", "objects"),
+    Mapping: ("an object", "objects"),
+    list: ("a list", "lists"),
+    tuple: ("a list", "lists"),
+    NoneType: ("null", "null"),
+    **dict.fromkeys((Any, object), ("any value", "values")),
+}
+
+
+def kind_named(kind: Any, *, plural: bool = False) -> str:
+    """Return a type in words, for messages."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return kind_named(parts[0], plural=plural)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(kind_named(part, plural=plural) for part in parts))
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin in (list, tuple):
+        return f"{_WORDS[list][plural]} of {kind_named(parts[0], plural=True)}"
+    words = _WORDS.get(origin or kind)
+    return words[plural] if words else str(kind.__name__)
+
+
+def require_kind(
+    place: str,
+    value: object,
+    kind: Any,
+    remedy: str = "",
+    error: type[CompoclipError] = CompoclipError,
+) -> None:
+    """Raise `error` unless a value is of a type, its numbers within their ranges.
+
+    place: of the value, its file first. remedy: what to do about it.
+    """
+    then = f"; {remedy}" if remedy else ""
+    if not is_a(value, kind):
+        raise error(f"{place} must be {kind_named(kind)}, found {shown(value)}{then}")
+    if is_a(value, float):
+        number = cast(float, value)
+        for limit in limits_of(kind):
+            if not limit.low <= number <= limit.high:
+                raise error(f"{place} must {limit}, found {shown(value)}{then}")
+
+
+def read_fields(
+    row: Any, kinds: Mapping[str, Any], origin: str, remedy: str = "fetch the file again"
+) -> dict[str, Any]:
+    """Return a record that has fields of these types; those that may be null may be missing.
+
+    origin: the file and row. Raise CompoclipError for any other record.
+    """
+    needed = [key for key, kind in kinds.items() if kind is object or not is_a(None, kind)]
+    if not isinstance(row, dict):
+        wanted = ", ".join(needed)
+        raise CompoclipError(
+            f"{origin} needs {wanted or 'an object'}; it has: {shown(row)}; {remedy}"
+        )
+    if not row.keys() >= {*needed}:
+        columns = ", ".join(map(str, row))
+        raise CompoclipError(f"{origin} needs {', '.join(needed)}; it has: {columns}; {remedy}")
+    for key, kind in kinds.items():
+        require_kind(f"{origin}: {key!r}", row.get(key), kind, remedy)
+    return {**dict.fromkeys(kinds), **row}
+
+
+_hints = cache(get_type_hints)
+
+
+def build(kind: Any, value: Any, origin: str, remedy: str, place: str = "") -> Any:
+    """Return a value of a JSON or YAML file as its type: lists as tuples, objects as dataclasses.
+
+    origin: the file. place: of the value in it, "" for the whole. Raise CompoclipError, naming
+    both, for a value of another type, an unknown field, a field that is missing, and a number too
+    large to be exact.
+    """
+    where = f"{origin}: {place}" if place else origin
+    if get_origin(kind) in (Union, UnionType):
+        parts = [part for part in get_args(kind) if part is not NoneType]
+        if value is None or len(parts) > 1:
+            require_kind(where, value, kind, remedy)
+            return convert(value, kind)
+        return build(parts[0], value, origin, remedy, place)
+    outer, inner = get_origin(kind), get_args(kind)
+    if is_dataclass(kind) and isinstance(value, dict):
+        hints = _hints(cast(type, kind), include_extras=True)
+        _require_names(value, fields(kind), where, remedy)
+        return kind(  # type: ignore[operator]
+            **{
+                name: build(hints[name], part, origin, remedy, f"{place}.{name}".lstrip("."))
+                for name, part in value.items()
+            }
+        )
+    if outer in (dict, Mapping) and isinstance(value, dict):
+        for key in value:
+            require_kind(f"{where}: the name of a field", key, inner[0], remedy)
+        return {
+            key: build(inner[1], part, origin, remedy, f"{place}.{key}".lstrip("."))
+            for key, part in value.items()
+        }
+    if outer is tuple and isinstance(value, list):
+        return tuple(
+            build(inner[0], part, origin, remedy, f"{place}[{number}]")
+            for number, part in enumerate(value)
+        )
+    require_kind(where, value, kind, remedy)
+    if is_a(value, float) and abs(value) > MAX_EXACT:
+        raise CompoclipError(f"{where} is {shown(value)}, too large to be exact; {remedy}")
+    return convert(value, kind)
+
+
+def _require_names(
+    value: Mapping[str, Any], declared: Iterable[Any], where: str, remedy: str
+) -> None:
+    names = {field.name: field for field in declared}
+    for name in value:
+        if name not in names:
+            raise CompoclipError(f"{where}: unknown field {shown(name)}; {remedy}")
+    for name, field in names.items():
+        required = field.default is MISSING and field.default_factory is MISSING
+        if required and name not in value:
+            raise CompoclipError(f"{where}: no field {name!r}; {remedy}")
