@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
+import random
+import re
+from itertools import permutations, product
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from compoclip.cli.main import main
+from compoclip.data.sources import Sample
+from compoclip.data.sources.table import RowBuilder
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
+from compoclip.training.checks import true_pair_share
+from compoclip.training.log import LOG
 from method_data import arguments
 from train_helpers import FEW as FEW_MERGES
 from train_helpers import write_config
@@ -30,13 +38,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def trained(folder: Path, tmp_path: Path, *options: str, captions: list[str] = PLAIN) -> int:
+def trained(
+    folder: Path,
+    tmp_path: Path,
+    *options: str,
+    captions: list[str] = PLAIN,
+    method: str = "negclip",
+) -> int:
     data = tmp_path / "data.jsonl"
     rows = [{"image": f"{i}.png", "caption": text, "n": f"{i}"} for i, text in enumerate(captions)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = [*options] if "--images" in options else ["--images", str(folder), *options]
     run = ["--out", str(tmp_path / "run"), "--epochs=1", "--device=cpu", "--workers=0"]
-    return main(["train", "negclip", f"--model={folder / 'base'}", f"--data={data}", *run, *given])
+    return main(["train", method, f"--model={folder / 'base'}", f"--data={data}", *run, *given])
 
 
 FEW = "--batch-size=4"
@@ -128,3 +142,71 @@ def test_options_that_no_training_can_use_are_refused(
     assert main(arguments(world, "negclip", tmp_path / "run", *options)) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+# --- Runs that teach nothing, and pairs of a batch that are left out. ---
+
+
+def test_a_batch_of_one_is_said_before_the_run_and_at_its_end(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trained(folder, tmp_path, "--batch-size=1", method="clip-ft") == 0
+    error = capsys.readouterr().err
+    assert "a batch of one image has no other image to be told apart from" in error
+    assert "the loss ended at 0.00, and a model that tells nothing apart has 0.00" in error
+
+
+def test_a_run_that_ends_at_chance_says_so(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (FEW, "--lr=10", "--warmup=0", "--epochs=3")
+    assert trained(folder, tmp_path, *options, method="clip-ft") == 0
+    error = capsys.readouterr().err
+    found = re.search(r"the loss ended at ([\d.]+), and a model .* has ([\d.]+): the run", error)
+    assert found, error
+    assert float(found[2]) == pytest.approx(math.log(4), abs=0.005)
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert f"| the same of equal scores | {math.log(4):.6f} |" in card
+    log = (tmp_path / "run" / LOG).read_text().splitlines()
+    assert json.loads(log[-1])["chance"] == pytest.approx(math.log(4))
+
+
+def test_a_run_that_learns_says_nothing_of_chance(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (FEW, "--lr=1e-3", "--warmup=0", "--epochs=60")
+    assert trained(folder, tmp_path, *options, method="clip-ft") == 0
+    assert "tells nothing apart" not in capsys.readouterr().err
+
+
+def test_the_share_of_true_pairs_is_that_of_plain_loops() -> None:
+    rng = random.Random(3)
+    samples = [
+        Sample(
+            id=str(number),
+            image=Path(f"{rng.randrange(9)}.png"),
+            captions=tuple(rng.sample("abcdefg", rng.randint(1, 3))),
+        )
+        for number in range(30)
+    ]
+    expected = pairs = 0.0
+    for one, other in permutations(samples, 2):
+        pairs += 1
+        texts = list(product(one.captions, other.captions))
+        equal = sum(a == b for a, b in texts) / len(texts)
+        expected += 1.0 if one.image == other.image else equal
+    builder = RowBuilder("data", Path())
+    for sample in samples:
+        builder.add(sample.id, str(sample.image), sample.captions, {"group": sample.id})
+    assert true_pair_share(builder.build("data")) == pytest.approx(expected / pairs)
+
+
+def test_the_share_of_pairs_that_are_left_out_is_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    three = [PLAIN[number % 3] for number in range(12)]
+    assert trained(folder, tmp_path, FEW, captions=three) == 0
+    assert "27.3% of the pairs of two samples share a photo or a caption" in capsys.readouterr().err
+    (tmp_path / "again").mkdir()
+    assert trained(folder, tmp_path / "again", FEW) == 0
+    assert "share a photo or a caption" in capsys.readouterr().err  # every caption is there twice

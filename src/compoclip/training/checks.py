@@ -8,7 +8,9 @@ from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from compoclip.console import counted
 from compoclip.data.decode import EXTENSIONS
@@ -24,6 +26,7 @@ from compoclip.training.watch import Watch
 
 _FEW = 64  # samples at most
 _LEAST_NEGATIVES = 0.02  # share of samples
+_SAID = 0.001  # share of pairs from which on it is worth a line
 _NO_TEXT = re.compile(rf"[\W\d_]+|\S+\.({'|'.join(sorted(EXTENSIONS))})", re.IGNORECASE)
 
 
@@ -117,11 +120,24 @@ def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
         )
 
 
-def notes(method: Method, source: Source, total: int) -> list[str]:
-    """Return what a user should know before the first step, one line each."""
+def notes(method: Method, source: Source, total: int, masks_duplicates: bool = True) -> list[str]:
+    """Return what a user should know before the first step, one line each.
+
+    masks_duplicates: whether contrasts leave out pairs that are true by an equal photo or caption.
+    """
     found = [f"  data: {source.describe()}"]
     if method.composed:
         found.append(f"  the recipe is changed by --{', --'.join(method.composed)}")
+    if method.optim.batch_size == 1:
+        found.append(
+            "  a batch of one image has no other image to be told apart from: contrasts over the "
+            "batch are 0 and teach nothing; raise --batch-size"
+        )
+    if masks_duplicates and (share := true_pair_share(source)) >= _SAID:
+        found.append(
+            f"  {share:.1%} of the pairs of two samples share a photo or a caption; contrasts over "
+            "the batch leave them out (--set mask_duplicates=false keeps them)"
+        )
     optim, steps = method.optim, method.optim.warmup_steps(total)
     if steps and steps >= total:
         found.append(
@@ -133,6 +149,35 @@ def notes(method: Method, source: Source, total: int) -> list[str]:
             f"  warm-up: {steps} of {total} steps, not {optim.warmup} (--warmup N sets it)"
         )
     return found
+
+
+def true_pair_share(source: Source) -> float:
+    """Return the share of ordered pairs of different samples that share a photo, or a caption.
+
+    A sample of several captions has one of them, each equally often. Texts are compared as they
+    are written.
+    """
+    count = len(source)
+    if count < 2:
+        return 0.0
+    photos = np.fromiter(map(hash, zip(source.column("place"), source.column("image"))), np.int64)
+    _, photo = np.unique(photos, return_inverse=True)
+    lengths = np.fromiter(map(len, source.column("captions")), np.int64)
+    texts = np.fromiter(map(hash, source.captions()), np.int64)
+    _, text = np.unique(texts, return_inverse=True)
+    owner = np.repeat(np.arange(count), lengths)
+    weight = 1.0 / lengths[owner]
+    same_photo = float((np.bincount(photo) ** 2).sum()) - count
+
+    def sharing(groups: NDArray[np.int64]) -> float:
+        """The expected number of pairs of samples in one group whose captions are equal."""
+        _, cell = np.unique(np.stack([groups, text]), axis=1, return_inverse=True)
+        return float((np.bincount(cell.reshape(-1), weight) ** 2).sum())
+
+    with_itself = sharing(owner)
+    same_text = sharing(np.zeros_like(owner)) - with_itself
+    both = sharing(photo[owner]) - with_itself
+    return (same_photo + same_text - both) / (count * (count - 1))
 
 
 def _few(source: Source) -> list[Sample]:

@@ -119,6 +119,7 @@ class TrainingLoop:
         self.most_bad = _MAX_BAD_STEPS + (_HALVINGS if self.scaler.is_enabled() else 0)
         self.bad_steps = BadSteps(self.device, self._skipped)
         self.owed = False  # a state that was due while steps were bad
+        self.ending: tuple[float, float] | None = None  # loss of the last step, and at chance
         self.clock = time.monotonic()
 
     def _resumed(self) -> Progress:
@@ -264,6 +265,7 @@ class TrainingLoop:
             self.mean,
             self.scaler,
             self.known,
+            with_chance=self.progress.step + 1 == self.total,
         )
 
         # The next batch is made ready, and sent to the device, while that still computes.
@@ -320,6 +322,7 @@ class TrainingLoop:
             "epoch": round(progress.step / self.batches.steps_per_epoch, 4),
             "lr": lr,
             **result.numbers(),
+            **({} if result.chance is None else {"chance": result.chance.item()}),
             "grad_norm": norm.item(),
             "logit_scale": math.exp(self.encoder.logit_scale.item()),
             **({} if bias is None else {"logit_bias": bias.item()}),
@@ -328,6 +331,8 @@ class TrainingLoop:
         }
         if shares := self.batches.drawn(progress.step):
             record["drawn"] = shares
+        if result.chance is not None:
+            self.ending = record["loss"], record["chance"]
         self._write(record)
 
     def _write(self, record: dict[str, Any]) -> None:

@@ -73,6 +73,8 @@ class RunSummary:
         best: With --keep-best, the step of the model's weights, and its score.
         ended_early: Whether the run ended by --patience.
         drawn: Samples per data set of a mixture.
+        loss: Of the last step; None if that was not taken, or not finite.
+        chance: The loss of that step if all features were equal.
     """
 
     model: Path | None
@@ -93,6 +95,18 @@ class RunSummary:
     best: Mapping[str, Any] | None = None
     ended_early: bool = False
     drawn: Mapping[str, int] = field(default_factory=dict)
+    loss: float | None = None
+    chance: float | None = None
+
+    @property
+    def warning(self) -> str:
+        """Return a sentence about a run that ended at chance; else nothing."""
+        if self.loss is None or self.chance is None or self.loss < self.chance:
+            return ""
+        return (
+            f"the loss ended at {self.loss:.2f}, and a model that tells nothing apart has "
+            f"{self.chance:.2f}: the run has learned nothing; lower --lr, or raise --batch-size"
+        )
 
 
 def run_training(
@@ -305,7 +319,7 @@ class _Run:
         place = f"{settings.device} in {settings.precision}"
         note(f"  trains on {place}; images are read by {readers}")
         if ranks.first:
-            for line in notes(method, source, self.total):
+            for line in notes(method, source, self.total, settings.mask_duplicates):
                 note(line)
         for word, count in self.still.items():
             note(f"  frozen: {word}, {counted(count, 'parameter')}")
@@ -366,7 +380,7 @@ class _Run:
         track = tuple(dict.fromkeys(settings.track)) if first else ()
         try:
             with Trackers(track, out, origin, ProgressLines(method.name)) as report:
-                progress = TrainingLoop(
+                loop = TrainingLoop(
                     encoder,
                     model.tokenizer,
                     on_dimensions(method, settings.matryoshka, self.teacher is None),
@@ -376,7 +390,9 @@ class _Run:
                     self.ranks,
                     texts,
                     self.watch,
-                ).run()
+                )
+                progress = loop.run()
+                self.ending = loop.ending
         finally:
             if first and not (out / LOG).exists() and latest_state(self.states) is None:
                 for name in (CONFIG, FILE):
@@ -426,6 +442,8 @@ class _Run:
             best=watch.told() if watch is not None and finished else None,
             ended_early=ended_early,
             drawn=loader.drawn(progress.step),
+            loss=round(self.ending[0], 6) if self.ending else None,
+            chance=round(self.ending[1], 6) if self.ending else None,
             **{name: getattr(progress, name) for name in counts},
         )
         provenance = {**origin, "run": asdict(replace(summary, model=None, adapter=None))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import NamedTuple, cast
 
@@ -32,11 +33,14 @@ from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
 class StepResult(NamedTuple):
     """The loss of a step, on its device; reading a number waits for the device.
 
-    terms: every loss term before weighting, by name. total: their weighted sum.
+    terms: every loss term before weighting, by name. total: their weighted sum. chance: that sum
+    if all features were equal, and so all scores; None unless asked for. Terms of heads have no
+    such value, and count with their own.
     """
 
     terms: Mapping[str, Tensor]
     total: Tensor
+    chance: Tensor | None = None
 
     def numbers(self) -> dict[str, float]:
         """Return the total as "loss" and each term as "loss/NAME"."""
@@ -54,6 +58,7 @@ def step(
     mean: GradientMean | None = None,
     scaler: torch.amp.GradScaler | None = None,
     known: FrozenTexts | None = None,
+    with_chance: bool = False,
 ) -> StepResult:
     """Add the gradients of the method's loss on a batch to the parameters' gradients.
 
@@ -66,6 +71,7 @@ def step(
         mean: Takes the mean of the gradients over the ranks, as soon as they are complete.
         scaler: Scales the gradients up, for fp16.
         known: Remembers texts, where of their tower only the projection learns.
+        with_chance: Also compute the loss of equal scores.
 
     Raises:
         UsageError: When a micro-batch would change what a batch norm computes, for a loss that
@@ -140,7 +146,9 @@ def step(
         terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
     except WidthError as error:
         raise UsageError(str(error)) from error
-    *values, total = peers.summed(torch.stack([*terms.values(), loss])).unbind()
+    chance = [chance_loss(active, features, layout, terms)] if with_chance else []
+    sums = peers.summed(torch.stack([*terms.values(), *chance, loss])).unbind()
+    values, total = sums[: len(terms)], sums[-1]
 
     # Backward: to the parameters, or to the cached features and from there to the parameters. From
     # W times the share, since the mean over the ranks is taken of the gradients.
@@ -155,7 +163,7 @@ def step(
         cache.backward()
         if mean is not None:
             mean.backward(torch.zeros_like(loss))
-    return StepResult(dict(zip(terms, values)), total)
+    return StepResult(dict(zip(terms, values)), total, sums[-2] if with_chance else None)
 
 
 def on_dimensions(method: Method, widths: tuple[int, ...], copied: bool = True) -> Method:
@@ -209,3 +217,28 @@ def weighted_loss(
                 "in one"
             )
     return terms, torch.stack([term.weight * terms[term.name] for term in active]).sum()
+
+
+def chance_loss(
+    active: Sequence[LossTerm], features: Features, layout: Layout, terms: Mapping[str, Tensor]
+) -> Tensor:
+    """Return this rank's share of the weighted loss of features that are all equal.
+
+    It is what a model reaches that tells nothing apart: ln N for a contrast of N pairs. A term of
+    a head keeps its value in `terms`.
+    """
+    constant = {
+        name: torch.full_like(value, value.shape[-1] ** -0.5)
+        for name, value in vars(features).items()
+        if isinstance(value, Tensor) and value.ndim > 1 and value.is_floating_point()
+    }
+    equal = replace(features, **constant)
+    with torch.no_grad():
+        return torch.stack(
+            [
+                # A loss with a state must not notice.
+                term.weight
+                * (terms[term.name] if term.head else deepcopy(term.loss)(equal, layout))
+                for term in active
+            ]
+        ).sum()

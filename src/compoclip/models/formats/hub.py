@@ -187,6 +187,8 @@ _ROWS = {
     "texts": "texts seen",
     "skipped": "unreadable images skipped",
     "truncated": "texts cut to the context",
+    "loss": "loss of the last step",
+    "chance": "the same of equal scores",
 }
 _LOST = ("skipped", "truncated")  # rows that say nothing when they are 0
 _TASK = "zero-shot-image-classification"
@@ -289,7 +291,13 @@ def _take_rows(left: dict[str, Any]) -> dict[str, str]:
             rows["losses"] = json.dumps(_public(terms))
     run = left.pop("run", None)
     if isinstance(run, Mapping):
-        known = {text: run[k] for k, text in _ROWS.items() if k in run if run[k] or k not in _LOST}
+        filled = {k: value for k, value in run.items() if value is not None}
+        known = {
+            text: filled[k]
+            for k, text in _ROWS.items()
+            if k in filled
+            if filled[k] or k not in _LOST
+        }
         if isinstance(out := run.get("left_out"), Mapping):
             known |= {f"left out: {why}": count for why, count in out.items()}
         for name, value in known.items():
