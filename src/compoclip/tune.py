@@ -7,6 +7,8 @@ model, and those that the verdict is measured on.
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from compoclip.benchmarks.case import Benchmark
     from compoclip.data.sources import Source
     from compoclip.evaluation.comparison import Difference
+    from compoclip.evaluation.groups import Groups
+    from compoclip.evaluation.results import Results, Score
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,10 @@ _STEPS = 4  # of the interpolation from base to tuned model
 _MOST = 250  # items of a sub-task of the suite
 RECALL = "Recall (mean of R@1, R@5, R@10)"
 _MARGIN = 0.01  # of recall, that a point to hand out may lose on the photos that choose
+NO_MODEL = (
+    "name the model to begin from: --model ViT-B-32-quickgelu:openai, or a checkpoint folder; "
+    "--model bundled begins from the small base of compoclip, which has seen drawn scenes alone"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +87,6 @@ class TuneOptions:
     config.yaml, OUT/results the results for compare and report.
 
     Examples:
-        compoclip tune captions.csv --images photos/ --out tuned
         compoclip tune captions.csv --images photos/ --model ViT-B-32-quickgelu:openai --out tuned
 
     Args:
@@ -89,7 +96,7 @@ class TuneOptions:
         image_column: Column with image paths, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
         held_out: Share of the photos in each of val and test, where the hash decides.
-        model: The base, written as for train.
+        model: The model to begin from, written as for train. bundled has seen drawn scenes alone.
         on: Benchmarks, named as for evaluate, that base and OUT/model are measured on as well, such
             as zero_shot:mine,images=DIR.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
@@ -103,7 +110,7 @@ class TuneOptions:
     image_column: str | None = None
     caption_column: str | None = None
     held_out: Annotated[float | None, Shown(hint="(default: 0.1 to 0.2, by their number)")] = None
-    model: str = "bundled"
+    model: str = ""
     on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")] = ()
     device: str = "auto"
     seed: int = 0
@@ -122,7 +129,7 @@ class Tuned:
     Args:
         model: The folder with the model to use.
         alpha: Share of the tuned weights in it; 0 is the base.
-        sentences: Whether it helped, what it cost, and what the model is.
+        sentences: Whether it helped, what it cost, and what the model is and reaches.
         photos: In each part.
         rule: What was chosen, see `SizeRule`.
         chosen_by: On the photos that choose, by share: axis -> difference to the base.
@@ -158,9 +165,12 @@ def rule_for(photos: int) -> SizeRule:
 def tune(options: TuneOptions) -> Tuned:
     """Train, measure every mix on one part of the held-out photos, judge the best on another.
 
-    Raise UsageError for too few photos, and data that name some splits only.
+    Raise UsageError without a model, for too few photos, and data that name some splits only.
     """
+    if not options.model:
+        raise UsageError(NO_MODEL)
     from compoclip.analysis import interpolation as mixes
+    from compoclip.data.fingerprint import Fingerprint, make_once
     from compoclip.data.options import HELD_OUT
     from compoclip.data.sources.open import Request
     from compoclip.evaluation.run import Options, require_data
@@ -178,8 +188,6 @@ def tune(options: TuneOptions) -> Tuned:
     share = rule.held_out if options.held_out is None else options.held_out
     photos = {part: len(opened(part, share)) for part in ("train", "val", "test")}
     _require_photos(every)
-    if options.model == "bundled":
-        note("the bundled base has seen drawn scenes alone; for photos name a CLIP with --model")
     base = load_model(options.model)
     size = sum(each.numel() for each in base.encoder.model.parameters())
     lr = rule.lr if size <= SMALL else rule.lr_large
@@ -210,33 +218,33 @@ def tune(options: TuneOptions) -> Tuned:
         tuned = load_model(str(options.out / "run" / "model"))
         pair = mixes.BaseAndTuned(base, tuned)
         settings = Options(cache=options.out / ".features")
-        shares = mixes.shares(_STEPS)
-        place = options.out / "choice"
         note(f"choosing a mix of base and tuned model, by {photos['val']} photos")
-        first = mixes.sweep(pair, ("all",), shares, choosing, place, settings, device)
-        line = with_recall(first.lines["all"], place)
+        alphas, place = mixes.shares(_STEPS), options.out / "choice"
+        first = mixes.sweep(
+            pair, ("all",), alphas, choosing, place, settings, device, _axes_and_recall
+        )
+        line = together_corrected(first.lines["all"])
         mix = best(line)
-        benchmarks = [*judging, *others]
-        place, alphas = options.out / "results", sorted({mix.mix.alpha, 1.0})
         note(f"judging the choice, by {photos['test']} photos")
-        last = mixes.sweep(pair, ("all",), alphas, benchmarks, place, settings, device)
+        ends, place = sorted({mix.mix.alpha, 1.0}), options.out / "results"
+        benchmarks = [*judging, *others]
+        last = mixes.sweep(pair, ("all",), ends, benchmarks, place, settings, device)
+        _remove_others(place, [point.mix.name for point in last.points], benchmarks)
         points = {point.mix.alpha: point for point in last.points}
         trained, by = points[mix.mix.alpha or 1.0], f"{photos['val']} photos that choose"
-        if mix.mix.alpha and loses(trained):
+        if mix.mix.alpha and not holds(trained):
             mix, by = points[0.0], f"{photos['test']} photos that judge"
-        model = options.out / "model"
-        if not model.is_dir():
-            save_model(pair.mixed(mix.mix), model)
+        model, alpha = options.out / "model", mix.mix.alpha
+        parts = {"base": asdict(base.identity), "tuned": asdict(tuned.identity), "alpha": alpha}
+        make_once(model, Fingerprint(parts), lambda: save_model(pair.mixed(mix.mix), model))
         verdict = Tuned(
             model=model,
-            alpha=mix.mix.alpha,
-            sentences=sentences(
-                points[mix.mix.alpha], trained, photos["test"], summary.seconds, by
-            ),
+            alpha=alpha,
+            sentences=sentences(points[alpha], trained, photos["test"], summary.seconds, by),
             photos=photos,
             rule=rule,
-            chosen_by={each.mix.alpha: each.differences for each in line},
-            differences=points[mix.mix.alpha].differences,
+            chosen_by={point.mix.alpha: point.differences for point in line},
+            differences=points[alpha].differences,
             tuned=points[1.0].differences,
             seconds=summary.seconds,
             config=options.out / "run" / "config.yaml",
@@ -267,37 +275,63 @@ def _benchmarks(options: TuneOptions, split: str, share: float) -> list[Benchmar
     ]
 
 
-def with_recall(points: Sequence[Point], place: Path) -> list[Point]:
-    """Add the difference in recall, the mean of R@1, R@5 and R@10, which varies less than R@1.
-
-    Args:
-        points: The base first.
-        place: The folder of their results.
-    """
+def _axes_and_recall(results: Sequence[Results]) -> Groups:
+    """Return the axes, and the mean of R@1, R@5 and R@10, which varies less than R@1."""
+    from compoclip.analysis.interpolation import axes_of
     from compoclip.evaluation.comparison import ScorePart
-    from compoclip.evaluation.groups import RETRIEVAL, group_differences, profile_groups
-    from compoclip.evaluation.results import load_results
+    from compoclip.evaluation.groups import RETRIEVAL, profile_groups
 
-    base, *others = ([*load_results(place / point.mix.name)] for point in points)
-    parts = [
+    recall = tuple(
         ScorePart(part.benchmark, name, metric)
-        for part in profile_groups(base)[RETRIEVAL]
+        for part in profile_groups(results)[RETRIEVAL]
         for name in ("i2t", "t2i")
         for metric in ("r1", "r5", "r10")
-    ]
-    found = (group_differences(base, other, {RECALL: tuple(parts)}) for other in others)
-    more = (
-        replace(p, differences={**p.differences, RECALL: d}) for p, (d,) in zip(points[1:], found)
     )
-    return [points[0], *more]
+    return {**axes_of(results), RECALL: recall}
+
+
+def together_corrected(points: Sequence[Point]) -> list[Point]:
+    """Correct the gains that the choice looks at, of all points, as one family.
+
+    points: The base first.
+    """
+    from compoclip.evaluation.comparison import together
+    from compoclip.evaluation.groups import COMPOSITION
+
+    base, *mixed = points
+    tables = together([[p.differences[axis] for axis in (COMPOSITION, RECALL)] for p in mixed])
+    return [
+        base,
+        *(
+            replace(point, differences={**point.differences, **{d.name: d for d in table}})
+            for point, table in zip(mixed, tables)
+        ),
+    ]
+
+
+def _remove_others(place: Path, names: Sequence[str], benchmarks: Sequence[Benchmark]) -> None:
+    """Remove results of an earlier call, of mixes and benchmarks that this one did not measure."""
+    from compoclip.evaluation.results import file_stem
+
+    measured = {file_stem(benchmark.name) for benchmark in benchmarks}
+    for folder in place.iterdir():
+        if not re.fullmatch(r"base|tuned|all-[\d.]+", folder.name):
+            continue
+        if folder.name not in names:
+            shutil.rmtree(folder)
+            continue
+        for file in (*folder.glob("*.json"), *folder.glob("*.parquet")):
+            if file.stem not in measured:
+                file.unlink()
 
 
 def best(points: Sequence[Point]) -> Point:
     """Return the point to hand out, by the photos that choose.
 
     Of the points that lose at most `_MARGIN` of recall it is the one that gains most in the sum of
-    recall and compositionality, if either gain is significant (its 95 % interval is above zero);
-    else the base. points: from the base on, by rising share of the tuned weights.
+    recall and compositionality, if either gain is significant; else the base.
+
+    points: From the base on, by rising share of the tuned weights, as `together_corrected`.
     """
     from compoclip.evaluation.groups import COMPOSITION
 
@@ -308,23 +342,27 @@ def best(points: Sequence[Point]) -> Point:
         point
         for point in points[1:]
         if point.differences[RECALL].difference >= -_MARGIN
-        and any((point.differences[axis].low or 0) > 0 for axis in (COMPOSITION, RECALL))
+        and any(point.differences[axis].verdict == "higher" for axis in (COMPOSITION, RECALL))
     ]
     return max(able, key=gain, default=points[0])
 
 
-def loses(point: Point) -> bool:
-    """Return whether retrieval or zero-shot accuracy is significantly below the base's."""
-    from compoclip.evaluation.groups import RECOGNITION, RETRIEVAL
+def holds(point: Point) -> bool:
+    """Return whether the photos that judge find a significant gain, and no significant loss of
+    retrieval or zero-shot accuracy."""
+    from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
 
-    found = (point.differences.get(axis) for axis in (RECOGNITION, RETRIEVAL))
-    return any(each is not None and each.verdict == "lower" for each in found)
+    verdicts = {axis: difference.verdict for axis, difference in point.differences.items()}
+    return "higher" in (verdicts[COMPOSITION], verdicts[RETRIEVAL]) and "lower" not in (
+        verdicts.get(RECOGNITION),
+        verdicts[RETRIEVAL],
+    )
 
 
 def sentences(
     chosen: Point, trained: Point, judged: int, seconds: float, by: str
 ) -> tuple[str, ...]:
-    """Return three sentences: whether it helped, what it cost, and what the model is.
+    """Return three sentences: whether it helped, what it cost, and what the model is and reaches.
 
     Args:
         chosen: The point that is handed out.
@@ -342,38 +380,44 @@ def sentences(
         RECOGNITION: "zero-shot accuracy",
     }
 
-    def told(found: Mapping[str, Difference], axes: Sequence[str]) -> str:
+    def changes(differences: Mapping[str, Difference], axes: Sequence[str]) -> str:
         return ", ".join(
             f"{names[axis]} {100 * d.base:.1f} -> {100 * d.other:.1f} "
             f"({with_interval(d.difference, d.low, d.high, '+')}, {d.verdict})"
             for axis in axes
-            if (d := found.get(axis))
+            if (d := differences.get(axis))
+        )
+
+    def levels(scores: Mapping[str, Score]) -> str:
+        return ", ".join(
+            f"{names[axis]} {100 * scores[axis].value:.1f} (chance {100 * scores[axis].chance:.1f})"
+            for axis in names
+            if axis in scores
         )
 
     base = chosen.mix.alpha == 0
-    found = trained.differences if base else chosen.differences
-    up, down = (
-        [axis for axis in names if axis in found and found[axis].verdict == verdict]
-        for verdict in ("higher", "lower")
-    )
+    differences = trained.differences if base else chosen.differences
+    lower = [axis for axis in names if axis in differences and differences[axis].verdict == "lower"]
     unseen = "training did not see" if base else "neither training nor the choice saw"
-    where = f"on {counted(judged, 'photo')} that {unseen}"
+    photos = f"on {counted(judged, 'photo')} that {unseen}"
     alpha = (trained if base else chosen).mix.alpha
     share = f"{100 * alpha:.0f} % of the way from the base to the tuned model"
     cost = f"It cost {seconds:.0f} s of training"
     if base:
         return (
-            f"Fine-tuning did not help by the {by}; {share}, {where}: {told(found, [*names])}.",
+            f"Fine-tuning did not help by the {by}; {share}, {photos}: "
+            f"{changes(differences, [*names])}.",
             f"{cost}; no accuracy, since the base is kept.",
-            "The model is the base itself.",
+            f"The model is the base itself and reaches {levels(chosen.scores)}.",
         )
-    helped = "It helped" if up and not down else "It helped in part" if up else "No gain is shown"
-    lost = f"lost: {told(found, down)}" if down else "nothing was lost significantly"
-    zero = told(found, [RECOGNITION]) or "zero-shot accuracy was not measured (--on BENCHMARK)"
+    helped = "It helped in part" if lower else "It helped"
+    loss = f"lost: {changes(differences, lower)}" if lower else "nothing was lost significantly"
+    zero = changes(differences, [RECOGNITION])
+    zero = zero or "zero-shot accuracy was not measured (--on BENCHMARK)"
     return (
-        f"{helped}: {where}, {told(found, [COMPOSITION, RETRIEVAL])}.",
-        f"{cost}; {lost}; {zero}.",
-        f"The model is {share}.",
+        f"{helped}: {photos}, {changes(differences, [COMPOSITION, RETRIEVAL])}.",
+        f"{cost}; {loss}; {zero}.",
+        f"The model is {share} and reaches {levels(chosen.scores)}.",
     )
 
 

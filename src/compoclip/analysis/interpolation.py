@@ -5,7 +5,7 @@ Wortsman et al., Robust fine-tuning of zero-shot models (CVPR 2022).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -207,6 +207,7 @@ def sweep(
     out: Path,
     options: Options,
     device: torch.device,
+    groups_of: Callable[[Sequence[Results]], Groups] = axes_of,
 ) -> Sweep:
     """Measure all mixes of all scopes, with the base and the tuned model as references.
 
@@ -220,12 +221,13 @@ def sweep(
         out: folder of the results, with one folder per mix.
         options: as of `evaluate`.
         device: where each model is measured.
+        groups_of: what is compared, by the results of the base.
     """
     lines = {scope: [Mix(scope, alpha) for alpha in alphas] for scope in dict.fromkeys(scopes)}
     ends = [Mix("all", 0.0), Mix("all", 1.0)]
     every = {mix.name: mix for mix in [*ends, *(mix for line in lines.values() for mix in line)]}
     results = measure_mixes(pair, every, benchmarks, out, options, device)
-    groups = axes_of(results[BASE])
+    groups = groups_of(results[BASE])
     scores, differences = _compared(results, groups, options)
     points = {name: Point(mix, scores[name], differences[name]) for name, mix in every.items()}
     found = {scope: tuple(points[mix.name] for mix in line) for scope, line in lines.items()}

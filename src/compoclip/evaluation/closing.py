@@ -127,9 +127,7 @@ def _changes(
         means.append(group_differences(common, results, _means(common), resamples, seed))
     said = []
     for model, changed, overall in zip(others, together(skills), together(means)):
-        judged = sorted(
-            (d for d in changed if d.verdict in ("higher", "lower")), key=lambda d: d.difference
-        )
+        judged = sorted((d for d in changed if d.significant), key=lambda d: d.difference)
         named = {d.name: d for d in (*judged[-1:], *judged[:1])}
         if changed and not judged:
             tested = any(d.p is not None for d in changed)
@@ -141,10 +139,9 @@ def _changes(
 
 def change_text(d: Difference) -> str:
     """Return a difference in words: name, both values, change, interval, verdict."""
-    verdict = "significant" if d.verdict in ("higher", "lower") else d.verdict
     return (
         f"{_lower(d.name)} {percent(d.base)} -> {percent(d.other)} ({100 * d.difference:+.1f}, "
-        f"95 % interval {span(d.low, d.high, '+')}, {verdict})"
+        f"95 % interval {span(d.low, d.high, '+')}, {d.word})"
     )
 
 

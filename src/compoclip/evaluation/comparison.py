@@ -30,14 +30,15 @@ from compoclip.evaluation.items import MAIN, Indices, Items, Values
 from compoclip.evaluation.results import Results, load_items, too_few
 from compoclip.evaluation.statistics import (
     FEWEST,
+    NOT_SIGNIFICANT,
     RESAMPLES,
+    SIGNIFICANT,
     Interval,
-    holm,
     percentile_interval,
     sign_flip,
+    significance,
 )
 
-LEVEL = 0.05
 MARGIN = 0.01
 """Largest difference without practical importance: one point."""
 _GROUPS = 250
@@ -101,9 +102,19 @@ class Difference:
     photos: int
     p: float | None
     p_holm: float | None = None
-    verdict: str = "not significant"
+    verdict: str = NOT_SIGNIFICANT
     base_only: int | None = None
     other_only: int | None = None
+
+    @property
+    def significant(self) -> bool:
+        """Return whether the corrected test finds a difference."""
+        return self.verdict in ("higher", "lower")
+
+    @property
+    def word(self) -> str:
+        """Return what may be said of the difference: "significant", or the verdict."""
+        return SIGNIFICANT if self.significant else self.verdict
 
 
 @dataclass(frozen=True)
@@ -451,11 +462,11 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
     Those of too few photos do not count in the family.
     """
     found = []
-    for each, p in zip(differences, holm([each.p for each in differences])):
-        low, high, verdict = each.low, each.high, "not significant"
+    for each, (p, word) in zip(differences, significance([each.p for each in differences])):
+        low, high, verdict = each.low, each.high, NOT_SIGNIFICANT
         if p is None:
             verdict = too_few(each.photos)
-        elif p <= LEVEL and each.difference:
+        elif word == SIGNIFICANT and each.difference:
             verdict = "higher" if each.difference > 0 else "lower"
         elif low is not None and high is not None and low > -MARGIN and high < MARGIN:
             verdict = equivalent(MARGIN)

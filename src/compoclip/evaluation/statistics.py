@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ Interval = tuple[float | None, float | None]
 RESAMPLES = 2000
 FEWEST = 10
 """Photos below which a number is printed but not judged."""
+LEVEL = 0.05
+SIGNIFICANT, NOT_SIGNIFICANT, TOO_FEW = "significant", "not significant", "too few photos"
 _DRAWS_AT_ONCE = 4_000_000
 _MOST_SUMS = 2**16
 _SAME = 1e-9  # of the largest amount: sums closer than that are equal
@@ -61,6 +63,24 @@ def holm(pvalues: Sequence[float | None]) -> list[float | None]:
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
     found = iter(adjusted.tolist())
     return [None if each is None else next(found) for each in pvalues]
+
+
+class Significance(NamedTuple):
+    """A decision. p: corrected for its family, None for no test. word: what may be said of it."""
+
+    p: float | None
+    word: str
+
+
+def significance(pvalues: Sequence[float | None]) -> list[Significance]:
+    """Decide what is significant in one family; nothing else in the project decides it.
+
+    pvalues: of `sign_flip` over photos, None for fewer photos than FEWEST.
+    """
+    return [
+        Significance(p, TOO_FEW if p is None else SIGNIFICANT if p <= LEVEL else NOT_SIGNIFICANT)
+        for p in holm(pvalues)
+    ]
 
 
 def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:

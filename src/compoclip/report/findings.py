@@ -25,7 +25,7 @@ BETTER, WORSE, SAME = "better", "worse", "same"
 
 def direction(difference: Difference) -> str:
     """ "better", "worse" or "same", by the corrected paired test; less brittleness is better."""
-    if difference.verdict not in ("higher", "lower") or difference.name in NEITHER_IS_BETTER:
+    if not difference.significant or difference.name in NEITHER_IS_BETTER:
         return SAME
     up = difference.verdict == "higher"
     return BETTER if up != (difference.name in LOWER_IS_BETTER) else WORSE

@@ -115,7 +115,7 @@ def _sentences(results: Sequence[Results], bounds: Sequence[Results]) -> list[st
         parts = [
             f"{name} {percent(d.base)} -> {percent(d.other)} "
             f"({100 * d.difference:+.1f}, {span(d.low, d.high, '+')}"
-            f"{'' if d.verdict in ('higher', 'lower') else ', ' + d.verdict})"
+            f"{'' if d.significant else ', ' + d.verdict})"
             for key, name in _HEADLINES.items()
             if (d := changes.get(key)) is not None
         ]
