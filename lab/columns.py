@@ -16,10 +16,10 @@ from scipy.stats import rankdata, spearmanr
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import MeanNode, evaluate
-from compoclip.evaluation.comparison import LEVEL, Evidence, Pair, joined
+from compoclip.evaluation.comparison import Evidence, Pair, joined
 from compoclip.evaluation.items import Values
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.statistics import RESAMPLES, holm
+from compoclip.evaluation.statistics import RESAMPLES, SIGNIFICANT, Significance, significance
 
 SDS = 2.0
 """How many standard deviations of the seeds a difference must exceed."""
@@ -112,8 +112,9 @@ class Difference:
 
     @property
     def sign(self) -> int:
-        """1 or -1 when neither seeds nor items explain the difference by chance, else 0."""
-        if self.p is None or not (abs(self.value) > SDS * self.sd and self.p <= LEVEL):
+        """1 or -1 for a significant difference of more than `SDS` deviations over seeds, else 0."""
+        significant = Significance(self.p).word == SIGNIFICANT
+        if not significant or not abs(self.value) > SDS * self.sd:
             return 0
         return 1 if self.value > 0 else -1
 
@@ -176,11 +177,11 @@ def differences(
         for each in columns
     ]
     found = _by_column(columns, base[0], pairs, resamples, seed)
-    corrected = holm([evidence.p for _, evidence in found.values()])
+    corrected = significance([evidence.p for _, evidence in found.values()])
     runs = min(len(each) for each in varied)
     return {
-        name: Difference(value, *each.interval, p, sd, runs, each.photos)
-        for (name, (value, each)), sd, p in zip(found.items(), sds, corrected)
+        name: Difference(value, *each.interval, decided.p, sd, runs, each.photos)
+        for (name, (value, each)), sd, decided in zip(found.items(), sds, corrected)
     }
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks.case import Benchmark
+from compoclip.data.fingerprint import Fingerprint, listed
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError, require
@@ -125,10 +126,12 @@ def outcome(job: Job) -> Outcome | None:
     if not path.is_file():
         return None
     record = read_json(path, damaged="delete the folder it is in")
-    if not isinstance(record, dict) or record.get("made_from") != job.made_from():
+    require(isinstance(record, dict), path, "damaged; delete the folder it is in")
+    before = Fingerprint(record.get("made_from") or {})
+    if differences := before.differences(Fingerprint(job.made_from())):
         raise CompoclipError(
-            f"{job.folder}: made with other settings; delete it to run it again, or choose "
-            "another --out"
+            f"{job.folder}: made with other settings ({listed(differences)}); delete it to run it "
+            "again, or choose another --out"
         )
     numbers: list[Any] = [record.get(name) for name in ("seconds", "speed")]
     good = all(is_a(each, float) and math.isfinite(each) for each in numbers)

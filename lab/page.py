@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile, takewhile
 from pathlib import Path
+from statistics import fmean
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.comparison import equivalent
 from compoclip.evaluation.results import too_few
-from compoclip.evaluation.statistics import holm
+from compoclip.evaluation.statistics import significance
 from compoclip.evaluation.tables import span
 from compoclip.files import read_text, write_text
 from compoclip_world.bounds import BOUNDS
-from lab.columns import LOWER_IS_BETTER, SDS, Difference, Means, learnt_and_kept, mean_and_sd
+from lab.columns import LOWER_IS_BETTER, Difference, Means, learnt_and_kept, mean_and_sd
 from lab.settings import BASE, Arm, Effect, LabSettings
 
 _NO_SKILLS = ("seeds", "images/s")
@@ -98,9 +99,10 @@ def section(
     parts += [
         "Percent, mean ± standard deviation over the seeds. After a number: `b+` `b-` it is higher "
         f"or lower than the base, `c+` `c-` than the control on the same table "
-        f"({settings.control} on `{table}`), by more than two standard deviations, and the paired "
-        "test over images of `compare` says so too (0.05, Holm over the columns). Brittleness is "
-        f"better when lower. i2t, t2i: retrieval, R@1. {settings.ground.legend}"
+        f"({settings.control} on `{table}`): significantly (the paired test over images of "
+        "`compare`, 0.05, Holm over the columns), and by more than two standard deviations over "
+        "the seeds. Brittleness is better when lower. i2t, t2i: retrieval, R@1. "
+        f"{settings.ground.legend}"
         "text only: what the captions alone give away. untrained: random weights."
         f"{f' Partial, for want of photos: {partial}.' if partial else ''}",
     ]
@@ -110,9 +112,9 @@ def section(
         parts += [
             f"Points by which {settings.ours} is better (brittleness turned round). learnt: the "
             "mean of the columns of compositionality, kept: that of zero-shot accuracy and "
-            "retrieval. **Bold**: more than two standard deviations over the seeds, and "
-            "significant by the paired test over images, corrected (Holm) for the columns and then "
-            "for the arms; learnt and kept by the seeds alone."
+            "retrieval; neither is tested. **Bold**: significant by the paired test over images, "
+            "corrected (Holm) for the columns and then for the arms, and more than two standard "
+            "deviations over the seeds."
         ]
     if findings:
         still = ("undecided", "not judged", "not run")
@@ -172,21 +174,18 @@ def ahead_text(
     by_name = {line.name: line for line in lines}
     columns = list(by_name[ours].values)
     corrected = {
-        column: dict(zip(ahead, holm([found[column].p for found in ahead.values()])))
+        column: dict(zip(ahead, significance([found[column].p for found in ahead.values()])))
         for column in columns
     }
     rows = []
     for name, found in ahead.items():
         cells = []
         for mine, theirs in zip(_sums(by_name[ours]), _sums(by_name[name])):
-            (mean, sd), (other, other_sd) = mean_and_sd(mine), mean_and_sd(theirs)
-            # The base has one value, whatever the seed.
-            spread = math.hypot(sd, 0.0 if math.isnan(other_sd) else other_sd)
-            cells.append(_points(mean - other, abs(mean - other) > SDS * spread))
+            cells.append(_points(fmean(mine) - fmean(theirs), strong=False))
         for column, each in found.items():
-            shown = replace(each, p=corrected[column][name]).sign != 0
+            strong = replace(each, p=corrected[column][name].p).sign != 0
             value = -each.value if column in LOWER_IS_BETTER else each.value
-            cells.append(_points(value, shown))
+            cells.append(_points(value, strong))
         rows.append([name, *cells])
     return aligned(["arm", "learnt", "kept", *columns], rows)
 
@@ -198,9 +197,9 @@ def _sums(line: Line) -> tuple[list[float], list[float]]:
     return [learnt for learnt, _ in sums], [kept for _, kept in sums]
 
 
-def _points(value: float, shown: bool) -> str:
+def _points(value: float, strong: bool) -> str:
     text = f"{100 * value:+.1f}"
-    return f"**{text}**" if shown else text
+    return f"**{text}**" if strong else text
 
 
 def effects_text(findings: Sequence[Finding]) -> str:

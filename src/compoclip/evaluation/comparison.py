@@ -33,6 +33,7 @@ from compoclip.evaluation.statistics import (
     NOT_SIGNIFICANT,
     RESAMPLES,
     SIGNIFICANT,
+    TOO_FEW,
     Interval,
     percentile_interval,
     sign_flip,
@@ -462,15 +463,15 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
     Those of too few photos do not count in the family.
     """
     found = []
-    for each, (p, word) in zip(differences, significance([each.p for each in differences])):
+    for each, decided in zip(differences, significance([each.p for each in differences])):
         low, high, verdict = each.low, each.high, NOT_SIGNIFICANT
-        if p is None:
+        if decided.word == TOO_FEW:
             verdict = too_few(each.photos)
-        elif word == SIGNIFICANT and each.difference:
+        elif decided.word == SIGNIFICANT and each.difference:
             verdict = "higher" if each.difference > 0 else "lower"
         elif low is not None and high is not None and low > -MARGIN and high < MARGIN:
             verdict = equivalent(MARGIN)
-        found.append(replace(each, p_holm=p, verdict=verdict))
+        found.append(replace(each, p_holm=decided.p, verdict=verdict))
     return found
 
 

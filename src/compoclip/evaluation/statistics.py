@@ -66,10 +66,16 @@ def holm(pvalues: Sequence[float | None]) -> list[float | None]:
 
 
 class Significance(NamedTuple):
-    """A decision. p: corrected for its family, None for no test. word: what may be said of it."""
+    """A decision. p: corrected for its family, None for no test."""
 
     p: float | None
-    word: str
+
+    @property
+    def word(self) -> str:
+        """Return what may be said of the number: "significant", or why not."""
+        if self.p is None:
+            return TOO_FEW
+        return SIGNIFICANT if self.p <= LEVEL else NOT_SIGNIFICANT
 
 
 def significance(pvalues: Sequence[float | None]) -> list[Significance]:
@@ -77,10 +83,7 @@ def significance(pvalues: Sequence[float | None]) -> list[Significance]:
 
     pvalues: of `sign_flip` over photos, None for fewer photos than FEWEST.
     """
-    return [
-        Significance(p, TOO_FEW if p is None else SIGNIFICANT if p <= LEVEL else NOT_SIGNIFICANT)
-        for p in holm(pvalues)
-    ]
+    return [Significance(p) for p in holm(pvalues)]
 
 
 def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:
