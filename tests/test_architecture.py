@@ -94,6 +94,7 @@ def test_imports_run_downwards_only() -> None:
             allowed = ROOMS
         called = (
             "api",
+            "checks",
             "estimate",
             "reproduce",
             "request",

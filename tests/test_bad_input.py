@@ -91,9 +91,9 @@ def test_training_on_a_corrupt_image(table: Path, tmp_path: Path, capsys: Captur
     image = table.parent / "3.png"
     image.write_bytes(image.read_bytes()[:60])
     out = tmp_path / "run"
-    refused(capsys, training(table, out), 1, "1 unreadable image", "3.png", "--max-bad")
+    refused(capsys, training(table, out), 1, "1 unreadable image", "3.png", "max_bad=N")
     assert not (out / "model").exists()
-    assert main(training(table, tmp_path / "other", "--max-bad=1")) == 0
+    assert main(training(table, tmp_path / "other", "--set=max_bad=1")) == 0
     captured = capsys.readouterr()
     assert "3.png" in captured.err
     assert "unreadable images left out of batches: 1" in captured.err
@@ -194,7 +194,7 @@ def test_a_malformed_benchmark(
             lambda folder: (folder / "5.png").unlink(),
             "",
             1,
-            ("5.png: image not found", "--max-bad"),
+            ("5.png: image not found", "max_bad=N"),
         ),
         (lambda folder: None, "--caption-column=tilte", 2, ("'tilte'", "image, caption")),
         (lambda folder: None, "--data=nothing.tsv", 1, ("nothing.tsv", "check the path")),
@@ -243,15 +243,16 @@ def test_unknown_names(
         ("--lr=-1", "from 0 on"),
         ("--lr=nan", "from 0 on"),
         ("--epochs=0", "more than 0"),
-        ("--beta2=1", "less than 1"),
+        ("--set=beta2=1", "less than 1"),
         ("--workers=-1", "not be negative"),
-        ("--stop-after=-1", "not be negative"),
+        ("--set=stop_after=-1", "not be negative"),
     ],
 )
 def test_numbers_out_of_range(
     table: Path, tmp_path: Path, capsys: Capture, option: str, words: str
 ) -> None:
-    refused(capsys, training(table, tmp_path / "run", option), 2, option.partition("=")[0], words)
+    name = option.rpartition("=")[0].removeprefix("--set=").replace("_", "-")
+    refused(capsys, training(table, tmp_path / "run", option), 2, name, words)
     assert not (tmp_path / "run").exists()
 
 

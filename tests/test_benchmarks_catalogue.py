@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from benchmark_files import made_suite
-from compoclip.benchmarks.registry import benchmark_names, meta
+from compoclip.benchmarks.registry import benchmark_names, meta, require_present
 from compoclip.benchmarks.targets import Target, read_suite
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.run import require_data
 from official import BUILDERS
 
 PICTURES = (".png", ".jpg", ".npy")
@@ -131,10 +130,10 @@ def test_absent_images_are_refused_and_named(bare: Path, name: str) -> None:
         if spec.partition(":")[0] != name:
             continue
         if name == "sugarcrepe_pp_tot":
-            require_data([target.load()], allow_partial=False)  # texts alone
+            require_present(target.load(), allow_partial=False)  # texts alone
             continue
         with pytest.raises(CompoclipError) as raised:
-            require_data([target.load()], allow_partial=False)
+            require_present(target.load(), allow_partial=False)
         text = str(raised.value)
         assert str(bare) in text
         assert "\n" not in text

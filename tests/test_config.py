@@ -308,17 +308,16 @@ def test_flags_of_a_file_are_taken_back(
     assert run_of_file("set: [a.b=1]\n", "--set=optim.eps=1e-3")["set"] == ["optim.eps=1e-3"]
 
 
-def test_rare_options_are_keys_and_old_flags_still_answer(
+def test_rare_options_are_keys_and_no_flags(
     run_of_file: Callable[[str, str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = run_of_file("min_lr: 1e-7\n", "--set=max_bad=3")
     assert (found["min_lr"], found["max_bad"]) == (1e-7, 3)
     assert "set" not in found
     assert capsys.readouterr().err == ""
-    assert run_of_file("", "--max-bad=3")["max_bad"] == 3
-    assert capsys.readouterr().err == (
-        "--max-bad: write --set max_bad=3; the old spelling goes in the next release\n"
-    )
+    with pytest.raises(SystemExit):
+        run_of_file("", "--max-bad=3")
+    assert "--max-bad is a key: write --set max_bad=VALUE" in capsys.readouterr().err
     for word, message in (
         ("--set=max_bad=many", "--set max_bad must be a whole number"),
         ("--set=max_bat=3", "--set max_bat=3: write PATH=VALUE"),

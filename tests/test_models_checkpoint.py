@@ -356,8 +356,11 @@ def test_random_weights_come_from_the_seed_alone() -> None:
     ("spec", "message"),
     [
         ("ViT-B-32", "architecture without weights: write ViT-B-32:PRETRAINED_TAG"),
-        ("nowhere", "no model 'nowhere': expected a checkpoint directory"),
-        ("bundld", "no model 'bundld'; did you mean bundled? It may be a checkpoint directory"),
+        ("nowhere", "no model 'nowhere'; it may be a checkpoint or adapter folder"),
+        (
+            "bundld",
+            "no model 'bundld'; did you mean bundled? It may be a checkpoint or adapter folder",
+        ),
         ("random:Nope", "open_clip has no architecture 'Nope'"),
         ("Nope@w.pt", "open_clip has no architecture 'Nope'"),
         ("random:ViT-B-23", "no architecture 'ViT-B-23'; did you mean ViT-B-32"),

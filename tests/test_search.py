@@ -196,11 +196,11 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (cut, "not a whole index"),
+        (cut, "a damaged index.*delete it"),
         (flip, "checksum differs.*delete it"),
-        (lambda path: path.write_text("{}"), "not a whole index"),
-        (lambda path: path.write_bytes(b""), "not a whole index"),
-        (lambda path: shutil.copy(Image.__file__, path), "not a whole index"),
+        (lambda path: path.write_text("{}"), "is no index of photos; make it"),
+        (lambda path: path.write_bytes(b""), "is no index of photos; make it"),
+        (lambda path: shutil.copy(Image.__file__, path), "is no index of photos; make it"),
         (lambda path: path.unlink(), "no such index; make it with compoclip index"),
     ],
 )
@@ -496,10 +496,10 @@ def test_moved_and_changed_photos_are_noticed(
     ("words", "message"),
     [
         (["search", "no.index", "a mug"], "no such index"),
-        (["search", "no.index"], "say what to look for"),
+        (["search", "no.index"], "no such index"),
         (["search", "no.index", "a mug", "--top", "0"], "between 1 and 1000"),
         (["index", "none", "--model=bundled", "--out=i"], "none: not found; check the path"),
-        (["index", "empty", "--model=bundled", "--out=i"], "unknown format"),
+        (["index", "empty", "--model=bundled", "--out=i"], "empty: an empty folder"),
         (["index", "empty", "--model=bundled", "--out=i", "--duplicates=2"], "between -1 and 1"),
         (["index", "full", "--model=bundled", "--out=i", "--split=x"], "take no --split"),
     ],

@@ -219,7 +219,7 @@ def test_unreadable_images_are_left_out_as_without(
         ("kept", ("--cache-frozen",)),
         ("again", ("--cache-frozen",)),
     ):
-        words = (*TRUNK, "--no-crop", "--epochs=2", "--max-bad=2", *more)
+        words = (*TRUNK, "--no-crop", "--epochs=2", "--set=max_bad=2", *more)
         assert main(arguments(data, "negclip", tmp_path / name, *words)) == 0
         told = capsys.readouterr().err
         assert "5.png: " in told

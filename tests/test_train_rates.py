@@ -88,7 +88,7 @@ def test_early_layers_learn_slower() -> None:
 
 def test_a_first_step_moves_weights_by_their_learning_rate(world: Path, tmp_path: Path) -> None:
     """The first step of AdamW is lr times the sign of the gradient, where weights do not decay."""
-    more = ("--lr=1e-3", "--warmup=0", "--weight-decay=0", "--eps=1e-12", "--epochs=0.2")
+    more = ("--lr=1e-3", "--warmup=0", "--weight-decay=0", "--set=eps=1e-12", "--epochs=0.2")
     rates = ("--set=lr_image=1e-4", "--set=layer_decay=0.5")
     assert main(arguments(world, "negclip", tmp_path / "run", *more, *rates)) == 0
     before, after = weights(world / "base"), weights(tmp_path / "run" / "model")

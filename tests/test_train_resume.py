@@ -102,7 +102,7 @@ def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -
 PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "frozen": ("negclip", ("--freeze", "image-trunk", "text:1"), ""),
     "rates": ("fsc-clip", ("--set=lr_image=1e-4", "--set=layer_decay=0.7"), ""),
-    "pieces": ("fsc-clip", ("--micro-batch=3", "--grad-checkpointing"), ""),
+    "pieces": ("fsc-clip", ("--micro-batch=3", "--set=grad_checkpointing=true"), ""),
     "cached features": ("fsc-clip", ("--freeze", "image", "--no-crop", "--cache-frozen"), ""),
     "average": ("fsc-clip", ("--set=ema=0.8", "--lora", "--freeze", "image"), "average/"),
     "teacher": ("degla", ("--decay=0.9",), "model/teacher."),

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -66,6 +67,28 @@ class Shown:
     once: bool = False
 
 
+@dataclass(frozen=True)
+class Names:
+    """Mark of what the value of an option names, in its `Annotated` beside the type.
+
+    what: A key of `checks.CHECKS`, which looks whether it is there before work begins.
+    """
+
+    what: str
+
+
+InputFile = Annotated[Path, Names("file")]
+InputFolder = Annotated[Path, Names("folder")]
+InputPlace = Annotated[Path, Names("file or folder")]
+OutputFile = Annotated[Path, Names("output file")]
+OutputFolder = Annotated[Path, Names("output folder")]
+DataName = Annotated[str, Names("data")]
+BenchmarkName = Annotated[str, Names("benchmark")]
+ModelName = Annotated[str, Names("model")]
+NamedModel = Annotated[str, Names("NAME=MODEL")]
+ScoringModel = Annotated[str, Names("NAME=MODEL of any kind")]
+DeviceName = Annotated[str, Names("device")]
+IndexFile = Annotated[Path, Names("index")]
 _SEED = Within(0, MAX_SEED)  # a seed for all generators
 
 
@@ -172,11 +195,49 @@ def require_with(options: object, other: str, *names: str) -> None:
             raise UsageError(f"--{name} goes with --{other}".replace("_", "-"))
 
 
+def marks_of(kind: Any, mark: type[T]) -> list[T]:
+    """Return the marks of a class that an annotation, or a part of it, has beside its type."""
+    if get_origin(kind) in (Annotated, Union, UnionType, tuple):
+        return [found for part in get_args(kind) for found in marks_of(part, mark)]
+    return [kind] if isinstance(kind, mark) else []
+
+
 def described(doc: str) -> dict[str, str]:
     """Return the entries of the section `Args:` of a docstring, each as one paragraph."""
     listed = f"\n{inspect.cleandoc(doc)}".partition("\nArgs:\n")[2]
     entries = re.split(r"^    (\w+): ", re.split(r"^\S", listed, flags=re.M)[0], flags=re.M)
     return {name: " ".join(text.split()) for name, text in zip(entries[1::2], entries[2::2])}
+
+
+@cache
+def _other_names() -> dict[str, dict[str, list[str]]]:
+    text = Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, list[str]]] = yaml.safe_load(text)
+    return found
+
+
+def name_here(name: str, of: str, known: Collection[str]) -> str:
+    """Return what is called so in another program; "" for a name that no other program has.
+
+    Args:
+        name: With - or _, with or without capitals.
+        of: "options" or "verbs".
+        known: The names that exist here; the result is one of them.
+    """
+
+    def plain(text: str) -> str:
+        return text.lower().replace("-", "").replace("_", "")
+
+    for ours, theirs in _other_names()[of].items():
+        if ours in known and plain(name) in map(plain, (ours, *theirs)):
+            return ours
+    return ""
+
+
+def option_hint(name: str, known: Collection[str]) -> str:
+    """Return a hint for an unknown option of a file or of Python code."""
+    ours = name_here(name, "options", known)
+    return f"did you mean {ours}?" if ours else closest(name, known)
 
 
 def require(name: str, value: object, kind: Any) -> None:
@@ -253,9 +314,8 @@ def checked(
                 raise UsageError(f"{path}: {name}: no folder {folder}; correct or remove the line")
             continue
         if name not in options:
-            raise UsageError(
-                f"{path}: {what} has no option '{name}'; {closest(name, [*options, RELATIVE_TO])}"
-            )
+            hint = option_hint(name, [*options, RELATIVE_TO])
+            raise UsageError(f"{path}: {what} has no option '{name}'; {hint}")
         given[name] = convert(value, options[name].kind)
         require(f"{path}: {name}", given[name], options[name].kind)
     if folder != Path.cwd():

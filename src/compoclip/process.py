@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from pathlib import Path
 from typing import Any
+
+from compoclip.errors import CompoclipError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MUCH = 1 << 30
@@ -53,3 +56,24 @@ def give_back() -> bool:
 def _c_function(name: str) -> Any:
     """A function of the C library on Linux; None where there is none of that name."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
+def require_main_guard(start_method: str) -> None:
+    """Raise CompoclipError where workers of that kind would run the script of the program again.
+
+    All but forked ones import the script. Without `if __name__ == "__main__":` each would start the
+    work, and processes, anew: multiprocessing then prints a long trace for each.
+    """
+    main = sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    if start_method == "fork" or getattr(main, "__spec__", None) or not script:
+        return
+    try:
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return  # no file: there is nothing to import
+    if "__name__" not in text:
+        raise CompoclipError(
+            f"{script}: every worker process runs this script again; put what it does below "
+            'if __name__ == "__main__":, or set workers=0'
+        )

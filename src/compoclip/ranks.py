@@ -237,27 +237,30 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
 # --- The device of a process, as --device names it. ---
 
 
+def require_device(text: str) -> None:
+    """Raise UsageError for what names no device; whether it is here needs torch."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", text):
+        raise UsageError(f"--device '{text}' is not one of cpu, cuda, cuda:N, mps, auto")
+
+
 def device_named(text: str) -> torch.device:
     """Find the device that --device names.
 
     text: cpu, cuda, cuda:N, mps, or auto (a GPU when there is one). Under torchrun cuda is a GPU
     for each rank of a machine. Raise UsageError for another name or a device that is not here.
     """
+    require_device(text)
     import torch
 
     if text == "auto":
         text = "cuda" if torch.cuda.is_available() else "cpu"
-    match = re.fullmatch(r"(cpu|mps|cuda)(?::(\d+))?", text)
-    kind, number = match.groups() if match else ("", None)
+    kind, _, number = text.partition(":")
     cuda = kind == "cuda"
     have = torch.cuda.device_count() if cuda and torch.cuda.is_available() else 0
     rank, world = launched() if cuda else (0, 1)
     own = int(os.environ.get("LOCAL_RANK", rank)) if world > 1 else 0
     refuse(
         {
-            f"--device '{text}' is not one of cpu, cuda, cuda:N, mps; use --device cpu": (
-                not kind or (number and not cuda)
-            ),
             "--device mps: there is no Apple GPU here; use --device cpu": (
                 kind == "mps" and not torch.backends.mps.is_available()
             ),

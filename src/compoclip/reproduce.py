@@ -22,7 +22,7 @@ from compoclip.benchmarks.fetch import find_missing
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import SUITES, meta
 from compoclip.benchmarks.sources import RemoteFile, shared
-from compoclip.config import Shown
+from compoclip.config import BenchmarkName, DataName, DeviceName, InputFolder, OutputFolder, Shown
 from compoclip.console import duration, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import measure, micro_batch
@@ -72,13 +72,13 @@ class ReproduceOptions:
     """
 
     name: Annotated[str, Shown("NAME", positional=True)]
-    out: Path
+    out: OutputFolder
     data: Path = Path("data")
-    captions: str | None = None
-    images: Path | None = None
-    on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")] = ()
+    captions: DataName | None = None
+    images: InputFolder | None = None
+    on: Annotated[tuple[BenchmarkName, ...], Shown("BENCHMARK ...")] = ()
     budget: str = ""
-    device: str = "auto"
+    device: DeviceName = "auto"
     url_base: str | None = None
     yes: bool = False
     json: bool = False

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from compoclip.config import Option, config_text, options_of, require
-from compoclip.errors import UsageError, closest
+from compoclip.config import Option, config_text, option_hint, options_of, require
+from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, recipe_card
 from compoclip.run import TrainOptions, require_options
 from compoclip.typed import convert
@@ -43,7 +43,7 @@ class TrainRequest:
             if name not in known:
                 if not isinstance(method, str):
                     raise UsageError(f"{method.name} is made already: leave {name} out")
-                raise UsageError(f"{method} has no option '{name}'; {closest(name, known)}")
+                raise UsageError(f"{method} has no option '{name}'; {option_hint(name, known)}")
             given[name] = convert(value, known[name].kind)
             require(name, given[name], known[name].kind)
         options = TrainOptions(**{name: given.pop(name) for name in of_run if name in given})

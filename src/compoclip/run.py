@@ -12,11 +12,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from compoclip.config import Shown, require_ranges, require_with
+from compoclip.config import (
+    BenchmarkName,
+    DataName,
+    DeviceName,
+    InputFile,
+    InputFolder,
+    ModelName,
+    OutputFolder,
+    ScoringModel,
+    Shown,
+    require_ranges,
+    require_with,
+)
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
 from compoclip.files import require_writable
+from compoclip.models.names import require_model
 from compoclip.own import fence, is_file, split
 from compoclip.ranks import device_named, launched, process_group
 from compoclip.training.settings import OptimOptions, RunSettings, WatchSettings
@@ -26,6 +39,7 @@ if TYPE_CHECKING:
     import torch
 
     from compoclip.benchmarks.case import Benchmark
+    from compoclip.data.sources import Source
     from compoclip.evaluation.embedder import Embedder, Scorer
     from compoclip.evaluation.encoder import Encoder
     from compoclip.evaluation.results import Results
@@ -100,13 +114,13 @@ class TrainingInputs(DataOptions):
             ./my_model.py, a checkpoint), of any width. It sees the pixels and texts of each step.
     """
 
-    data: Annotated[str, Shown(place=True, words=True)]
-    model: Annotated[str, Shown(place=True)] = "bundled"
-    init_from: Annotated[tuple[str, ...], Shown(place=True)] = ()
+    data: Annotated[DataName, Shown(place=True, words=True)]
+    model: Annotated[ModelName, Shown(place=True)] = "bundled"
+    init_from: Annotated[tuple[ModelName, ...], Shown(place=True)] = ()
     from_scratch: bool = False
-    image_weights: Path | None = None
+    image_weights: InputFile | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
-    teacher: Annotated[str, Shown(place=True)] = ""
+    teacher: Annotated[ScoringModel, Shown(place=True)] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +149,7 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
     """
 
     workers: Natural | Literal["auto"] = "auto"
-    device: str = "auto"
+    device: DeviceName = "auto"
     lora: bool = False
     lora_rank: int | None = None
     lora_alpha: float | None = None
@@ -166,14 +180,18 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
 
 @fence()
 def train(
-    options: TrainOptions, method: Method, model: LoadedModel | None = None, config: str = ""
+    options: TrainOptions,
+    method: Method,
+    model: LoadedModel | None = None,
+    config: str = "",
+    inputs: tuple[Source, list[Benchmark]] | None = None,
 ) -> tuple[LoadedModel, RunSummary]:
     """Load model and data as the options say, and train.
 
     Under torchrun all ranks train together and return the same; only rank 0 writes. method: see
     `TrainRequest.composed`. model: instead of `options.model`, changed in place. config: the text
-    of the run's configuration file, for its folder. Raise UsageError for options that do not go
-    together, CompoclipError as `training.run.run_training`.
+    of the run's configuration file, for its folder. inputs: from `open_inputs`, else opened here.
+    Raise UsageError for options that do not go together, CompoclipError as `run_training`.
     """
     require_options(options, method)
     if options.push_to_hub:
@@ -184,18 +202,22 @@ def train(
     from compoclip.training.checks import require_trainable
     from compoclip.training.run import run_training
 
-    request = options.request(options.data)
     device = device_named(options.device)
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
         with ranks.agreed():
-            benchmarks = options.measuring().benchmarks() if options.on else []
-            source = request.open()
+            source, benchmarks = inputs or open_inputs(options)
             require_trainable(source)
             model = model or _start(options)
             teacher = _teacher(options, device) if options.teacher else None
         watch = watch_model(model, benchmarks, options, options.out, ranks) if benchmarks else None
         return model, run_training(model, method, source, options, ranks, config, watch, teacher)
+
+
+def open_inputs(options: TrainOptions) -> tuple[Source, list[Benchmark]]:
+    """Open the training data and the benchmarks of --on; torch is not loaded for it."""
+    benchmarks = options.measuring().benchmarks() if options.on else []
+    return options.request(options.data).open(), benchmarks
 
 
 def require_options(options: TrainOptions, method: Method) -> None:
@@ -288,12 +310,14 @@ class Measuring:
         seed: Seed of the bootstrap.
     """
 
-    on: Annotated[tuple[str, ...], Shown("BENCHMARK ...", hint="(required to measure)")] = ()
+    on: Annotated[
+        tuple[BenchmarkName, ...], Shown("BENCHMARK ...", hint="(required to measure)")
+    ] = ()
     data: Path = Path("data")
-    images: Path | None = None
+    images: InputFolder | None = None
     batch_size: Count | None = None
     workers: Count | None = None
-    device: str = "auto"
+    device: DeviceName = "auto"
     allow_partial: bool = False
     max_bad: Natural = 0
     fresh: bool = False
@@ -309,12 +333,13 @@ class Measuring:
         if not self.on:
             raise UsageError("name what to measure on: --on BENCHMARK ...")
         require_ranges(self)
+        from compoclip.benchmarks.registry import require_present
         from compoclip.benchmarks.targets import parse_targets
-        from compoclip.evaluation.run import require_data
 
         targets = parse_targets(self.on, self.data, self.images)
         benchmarks = [each.load() for each in targets if not only or each.id in only]
-        require_data(benchmarks, self.allow_partial)
+        for benchmark in benchmarks:
+            require_present(benchmark, self.allow_partial)
         return benchmarks
 
     def settings(
@@ -380,18 +405,20 @@ class EvaluateOptions(Measuring):
         json: Print the results as JSON.
     """
 
-    models: Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")] = ()
-    out: Path = Path("results")
+    models: Annotated[
+        tuple[ScoringModel, ...], Shown("MODEL ...", positional=True, hint="(required)")
+    ] = ()
+    out: OutputFolder = Path("results")
     score: Annotated[str, Shown(place=True)] = ""
     precision: Literal["fp32", "bf16"] = "fp32"
     dimensions: Count | None = None
-    judge: Annotated[str, Shown(place=True)] = ""
+    judge: Annotated[ScoringModel, Shown(place=True)] = ""
     text_prompt: str | None = None
     image_prompt: str | None = None
     trust_remote_code: bool = False
     activation: Literal["gelu", "quick_gelu"] | None = None
     exclude_faulty: bool = False
-    cache: Path | None = None
+    cache: OutputFolder | None = None
     details: bool = False
     json: bool = False
 
@@ -419,16 +446,16 @@ def evaluate(
     if not options.on:
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     require_writable(options.out)
+    for model in models.values():
+        if isinstance(model, str):
+            require_model(model, external=True)
     benchmarks = options.benchmarks()
-    from compoclip.evaluation.embedder import ExternalEncoder, open_encoder, require_known
+    from compoclip.evaluation.embedder import ExternalEncoder, open_encoder
     from compoclip.evaluation.libraries import YES_OR_NO, ModelOptions
     from compoclip.evaluation.pairs import require_score
     from compoclip.models.checkpoint import LoadedModel
 
     require_score(options.score)
-    for model in models.values():
-        if isinstance(model, str):
-            require_known(model)  # an unknown model is found before anything is said
     from compoclip.benchmarks.audit import audit
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.evaluation.run import evaluate as evaluate_one

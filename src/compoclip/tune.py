@@ -14,7 +14,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from compoclip.config import Shown
+from compoclip.config import (
+    BenchmarkName,
+    DataName,
+    DeviceName,
+    InputFolder,
+    ModelName,
+    OutputFolder,
+    Shown,
+)
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, write_json
@@ -104,15 +112,15 @@ class TuneOptions:
         json: Print the verdict as JSON.
     """
 
-    data: Annotated[str, Shown("DATA", positional=True)]
-    out: Path
-    images: Path | None = None
+    data: Annotated[DataName, Shown("DATA", positional=True)]
+    out: OutputFolder
+    images: InputFolder | None = None
     image_column: str | None = None
     caption_column: str | None = None
     held_out: Annotated[float | None, Shown(hint="(default: 0.1 to 0.2, by their number)")] = None
-    model: str = ""
-    on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")] = ()
-    device: str = "auto"
+    model: ModelName = ""
+    on: Annotated[tuple[BenchmarkName, ...], Shown("BENCHMARK ...")] = ()
+    device: DeviceName = "auto"
     seed: int = 0
     json: bool = False
 
@@ -170,10 +178,11 @@ def tune(options: TuneOptions) -> Tuned:
     if not options.model:
         raise UsageError(NO_MODEL)
     from compoclip.analysis import interpolation as mixes
+    from compoclip.benchmarks.registry import require_present
     from compoclip.data.fingerprint import Fingerprint, make_once
     from compoclip.data.options import HELD_OUT
     from compoclip.data.sources.open import Request
-    from compoclip.evaluation.run import Options, require_data
+    from compoclip.evaluation.run import Options
     from compoclip.models.checkpoint import load_model, save_model
     from compoclip.ranks import device_named
     from compoclip.run import Measuring
@@ -196,7 +205,8 @@ def tune(options: TuneOptions) -> Tuned:
     note(f"{_parts(photos)}; {chosen_is}, {' and '.join(rule.freeze)} frozen")
     choosing, judging = (_benchmarks(options, split, share) for split in ("val", "test"))
     others = Measuring(on=options.on).benchmarks() if options.on else []
-    require_data([*choosing, *judging], allow_partial=False)
+    for benchmark in (*choosing, *judging):
+        require_present(benchmark, allow_partial=False)
     named = ("data", "images", "model", "device", "seed")
     values: dict[str, Any] = {
         **{name: getattr(options, name) for name in named},

@@ -27,7 +27,7 @@ from compoclip.console import counted
 from compoclip.errors import CompoclipError
 from compoclip.interrupts import ENDING, TerminatedError
 from compoclip.own import fence
-from compoclip.process import set_up
+from compoclip.process import require_main_guard, set_up
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -191,6 +191,7 @@ class _Worker:
 
     def __init__(self, prepare: Callable[[], object] | None) -> None:
         # Fresh interpreters: forking a process that holds threads can hang.
+        require_main_guard("spawn")
         context = get_context("spawn")
         self.pipe, other = context.Pipe()
         self.tasks: dict[int, tuple[Any, ...]] = {}

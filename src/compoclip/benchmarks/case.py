@@ -386,6 +386,13 @@ class Benchmark:
         if type(self.content) is tuple:  # cases as people write them
             object.__setattr__(self, "content", Cases(self.content))
 
+    @property
+    def totals(self) -> dict[str, int]:
+        """Return the items of the full benchmark by sub-task, whether they are there or not."""
+        known = self.content.counts()
+        parts = {**known, **self.expected}
+        return {part: max(known.get(part, 0), self.expected.get(part, 0)) for part in parts}
+
 
 # --- What is known about a benchmark without reading a single file. ---
 

@@ -16,11 +16,12 @@ from typing import Any
 
 from compoclip import own
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Benchmark, Meta
+from compoclip.benchmarks.case import Benchmark, Content, Meta, present
 from compoclip.benchmarks.reader import Reader
 from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
+from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError, closest, require
 
 GROUP = "compoclip.benchmarks"
@@ -147,6 +148,29 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
     if edition is None:
         return loaded
     return replace(loaded, name=f"{loaded.name}@{edition}", expected=loaded.content.counts())
+
+
+def require_present(benchmark: Benchmark, allow_partial: bool) -> tuple[Content, tuple[str, ...]]:
+    """Return what can be scored, and the names of the absent images; see `present`.
+
+    Raise CompoclipError for incomplete data, unless that is allowed and some is there.
+    """
+    content, missing = present(benchmark)
+    total, used = sum(benchmark.totals.values()), sum(content.counts().values())
+    if used and (used == total or allow_partial):
+        return content, missing
+    name = benchmark.known_as or benchmark.name
+    # an edition's and a user's items come from nowhere official
+    official = name.partition(":")[0] in benchmark_names()
+    source = f". {how_to_get(name, Path('ROOT'))}" if official else ""
+    reason = "the annotation files are not complete"
+    if missing:
+        reason = f"{counted(len(missing), 'image')} missing, the first is {missing[0]}"
+    part = ", or score the part with --allow-partial" if used else ""
+    raise CompoclipError(
+        f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get the "
+        f"rest{part}{source}"
+    )
 
 
 def how_to_get(spec: str, root: Path) -> str:

@@ -6,14 +6,13 @@ import hashlib
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from compoclip import console
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.caption_input import caption_items
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import Shown, require_with
+from compoclip.config import DeviceName, OutputFile, Shown, require_with
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -75,7 +74,7 @@ class CaptionOptions(Printing):
     data: Annotated[str, Shown("DATA", positional=True)]
     task: str
     model: str
-    out: Path
+    out: OutputFile
     server: str | None = None
     key_env: str | None = None
     column: str | None = None
@@ -87,7 +86,7 @@ class CaptionOptions(Printing):
     concurrency: Count = 8
     timeout: float = 120.0
     retries: Natural = 6
-    device: str = "auto"
+    device: DeviceName = "auto"
 
 
 def caption_main(options: CaptionOptions) -> Outcome:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from compoclip import console
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing
-from compoclip.config import Shown
+from compoclip.config import InputFile, InputPlace, ModelName, OutputFolder, Shown
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import require_writable, write_atomically, write_json, write_text
+from compoclip.files import write_atomically, write_json, write_text
 from compoclip.ranks import device_named
 from compoclip.run import Measuring, load_models, named_models
 from compoclip.typed import Count, Within
@@ -61,9 +61,9 @@ class WiseFtOptions(Printing):
         max_loss: Most percentage points of --keep that the mix may lose against BASE.
     """
 
-    base: Annotated[str, Shown("BASE", positional=True)]
-    tuned: Annotated[str, Shown("TUNED", positional=True)]
-    out: Path
+    base: Annotated[ModelName, Shown("BASE", positional=True)]
+    tuned: Annotated[ModelName, Shown("TUNED", positional=True)]
+    out: OutputFolder
     alpha: float = 0.5
     scope: tuple[Literal["all", "image", "text"], ...] = ("all",)
     mix_scale: bool = False
@@ -81,7 +81,6 @@ def wise_ft_main(options: WiseFtOptions) -> Outcome:
         raise UsageError("--scope needs all, image or text")
     if not options.sweep and (len(options.scope) > 1 or options.measuring.on or options.keep):
         raise UsageError("several scopes, --on and --keep are for --sweep; add it")
-    require_writable(options.out)
     if options.sweep:
         return _sweep(options)
     from compoclip.models.checkpoint import save_model
@@ -214,15 +213,14 @@ class TowersOptions(Printing):
         out: Folder for results and numbers.
     """
 
-    base: Annotated[str, Shown("BASE", positional=True)]
-    tuned: Annotated[str, Shown("TUNED", positional=True)]
-    out: Path
+    base: Annotated[ModelName, Shown("BASE", positional=True)]
+    tuned: Annotated[ModelName, Shown("TUNED", positional=True)]
+    out: OutputFolder
     measuring: Measuring = field(default_factory=Measuring)
 
 
 def towers_main(options: TowersOptions) -> Outcome:
     """Measure base, tuned and both swaps; print the scores and the differences to the base."""
-    require_writable(options.out)
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
     from compoclip.evaluation.comparison import not_judged
@@ -288,20 +286,18 @@ class TreeScoreOptions(OnDevice):
     """
 
     models: Models
-    captions: Path
+    captions: InputPlace
     sample: Count = 1000
     seed: int = 0
     threshold: tuple[int, ...] = ()
     batch_size: Count = 64
-    out: Path | None = None
+    out: OutputFolder | None = None
     resamples: Count = 2000
 
 
 def tree_score_main(options: TreeScoreOptions) -> Outcome:
     """Parse, draw captions, measure every model, print and write."""
     models = named_models(options.models)
-    if options.out is not None:
-        require_writable(options.out)
     known = list(dict.fromkeys(read_captions(options.captions)))
     if len(known) < options.sample:
         console.note(f"{options.captions}: only {len(known)} distinct captions, all are taken")
@@ -398,14 +394,13 @@ class MapsOptions(OnDevice):
     """
 
     models: Models
-    image: Path
+    image: InputFile
     caption: str
-    out: Path
+    out: OutputFolder
 
 
 def maps_main(options: MapsOptions) -> Outcome:
     """Write OUT/MODEL/01-word.png, a picture per word and model."""
-    require_writable(options.out)
     models = load_models(options.models, options.device)
     from compoclip.analysis.maps import overlay, patch_maps
     from compoclip.data.decode import decode

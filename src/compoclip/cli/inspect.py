@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import Shown
+from compoclip.config import InputPlace, ModelName, OutputFolder, Shown
 from compoclip.errors import CompoclipError
-from compoclip.files import require_writable
 from compoclip.typed import Count, Within
 
 
@@ -33,8 +32,8 @@ class InspectOptions(Printing):
         activation: The activation of weights that do not record it.
     """
 
-    checkpoint: Annotated[str, Shown("CKPT", positional=True)]
-    base: str | None = None
+    checkpoint: Annotated[ModelName, Shown("CKPT", positional=True)]
+    base: ModelName | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
 
 
@@ -117,10 +116,10 @@ class ConvertOptions(Printing):
         push_to_hub: Put DST on the Hugging Face hub too, as `compoclip push DST REPO` does.
     """
 
-    source: Annotated[str, Shown("SRC", positional=True)]
-    destination: Annotated[Path, Shown("DST", positional=True)]
+    source: Annotated[ModelName, Shown("SRC", positional=True)]
+    destination: Annotated[OutputFolder, Shown("DST", positional=True)]
     to: Literal["open-clip", "hf", "hf-vision", "hf-text", "lora", "peft", "merged", "onnx"]
-    base: str | None = None
+    base: ModelName | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
     dtype: Literal["float32", "float16"] = "float32"
     context_length: Annotated[int, Within(2)] | None = None
@@ -130,7 +129,6 @@ class ConvertOptions(Printing):
 
 def convert_main(options: ConvertOptions) -> Outcome:
     """Parse, convert, say what was written."""
-    require_writable(options.destination)
     from compoclip.models.conversion import convert
     from compoclip.models.formats import hub
 
@@ -180,7 +178,7 @@ class PushOptions(Printing):
 
     folder: Annotated[Path, Shown("FOLDER", positional=True)]
     repository: Annotated[str, Shown("REPO", positional=True)]
-    results: Annotated[tuple[Path, ...], Shown("RESULTS ...")] = ()
+    results: Annotated[tuple[InputPlace, ...], Shown("RESULTS ...")] = ()
     private: bool = False
     message: str = ""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, cast
 
 from compoclip import own
+from compoclip.config import name_here
 from compoclip.console import columns, tell
 from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
@@ -71,13 +72,18 @@ class Verbs:
         record, text, *failed = outcome
         return tell(options.json, record, text) or sum(failed)
 
+    def hint(self, name: str) -> str:
+        """Return which verb an unknown one may mean."""
+        ours = name_here(name, "verbs", self.table)
+        return f"did you mean {ours}?" if ours else closest(name, self.table)
+
     def main(self, arguments: Sequence[str]) -> int:
         """Show the usage, or run what the first argument names; returns the exit code."""
         if not arguments or arguments[0] in ("-h", "--help"):
             print(self.usage())
             return 0 if arguments else 2
         if arguments[0] not in self.table:
-            hint = closest(arguments[0], self.table)
+            hint = self.hint(arguments[0])
             raise UsageError(f"no {self.noun} '{arguments[0]}'; {hint}")
         return self.call(arguments[0], arguments[1:])
 
@@ -145,12 +151,14 @@ def main(argv: Sequence[str]) -> int:
 
     def run() -> int:
         known = _PROGRAM if verb in VERBS else all_verbs()
+        if verb == "help" and arguments[1:]:  # help of a verb, as other programs spell it
+            return main([*arguments[1:], "--help"])
         if verb in ("", "-h", "--help", "help"):
             title = "fine-tune CLIP for compositionality, measure it honestly"
             print(f"compoclip {__version__}: {title}\n\n{known.usage()}")
             return 0 if arguments else 2
         if verb not in known.table:
-            unknown = f"no verb '{verb}'; {closest(verb, known.table)}"
+            unknown = f"no verb '{verb}'; {known.hint(verb)}"
             of_world = f"the verb '{verb}' {NEEDS_WORLD}"
             raise UsageError(of_world if verb in _OF_WORLD else unknown)
         with nullcontext() if aloud else silent():

@@ -8,10 +8,20 @@ import shlex
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
-from compoclip.config import Option, Shown, built, options_of, require_ranges
+from compoclip.checks import check_options
+from compoclip.config import (
+    DeviceName,
+    InputPlace,
+    NamedModel,
+    Option,
+    Shown,
+    built,
+    name_here,
+    options_of,
+    require_ranges,
+)
 from compoclip.errors import UsageError, closest
 from compoclip.typed import Count, kind_named, of_text
 
@@ -19,8 +29,10 @@ T = TypeVar("T")
 Outcome = tuple[Any, str] | tuple[Any, str, int]
 """The outcome of a verb: a JSON value, a text, and the exit code if it is not 0."""
 WorkerCount = Count | Literal["auto"]
-Models = Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")]
-ResultPaths = Annotated[tuple[Path, ...], Shown("RESULTS ...", positional=True, hint="(required)")]
+Models = Annotated[tuple[NamedModel, ...], Shown("MODEL ...", positional=True, hint="(required)")]
+ResultPaths = Annotated[
+    tuple[InputPlace, ...], Shown("RESULTS ...", positional=True, hint="(required)")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +54,7 @@ class OnDevice(Printing):
         device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
     """
 
-    device: str = "auto"
+    device: DeviceName = "auto"
 
 
 _SHARED = (Printing.__name__, OnDevice.__name__)  # in the help behind a verb's own
@@ -63,6 +75,7 @@ class OptionParser(argparse.ArgumentParser):
         about: The head of the help.
         groups: Title -> options, in the order of the help; "" is not shown.
         required: Refuse a call without the options that have no default.
+        keys: Options that --set takes by name, which are no flags.
     """
 
     def __init__(
@@ -71,6 +84,7 @@ class OptionParser(argparse.ArgumentParser):
         about: str,
         groups: Mapping[str, Collection[Option]],
         required: bool = True,
+        keys: Mapping[str, Option] | None = None,
     ) -> None:
         every = [option for options in groups.values() for option in options]
         places = [_place(option) for option in every if option.shown.positional]
@@ -83,6 +97,7 @@ class OptionParser(argparse.ArgumentParser):
             argument_default=argparse.SUPPRESS,
         )
         self._known = {option.name: option for option in every}
+        self._keys = keys or {}
         for title, options in groups.items():
             group = self if title in ("", "options") else self.add_argument_group(title)
             for option in options:
@@ -112,9 +127,20 @@ class OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with code 2 and one line, which names the closest options."""
         unknown = message.partition("unrecognized arguments: ")[2].split()
-        flags = [option.flag for option in self._known.values() if not option.shown.positional]
-        hint = f"; {closest(unknown[0], flags)}" if unknown and unknown[0][:2] == "--" else ""
-        self.exit(2, f"{self.prog}: {message}{hint if len(hint) < 200 else ''}; see --help\n")
+        hints = [self._hint(word.partition("=")[0]) for word in unknown if word[:2] == "--"]
+        self.exit(2, f"{self.prog}: {'; '.join([message, *filter(None, hints)])}; see --help\n")
+
+    def _hint(self, flag: str) -> str:
+        """Return which option an unknown flag may mean; "" when none is close."""
+        flags = {o.name: o.flag for o in self._known.values() if not o.shown.positional}
+        name = flag[2:].replace("-", "_")
+        ours = name if name in self._keys else name_here(name, "options", {**flags, **self._keys})
+        if ours in self._keys:
+            return f"{flag} is a key: write --set {ours}=VALUE"
+        if ours:
+            return f"did you mean {flags[ours]}?"
+        hint = closest(flag, flags.values())
+        return hint if hint.startswith("did you mean") else ""
 
     def _add(self, group: Any, option: Option, required: bool, hidden: bool) -> None:
         shown, kind = option.shown, option.plain
@@ -197,6 +223,7 @@ def parse(options: type[T], program: str, arguments: Sequence[str]) -> T:
         if option.shown.hint == "(required)" and not getattr(parsed, option.name):
             noun = option.shown.metavar.split()[0].strip("[]").lower()
             raise UsageError(f"name at least one {noun}; see {program} --help")
+    check_options(parsed)
     return parsed
 
 

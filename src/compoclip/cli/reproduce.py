@@ -10,13 +10,11 @@ from compoclip.benchmarks.sources import RemoteFile
 from compoclip.cli.data import agreed, byte_progress
 from compoclip.cli.options import Outcome
 from compoclip.console import columns, note
-from compoclip.files import require_writable
 from compoclip.reproduce import ReproduceOptions, reproduce, stated
 
 
 def reproduce_main(options: ReproduceOptions) -> Outcome | int:
     """State what it takes, ask, run all stages, print the page."""
-    require_writable(options.out)
 
     def agree(plan: Mapping[str, Any]) -> bool:
         note(columns(stated(plan)))

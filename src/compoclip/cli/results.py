@@ -8,9 +8,16 @@ from typing import Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing, ResultPaths
-from compoclip.config import Shown, require_with
+from compoclip.config import (
+    InputFolder,
+    InputPlace,
+    NamedModel,
+    OutputFile,
+    OutputFolder,
+    Shown,
+    require_with,
+)
 from compoclip.errors import CompoclipError, UsageError, printable
-from compoclip.files import require_writable
 from compoclip.run import EvaluateOptions, evaluate, load_models, named_models
 from compoclip.typed import Count
 
@@ -195,11 +202,11 @@ class ReportOptions(Printing):
     """
 
     results: ResultPaths
-    out: Annotated[Path, Shown(short="-o")] = Path("report.html")
-    bounds: Annotated[tuple[Path, ...], Shown("RESULTS ...")] = ()
-    runs: Annotated[tuple[Path, ...], Shown("RUN ...")] = ()
-    maps: Annotated[tuple[str, ...], Shown("NAME=MODEL ...")] = ()
-    tables: Path | None = None
+    out: Annotated[OutputFile, Shown(short="-o")] = Path("report.html")
+    bounds: Annotated[tuple[InputPlace, ...], Shown("RESULTS ...")] = ()
+    runs: Annotated[tuple[InputFolder, ...], Shown("RUN ...")] = ()
+    maps: Annotated[tuple[NamedModel, ...], Shown("NAME=MODEL ...")] = ()
+    tables: OutputFolder | None = None
     base: str | None = None
     title: str = "Compositionality report"
     resamples: Count = 2000
@@ -208,8 +215,6 @@ class ReportOptions(Printing):
 
 def report_main(options: ReportOptions) -> Outcome:
     """Parse, write the page, say where it is."""
-    if options.tables is not None:
-        require_writable(options.tables)
     from compoclip.report.write import write_report
 
     out = write_report(
@@ -251,8 +256,8 @@ class BundleOptions(Printing):
         against: Published tables whose columns the page of the bundle shows.
     """
 
-    run: Annotated[Path, Shown("RUN", positional=True)]
-    results: Path
+    run: Annotated[InputFolder, Shown("RUN", positional=True)]
+    results: InputPlace
     out: Path
     against: Annotated[tuple[str, ...], Shown("TABLE ...")] = ()
 
@@ -280,7 +285,9 @@ class VerifyOptions(Printing):
         bundles: Folders, or .zip or .tar.gz files.
     """
 
-    bundles: Annotated[tuple[Path, ...], Shown("BUNDLE ...", positional=True, hint="(required)")]
+    bundles: Annotated[
+        tuple[InputPlace, ...], Shown("BUNDLE ...", positional=True, hint="(required)")
+    ]
 
 
 def verify_main(options: VerifyOptions) -> Outcome:

@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from compoclip import console, own
 from compoclip.cli.caption_input import CaptionFile
 from compoclip.cli.options import OnDevice, Outcome
-from compoclip.config import Shown
+from compoclip.config import (
+    DataName,
+    IndexFile,
+    InputFile,
+    InputFolder,
+    ModelName,
+    NamedModel,
+    OutputFile,
+    Shown,
+)
 from compoclip.console import counted, note, table
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
-from compoclip.files import require_writable, write_text
+from compoclip.files import write_text
 from compoclip.ranks import device_named
 from compoclip.run import load_models
 from compoclip.typed import Count, Within
@@ -45,7 +54,7 @@ class _ServingOptions(OnDevice):
     host: str = "127.0.0.1"
     names: Annotated[tuple[str, ...], Shown("NAME ...")] = ()
     port: Port = 8000
-    index: Path | None = None
+    index: IndexFile | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class ServeOptions(_ServingOptions):
             many.
     """
 
-    model: Annotated[str, Shown("MODEL", positional=True)]
+    model: Annotated[NamedModel, Shown("MODEL", positional=True)]
     max_batch: Count = 64
     max_wait: Annotated[float, Within(0, 10_000)] = 5.0
     max_items: Count = 256
@@ -158,7 +167,9 @@ class PlayOptions(_ServingOptions):
         models: One or two, as for evaluate; NAME=MODEL gives a name.
     """
 
-    models: Annotated[tuple[str, ...], Shown("MODEL [MODEL]", positional=True, hint="(required)")]
+    models: Annotated[
+        tuple[NamedModel, ...], Shown("MODEL [MODEL]", positional=True, hint="(required)")
+    ]
     port: Port = 7860
 
 
@@ -206,17 +217,16 @@ class IndexOptions(DataOptions, OnDevice):
         batch_size: Photos encoded at once [default: 64, on a GPU 512].
     """
 
-    photos: Annotated[str, Shown("PHOTOS", positional=True)]
-    model: str
-    out: Path
+    photos: Annotated[DataName, Shown("PHOTOS", positional=True)]
+    model: ModelName
+    out: OutputFile
     duplicates: Annotated[float, Within(-1, 1)] | None = None
-    calibrate: str = ""
+    calibrate: DataName = ""
     batch_size: Count | None = None
 
 
 def index_main(options: IndexOptions) -> Outcome:
     """Encode what is new, print what was done."""
-    require_writable(options.out.parent)
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
     from compoclip.search import calibrate, duplicates, index_photos
@@ -275,16 +285,16 @@ class SearchOptions(OnDevice):
         page: HTML file that shows the photos.
     """
 
-    index: Annotated[Path, Shown("INDEX", positional=True)]
+    index: Annotated[IndexFile, Shown("INDEX", positional=True)]
     texts: Annotated[tuple[str, ...], Shown("TEXT ...", positional=True)] = ()
-    queries: Path | None = None
-    image: Annotated[tuple[Path, ...], Shown("FILE ...")] = ()
+    queries: InputFile | None = None
+    image: Annotated[tuple[InputFile, ...], Shown("FILE ...")] = ()
     top: Annotated[int, Within(1, 1000)] = 10
     rerank: Literal["local", "maxsim", "itm", "subgraphs"] | None = None
     negation: Annotated[float, Within(0, 10)] = 0.25
-    model: str = ""
-    images: Path | None = None
-    page: Path | None = None
+    model: ModelName = ""
+    images: InputFolder | None = None
+    page: OutputFile | None = None
 
 
 _REMEDIES = {
@@ -305,7 +315,6 @@ def search_main(options: SearchOptions) -> Outcome:
     ]
     if not queries:
         raise UsageError('say what to look for: compoclip search INDEX "a red cup"')
-    require_writable((options.page or Path("page")).parent)
     from compoclip.data.folders import NO_LOSS
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model

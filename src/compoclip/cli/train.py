@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compoclip import console
+from compoclip.checks import check_options
 from compoclip.cli.options import OptionParser, Outcome, help_text
 from compoclip.config import (
     RELATIVE_TO,
@@ -22,12 +23,14 @@ from compoclip.config import (
     read_config,
     read_value,
     require,
+    require_ranges,
 )
 from compoclip.errors import UsageError, shown
-from compoclip.files import only_writer, require_writable, write_text
+from compoclip.files import only_writer, write_text
 from compoclip.methods.registry import method_summaries, recipe_card
+from compoclip.ranks import launched
 from compoclip.request import TrainRequest
-from compoclip.run import TrainOptions, evaluate, push, train
+from compoclip.run import TrainOptions, evaluate, open_inputs, push, train
 from compoclip.tune import TuneOptions, tune
 from compoclip.typed import convert, is_a
 
@@ -42,15 +45,15 @@ USUAL = (
 )
 """Options that the help of every method shows; --help-all shows the others."""
 
-_RARE = """
+_KEYS = """
 quoting orientation held_out split_seed image_weights activation warmup_lr min_lr beta1 beta2 eps
 warmup_share clip_grad max_logit_scale contrast features layer_decay lr_image lr_text draft
 allow_no_negatives max_bad log_every save_every stop_after compile grad_checkpointing
 mask_duplicates near_margin matryoshka teacher merge ema patience eval_images allow_partial
 lora_alpha lora_towers lora_targets lora_init
 """
-KEYS = frozenset(_RARE.split())
-"""Options that are keys of a file, or --set NAME=VALUE. As flags they go in the next release."""
+KEYS = frozenset(_KEYS.split())
+"""Options that are keys of a file, or --set NAME=VALUE, and no flags."""
 
 _GROUPS = {
     "DataOptions": "data",
@@ -98,9 +101,7 @@ def called(
     """
     named, words = ([], argv) if argv[0].startswith("-") else (argv[:1], argv[1:])
     program = f"compoclip {verb}"
-    first = OptionParser("", "", {"": [CONFIG_FILE]}, required=False)
-    no_help = [word for word in words if not word.startswith(("-h", "--help"))]
-    file = vars(first.parse_known_args(no_help)[0]).get("config")
+    file = _config_of(words)  # its method and values are what the parser is made of
     values = read_config(file) if file else {}
     for key, value in values.items():
         if isinstance(value, dict):  # as NAME=VALUE texts
@@ -135,8 +136,10 @@ def called(
     else:
         groups["usual options"] = [known[name] for name in (*verbs, *USUAL) if name in known]
     seen = {option.name for options in groups.values() for option in options}
-    groups[""] = [each for name, each in known.items() if name not in seen]
-    parser = OptionParser(f"{program} {method}", card.about, groups, required=False)
+    hidden = KEYS & {*run} - {*card.options}
+    groups[""] = [each for name, each in known.items() if name not in seen | hidden]
+    keys = {name: run[name] for name in hidden}
+    parser = OptionParser(f"{program} {method}", card.about, groups, required=False, keys=keys)
     parser.add_argument(
         "--help-all", action="store_true", help="show all options and keys and exit"
     )
@@ -148,21 +151,17 @@ def called(
         parser.epilog = "\n".join(lines)
         words = ["--help"]
     given = parser.read(words)
-    if old := [name for name in given if name in KEYS & {*run}]:
-        now = " ".join(f"{name}={given[name]}" for name in old)
-        flags = ", ".join(run[name].flag for name in old)
-        console.note(f"{flags}: write --set {now}; the old spelling goes in the next release")
-    keys: dict[str, Any] = {}
+    set_keys: dict[str, Any] = {}
     parts = []  # settings of the method's parts, which stay under `set`
     for setting in given.get("set", ()):
         path, equals, text = setting.partition("=")
         name = path.strip().replace("-", "_")
         if name in run and equals:
-            keys[name] = convert(read_value(text), run[name].kind)
-            require(f"--set {name}", keys[name], run[name].kind)
+            set_keys[name] = convert(read_value(text), run[name].kind)
+            require(f"--set {name}", set_keys[name], run[name].kind)
         else:
             parts.append(setting)
-    values |= {**given, **keys, **({"set": tuple(parts)} if "set" in given else {})}
+    values |= {**given, **set_keys, **({"set": tuple(parts)} if "set" in given else {})}
     values.pop("config", None)
     lacking = [
         each.flag for k, each in known.items() if each.default is MISSING and k not in values
@@ -170,6 +169,15 @@ def called(
     if lacking:
         raise UsageError(f"{', '.join(lacking)} must be given; see {program} {method} --help")
     return method, values
+
+
+def _config_of(words: Sequence[str]) -> Path | None:
+    """Return the file that --config names in the arguments of a verb."""
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.partition("=")
+        if name == CONFIG_FILE.flag and (equals or following):
+            return Path(value if equals else following)
+    return None
 
 
 def usage() -> str:
@@ -191,9 +199,17 @@ _NOT_FINITE = "the loss or gradient was not finite (train.jsonl names them)"
 
 def start(request: TrainRequest) -> int:
     """Train, print a summary, and put the result on the hub where the options ask for it."""
-    model, summary = train(request.options, request.composed(), config=request.text(repeats=True))
-    show(request.options, summary, model.tokenizer.context_length)
-    push(request.options, summary)
+    options = request.options
+    require_ranges(options)
+    check_options(options)
+    options.require_new((options.out / "model").exists())
+    # A mistake in the data is said before torch is loaded; ranks fail together later.
+    inputs = open_inputs(options) if launched()[1] == 1 else None
+    model, summary = train(
+        options, request.composed(), config=request.text(repeats=True), inputs=inputs
+    )
+    show(options, summary, model.tokenizer.context_length)
+    push(options, summary)
     return 0
 
 
@@ -267,7 +283,7 @@ def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
     from compoclip.sweep import sweep
 
     run, out = request.options, request.options.out
-    require_writable(out)
+    check_options(run)
     measuring = run.measuring(out / "results")
     names = [each.name for each in measuring.benchmarks()] if run.on else []
     by = options.sort_by or next(iter(names), "loss")
@@ -317,7 +333,6 @@ def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
 
 def tune_main(options: TuneOptions) -> Outcome:
     """Tune, print the verdict."""
-    require_writable(options.out)
     verdict = tune(options)
     lines = [
         console.prose(verdict.sentences),

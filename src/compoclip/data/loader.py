@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from multiprocessing import get_start_method
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import IndexRequest
 from compoclip.own import fence
+from compoclip.process import require_main_guard
 
 Item = tuple[int, str, Sequence[int], frozenset[IndexRequest]]
 """Epoch, kind and samples of a batch, and the indices that losses have requested so far."""
@@ -202,7 +204,7 @@ class BatchLoader:
             first = "; ".join(list(dict.fromkeys(self.bad.values()))[:3])
             raise CompoclipError(
                 f"{counted(len(self.bad), 'unreadable image')}, {self._max_bad} allowed: {first}; "
-                "fix the data or raise --max-bad"
+                "fix the data, or allow more with --set max_bad=N"
             )
         for reason in fresh.values():
             note(f"left out: {reason}")
@@ -218,6 +220,7 @@ class BatchLoader:
                 yield made.pin_memory() if self._pin and isinstance(made, Batch) else made
             return
         if self._workers is None:
+            require_main_guard(self._start_method or get_start_method())
             self._workers = DataLoader(
                 self._assembler,  # type: ignore[arg-type]
                 batch_size=None,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from compoclip.config import Shown
+from compoclip.config import InputFolder, Shown
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -38,7 +37,7 @@ class DataOptions:
             pattern without a slash names them at any depth, one with a slash from the folder on.
     """
 
-    images: Path | None = None
+    images: InputFolder | None = None
     split: str | None = None
     image_column: str | None = None
     caption_column: str | None = None

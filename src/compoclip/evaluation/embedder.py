@@ -36,8 +36,9 @@ from compoclip.evaluation.encoder import (
 )
 from compoclip.evaluation.items import Scores
 from compoclip.evaluation.libraries import DTYPES, LIBRARIES, ModelOptions
-from compoclip.models.checkpoint import HUB, format_of, load_model, place_of
+from compoclip.models.checkpoint import load_model
 from compoclip.models.config import Tower
+from compoclip.models.names import is_external
 from compoclip.models.weights import weights_hash
 
 _REMEDY = "correct the model; where memory is short, lower --batch-size"
@@ -252,12 +253,6 @@ class ExternalEncoder:
 # --- Finding a model by its name. ---
 
 
-def is_external(spec: str) -> bool:
-    """Return whether a name is a file, a library's model or another package's model."""
-    known = spec.partition(":")[0] in LIBRARIES or spec in own.installed("models")
-    return own.is_file(spec) or known
-
-
 def open_encoder(
     spec: str, options: ModelOptions | None = None, activation: str | None = None
 ) -> ModelEncoder | ExternalEncoder:
@@ -299,12 +294,6 @@ def open_encoder(
         raise CompoclipError(f"{spec}: a model has images() and texts(), or score(); {_REMEDY}")
     scored_by = "vqa" if options.score == "vqa" and library == "hf" else "scorer"
     return ExternalEncoder(spec, model, options.device, options.precision, scored_by)
-
-
-def require_known(spec: str) -> None:
-    """Raise UsageError for a model of no known form, without loading it."""
-    if not is_external(spec) and not spec.startswith(HUB):
-        format_of(place_of(spec))
 
 
 def _defined(module: Mapping[str, Any]) -> dict[str, Any]:

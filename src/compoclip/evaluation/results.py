@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,9 @@ from compoclip.evaluation.statistics import FEWEST
 from compoclip.evaluation.typed import hints, typed
 from compoclip.files import only_writer, read_json, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
-from compoclip.models.formats.hub import CardResult
+
+if TYPE_CHECKING:
+    from compoclip.models.formats.hub import CardResult
 
 SCHEMA = 2
 """Format version, raised when numbers of earlier files do not compare with new ones."""
@@ -356,6 +358,8 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
 
     Raises CompoclipError for results of other weights than the card's model.
     """
+    from compoclip.models.formats.hub import CardResult  # which imports torch
+
     rows = []
     for each in results:
         weights = each.identity.get("weights")

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from compoclip.benchmarks.audit import Audit, Faulty
-from compoclip.benchmarks.case import Benchmark, Cases, Form, image_key, present
-from compoclip.benchmarks.registry import benchmark_names, how_to_get
-from compoclip.console import counted, note
+from compoclip.benchmarks.case import Benchmark, Cases, Form, image_key
+from compoclip.benchmarks.registry import require_present
+from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import Encoder, ModelEncoder, described
@@ -80,29 +80,10 @@ class _Job:
     def __init__(self, benchmark: Benchmark, allow_partial: bool) -> None:
         """Raise CompoclipError for incomplete data, unless that is allowed and some is there."""
         self.benchmark = benchmark
-        self.content, self.missing = present(benchmark)
-        known = benchmark.content.counts()
-        self.expected = {
-            part: max(known.get(part, 0), benchmark.expected.get(part, 0))
-            for part in {**known, **benchmark.expected}
-        }
+        self.content, self.missing = require_present(benchmark, allow_partial)
+        self.expected = benchmark.totals
         self.sizes = group_sizes(benchmark.content.cases, benchmark.joint)
         self.parts = [part for part in self.expected if part not in benchmark.tuned_on.values()]
-        total, used = sum(self.expected.values()), sum(self.content.counts().values())
-        first = self.missing[0] if self.missing else ""
-        if not used or (used < total and not allow_partial):
-            # an edition's and a user's items come from nowhere official
-            official = (benchmark.known_as or benchmark.name).partition(":")[0] in benchmark_names()
-            name = benchmark.known_as or benchmark.name
-            source = f". {how_to_get(name, Path('ROOT'))}" if official else ""
-            reason = "the annotation files are not complete"
-            if first:
-                reason = f"{counted(len(self.missing), 'image')} missing, the first is {first}"
-            part = ", or score the part with --allow-partial" if used else ""
-            raise CompoclipError(
-                f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get the "
-                f"rest{part}{source}"
-            )
         default, headline = form_of(self.content).rules(self.content, self.parts)
         self.rules = {**default, **benchmark.aggregates}
         self.headline = benchmark.headline if benchmark.headline in self.rules else headline
@@ -234,12 +215,6 @@ def _judged(options: Options, cases: Cases) -> EncodedFeatures:
     score = score_of("", judge)
     assert score is not None
     return score_contents(judge, score, [cases], replace(options, ranks=SINGLE))[0]
-
-
-def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
-    """Raise the CompoclipError that `evaluate` would raise for missing data; needs no model."""
-    for benchmark in benchmarks:
-        _Job(benchmark, allow_partial)
 
 
 def watch_model(

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compoclip.bounds import MAX_LAYERS, MAX_POSITIONS
-from compoclip.errors import CompoclipError, UsageError, closest, optional, require
+from compoclip.errors import CompoclipError, UsageError, optional, require
 from compoclip.files import reason
 from compoclip.models.config import require_hub_name, section
+from compoclip.models.names import require_architecture
 from compoclip.models.preprocess import Preprocess
 
 # open_clip passes no options on to timm, so that variants of timm's image trunks get names of their
@@ -74,11 +75,8 @@ ACTIVATIONS = ("quick_gelu", "gelu")
 
 def named_config(name: str) -> dict[str, Any]:
     """open_clip's built-in configuration. Raises UsageError when there is none of that name."""
-    known = open_clip.list_models()
-    config = open_clip.get_model_config(name) if name in known else None
-    if config is None:
-        raise UsageError(f"open_clip has no architecture '{name}'; {closest(name, known)}")
-    return dict(config)
+    require_architecture(name)
+    return dict(open_clip.get_model_config(name))
 
 
 def activation_of(config: Mapping[str, Any]) -> str:

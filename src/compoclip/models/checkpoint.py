@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-import open_clip
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +39,7 @@ from compoclip.models.config import (
 )
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora, merged_state
+from compoclip.models.names import HUB, LOCAL, require_model
 from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
 from compoclip.models.weights import (
     counts,
@@ -52,12 +52,7 @@ from compoclip.models.weights import (
     weights_hash,
 )
 
-LOCAL, HUB = "local-dir:", "hf-hub:"
 Above = tuple[Path, ...]
-_FORMS = (
-    "a checkpoint directory, an adapter directory, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, "
-    "hf-hub:ORG/REPO, local-dir:FOLDER, bundled, or random:ARCHITECTURE[:SEED]"
-)
 
 
 @dataclass(frozen=True)
@@ -126,10 +121,9 @@ def place_of(spec: str) -> str:
         from compoclip.models.formats.hub import fetched
 
         return fetched(spec)
-    place = spec.removeprefix(LOCAL)
-    if place != spec and not Path(place).is_dir():
-        raise UsageError(f"{spec}: no such folder")
-    return place
+    if spec.startswith(LOCAL):
+        require_model(spec)
+    return spec.removeprefix(LOCAL)
 
 
 def save_model(
@@ -429,27 +423,12 @@ def formats() -> tuple[Format, ...]:
 
 def format_of(source: str) -> Format:
     """Return the format of a model that a user names so. Raises UsageError when it is of none."""
-
-    def known(source: str) -> Format | None:
-        return next((each for each in formats() if each.sniff(source)), None)
-
-    if found := known(source):
+    require_model(source)
+    if found := next((each for each in formats() if each.sniff(source)), None):
         return found
-    expected = f"no model '{source}': expected {_FORMS}"
     if Path(source).is_dir():
-        below = [str(Path(source) / name) for name in ("model", "adapter")]
-        inside = next(filter(known, below), None)
-        if inside is None:
-            read_object(Path(source) / "open_clip_config.json")  # says that it is missing
-        expected = f"{source}: is not a model folder; did you mean {inside}?"
-    elif source in open_clip.list_models():
-        expected = (
-            f"'{source}' is an architecture without weights: write {source}:PRETRAINED_TAG, "
-            f"{source}@FILE or random:{source}"
-        )
-    elif (hint := closest(source, ("bundled", *open_clip.list_models()))).startswith("did you"):
-        expected = f"no model '{source}'; {hint} It may be {_FORMS}"
-    raise UsageError(expected)
+        read_object(Path(source) / "open_clip_config.json")  # says that it is missing
+    raise UsageError(f"{source}: is no model of a known format; compoclip inspect shows a file's")
 
 
 def writer_of(form: str, loaded: LoadedModel) -> Format:

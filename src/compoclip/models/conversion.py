@@ -17,7 +17,6 @@ from torch import Tensor
 
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.models.checkpoint import (
-    LOCAL,
     LoadedModel,
     assemble,
     current_identity,
@@ -29,6 +28,7 @@ from compoclip.models.checkpoint import (
     writer_of,
 )
 from compoclip.models.config import ModelIdentity, part_of
+from compoclip.models.names import LOCAL
 from compoclip.models.resize import resized
 
 Scope = Literal["all", "image", "text"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,13 @@ from compoclip.data.fingerprint import file_stamp
 from compoclip.data.folders import image_files
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError, UsageError, require
-from compoclip.evaluation.encode import EncodeOptions, read_images, readable
-from compoclip.evaluation.encoder import ModelEncoder, described
+
+if TYPE_CHECKING:
+    from compoclip.evaluation.encoder import ModelEncoder
 
 Matrix = NDArray[np.float32]
 _VERSION = "compoclip index 1"
+_MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of arrays
 _FIELDS = {"identity", "model", "source", "root", "upright", "left_out", "unreadable"}
 
 
@@ -102,6 +104,15 @@ class PhotoIndex:
         require(not wrong, path, f"{problem}model with --model, or run compoclip index again")
 
 
+def require_index(path: Path) -> None:
+    """Raise CompoclipError for a file that is absent or begins as no index does."""
+    make = "make it with compoclip index PHOTOS --model MODEL --out INDEX"
+    require(not path.is_dir(), path, f"is a folder; to search photos in it, {make}", UsageError)
+    require(path.is_file(), path, f"no such index; {make}")
+    with files.reading(path), path.open("rb") as file:
+        require(_MAGIC in file.read(_HEAD), path, f"is no index of photos; {make}")
+
+
 def read_index(path: Path) -> PhotoIndex:
     """Read an index.
 
@@ -111,28 +122,29 @@ def read_index(path: Path) -> PhotoIndex:
     Raises:
         CompoclipError: For a file that is absent, damaged or no index.
     """
+    require_index(path)
     try:
         arrays = files.read_arrays(path, _VERSION)
         if arrays is None:
-            raise ValueError(f"it is no {_VERSION}")
+            raise ValueError("it is of another version")
         texts = (arrays[k].tobytes().decode() for k in ("names", "stamps", "about"))
         names, stamps, (stated,) = (text.split("\0")[:-1] for text in texts)
         features, about = arrays["features"], json.loads(stated)
         sizes = {len(names), len(stamps), len(features)}
         if len(sizes) > 1 or features.ndim != 2 or not set(about) >= _FIELDS:
             raise ValueError("its parts do not fit")
-    except FileNotFoundError:
-        raise CompoclipError(f"{path}: no such index; make it with compoclip index") from None
     except (OSError, ValueError, LookupError, TypeError) as error:
         why = files.reason(error)
         raise CompoclipError(
-            f"{path}: not a whole index ({why}); delete it and run compoclip index again"
+            f"{path}: a damaged index ({why}); delete it and run compoclip index again"
         ) from error
     return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about)
 
 
 def _identity(encoder: ModelEncoder) -> dict[str, Any]:
     """Return all of a model that features depend on, JSON-ready."""
+    from compoclip.evaluation.encoder import described  # which imports torch
+
     known: dict[str, Any] = json.loads(json.dumps(described(encoder)))
     return {name: value for name, value in known.items() if name not in ("base", "adapter")}
 
@@ -255,6 +267,8 @@ def _encoded(
     unreadable: dict[str, str],
 ) -> Iterator[tuple[list[int], Matrix]]:
     """Yield rows with their features, batch by batch; what cannot be read goes to `unreadable`."""
+    from compoclip.evaluation.encode import EncodeOptions, read_images, readable
+
     amounts = EncodeOptions(batch_size).amounts(encoder.device)
 
     def read(row: int) -> NDArray[np.uint8]:

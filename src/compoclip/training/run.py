@@ -19,7 +19,7 @@ from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
@@ -191,14 +191,11 @@ class _Run:
         """Refuse what cannot be done; take the data for the method, and the method for the data."""
         read, encoder, settings = self.source, self.model.encoder, self.settings
         new = not settings.resume
-        refuse(
-            {
-                f"{settings.out} holds a finished run; choose another --out": self.finished and new,
-                f"{settings.out} holds an unfinished run; add --resume, or choose --out": (
-                    self.started and new
-                ),
-            }
-        )
+        settings.require_new(self.finished)
+        if self.started and new:
+            raise UsageError(
+                f"{settings.out} holds an unfinished run; add --resume, or choose --out"
+            )
         if settings.resume and not (self.started or self.finished):
             note(f"{settings.out} holds nothing to resume: the run starts at step 1")
         # What the method, or a setting, reads of the model.

@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import Shown
+from compoclip.config import BenchmarkName, InputFolder, OutputFolder, Shown
+from compoclip.errors import UsageError
 from compoclip.typed import Natural
 
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
@@ -131,7 +132,7 @@ class RunSettings:
             store, for `trackio show`).
     """
 
-    out: Annotated[Path, Shown(once=True)]
+    out: Annotated[OutputFolder, Shown(once=True)]
     seed: int = 0
     workers: Natural | Literal["auto"] = 0
     device: str = "cpu"
@@ -141,7 +142,7 @@ class RunSettings:
     grad_checkpointing: bool = False
     compile: bool = False
     cache_frozen: bool = False
-    features: Path | None = None
+    features: OutputFolder | None = None
     crops: Natural = 0
     freeze: tuple[str, ...] = ()
     lr_image: float | None = None
@@ -177,6 +178,11 @@ class RunSettings:
         """Return the settings that a resumed run must not change."""
         return {k: v for k, v in self.recorded().items() if k not in _EQUIVALENT}
 
+    def require_new(self, finished: bool) -> None:
+        """Raise UsageError for a run that is not resumed where `out` has a finished one."""
+        if finished and not self.resume:
+            raise UsageError(f"{self.out} holds a finished run; choose another --out")
+
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings:
@@ -196,10 +202,10 @@ class WatchSettings:
         patience: Stop after this many measurements without an improvement. 0 is off.
     """
 
-    on: tuple[str, ...] = ()
+    on: tuple[BenchmarkName, ...] = ()
     eval_every: Natural = 0
     eval_data: Path = Path("data")
-    eval_images: Path | None = None
+    eval_images: InputFolder | None = None
     allow_partial: bool = False
     keep_best: str = ""
     patience: Natural = 0

@@ -144,10 +144,6 @@ class Request(DataOptions):
 
     def open(self) -> Source:
         """Open the data. Raises as `open_source`, UsageError without the folder of images."""
-        require_local(self.images or "")
-        there = self.images is None or self.images.is_dir()
-        problem = "no such folder; name the folder of the images with --images"
-        require(there, self.images, problem, UsageError)
         return open_source(**vars(self))
 
     def open_held_out(self) -> Source:
@@ -196,7 +192,40 @@ def open_source(spec: str, **options: Any) -> Source:
     return source
 
 
+def require_there(asked: Request) -> None:
+    """Raise UsageError or CompoclipError unless files that the request names are there.
+
+    Nothing is read; a data set of the hub is taken to be there.
+    """
+    for each in (asked.spec, asked.images or ""):
+        if not str(each).startswith((HUB, STREAM)) or str(each).startswith(f"{HUB}//"):
+            require_local(each)
+    problem = "no such folder; name the folder of the images with --images"
+    there = asked.images is None or asked.images.is_dir()
+    require(there, asked.images, problem, UsageError)
+    if (weights := mixture_of(asked.spec)) is not None:
+        for part in weights:
+            require_there(replace(asked, spec=part))
+        return
+    if asked.spec.startswith((HUB, STREAM)):
+        return
+    path = Path(asked.spec)
+    if path.is_dir():
+        require(any(path.iterdir()), path, "an empty folder; name one with photos or data")
+        return
+    files = [path] if path.is_file() else [Path(name) for name in expand_braces(asked.spec)]
+    missing = next((file for file in files if not file.is_file()), None)
+    if missing and _HUB_ID.fullmatch(asked.spec) and not has_ending(missing, *_ENDINGS):
+        raise CompoclipError(
+            f"{asked.spec}: not found; check the path. A Hugging Face data set is {HUB}{asked.spec}"
+            f"/SPLIT, or downloaded first (hf download {asked.spec} --repo-type dataset --local-dir"
+            " FOLDER)"
+        )
+    require(not missing, missing, "not found; check the path")
+
+
 def _open(asked: Request) -> Source:
+    require_there(asked)
     spec, split = asked.spec, asked.split
     if (weights := mixture_of(spec)) is not None:
         return _open_mixture(weights, asked)
@@ -204,8 +233,6 @@ def _open(asked: Request) -> Source:
         asked.refuse("data that are no folder of images", "exclude")
     if spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//"):
         return open_hugging_face(asked)
-    for each in (spec, asked.images or ""):
-        require_local(each)
     path = Path(spec)
     folder = path.is_dir()
     if spec.endswith((".tar", ".tar.gz", ".tgz")) or (folder and next(path.glob("*.tar"), None)):
@@ -218,13 +245,6 @@ def _open(asked: Request) -> Source:
     if folder:
         return _open_folder(path, asked)
     files = [path] if path.is_file() else [Path(name) for name in expand_braces(spec)]
-    missing = next((file for file in files if not file.is_file()), None)
-    if missing and _HUB_ID.fullmatch(spec) and not has_ending(missing, *_ENDINGS):
-        raise CompoclipError(
-            f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "
-            f"downloaded first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
-        )
-    require(not missing, missing, "not found; check the path")
     path = files[0]
     plain = len(files) == 1 and not (asked.image_column or asked.caption_column)
     bars = plain and has_ending(path, ".csv") and is_bar_header(_first_line(path))

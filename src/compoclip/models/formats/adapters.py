@@ -38,7 +38,6 @@ from compoclip.bounds import MAX_PATTERN_SECONDS
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import (
-    HUB,
     Above,
     Adapted,
     Format,
@@ -52,6 +51,7 @@ from compoclip.models.config import ModelIdentity, read_object, section, sound, 
 from compoclip.models.formats.hf_files import ParameterNames, model_type_of
 from compoclip.models.formats.hugging_face import HFClip, HFSiglip
 from compoclip.models.lora import Lora, lora_state, lora_targets, towers_of
+from compoclip.models.names import HUB
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
 from compoclip.version import __version__
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import reason, write_atomically
-from compoclip.models.checkpoint import HUB, format_of, formats
+from compoclip.models.checkpoint import format_of, formats
 from compoclip.models.config import MERGES, RECORD, ModelIdentity, as_json, read_config, read_record
+from compoclip.models.names import HUB
 
 _PATIENCE = 5.0  # seconds for the hub to answer at all; the files may take as long as they do
 _GATEWAYS = (502, 503, 504)  # what a proxy says of a server that it does not reach

@@ -1,0 +1,105 @@
+"""Names of models, judged by themselves and by what lies on the disk: without torch, within
+milliseconds. Whether a model can be loaded shows when it is."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from compoclip import own
+from compoclip.errors import UsageError, closest, require
+from compoclip.models.config import RECORD
+
+LOCAL, HUB, RANDOM, BUNDLED = "local-dir:", "hf-hub:", "random:", "bundled"
+LIBRARIES = ("hf", "mteb", "st")
+"""Libraries whose models are measured as LIBRARY:ID."""
+_FORMS = (
+    "a checkpoint or adapter folder, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, "
+    "hf-hub:ORG/REPO, local-dir:FOLDER, bundled, or random:ARCHITECTURE[:SEED]"
+)
+_INSIDE = ("model", "adapter")  # folders of a run that are models
+
+
+def architectures() -> tuple[str, ...]:
+    """Return the names of open_clip's architectures, with those that a program has added."""
+    loaded = sys.modules.get("open_clip")
+    return tuple(loaded.list_models()) if loaded else _files_of_architectures()
+
+
+@cache
+def _files_of_architectures() -> tuple[str, ...]:
+    """Return the names by open_clip's files: importing it loads torch."""
+    package = find_spec("open_clip")
+    folders = (package and package.submodule_search_locations) or ()
+    files = (file for folder in folders for file in Path(folder, "model_configs").glob("*.json"))
+    return tuple(sorted(file.stem for file in files))
+
+
+def require_architecture(name: str) -> None:
+    """Raise UsageError for a name that is no architecture of open_clip."""
+    if name not in architectures():
+        hint = closest(name, architectures())
+        hint = hint if hint.startswith("did you mean") else "the names are open_clip's: ViT-B-32"
+        raise UsageError(f"open_clip has no architecture '{name}'; {hint}")
+
+
+def is_external(spec: str) -> bool:
+    """Return whether a name is a file, a library's model or another package's model."""
+    library = spec.partition(":")[0] in LIBRARIES
+    return own.is_file(spec) or library or spec in own.installed("models")
+
+
+def require_model(spec: str, external: bool = False) -> None:
+    """Raise UsageError for what names no model.
+
+    Args:
+        spec: What a user writes for a model.
+        external: Whether models of other libraries and packages will do, as for measuring.
+    """
+    if external and is_external(spec):
+        file = own.split(spec)[0]
+        require(not own.is_file(spec) or file.is_file(), file, "no such file", UsageError)
+        return
+    place = Path(spec.removeprefix(LOCAL))
+    if spec.startswith(LOCAL):
+        require(place.is_dir(), spec, "no such folder", UsageError)
+    if spec.startswith(HUB) or spec == BUNDLED or place.is_file():
+        return
+    if place.is_dir():
+        _require_folder(place)
+        return
+    name, at, weights = spec.partition("@")
+    architecture, colon, _ = spec.removeprefix(RANDOM).partition(":")
+    if colon or spec.startswith(RANDOM):
+        require_architecture(architecture)
+    elif at:
+        require_architecture(name)
+        require(Path(weights).is_file(), weights, "no such file of weights", UsageError)
+    else:
+        raise UsageError(_unknown(spec))
+
+
+def _require_folder(folder: Path) -> None:
+    """Raise UsageError for a folder without any configuration, such as that of a run."""
+    if any(folder.glob("*.json")) or any(folder.glob("*-encoder/*.json")):
+        return
+    inside = next((folder / name for name in _INSIDE if any(folder.glob(f"{name}/*.json"))), None)
+    hint = f"did you mean {inside}?" if inside else f"it has no {RECORD} and no other configuration"
+    raise UsageError(f"{folder}: is not a model folder; {hint}")
+
+
+def _unknown(spec: str) -> str:
+    """Return what to say of a name that is neither on the disk nor of a known form."""
+    if spec in architectures():
+        return (
+            f"'{spec}' is an architecture without weights: write {spec}:PRETRAINED_TAG, "
+            f"{spec}@FILE or random:{spec}"
+        )
+    hint = closest(spec, (BUNDLED, *architectures()))
+    if hint.startswith("did you mean"):
+        return f"no model '{spec}'; {hint} It may be {_FORMS}"
+    if "/" in spec:
+        return f"{spec}: no such folder or file; a model is {_FORMS}"
+    return f"no model '{spec}'; it may be {_FORMS}"
