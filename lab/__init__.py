@@ -1,1 +1,1 @@
-"""The comparison of all recipes on the bundled world or on photos, with the same data and samples."""
+"""The comparison of all recipes on the bundled world or on photos, with equal data and samples."""

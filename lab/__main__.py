@@ -1,4 +1,4 @@
-"""Compare all recipes with the same data and samples: on the bundled world (reports/lab.md) or on photos.
+"""Compare all recipes with equal data and samples: on the bundled world or on photos.
 
     python -m lab [--quick] [--out FOLDER] [--arms NAME ...] [--budget-minutes 180]
     python -m lab --photos DATA --base MODEL [...]     reports/real-photos.md
