@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import random
 import struct
 import zlib
@@ -124,7 +125,6 @@ def test_scans_are_counted_where_they_are_scans(monkeypatch: pytest.MonkeyPatch)
         (plain + progressive * 100, 1),  # a film behind the photo
         (repeated_scans(40), 40 + progressive.count(b"\xff\xda") - 1),
         (encode(photo(64, 64)) + progressive, 1),
-        (b"P3 64 64 255\n" + b"1 " * 3 * 64 * 64, MAX_SCANS),  # as slow as that
     ):
         with opened(data) as file:
             assert file.scans == scans
@@ -139,6 +139,106 @@ def test_scans_are_counted_where_they_are_scans(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(CompoclipError, match="too many scans"):
         decode(repeated_scans(40))
     assert decode(progressive).size == (64, 64)
+
+
+def in_a_tiff(jpeg: bytes, side: int) -> bytes:
+    """A TIFF whose only strip is a JPEG."""
+    entries = [(256, side), (257, side), (258, 134), (259, 7), (262, 6), (273, 140), (277, 3)]
+    entries += [(278, side), (279, len(jpeg)), (530, 2 | 2 << 16)]
+    counts = {258: 3, 530: 2}
+    kinds = {256: 4, 257: 4, 273: 4, 278: 4, 279: 4}
+    rows = [
+        struct.pack("<HHII", tag, kinds.get(tag, 3), counts.get(tag, 1), value)
+        for tag, value in entries
+    ]
+    head = b"II*\0\x08\0\0\0" + struct.pack("<H", len(rows)) + b"".join(rows) + bytes(4)
+    return head + struct.pack("<HHH", 8, 8, 8) + jpeg
+
+
+def bmp_of_runs(side: int, pixels: bytes) -> bytes:
+    about = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(pixels), 0, 0, 256, 0)
+    size = 14 + len(about) + 1024
+    return (
+        b"BM" + struct.pack("<IHHI", size + len(pixels), 0, 0, size) + about + bytes(1024) + pixels
+    )
+
+
+def png_of_parts(parts: int) -> bytes:
+    """A PNG of 8 x 8 pixels with so many empty parts before its pixels."""
+    data = encode(photo(8, 8), "PNG")
+    place = data.index(b"IDAT") - 4
+    return (
+        data[:place]
+        + (bytes(4) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))) * parts
+        + data[place:]
+    )
+
+
+ONCE = "save it again as an ordinary JPEG or PNG"
+SLOW = {  # what decodes in Python, or the same pixels again and again: at most a second a million
+    "grey of 254": (b"P5 1000 1000 254\n" + bytes(10**6), f"long to decode .ppm.; {ONCE}"),
+    "colours of 65535": (b"P6 1000 1000 65535\n" + bytes(6 * 10**6), "long to decode .ppm."),
+    "numbers in letters": (b"P3 1000 1000 255\n" + b"7 " * 3 * 10**6, "to decode .ppm_plain."),
+    "comments between": (b"P2 9 9 255\n" + b"#\n" * 10**5 + b"7 " * 81, "to decode .ppm_plain."),
+    "runs": (bmp_of_runs(1000, (b"\x01\x07" * 1000 + bytes(2)) * 1000), "to decode .bmp_rle."),
+    "runs of nothing": (bmp_of_runs(4, b"\0\x02\0\0" * 2 * 10**6), "to decode .bmp_rle."),
+    "scans in a TIFF": (in_a_tiff(repeated_scans(600), 64), "too many scans"),
+    "parts of a PNG": (png_of_parts(50_000), "in too many parts"),
+    "bytes of a JPEG2000": (encode(photo(64, 64), "JPEG2000") + bytes(50 * 10**6), "jpeg2k"),
+}
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_what_decodes_slowly_is_refused_unless_it_is_small(slow: str) -> None:
+    data, expected = SLOW[slow]
+    with pytest.raises(CompoclipError, match=expected):
+        decode(data)
+
+
+def test_small_images_of_slow_decoders_are_read() -> None:
+    for data in (
+        b"P5 64 64 254\n" + bytes(64 * 64),
+        b"P2 64 64 255\n# by hand\n" + b"7 " * 64 * 64,
+        bmp_of_runs(64, (b"\x40\x07" + bytes(2)) * 64),
+        in_a_tiff(repeated_scans(20), 64),
+        png_of_parts(100),
+        encode(photo(64, 64), "JPEG2000"),
+    ):
+        assert min(decode(data).size) >= 8
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_large_jpeg_is_read_smaller_and_other_large_images_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "MAX_PIXELS", 1500)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1500)
+    plain = encode(photo(81, 60), "JPEG")
+    for least, expected in ((None, (41, 30)), ((20, 15), (21, 15)), ((80, 60), (41, 30))):
+        with opened(plain, upright=True) as file:
+            assert file.size == (41, 30)
+            assert file.rgb(least).size == expected
+    with opened(turned(6, size=(81, 60)), upright=True) as file:
+        assert file.size == file.rgb().size == (30, 41)
+    cases = {
+        "for a box": lambda: decode(plain, box=(0, 0, 9, 9)),
+        "81 x 60 pixels is more than": lambda: decode(encode(photo(81, 60), "PNG")),
+        "82 x 60 pixels is more": lambda: decode(encode(photo(82, 60), "JPEG", progressive=True)),
+        "pixels is more": lambda: decode(encode(photo(400, 400), "JPEG")),  # 1/8 is too large
+    }
+    for words, read in cases.items():
+        with pytest.raises(CompoclipError, match=words):
+            read()
+
+
+def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    os.mkfifo(tmp_path / "pipe.npy")
+    (tmp_path / "zero.jpg").symlink_to("/dev/zero")
+    for name in ("pipe.jpg", "pipe.npy", "zero.jpg"):
+        for read in (decode, door.stored_bytes):
+            with pytest.raises(CompoclipError, match=f"{name}.*pipe, socket, device or folder"):
+                read(tmp_path / name)
 
 
 def test_the_images_of_a_request_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +357,7 @@ def test_a_pack_read_upright_shows_what_its_source_shows(upright: bool, spec: Pa
 def test_a_header_is_read_in_a_bounded_number_of_pieces() -> None:
     data = encode(photo(64, 64), "JPEG")
     for many in (b"\xff" * 50_000, b"\xff\xe5\x00\x02" * 20_000):
-        with pytest.raises(CompoclipError, match="header of too many parts"):
+        with pytest.raises(CompoclipError, match="in too many parts"):
             decode(data[:2] + many + data[2:])
     comments = b"".join(b"\xff\xfe\x03\xea" + b"a" * 1000 for _ in range(1000))
     assert np.array_equal(decode(data[:2] + comments + data[2:]), decode(data))

@@ -33,6 +33,8 @@ MAX_ASPECT = 50  # times that one side of an image is as long as the other
 MAX_WORK = 10 * MAX_PIXELS  # pixels times scans: the largest image in the scans of an ordinary JPEG
 MAX_SCANS = 500  # of a small JPEG: each scan costs time, whatever the pixels
 MAX_HEADER_READS = 10_000  # of the header of an image, which Pillow parses in Python
+MAX_IMAGE_BYTES = 1 << 30  # of the file of an image; the largest that is read has half of that
+MIN_READ_BYTES = 64  # of an image per further read; the parts of a PNG have thousands
 
 # --- Archives and benchmarks. ---
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
+import stat
 import time
 import uuid
 import zlib
@@ -51,6 +53,18 @@ def reading(path: Path, remedy: str = "check the path") -> Iterator[None]:
         yield
     except OSError as error:
         raise unreadable(path, error, remedy) from error
+
+
+def open_regular(path: Path) -> io.FileIO:
+    """Open a file for reading.
+
+    Raises OSError, at once, for a pipe, which would be waited for, a socket, device or folder.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return io.FileIO(handle)
+    os.close(handle)
+    raise OSError(errno.EINVAL, "it is a pipe, socket, device or folder, not a file", str(path))
 
 
 @contextmanager

@@ -23,10 +23,10 @@ from compoclip import rewrites
 from compoclip.archives import add_member
 from compoclip.corpora.job import CorpusRow, Counts, RewriteJob, add_counts
 from compoclip.data.columns import NEG_CAPTION
-from compoclip.data.decode import opened
+from compoclip.data.decode import opened, stored_bytes
 from compoclip.data.sources import Source
 from compoclip.errors import CompoclipError, UsageError, require
-from compoclip.files import new_folder, read_json, reading, write_text
+from compoclip.files import new_folder, read_json, write_text
 from compoclip.recordfile import json_bytes
 from compoclip.rewrites.base import get_rewrite, token_key
 from compoclip.rewrites.records import Settings, coverage
@@ -175,7 +175,7 @@ def _webdataset(folder: Path, each: int, seed: int) -> Iterator[Write]:
                 shards.close()
                 path = folder / f"{number // _SHARD:05d}.tar"
                 shard = shards.enter_context(tarfile.open(path, "w"))
-            data = row.image if isinstance(row.image, bytes) else _content(row.image)
+            data = stored_bytes(row.image)
             members = {
                 _ending(data, row.image): data,
                 "txt": row.caption.encode(),
@@ -197,11 +197,6 @@ def _ending(data: bytes, image: Path | bytes) -> str:
     with opened(data, name) as file:
         require(file.ending in _ENDINGS, name, "is neither JPEG, PNG nor WebP; convert it")
         return file.ending
-
-
-def _content(path: Path) -> bytes:
-    with reading(path):
-        return path.read_bytes()
 
 
 def _path(row: ExportRow) -> str:

@@ -6,6 +6,7 @@ import base64
 import io
 import math
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,11 +15,19 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError, features
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError, features
 
-from compoclip.bounds import MAX_ASPECT, MAX_HEADER_READS, MAX_PIXELS, MAX_SCANS, MAX_WORK
+from compoclip.bounds import (
+    MAX_ASPECT,
+    MAX_HEADER_READS,
+    MAX_IMAGE_BYTES,
+    MAX_PIXELS,
+    MAX_SCANS,
+    MAX_WORK,
+    MIN_READ_BYTES,
+)
 from compoclip.errors import CompoclipError, refuse
-from compoclip.files import reason
+from compoclip.files import open_regular, reading, reason
 
 _AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
 #: Format, as Pillow names it -> endings of its files in small letters, that of new files first. All
@@ -64,7 +73,11 @@ def _ending(name: str) -> str:
 
 
 ARRAY = ".npy"
-_BITS, _PHOTOMETRIC = 258, 262  # TIFF tags
+# Pillow's slow decoders -> cost per pixel and per byte, in pixels of a scan of a JPEG (10 ns): the
+# first three run in Python.
+_COSTS = {"ppm": (1000, 0), "ppm_plain": (1000, 0), "bmp_rle": (1000, 130), "jpeg2k": (5, 20)}
+_COMMENT_COST = 10_000  # of a comment in a plain PPM: all that is read so far is copied
+_BITS, _PHOTOMETRIC, _STRIPS, _TILES = 258, 262, 273, 324  # TIFF tags
 # The limits of an image, the same for every reader.
 _PLAIN_SCANS = 10  # of an ordinary progressive JPEG
 
@@ -98,21 +111,26 @@ class OpenedImage:
     """An image whose header is read and whose pixels are not, as Pillow opens it.
 
     turn: how its pixels are turned to stand upright. mirror: left and right are exchanged, after.
+    reduced: 2, 4 or 8 for a JPEG that is read at that part of its size, because it has too many
+    pixels. file_bytes: size of the file.
     """
 
     stored: Image.Image
     turn: Image.Transpose | None = None
     mirror: bool = False
+    reduced: int = 1
+    file_bytes: int = 0
 
-    @property
+    @cached_property
     def size(self) -> tuple[int, int]:
         """Return the (width, height) of the pixels that `rgb` returns."""
-        return self._sides(self.stored.size)
+        width, height = self._sides(self.stored.size)
+        return -(-width // self.reduced), -(-height // self.reduced)
 
     @property
     def ending(self) -> str:
         """Return the usual ending of files of its format; "" for an array."""
-        name = "JPEG" if self.stored.format == "MPO" else self.stored.format  # JPEGs in a row
+        name = "JPEG" if _is_jpeg(self.stored) else self.stored.format
         return ENDINGS.get(name or "", ("",))[0]
 
     @property
@@ -122,11 +140,12 @@ class OpenedImage:
 
     @cached_property
     def scans(self) -> int:
-        """Return how often a JPEG paints its pixels; 1 for other formats, except slow ones."""
-        tiles = getattr(self.stored, "tile", ())  # none once it is decoded
-        if tiles and tiles[0][0] == "ppm_plain":  # numbers in letters, which Pillow reads in Python
-            return MAX_SCANS
-        if not tiles or self.stored.format not in ("JPEG", "MPO"):
+        """Return how often a JPEG paints its pixels, also one in a TIFF; 1 for other formats."""
+        if self.decoder and self.stored.info.get("compression") == "jpeg":
+            tags: Any = self.stored.tag_v2  # type: ignore[attr-defined]
+            strips = tags.get(_STRIPS) or tags.get(_TILES) or (0,)
+            return max(1, self._data().count(bytes((0xFF, _SCAN))) // len(strips))
+        if not self.decoder or not _is_jpeg(self.stored):
             return 1
         file: IO[bytes] = self.stored.fp  # type: ignore[attr-defined]
         place = file.tell()  # behind the head of the first scan
@@ -136,9 +155,7 @@ class OpenedImage:
         complete = head.rfind(b"\xff\xda") == 0 and head[4] == layers
         if complete and not self.stored.info.get("progressive"):
             return 1  # the decoder stops behind it
-        file.seek(0)
-        data = file.read()
-        file.seek(place)
+        data = self._data()
         scans, place = 0, 2  # without thumbnails and bytes behind the end
         while scans <= MAX_SCANS and (found := _MARKER.search(data, place)):
             if found[1][0] == _END:
@@ -147,10 +164,19 @@ class OpenedImage:
             place = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
         return max(1, scans)
 
-    @property
+    @cached_property
     def work(self) -> int:
-        """Return pixels times scans, the cost of decoding."""
-        return self.stored.width * self.stored.height * self.scans
+        """Return the cost of decoding, in pixels of one scan of a JPEG."""
+        per_pixel, per_byte = _COSTS.get(self.decoder, (1, 0))
+        comments = self._data().count(b"#") if self.decoder == "ppm_plain" else 0
+        decoding = math.prod(self.stored.size) * self.scans * per_pixel
+        return decoding + self.file_bytes * per_byte + comments * _COMMENT_COST
+
+    @property
+    def decoder(self) -> str:
+        """Return the name of Pillow's decoder; "" for what is decoded already."""
+        tiles = getattr(self.stored, "tile", ())
+        return str(tiles[0][0]) if tiles else ""
 
     def rgb(self, least: tuple[int, int] | None = None) -> Image.Image:
         """Decode the pixels to RGB as described for `decode`.
@@ -160,17 +186,30 @@ class OpenedImage:
         is fast, and the pixels differ from the scaled whole image. Raises CompoclipError for too
         much work, and for a depth without a scale.
         """
-        wrong = "has too many scans for its size; save it again as an ordinary JPEG or PNG"
+        again = "save it again as an ordinary JPEG or PNG"
+        if self.work > MAX_WORK and self.decoder in _COSTS:
+            raise _RefusedError(f"takes too long to decode ({self.decoder}); {again}")
         if self.scans > MAX_SCANS or self.work > MAX_WORK:
-            raise _RefusedError(wrong)
-        if least is not None:
-            self.stored.draft(None, self._sides(least))
+            raise _RefusedError(f"has too many scans for its size; {again}")
+        if least is not None or self.reduced > 1:
+            most = [side // self.reduced for side in self.stored.size]
+            width, height = map(min, self._sides(least) if least else most, most)
+            self.stored.draft(None, (width, height))
         rgb = _to_rgb(self.stored)
         if self.turn is not None:
             rgb = rgb.transpose(self.turn)
             for key in _STATE_TURNS:  # else who gets the image would turn it again
                 rgb.info.pop(key, None)
         return ImageOps.mirror(rgb) if self.mirror else rgb
+
+    def _data(self) -> bytes:
+        """The encoded image, read beside the decoder, which goes on where it was."""
+        file: IO[bytes] = self.stored.fp  # type: ignore[attr-defined]
+        place = file.tell()
+        file.seek(0)
+        data = file.read()
+        file.seek(place)
+        return data
 
     def _sides(self, size: tuple[int, int]) -> tuple[int, int]:
         return size[::-1] if self.turn in _ON_ITS_SIDE else size
@@ -203,6 +242,8 @@ def decode(
         rgb = file.rgb(least)
         if box is None:
             return rgb
+        if file.reduced > 1:
+            raise _RefusedError("too many pixels for a box; cut it out of the image beforehand")
         left, upper, right, lower = (round(edge) for edge in box)
         outside = left >= rgb.width or upper >= rgb.height or right <= 0 or lower <= 0
         wrong = {
@@ -234,11 +275,17 @@ def opened(
         elif isinstance(image, Path) and array:
             yield OpenedImage(_from_array(image), mirror=mirror)
         else:
-            source = io.BytesIO(image) if isinstance(image, bytes) else io.FileIO(image)
-            with _HeaderReader(source) as header, Image.open(header, formats=FORMATS) as file:
-                header.left = math.inf
-                _check_size(*file.size)
-                yield OpenedImage(file, _turn(file) if upright else None, mirror)
+            source = io.BytesIO(image) if isinstance(image, bytes) else open_regular(image)
+            size = source.seek(0, io.SEEK_END)
+            if size > MAX_IMAGE_BYTES:
+                raise _RefusedError(f"{size:,} bytes are more than the {MAX_IMAGE_BYTES:,} allowed")
+            with _CountedReader(source) as reader, _open_stored(reader) as file:
+                turn = _turn(file) if upright else None
+                picture = OpenedImage(file, turn, mirror, _reduction(file), size)
+                _check_size(*picture.size)
+                counted = picture.decoder not in _COSTS  # whose cost is bounded by `work`
+                reader.left = MAX_HEADER_READS + size // MIN_READ_BYTES if counted else math.inf
+                yield picture
         return
     except _RefusedError as error:
         wrong = str(error)
@@ -257,8 +304,8 @@ def opened(
     raise CompoclipError(f"{label}: {wrong}")
 
 
-class _HeaderReader(io.BufferedReader):
-    """A file whose header is read in a bounded number of pieces: Pillow parses it in Python."""
+class _CountedReader(io.BufferedReader):
+    """A file that is read in a bounded number of pieces: Pillow joins them in Python."""
 
     left: float = MAX_HEADER_READS
 
@@ -266,8 +313,40 @@ class _HeaderReader(io.BufferedReader):
         """Read some bytes."""
         self.left -= 1
         if self.left < 0:
-            raise _RefusedError("has a header of too many parts; save it again without metadata")
+            raise _RefusedError("is in too many parts; save it again without metadata")
         return super().read(size)
+
+
+def _open_stored(reader: _CountedReader) -> ImageFile.ImageFile:
+    """Open an image as Image.open does, without its limit of pixels: large JPEGs are read smaller.
+
+    Raises UnidentifiedImageError.
+    """
+    Image.init()
+    reader.seek(0)
+    start = reader.read(16)
+    for name in FORMATS:
+        plugin, accepts = Image.OPEN[name]
+        if accepts is None or accepts(start) is True:
+            reader.seek(0)
+            with suppress(SyntaxError, IndexError, TypeError, struct.error):
+                return plugin(reader, "")
+    raise UnidentifiedImageError
+
+
+def _is_jpeg(image: Image.Image) -> bool:
+    return image.format in ("JPEG", "MPO")  # several JPEGs in a row
+
+
+def _reduction(file: Image.Image) -> int:
+    """The part of its size at which an image is read: 2, 4 or 8 for a JPEG of too many pixels.
+
+    The coefficients of a JPEG in several scans would lie in memory as a whole.
+    """
+    pixels = math.prod(file.size)
+    if not MAX_PIXELS < pixels <= MAX_WORK or not _is_jpeg(file) or OpenedImage(file).scans > 1:
+        return 1
+    return next((part for part in (2, 4, 8) if pixels <= part**2 * MAX_PIXELS), 1)
 
 
 def _check_size(width: int, height: int) -> None:
@@ -317,6 +396,7 @@ def _label(image: Picture | Image.Image) -> str:
 
 def _from_array(path: Path) -> Image.Image:
     """RGB from a .npy file with blue first; its header is checked before any pixel is read."""
+    open_regular(path).close()
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.memmap):  # an archive of arrays under another name
         array.close()
@@ -359,6 +439,15 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
     return image.convert("RGB")
+
+
+def stored_bytes(image: Path | bytes) -> bytes:
+    """Return the bytes of the file of an image. Raises CompoclipError for one that is missing, or
+    no regular file."""
+    if isinstance(image, bytes):
+        return image
+    with reading(image, "check the images folder"), open_regular(image) as file:
+        return file.read(MAX_IMAGE_BYTES)
 
 
 def data_uri(image: Image.Image, kind: str, **options: Any) -> str:

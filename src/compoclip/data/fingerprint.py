@@ -6,6 +6,7 @@ lie in one small file: within the folder of a run or pack, beside any other prod
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from compoclip.console import note
+from compoclip.data.decode import stored_bytes
 from compoclip.errors import CompoclipError
 from compoclip.files import content_hash, read_arrays, reason, save_arrays, write_atomically
 from compoclip.version import __version__
@@ -168,6 +170,15 @@ def checksums(columns: Mapping[str, Any]) -> dict[str, Rows]:
         if rows.any():
             found[name] = rows
     return found
+
+
+def photo_hash(image: Path | bytes) -> str:
+    """Return a hash of the bytes of a photo; that of "unreadable" for a file that is no photo."""
+    try:
+        data = stored_bytes(image)
+    except CompoclipError:  # reading it for the model says why
+        data = b"unreadable"
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def file_stamp(path: str) -> str:

@@ -34,7 +34,7 @@ from compoclip.data.columns import (
     SCORE,
     fields,
 )
-from compoclip.data.decode import Mirrored, opened
+from compoclip.data.decode import Mirrored, opened, stored_bytes
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
@@ -263,7 +263,7 @@ def _members(
         made.as_they_were += content is None
         made.scaled += content is not None
         if content is None:
-            content = image if isinstance(image, bytes) else image.read_bytes()
+            content = stored_bytes(image)
         yield f"{prefix}{extension}", content
     text = json.dumps(row, ensure_ascii=False).encode()
     problem = f"{len(text)} bytes of captions; shorten them"

@@ -22,6 +22,7 @@ import torch
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Content, ImageRef
 from compoclip.console import track
+from compoclip.data.decode import stored_bytes
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described, require_finite
 from compoclip.evaluation.items import EncodedFeatures, Scores
@@ -29,7 +30,6 @@ from compoclip.files import (
     Arrays,
     load_arrays,
     save_arrays,
-    unreadable,
     unwritable,
     write_atomically,
 )
@@ -57,10 +57,7 @@ def content_key(*parts: bytes) -> bytes:
 
 def image_content_key(ref: ImageRef, members: Members) -> bytes:
     """Return the key of an image: its bytes, the box, whether squashed, mirrored or turned."""
-    try:
-        data = members(ref.path, ref.member) if ref.member else ref.path.read_bytes()
-    except OSError as error:
-        raise unreadable(ref.path, error, "check the images folder") from error
+    data = members(ref.path, ref.member) if ref.member else stored_bytes(ref.path)
     changes = [b"squash"] * ref.squash + [b"mirror"] * ref.mirror + [b"upright"] * ref.upright
     return content_key(data, repr(ref.box).encode(), *changes)
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from compoclip.console import track
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.decode import Picture, unmirrored
+from compoclip.data.fingerprint import photo_hash
 from compoclip.data.images import fixed_rng, photo_key
 from compoclip.data.kept import KeptFeatures
 from compoclip.data.sources import Source
@@ -207,11 +208,7 @@ def _shown_photos(source: Source, method: Method) -> tuple[dict[str, tuple[int, 
     def content(image: Picture) -> str:
         """A hash of the bytes of a photo, and whether it is mirrored."""
         file = unmirrored(image)
-        try:
-            data = file if isinstance(file, bytes) else file.read_bytes()
-        except OSError:  # reading it for the model says why
-            data = b"unreadable"
-        return f"{hashlib.blake2b(data, digest_size=16).hexdigest()} {file is not image}"
+        return f"{photo_hash(file)} {file is not image}"
 
     digest = hashlib.blake2b(digest_size=16)
     with ThreadPoolExecutor(available_cores()) as pool:
