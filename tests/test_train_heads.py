@@ -27,7 +27,6 @@ from compoclip.methods.read_clip.decoders import (
     T5Decoder,
     decoder_record,
     load_decoder,
-    train_gru,
 )
 from compoclip.methods.registry import load_recipe
 from compoclip.training.loop import freeze
@@ -229,32 +228,12 @@ def test_a_head_has_a_group_of_its_own() -> None:
 # --- Decoders. ---
 
 
-def test_a_decoder_learns_the_language_of_captions_and_is_found_again(tmp_path: Path) -> None:
-    decoder = train_gru(CAPTIONS * 8, epochs=30)
-    assert not any(p.requires_grad for p in decoder.parameters())
-    decoder.save(tmp_path / "gru")
-    again = load_decoder(str(tmp_path / "gru"))
-    ids, mask = again.tokens(CAPTIONS)
-    h = torch.randn(5, 1, 64, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(again.nll(h, ids, mask), decoder.nll(h, ids, mask))
-    per_word = [d.nll(0 * h, ids, mask) / mask.sum() for d in (decoder, GruDecoder())]
-    assert per_word[0] < 0.5 * per_word[1]
-    record = decoder_record(str(tmp_path / "gru"))
-    assert record["name"] == "gru"
-    assert len(record["hash"]) == 16
-    assert train_gru(CAPTIONS, epochs=1).nll(h, ids, mask) == train_gru(CAPTIONS, epochs=1).nll(
-        h, ids, mask
-    )
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         (None, "cannot be read"),
         ("[1]", "cannot be read"),
         ('{"model_type": "bert"}', "holds a bert, not a T5"),
-        ('{"model_type": "compoclip-gru", "vocabulary": 9, "width": 4}', "cannot be read"),
-        ('{"model_type": "compoclip-gru"}', "cannot be read"),
     ],
 )
 def test_a_folder_without_a_decoder_is_one_clear_line(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,66 +146,6 @@ def test_what_is_measured_while_training_stands_beside_the_loss(
     assert curves["drawn/a.csv"] == [(4, 3.0)]
 
 
-class FakeTrackio(ModuleType):
-    """Stands in for trackio: runs by number, each with its configuration and what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__("trackio")
-        self.__spec__ = ModuleSpec("trackio", None)
-        self.kept: list[Any] = []
-        self.Api = lambda: self
-
-    def runs(self, project: str) -> list[Any]:
-        if not self.kept:
-            raise ValueError(f"Project '{project}' does not exist")
-        return list(self.kept)
-
-    def init(self, project: str, name: str, config: dict[str, Any], **others: Any) -> Any:
-        print("* Trackio project initialized")
-        run = SimpleNamespace(project=project, name=name, config=config, steps=[], done=False)
-        run.log = lambda record, step: run.steps.append((step, record))
-        self.finish = lambda: vars(run).update(done=True)
-        run.delete = lambda: self.kept.remove(run)
-        self.kept.append(run)
-        return run
-
-
-def test_trackio_gets_a_resumed_run_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake = FakeTrackio()
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    monkeypatch.delenv("TRACKIO_PROJECT", raising=False)
-
-    def told(out: Path, *lines: dict[str, Any]) -> None:
-        out.mkdir(exist_ok=True)
-        with Trackers(("trackio",), out, {"lr": 1.0}, lambda record, total: None) as report:
-            for line in lines:
-                with (out / "train.jsonl").open("a") as log:
-                    log.write(json.dumps(line) + "\n")
-                report(line, 3)
-
-    one, two = tmp_path / "a", tmp_path / "b"
-    told(one, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5})
-    told(two, {"step": 1, "loss": 9.0})
-    told(one, {"step": 3, "loss": 1.0})
-    other, found = fake.kept
-    assert (found.project, found.name, found.config["lr"]) == ("compoclip", "a", 1.0)
-    assert found.steps == [(1, {"loss": 2.0}), (2, {"loss": 1.5}), (3, {"loss": 1.0})]
-    assert other.steps == [(1, {"loss": 9.0})]
-    assert found.done
-    assert capsys.readouterr().out == ""
-
-    def full(**_: Any) -> None:
-        raise OSError("database or disk is full")
-
-    monkeypatch.setattr(fake, "init", full)
-    with pytest.raises(
-        CompoclipError, match=r"trackio: could not start .*disk is full.*TRACKIO_DIR"
-    ):
-        told(one, {"step": 4, "loss": 1.0})
-
-
 def test_trackers_pass_records_on_and_open_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,5 +174,3 @@ def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(CompoclipError, match="--track wandb: pip install tensorboard wandb first"):
         Trackers(("wandb",), tmp_path, {}, print)
-    with pytest.raises(CompoclipError, match="--track trackio: pip install trackio first"):
-        Trackers(("trackio",), tmp_path, {}, print)

@@ -113,7 +113,6 @@ _EXTRAS = {
     "spacy": "spacy",
     "st": "sentence-transformers",
     "sweep": "optuna",
-    "trackio": "trackio",
 }
 
 

@@ -210,8 +210,8 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
     # one where rank 0 cannot.
     try:
         yield Ranks(rank, world)
-    except PeerLostError as error:
-        lost: CompoclipError = PeerLostError("another process of the run has ended")
+    except (PeerLostError, dist.DistError) as error:
+        lost = error if isinstance(error, CompoclipError) else _lost(error)
         with suppress(RuntimeError):
             keys = (f"failed/{other}" for other in range(world) if other != rank)
             found = [json.loads(store.get(key)) for key in keys if store.check([key])]
@@ -315,8 +315,14 @@ def _error(record: list[Any]) -> CompoclipError:
 
 
 def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, CompoclipError) else f"{type(error).__name__}: {text}"
+    if isinstance(error, CompoclipError):
+        return str(error)
+    first = next(iter(str(error).strip().splitlines()), "")  # torch puts a C++ trace below it
+    return f"{type(error).__name__}: {first}"
+
+
+def _lost(error: RuntimeError) -> CompoclipError:
+    return PeerLostError(f"another process of the run has ended ({_line(error)})")
 
 
 def _padded(rows: torch.Tensor, most: int) -> torch.Tensor:
@@ -327,23 +333,18 @@ def _padded(rows: torch.Tensor, most: int) -> torch.Tensor:
     return padded
 
 
-# What gloo, nccl and the store say of a connection that another process has closed.
-_LOST = re.compile(
-    r"connection (was )?(closed|reset|refused|aborted)|closed by (the )?(peer|remote)|"
-    r"(read|write|send|recv) error|broken pipe|socket (closed|error|timeout)|pair closure|"
-    r"timed out|remote (process|error)|(process|rank)\S* (has )?exited|network error",
-    re.IGNORECASE,
-)
-
-
 @contextmanager
 def peers() -> Iterator[None]:
-    """Errors of a collective that mean that another process is gone; others are what they are."""
+    """Make errors of the exchange between processes PeerLostErrors, told by their types.
+
+    Those of torch.distributed have types of their own, but gloo's closed connection is a plain
+    RuntimeError; what fails on this process alone, such as memory, is a subclass of that.
+    """
     import torch.distributed as dist
 
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistNetworkError) and not _LOST.search(str(error)):
+        if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
             raise
-        raise PeerLostError(f"another process of the run has ended ({_line(error)})") from error
+        raise _lost(error) from error

@@ -13,7 +13,6 @@ from .macco.heads import TokenPrediction as TokenPrediction
 from .macco.hidden import MaskVectors as MaskVectors
 from .read_clip.decoders import GruDecoder as GruDecoder
 from .read_clip.decoders import Reconstruction as Reconstruction
-from .read_clip.decoders import train_gru as train_gru
 from .registry import load_recipe as load_recipe
 from .registry import method_names as method_names
 from .registry import method_origin as method_origin

@@ -9,8 +9,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -119,13 +119,13 @@ class ProgressLines:
         self._last, self._before = now, {name: record[name] for name in self._before}
 
 
-# --- Trackers: what a run logs, also for TensorBoard, Weights & Biases and trackio. ---
+# --- Trackers: what a run logs, also for TensorBoard and Weights & Biases. ---
 #
 # `train.jsonl` stays the record of a run; a tracker is a view of it. At its first record a tracker
 # is given all that the log has from before, and what it had itself is dropped: a resumed run has
 # every step once, also those that a killed process had not written out.
 
-LOG, TENSORBOARD, WANDB, TRACKIO = "train.jsonl", "tensorboard", "wandb", "trackio"
+LOG, TENSORBOARD, WANDB = "train.jsonl", "tensorboard", "wandb"
 #: Any of these says how Weights & Biases is to be reached; without them it stays offline.
 _REACHED_BY = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL")
 
@@ -152,8 +152,7 @@ class Trackers(ExitStack):
     ) -> None:
         for name in names:
             if importlib.util.find_spec(name) is None:
-                extra = TRACKIO if name == TRACKIO else "track"
-                raise CompoclipError(f"--track {name}: {pip_install(extra)} first")
+                raise CompoclipError(f"--track {name}: {pip_install('track')} first")
         super().__init__()
         self._names, self._out, self._config, self._report = names, out, config, report
         self._logs: list[Callable[[Mapping[str, float], int], object]] = []
@@ -200,17 +199,6 @@ def _tensorboard(out: Path, config: Mapping[str, Any]) -> Tracker:
     return log, writer.close
 
 
-@contextmanager
-def _starting(name: str, remedy: str) -> Iterator[None]:
-    try:
-        with redirect_stdout(sys.stderr):  # standard output is the command's
-            yield
-    except Exception as error:  # no network, no key, no disk: each has a type of its own
-        raise CompoclipError(
-            f"--track {name}: could not start ({reason(error)}); {remedy}"
-        ) from error
-
-
 def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
     """A run in OUT/wandb: offline, for `wandb sync`, unless the environment says otherwise."""
     wandb: Any = importlib.import_module("wandb")
@@ -220,17 +208,22 @@ def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
     id = known[-1].name.rpartition("-")[2] if known else None
     for old in known if offline else ():  # a folder that cannot be added to is made anew
         shutil.rmtree(old, ignore_errors=True)
-    with _starting(WANDB, "WANDB_MODE=offline needs no network"):
-        run: Any = wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or "compoclip",
-            name=os.environ.get("WANDB_NAME") or out.absolute().name,
-            dir=str(out),
-            id=id,
-            resume="allow",
-            config=dict(config),
-            mode="offline" if offline else None,
-            settings=wandb.Settings(console="off", silent=True),
-        )
+    try:
+        with redirect_stdout(sys.stderr):  # standard output is the command's
+            run: Any = wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or "compoclip",
+                name=os.environ.get("WANDB_NAME") or out.absolute().name,
+                dir=str(out),
+                id=id,
+                resume="allow",
+                config=dict(config),
+                mode="offline" if offline else None,
+                settings=wandb.Settings(console="off", silent=True),
+            )
+    except Exception as error:  # no network, no key, no disk: each has a type of its own
+        raise CompoclipError(
+            f"--track wandb: could not start ({reason(error)}); WANDB_MODE=offline needs no network"
+        ) from error
 
     def log(record: Mapping[str, float], step: int) -> None:
         if step >= run.step:  # else the server has them
@@ -239,34 +232,7 @@ def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
     return log, run.finish
 
 
-def _trackio(out: Path, config: Mapping[str, Any]) -> Tracker:
-    """A run in trackio's own store: `trackio show`. It is found again by its folder."""
-    trackio: Any = importlib.import_module("trackio")
-    project = os.environ.get("TRACKIO_PROJECT") or "compoclip"
-    place = str(out.absolute())
-    with _starting(TRACKIO, "TRACKIO_DIR=FOLDER names another store"):
-        with suppress(ValueError):  # no such project yet
-            for old in trackio.Api().runs(project):
-                if (old.config or {}).get("out") == place:
-                    old.delete()
-        run: Any = trackio.init(
-            project=project,
-            name=out.absolute().name,
-            config={**config, "out": place},
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
-
-    def close() -> None:
-        with redirect_stdout(sys.stderr):
-            trackio.finish()  # or it would do so at exit
-
-    return lambda record, step: run.log(dict(record), step=step), close
-
-
 _OPEN: Mapping[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
     TENSORBOARD: _tensorboard,
     WANDB: _wandb,
-    TRACKIO: _trackio,
 }

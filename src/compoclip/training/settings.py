@@ -127,9 +127,8 @@ class RunSettings:
         merge: With adapters, also write the merged model to OUT/model.
         fsdp: Shard weights, gradients and moments over the processes of torchrun (FSDP2), for
             models too large for one GPU.
-        track: Also log to tensorboard (OUT/tensorboard, for `tensorboard --logdir OUT`), wandb
-            (OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set) or trackio (its own
-            store, for `trackio show`).
+        track: Also log to tensorboard (OUT/tensorboard, for `tensorboard --logdir OUT`) or wandb
+            (OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set).
     """
 
     out: Annotated[OutputFolder, Shown(once=True)]
@@ -163,7 +162,7 @@ class RunSettings:
     resume: Annotated[bool, Shown(once=True)] = False
     merge: bool = True
     fsdp: bool = False
-    track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that checkpoints and trackers record, by name."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,17 +23,16 @@ from compoclip.losses.rows import captions
 PAD, END = 0, 1  # ids of T5, and of ours; decoding starts from PAD
 LONGEST = 64  # tokens that are asked of a decoder
 GRU = "gru"  # in place of a folder: one with random weights
-_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_CONFIG = "config.json"
 _TOKENIZERS = ("tokenizer.json", "spiece.model")
-_GRU_TYPE = "compoclip-gru"
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError)
 
 
 class GruDecoder(nn.Module):
     """A frozen decoder of one GRU layer over words, whose first state is the text's vector.
 
-    It needs no package. A word's id is a hash below `vocabulary`: enough for the few hundred words
-    of a world, not for a language. `width` E is that of the vector, of embeddings and of the state.
+    Its weights are random: it is for trials. A word's id is a hash below `vocabulary`. `width` E is
+    that of the vector, of embeddings and of the state.
     """
 
     def __init__(self, vocabulary: int = 1024, width: int = 64, seed: int = 0) -> None:
@@ -68,17 +65,6 @@ class GruDecoder(nn.Module):
         """
         states, _ = self.gru(self.embedding(_shifted(ids)), h.transpose(0, 1).contiguous())
         return _summed(self.output(states), ids, mask)
-
-    def save(self, folder: Path) -> None:
-        """Write the decoder to a folder, for `--decoder FOLDER`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        config = {
-            "model_type": _GRU_TYPE,
-            "vocabulary": self.embedding.num_embeddings,
-            "width": self.width,
-        }
-        (folder / _CONFIG).write_text(json.dumps(config))
-        save_file(self.state_dict(), folder / _WEIGHTS)
 
 
 class T5Decoder(nn.Module):
@@ -135,9 +121,9 @@ def _summed(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
 def load_decoder(spec: str) -> GruDecoder | T5Decoder:
     """Load the frozen decoder that `--decoder` names, on the CPU.
 
-    spec: a folder that holds a T5 (as transformers saves it, with its tokenizer) or what
-    `GruDecoder.save` wrote; or "gru", one with random weights. Raises UsageError when none is
-    named, CompoclipError when the folder holds no such decoder, or transformers is not installed.
+    spec: a folder that holds a T5 as transformers saves it, with its tokenizer; or "gru", one with
+    random weights. Raises UsageError when none is named, CompoclipError when the folder holds no
+    such decoder, or transformers is not installed.
     """
     if not spec:
         raise UsageError(
@@ -150,10 +136,6 @@ def load_decoder(spec: str) -> GruDecoder | T5Decoder:
     try:
         config = parse_json((folder / _CONFIG).read_text(encoding="utf-8"))
         kind = config["model_type"]
-        if kind == _GRU_TYPE:
-            decoder = GruDecoder(int(config["vocabulary"]), int(config["width"]))
-            decoder.load_state_dict(load_file(folder / _WEIGHTS))
-            return decoder
         if kind != "t5":
             raise CompoclipError(f"--decoder {folder} holds a {kind}, not a T5; name another")
         what = f"--decoder {folder}, a T5 (--reconstruction 0 trains without),"
@@ -190,35 +172,6 @@ def _hash_of(files: tuple[tuple[Path, int], ...]) -> str:
         with open(file, "rb") as content:
             file_digest(content, lambda: digest)
     return digest.hexdigest()
-
-
-def train_gru(
-    captions: Sequence[str], epochs: int = 20, width: int = 64, lr: float = 3e-3, seed: int = 0
-) -> GruDecoder:
-    """Train a small decoder on some captions, for worlds of few words; `save` writes it.
-
-    Its input is the mean of a caption's word vectors; it learns to output the words in order.
-
-    Args:
-        captions: The captions.
-        epochs: Passes over them.
-        width: E.
-        lr: Learning rate.
-        seed: Seed of weights and order.
-    """
-    decoder = GruDecoder(width=width, seed=seed).requires_grad_(True)
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(decoder.parameters(), lr=lr)
-    ids, mask = decoder.tokens(captions)
-    for _ in range(epochs):
-        for rows in torch.split(torch.randperm(len(ids), generator=generator), 64):
-            told = decoder.embedding(ids[rows]) * mask[rows][..., None]
-            h = told.sum(1, keepdim=True) / mask[rows].sum(1)[:, None, None]
-            loss = decoder.nll(h, ids[rows], mask[rows]) / mask[rows].sum()
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    return decoder.requires_grad_(False)
 
 
 # --- The head. ---
