@@ -13,13 +13,12 @@ import pytest
 
 from compoclip.archives import Members, add_member
 from compoclip.bounds import MAX_CAPTION_BYTES, MAX_TEXT_CHARACTERS
-from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, NO_CAPTION, NO_TEXT
+from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, NO_CAPTION, NO_IMAGE, NO_TEXT
 from compoclip.data.sources import shards
 from compoclip.data.sources.shards import (
     BAD_JSON,
     BAD_NAME,
     BAD_TEXT,
-    NO_IMAGE,
     NO_NEGATIVE_IMAGE,
     NOT_A_FILE,
     SECOND,

@@ -15,7 +15,7 @@ from PIL import Image
 import benchmark_files
 from compoclip.cli.main import main
 from compoclip.data.sources.open import Request, open_source
-from compoclip.data.sources.splits import _number, files_of, split_of
+from compoclip.data.sources.splits import _number, named_splits, split_of
 from compoclip.errors import UsageError
 from data_samples import write_jsonl
 from train_helpers import write_config
@@ -91,8 +91,8 @@ def test_folders_named_after_splits(tmp_path: Path) -> None:
         (tmp_path / part / "1.jpg").touch()
         (tmp_path / part / "1.txt").write_text(part)
     lost = {
-        "image of no split (--split all takes it)": 1,
-        "image of split 'val' (--split all takes it)": 1,
+        "sample of no split (--split all takes it)": 1,
+        "sample of split 'val' (--split all takes it)": 1,
     }
     assert read(tmp_path) == (["train2014"], lost)
     assert read(tmp_path, "val") == (["val2014"], {})
@@ -117,7 +117,7 @@ def test_data_without_splits_is_read_whole(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t", [{"image": "1.jpg", "caption": "x"}])
     for split in (None, "all"):
         assert read(path, split) == (["x"], {})
-    with pytest.raises(UsageError, match="no --split without a column 'split'"):
+    with pytest.raises(UsageError, match="names no splits, so takes no --split dev"):
         read(path, "dev")
     coco = tmp_path / "captions.json"
     images, annotations = [{"id": 1, "file_name": "1.jpg"}], [{"image_id": 1, "caption": "y"}]
@@ -130,11 +130,11 @@ def test_names_of_splits() -> None:
     known |= {"validation-0": "validation", "restval": "restval", "training_0": "training"}
     assert {name: split_of(name) for name in known} == known
     for name in ("trainer.tar", "valentines", "testimony", "pack-000000.tar", "00000.tar"):
-        assert split_of(name) is None
-    files = [Path(name) for name in ("training-0.tar", "eval-0.tar", "more-0.tar")]
-    assert files_of(files, None, "x") == (files[:1], unasked("file", eval=1, more=1))
-    assert files_of(files, "more", "x") == (files[2:], {})
-    assert files_of(files[2:], None, "x") == (files[2:], {})
+        assert split_of(name) == ""
+    names = ["training-0.tar", "eval-0.tar", "more-0.tar"]
+    assert named_splits(names, None) == ["training", "eval", "more"]
+    assert named_splits(names, "more") == ["training", "eval", "more"]
+    assert named_splits(names[2:], None) == [""]
 
 
 def write_karpathy(folder: Path, parts: str) -> Path:

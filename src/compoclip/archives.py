@@ -24,7 +24,7 @@ from compoclip.bounds import MAX_MEMBER_BYTES
 from compoclip.console import note
 from compoclip.errors import CompoclipError, require
 from compoclip.files import cache_paths, fingerprint, reading, reason, unreadable, write_cache
-from compoclip.tables import arrow_table, opened_parquet
+from compoclip.tables import arrow_table, has_image, opened_parquet
 
 _AGAIN = "fetch the archive again"
 
@@ -192,7 +192,7 @@ class EmbeddedImages:
 
     def present(self) -> list[bool]:
         """Return for each row whether it has an image; none is read."""
-        return [held for batch in self._batches for held in batch.column(0).is_valid().to_pylist()]
+        return [has for batch in self._batches for has in has_image(batch.column(0)).to_pylist()]
 
     def _open_all(self, again: bool = False) -> None:
         self._batches: list[pa.RecordBatch] = []

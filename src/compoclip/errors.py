@@ -36,7 +36,12 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _SHOWN
 
 
 def shown(value: object) -> str:
-    """Return a value for a message: its repr, shortened while it is built, and its type.
+    """Return a value for a message as `quoted`, and its type."""
+    return f"{quoted(value)} ({type(value).__name__})"
+
+
+def quoted(value: object) -> str:
+    """Return a value for a message: its repr, shortened while it is built.
 
     Of a nested value the whole repr may be larger than the memory.
     """
@@ -44,7 +49,7 @@ def shown(value: object) -> str:
         text = _SHORT.repr(value)
     except Exception:  # a number of thousands of digits; any other code
         text = "..."
-    return f"{printable(text, _SHOWN)} ({type(value).__name__})"
+    return printable(text, _SHOWN)
 
 
 def closest(name: str, known: Iterable[str]) -> str:

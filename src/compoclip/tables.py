@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, AnyStr
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.bounds import (
@@ -389,6 +390,17 @@ def holds_bytes(kind: pa.DataType) -> bool:
         index = kind.get_field_index("bytes")
         return index >= 0 and holds_bytes(kind.field(index).type)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def has_image(images: pa.Array) -> pa.Array:
+    """Return for each cell of a column as in `holds_bytes` whether it has bytes, or a path."""
+    if not pa.types.is_struct(images.type):
+        length = images.dictionary_decode() if pa.types.is_dictionary(images.type) else images
+        return pc.fill_null(pc.greater(pc.binary_length(length), 0), False)
+    encoded = has_image(pc.struct_field(images, "bytes"))
+    if images.type.get_field_index("path") < 0:
+        return encoded
+    return pc.or_(encoded, pc.is_valid(pc.struct_field(images, "path")))
 
 
 def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:

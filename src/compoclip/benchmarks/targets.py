@@ -42,10 +42,10 @@ from compoclip.benchmarks.registry import (
     split_spec,
 )
 from compoclip.console import note
-from compoclip.data.columns import fields
 from compoclip.errors import UsageError, require
 from compoclip.files import read_json
 from compoclip.own import is_file
+from compoclip.typed import read_fields
 
 SUITE = "suite.json"
 FILES = {"retrieval": "retrieval:own", "rewrites": "rewrites"}
@@ -163,10 +163,10 @@ def read_suite(path: Path) -> list[Target]:
     data = read_json(path, damaged="give a suite file, or the folder that holds one")
     remedy = 'expected {"benchmarks": [{"name": ...}, ...]}'
     targets, folder = [], path.parent
-    listed = fields(data, {"benchmarks": list}, str(path), remedy)["benchmarks"]
+    listed = read_fields(data, {"benchmarks": list}, str(path), remedy)["benchmarks"]
     for number, each in enumerate(listed, start=1):
         where = f"{path}: benchmark {number}"
-        entry = fields(each, _ENTRY, where, remedy)
+        entry = read_fields(each, _ENTRY, where, remedy)
         odd = ", ".join(entry.keys() - _ENTRY.keys())
         require(not odd, where, f"{odd} is unknown; known: {', '.join(_ENTRY)}")
         name, place, images, id, options = (entry[key] for key in _ENTRY)

@@ -103,7 +103,7 @@ def mirror_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield training rows of photos with boxes, at most one per photo and axis.
 
-    A row, to be read by `open_table`, is {"image", "caption", "neg_caption"} and, for left and
+    A row, to be read by `open_tables`, is {"image", "caption", "neg_caption"} and, for left and
     right, "mirror": true. captions: file name -> captions by people, appended to a share `human` of
     the rows. left_out: counts photos without a row.
     """

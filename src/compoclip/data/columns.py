@@ -9,82 +9,44 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from types import MappingProxyType
+from typing import Any
 
 from compoclip.bounds import MAX_TEXT_CHARACTERS
 from compoclip.data.options import Needs
-from compoclip.errors import CompoclipError, UsageError, require, shown
+from compoclip.errors import CompoclipError, UsageError, quoted, require, shown
 from compoclip.files import encodable, parse_json
-from compoclip.tables import text_list
+from compoclip.tables import holds_bytes, text_list
 
 
-def relative_image(image: str, root: Path, origin: str) -> str:
+def relative_image(image: str, root: Path, origin: str, *, absolute: bool = False) -> str:
     """Return the image's path relative to `root`, refusing whatever leads out of it.
 
     Relative names may not climb above the root, absolute ones must lie in it. Links inside the
     root may point anywhere: whoever made the folder put them there. Backslashes, as Windows writes
-    them, separate folders where the file then exists. Raises CompoclipError naming `origin` (file
-    and row) otherwise, or when the name is a URL.
+    them, separate folders where the file then exists. absolute: whether absolute paths may lie
+    anywhere, and stay as they are. Raises CompoclipError naming `origin` (file and row) otherwise,
+    or when the name is a URL.
     """
-    require("://" not in image, origin, f"{image!r} is a URL; download the images first")
-    usable = "\0" not in image and image.strip()
-    require(usable, origin, f"the image path {image!r} is not usable; fix the file")
+    if "://" in image:
+        raise CompoclipError(f"{origin}: {quoted(image)} is a URL; download the images first")
+    if "\0" in image or not image.strip():
+        raise CompoclipError(
+            f"{origin}: the image path {quoted(image)} is not usable; fix the file"
+        )
     normal = os.path.normpath(image)
     if "\\" in normal and not os.path.exists(os.path.join(root, normal)):
         slashed = os.path.normpath(image.replace("\\", "/"))
         normal = slashed if os.path.exists(os.path.join(root, slashed)) else normal
-    if os.path.isabs(normal):
-        normal = os.path.relpath(normal, os.path.abspath(root))
-    problem = f"image {image!r} lies outside {root}; pass --images with the folder that holds the "
-    require(normal.split(os.sep)[0] != "..", origin, f"{problem}images")
-    return normal
-
-
-# --- Records of JSON files: their keys, and the types of the values. ---
-
-_WORDS: Mapping[Any, str] = {
-    str: "a text",
-    **dict.fromkeys((int, float), "a number"),
-    bool: "true or false",
-    list: "a list",
-    list[str]: "a list of texts",
-    list[str | None]: "a list of texts or null",
-    dict: "an object",
-    NoneType: "null",
-}
-
-
-def fits(value: Any, kind: Any) -> bool:
-    """Return whether a value of a JSON file is of a type: `str`, `list[str]`, `dict[str, int]`."""
-    outer, inner = get_origin(kind), get_args(kind)
-    if outer is UnionType:
-        return any(fits(value, each) for each in inner)
-    if outer in (list, dict):
-        parts = value.values() if outer is dict and isinstance(value, dict) else value
-        return isinstance(value, outer) and all(fits(each, inner[-1]) for each in parts)
-    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
-
-
-def fields(
-    row: Any, kinds: Mapping[str, Any], origin: str, remedy: str = "fetch the file again"
-) -> dict[str, Any]:
-    """Return a record that has these keys, of these types; optional ones may be missing or None.
-
-    Raises CompoclipError, beginning with `origin` (file and row), for anything else.
-    """
-    needed = [key for key, kind in kinds.items() if kind is object or not fits(None, kind)]
-    if not isinstance(row, dict) or not row.keys() >= {*needed}:
-        have = ", ".join(map(str, row)) if isinstance(row, dict) else shown(row)
-        what = ", ".join(needed) or "an object"
-        raise CompoclipError(f"{origin} needs {what}; it has: {have}; {remedy}")
-    for key, kind in kinds.items():
-        if not fits(row.get(key), kind):
-            parts = get_args(kind) if get_origin(kind) is UnionType else (kind,)
-            words = " or ".join(_WORDS.get(each) or _WORDS[get_origin(each)] for each in parts)
-            what = f"{key!r} must be {words}, found {shown(row.get(key))}"
-            raise CompoclipError(f"{origin}: {what}; {remedy}")
-    return {**dict.fromkeys(kinds), **row}
+    inside = os.path.relpath(normal, os.path.abspath(root)) if os.path.isabs(normal) else normal
+    if inside.split(os.sep)[0] != "..":
+        return inside
+    if absolute and os.path.isabs(normal):
+        return normal
+    raise CompoclipError(
+        f"{origin}: image {quoted(image)} lies outside {root}; pass --images with the folder that "
+        "holds the images"
+    )
 
 
 # --- Which columns of a table hold the image and the captions. ---
@@ -94,22 +56,29 @@ IMAGE_COLUMNS = (
     "jpg",
 )
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "cls", "target")
-CAPTION_COLUMNS = ("title", "caption", "captions", "text", "texts", "sentences", "txt", "comment")
+CAPTION_COLUMNS = (
+    *("title", "caption", "captions", "text", "texts", "sentences", "txt", "comment"),
+    *("description", "alt", "alt_text", "conversations", "messages"),
+)
 
 
 def pick_columns(
     available: Collection[str],
     image: str | None,
     caption: str | None,
-    path: Path,
+    path: object,
     needs: Needs = "captions",
+    kinds: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[str, tuple[str, ...]]:
     """Return the image column and the caption columns.
 
-    caption: one name or several joined by commas. Names not given are guessed from the usual ones;
-    captions may be absent where there are labels, or where samples need none. Raises UsageError
-    that lists the columns of the file when a name is not among them.
+    caption: one name or several joined by commas. Names not given are guessed from the usual ones,
+    a column of encoded images before one of paths; captions may be absent where there are labels,
+    or where samples need none. kinds: the Arrow types of the columns, where the table states them.
+    Raises UsageError that lists the columns of the file when a name is not among them.
     """
+    encoded = [name for name in available if name in kinds and holds_bytes(kinds[name])]
+    image = image or usual_column(IMAGE_COLUMNS, encoded)
     (image,) = _named([image] if image else None, IMAGE_COLUMNS, available, "image", path)
     optional = needs != "captions" or usual_column(LABEL_COLUMNS, available) is not None
     if optional and caption is None and usual_column(CAPTION_COLUMNS, available) is None:
@@ -141,7 +110,7 @@ def class_names(schema: Any, label: str) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def pick_captions(available: Collection[str], caption: str | None, path: Path) -> tuple[str, ...]:
+def pick_captions(available: Collection[str], caption: str | None, path: object) -> tuple[str, ...]:
     """Return the caption columns, as for `pick_columns`."""
     names = None if caption is None else [caption]
     if caption is not None and caption not in available:  # names may hold commas
@@ -160,7 +129,7 @@ def _named(
     usual: Iterable[str],
     available: Collection[str],
     kind: str,
-    path: Path,
+    path: object,
 ) -> tuple[str, ...]:
     """The columns of these names, or the first of a usual name."""
     listed = ", ".join(map(str, available)) or "none"
@@ -180,6 +149,10 @@ def _named(
 # Reasons for leaving captions and samples out.
 NO_CAPTION = "sample without a caption"
 NO_LABEL = "sample without a label"
+NO_IMAGE = "sample without an image"
+NO_ORIGINAL = "edit whose original is not there"
+SAMPLE_REASONS = (NO_IMAGE, NO_CAPTION, NO_LABEL, NO_ORIGINAL)
+"""Reasons that a whole sample is left out for; other reasons concern one of its texts or files."""
 EMPTY_CAPTION = "empty caption"
 NO_TEXT = "caption that is no text"
 CELL = frozenset(("nan", "none", "null", "<na>"))  # what programs write of an empty cell
@@ -190,15 +163,29 @@ LONG_TEXT = f"text of more than {MAX_TEXT_CHARACTERS:,} characters"
 def cell_captions(value: Any) -> list[Any]:
     """Return the caption values of one cell, to be filtered by `usable_texts`.
 
-    A cell holds a text (or UTF-8 bytes), a list, a list of texts written as Python or JSON text, or
-    nothing.
+    A cell holds a text (or UTF-8 bytes), a list, a list of texts written as Python or JSON text,
+    the turns of a conversation, of which the answers are captions, or nothing.
     """
     value = as_text(value)
     if isinstance(value, str):
         return text_list(value) or [value]
     if isinstance(value, list):
+        if value and all(isinstance(turn, dict) for turn in value):
+            return [text for turn in value for text in _answer(turn)]
         return [as_text(item) for item in value]
     return [] if value is None or value != value else [value]  # tables write NaN for nothing
+
+
+# Who speaks, and what is said, in LLaVA's conversations and in chat messages.
+_TURNS = (("from", "value", "gpt"), ("role", "content", "assistant"))
+
+
+def _answer(turn: Mapping[str, Any]) -> list[Any]:
+    """The text of a turn of a conversation, if it answers; an object of another form as it is."""
+    for speaker, said, answering in _TURNS:
+        if speaker in turn and said in turn:
+            return [turn[said]] if turn[speaker] == answering else []
+    return [turn]
 
 
 def as_text(value: Any) -> Any:
@@ -281,14 +268,15 @@ EXTRA_COLUMNS = tuple(_EXTRAS)
 
 
 def read_extras(
-    row: Mapping[str, Any], root: Path, origin: str, *, lists: bool = False
+    row: Mapping[str, Any], root: Path, origin: str, *, lists: bool = False, absolute: bool = False
 ) -> dict[str, Any]:
     """Return the extra columns of a row, by the names of `sources.table.SCHEMA`.
 
     neg_caption, pos_caption: a text, a list of texts, or such a list as Python text. neg_image: a
     list of row numbers (also as text), or the path of an image below `root`. mirror: true or false,
     yes or no, 1 or 0. group: text or number. score, image_score: numbers. Empty columns are left
-    out. lists: neg_caption must be a list. Raises CompoclipError, naming `origin` (file and row).
+    out. lists: neg_caption must be a list. absolute: as for `relative_image`. Raises
+    CompoclipError, naming `origin` (file and row).
     """
     found: dict[str, Any] = {}
     for column, (name, read, wrong) in _EXTRAS.items():
@@ -297,7 +285,7 @@ def read_extras(
             continue
         text = cell.strip() if isinstance(cell, str) else None
         if column == NEG_IMAGE and text is not None and not text.startswith("["):
-            value: Any = relative_image(text, root, origin) if text else ""
+            value: Any = relative_image(text, root, origin, absolute=absolute) if text else ""
             name = "negative_image"
         else:
             value = _texts(cell, lists) if column == NEG_CAPTION else read(cell)

@@ -32,7 +32,6 @@ from compoclip.data.columns import (
     NEG_IMAGE,
     POS_CAPTION,
     SCORE,
-    fields,
 )
 from compoclip.data.decode import Mirrored, opened, stored_bytes
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
@@ -47,6 +46,7 @@ from compoclip.files import (
     write_atomically,
     write_json,
 )
+from compoclip.typed import read_fields
 from compoclip.version import __version__
 
 RECORD = "pack.json"
@@ -92,7 +92,7 @@ class PackSummary:
     def of(record: Any, path: Path) -> PackSummary:
         """Return the summary of a shard or pack that a file holds."""
         kinds = get_type_hints(PackSummary)
-        found = fields(record, kinds, str(path), _REMEDY)
+        found = read_fields(record, kinds, str(path), _REMEDY)
         return PackSummary(**{name: found[name] for name in kinds})
 
     def add(self, other: PackSummary) -> None:

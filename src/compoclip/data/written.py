@@ -27,12 +27,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from compoclip.data.columns import fields, require_texts
+from compoclip.data.columns import require_texts
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.rewrites.base import Refused, Rewritten, fits_context
 from compoclip.rewrites.units import UNIT_FOIL
 from compoclip.tables import ROW_FILES, has_ending, read_records
+from compoclip.typed import read_fields
 
 UNIT_CAPTION = "original_caption"
 _ENTITIES = ("entities", "positive_components")
@@ -104,7 +105,7 @@ def read_written_texts(path: Path) -> WrittenLists:
     def rows() -> Iterator[tuple[str, Lists]]:
         kinds = dict.fromkeys(("positive", "negative"), str | list[str] | None)
         for origin, row in read_records(path):
-            found = fields(row, {"caption": str, **kinds}, origin, "fix it")
+            found = read_fields(row, {"caption": str, **kinds}, origin, "fix it")
             there = not kinds.keys().isdisjoint(row)
             if not there:
                 raise CompoclipError(f'{origin} needs "positive" or "negative"; fix it')
@@ -136,7 +137,7 @@ def read_bags(path: Path) -> WrittenLists:
     def rows() -> Iterator[tuple[str, Lists]]:
         ids = set[str]()
         for origin, row in read_records(path):
-            found = fields(row, kinds, origin, "fix it")
+            found = read_fields(row, kinds, origin, "fix it")
             id, sentences, negatives = (found[kind] for kind in kinds)
             fits = len(negatives or ()) in (0, len(sentences))
             require(fits, origin, "'negatives' needs one per sentence; fix it")
@@ -182,9 +183,9 @@ def read_units(path: Path) -> WrittenLists:
 
     def rows() -> Iterator[tuple[str, Lists]]:
         for origin, row in _unit_records(path):
-            fields(row, {UNIT_CAPTION: str}, origin, _REMEDY)
+            read_fields(row, {UNIT_CAPTION: str}, origin, _REMEDY)
             filled = {name: value for name, value in row.items() if value not in (None, [], {})}
-            units = fields(filled, _UNITS, origin, _REMEDY)
+            units = read_fields(filled, _UNITS, origin, _REMEDY)
             yield units[UNIT_CAPTION].strip(), (_entities(units, origin), _relations(units, origin))
 
     return WrittenLists(rows(), WrittenPart)
@@ -204,21 +205,23 @@ def _entities(units: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
     parts = []
     for text in filter(None, map(str.strip, texts)):
         found = (foils.get(text) if foils else None) or ()
-        wrong = [fields(each, _FOIL, f"{origin}: {text!r}", _REMEDY)["negative"] for each in found]
+        wrong = [
+            read_fields(each, _FOIL, f"{origin}: {text!r}", _REMEDY)["negative"] for each in found
+        ]
         parts.append(_part(text, text, wrong, origin))
     return parts
 
 
 def _relations(units: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
     def sentence(relation: Mapping[str, Any]) -> str:
-        found = fields(relation, _RELATION, f"{origin}: 'relations'", _REMEDY)
+        found = read_fields(relation, _RELATION, f"{origin}: 'relations'", _REMEDY)
         return " ".join(filter(None, (found[key].strip() for key in _RELATION)))
 
     parts = []
     for relation in units["relations"] or ():
         text = sentence(relation)
         kinds = {"negatives": list[dict[str, object]] | None}
-        negatives = fields(relation, kinds, f"{origin}: 'relations'", _REMEDY)["negatives"]
+        negatives = read_fields(relation, kinds, f"{origin}: 'relations'", _REMEDY)["negatives"]
         wrong = [sentence({**relation, **each}) for each in negatives or ()]  # what it changes
         parts.append(_part(text, relation["subject"], wrong, origin))
     return parts

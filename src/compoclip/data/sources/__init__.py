@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from compoclip.archives import read_at
+from compoclip.data.columns import SAMPLE_REASONS
 from compoclip.data.decode import Mirrored, Picture, mirrored, unmirrored
 from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
 from compoclip.data.sources.mixture import WeightedMix
@@ -24,6 +26,7 @@ from compoclip.errors import UsageError, require
 
 NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
 POSITIVES = "positives"
+NO_NEIGHBOUR = "similar image that the data has not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,13 @@ SCHEMA = pa.schema(
         ("image_score", pa.float64()),
         ("positives", _TEXTS),
         ("label", _TEXT),
+        ("split", _TEXT),  # "" where the data name none
     ]
 )
 EMPTY: Mapping[str, Any] = MappingProxyType(
     {
         **dict.fromkeys(("captions", "negatives", "positives", "neighbours"), ()),
-        **dict.fromkeys(("id", "image", "negative_image", "group", "label"), ""),
+        **dict.fromkeys(("id", "image", "negative_image", "group", "label", "split"), ""),
         **dict.fromkeys(("score", "image_score")),
         "place": 0,
         "negative_place": 0,
@@ -111,7 +115,7 @@ class ImageFolder:
 
     def stamp(self, image: str, stat: Callable[[str], str]) -> str:
         """Return the name with what changes when the image does; stat: see `file_stamp`."""
-        return f"{image} {stat(f'{self.root}/{image}')}"
+        return f"{image} {stat(os.path.join(self.root, image))}"
 
 
 @dataclass(frozen=True)
@@ -180,8 +184,9 @@ class Source:
     behind the other, and a selection some rows of one. Texts live in Arrow buffers, not Python
     objects: millions of captions stay small, and forked workers share them.
 
-    places: what its columns place and negative_place count from 0. left_out: numbers of captions
-    and samples that the reader left out, by reason. made_from: what else a run depends on, by name:
+    places: what its columns place and negative_place count from 0. left_out: numbers of what the
+    reader left out and belongs to no row, by reason. lost: the same of the captions and samples of
+    rows, by their split. made_from: what else a run depends on, by name:
     of rows, the folder of the images. mix: how a mixture of data sets is sampled; other data show
     every sample once per epoch. upright: whether images are rotated by their EXIF orientation;
     images of published data sets are not. classes: the names that labels may have, in the order of
@@ -196,19 +201,36 @@ class Source:
         left_out: Mapping[str, int],
         made_from: Mapping[str, Any],
         mix: WeightedMix | None = None,
+        lost: Mapping[str, Counter[str]] = MappingProxyType({}),
     ) -> None:
-        self._table, self._places = table, places
+        self._table, self._places, self._lost = table, places, lost
         self._description, self._made_from, self.mix = description, made_from, mix
         self.upright = True
         self.classes: tuple[str, ...] = ()
-        self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
+        self._left_out = left_out
+        self.hashes: dict[int, NDArray[np.float64]] = {}  # see `splits.hash_numbers`
         self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
         # Columns without content are not read; one chunk is read faster than several.
-        columns = {name: table[name] for name in SCHEMA.names if _filled(table[name])}
+        names = (name for name in SCHEMA.names if name != "split")
+        columns = {name: table[name] for name in names if holds_any(table[name])}
         self._columns = {k: c.chunk(0) if c.num_chunks == 1 else c for k, c in columns.items()}
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Return the numbers of captions and samples that were left out, by reason."""
+        counts = sum(self._lost.values(), Counter(self._left_out))
+        return {reason: number for reason, number in counts.items() if number}
+
+    def split_counts(self) -> Counter[str]:
+        """Return the number of samples of each split, those that were left out included."""
+        counts = pc.value_counts(self._table["split"]).to_pylist()
+        found = Counter({count["values"]: count["counts"] for count in counts})
+        for split, lost in self._lost.items():
+            found[split] += sum(lost[reason] for reason in SAMPLE_REASONS)
+        return +found
 
     def __getitem__(self, index: int, bare: bool = False) -> Sample:
         if not 0 <= index < len(self):
@@ -284,23 +306,32 @@ class Source:
         """Return where the samples come from, for logs and results."""
         return self._description
 
+    def count(self, left_out: Mapping[str, int]) -> None:
+        """Count more that is left out, by reason."""
+        self._left_out = Counter(self._left_out) + Counter(left_out)
+
     def take(
         self,
         kept: NDArray[np.int64],
         description: str,
         left_out: Mapping[str, int],
         captions: Sequence[Sequence[str]] | None = None,
+        splits: Collection[str] | None = None,
     ) -> Source:
         """Return the samples of some rows, ascending, without neighbours that are left out.
 
-        left_out: counts to add to those of the reader. captions: other ones.
+        left_out: counts to add to those of the reader. captions: other ones. splits: names of the
+        splits that the rows are of; what was left out in others is not counted.
         """
-        table, _ = renumbered(self._table.take(pa.array(kept)), kept)
+        require(len(kept), description, "no usable sample")
+        table, unknown = renumbered(self._table.take(pa.array(kept)), kept)
         if captions is not None:
             table = replaced(table, {"captions": pa.array(captions, _TEXTS)})
         mix = self.mix and self.mix.of(kept)
-        counts = {**self.left_out, **left_out}
-        source = Source(table, self._places, description, counts, self._made_from, mix)
+        counts = Counter(self._left_out) + Counter(left_out)
+        counts[NO_NEIGHBOUR] += unknown if splits is not None else 0
+        lost = {k: v for k, v in self._lost.items() if splits is None or k in splits}
+        source = Source(table, self._places, description, counts, self._made_from, mix, lost)
         source.upright, source.classes = self.upright, self.classes
         return source
 
@@ -337,7 +368,7 @@ class Source:
         return source
 
 
-def _filled(column: pa.ChunkedArray) -> bool:
+def holds_any(column: pa.ChunkedArray) -> bool:
     """Return whether any cell of a column holds something: a text, an entry, a number but 0."""
     if pa.types.is_floating(column.type):
         return bool(column.null_count < len(column))

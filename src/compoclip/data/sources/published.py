@@ -19,26 +19,26 @@ from compoclip.archives import EmbeddedImages
 from compoclip.data.columns import (
     NEG_CAPTION,
     NEG_IMAGE,
+    NO_CAPTION,
+    NO_ORIGINAL,
     POS_CAPTION,
-    fields,
     pick_captions,
-    relative_image,
+    read_label,
 )
-from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources import ImageColumn, Source
-from compoclip.data.sources.splits import ALL, NoUseError, Split, require_one_split
+from compoclip.data.sources.splits import COLUMN
 from compoclip.data.sources.table import RowBuilder
-from compoclip.data.sources.tables import columns_of, open_table
+from compoclip.data.sources.tables import open_tables, table_of
 from compoclip.data.written import UNIT_CAPTION
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, require
 from compoclip.files import reading
 from compoclip.tables import (
-    has_ending,
     holds_bytes,
     read_delimited,
     read_lines,
     read_rows,
 )
+from compoclip.typed import is_a, read_fields
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -62,7 +62,7 @@ TABLES: Mapping[tuple[str, ...], tuple[str, str, Mapping[str, Any]]] = {
     ),
 }
 """The columns of a published table -> its image column, caption column and options of
-`open_table`."""
+`open_tables`."""
 
 
 # --- Rows that say their photo, captions and edits under names of their own. ---
@@ -77,58 +77,85 @@ _Sample = dict[str, Any]
 class PublishedRows:
     """The columns of a published set.
 
-    keys: the columns that every row has, and their types. samples: column of a sample -> column of
-    the row, or pattern of the photo; or a function that returns the samples of a row, given the
-    row, its number from 1 and its place for messages. numbered: whether ids end in a number of the
-    row.
+    keys: the columns that every row has, and their types. photo: the one that names the photo,
+    which may be null. samples: column of a sample -> column of
+    the row, or a function that returns the samples of a row, given the row, its number from 1 and
+    its place for messages. numbered: whether ids end in a number of the row.
     """
 
     name: str
+    photo: str
     keys: Mapping[str, Any]
     samples: Mapping[str, str] | Callable[[Mapping[str, Any], int, str], Iterable[_Sample]]
     numbered: bool = True
 
-    def read(
-        self, path: Path, rows: Iterable[_Row], images: Path | None, more: object = ""
-    ) -> Source:
-        """Return the samples of the rows; images: of the photos, by default the file's folder."""
-        builder = RowBuilder(path, images if images is not None else path.parent)
+    def matches(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row has all columns that the set always has."""
+        return all(name in row for name, kind in self.keys.items() if not is_a(None, kind))
+
+    def read(self, path: Path, rows: Iterable[_Row], asked: Request) -> Source:
+        """Return the samples of the rows."""
+        builder = _builder(path, asked)
         for origin, number, row in rows:
-            known = fields(row, self.keys, origin)
+            known = read_fields(_named(row, self.photo), self.keys, origin)
             found: Iterable[_Sample]
             if callable(self.samples):
                 found = self.samples(known, number, origin)
             else:
-                columns = {ours: known.get(theirs) for ours, theirs in self.samples.items()}
-                found = [{**columns, "photo": self.samples["photo"].format(**known)}]
+                found = [{ours: known.get(theirs) for ours, theirs in self.samples.items()}]
+            split = read_label(known.get(COLUMN))
             for made in found:
-                photo = relative_image(made.pop("photo"), builder.root, origin)
-                if other := made.get("negative_image"):
-                    made["negative_image"] = relative_image(other, builder.root, origin)
-                id = f"{photo}#{made.pop('id', builder.rows)}" if self.numbered else photo
+                photo = builder.path_of(made.pop("photo"), origin)
+                if "negative_image" in made:
+                    made["negative_image"] = builder.path_of(made["negative_image"], origin)
+                id = f"{photo}#{made.pop('id', builder.rows)}" if self.numbered else str(photo)
                 captions = made.pop("captions")
                 texts = captions if isinstance(captions, list) else [captions]
                 extras = {key: value for key, value in made.items() if value}
-                builder.add(id, photo, texts, extras, origin)
-        return builder.build(f"{self.name} {path}{more}")
+                builder.add(id, photo, texts, extras, origin, split=split)
+        return builder.build(f"{self.name} {path}")
+
+    def read_files(self, files: Sequence[Path], asked: Request, splits: Sequence[str]) -> Source:
+        """Return the samples of the rows of CSV files."""
+        rows = (
+            (f"{file}, row {number}", number, {COLUMN: split, **row})
+            for file, split in zip(files, splits)
+            for number, row in read_delimited(file)
+        )
+        return self.read(files[0], rows, asked)
 
 
-def _last(path: str, parts: int = 1) -> str:
+def _named(row: Any, photo: str) -> Any:
+    """The row with "" instead of null in the column that names its photo."""
+    return {**row, photo: ""} if isinstance(row, dict) and row.get(photo, "") is None else row
+
+
+def _builder(path: Path, asked: Request, *columns: ImageColumn) -> RowBuilder:
+    """Rows whose photos lie in the folder that is named, or else beside the file."""
+    root = asked.images if asked.images is not None else path.parent
+    absolute = asked.images is None
+    return RowBuilder(path, root, *columns, needs=asked.needs, absolute=absolute)
+
+
+def _last(path: str | None, parts: int = 1) -> str | None:
     """The last parts of a path of the authors' machine."""
+    if path is None:
+        return None
     return "/".join(PurePosixPath(path.replace("\\", "/").strip()).parts[-parts:])
 
 
 def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
+    sentences = [read_fields(each, {"raw": object}, origin) for each in row["sentences"]]
     yield {
-        "photo": "/".join(filter(None, (row["filepath"], row["filename"]))),
-        "captions": [fields(each, {"raw": object}, origin)["raw"] for each in row["sentences"]],
+        "photo": row["filename"] and "/".join(filter(None, (row["filepath"], row["filename"]))),
+        "captions": [sentence["raw"] for sentence in sentences],
     }
 
 
 def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
     keys = {"edited_image_path": str, "edited_caption": str}
     plain = {"photo": row["image_path"], "captions": row["caption"]}
-    for edit in [fields(each, keys, f"{origin}: an edit") for each in row["negatives"]]:
+    for edit in [read_fields(each, keys, f"{origin}: an edit") for each in row["negatives"]]:
         negative = {"negatives": [edit["edited_caption"]]}
         yield {**plain, **negative, "negative_image": edit["edited_image_path"]}
     if not row["negatives"]:
@@ -154,7 +181,7 @@ def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_S
     pairs = 0
     for kind in (each for each in ("noun", "adj", "rev") if f"{each}_captions" in row):
         names = f"{kind}_captions", f"{kind}_images"
-        known = fields(row, dict.fromkeys(names, str), origin)
+        known = read_fields(row, dict.fromkeys(names, str), origin)
         caption, image = (known[name] for name in names)
         if "nonexistent" not in (caption.strip(), image.strip()):
             pairs += 1
@@ -164,14 +191,21 @@ def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_S
         yield {**plain, "id": number - 1}
 
 
+def _enhanced(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
+    photo = f"COCO_train2014_{row['image_id']:012d}.jpg"
+    yield {"photo": photo, "captions": row["original"], "negatives": row["enhanced"]}
+
+
 KARPATHY = PublishedRows(
     "Karpathy JSON",
+    "image",
     {"image": str, "caption": str | list},
-    {"photo": "{image}", "captions": "caption"},
+    {"photo": "image", "captions": "caption"},
     numbered=False,
 )
 ORIGINAL = PublishedRows(
     "Karpathy JSON",
+    "filename",
     {"filename": str, "split": str, "sentences": list, "filepath": str | None},
     _original,
     numbered=False,
@@ -179,19 +213,19 @@ ORIGINAL = PublishedRows(
 IN_JSON = (
     PublishedRows(
         "DeGLA captions",
+        "image_id",
         {"image_id": int, "original": str, "enhanced": list[str]},
-        {
-            "photo": "COCO_train2014_{image_id:012d}.jpg",
-            "captions": "original",
-            "negatives": "enhanced",
-        },
+        _enhanced,
     ),
-    PublishedRows("VisMin edits", {"image_path": str, "caption": str, "negatives": list}, _edits),
+    PublishedRows(
+        "VisMin edits", "image_path", {"image_path": str, "caption": str, "negatives": list}, _edits
+    ),
 )
 UNITS = PublishedRows(  # CS-CLIP
     "units",
+    "image_path",
     {UNIT_CAPTION: str, "image_path": str, "swap_negatives": list[str] | None},
-    {"photo": "{image_path}", "captions": UNIT_CAPTION, "negatives": "swap_negatives"},
+    {"photo": "image_path", "captions": UNIT_CAPTION, "negatives": "swap_negatives"},
 )
 _COUNTERFACTUALS = (
     (("neg_captions", "neg_images"), _positions),
@@ -199,68 +233,45 @@ _COUNTERFACTUALS = (
 )
 IN_TABLES = tuple(
     PublishedRows(
-        "Flickr30k-Counterfactuals", dict.fromkeys(("captions", "images", *more), str), read
+        "Flickr30k-Counterfactuals",
+        "images",
+        dict.fromkeys(("captions", "images", *more), str),
+        read,
     )
     for more, read in _COUNTERFACTUALS
 )
 
 
-def open_published(files: Sequence[Path], asked: Request) -> Source | None:
-    """Open tables of one kind that a published training set has; None for other columns.
+def published_table(files: Sequence[Path], asked: Request) -> Callable[..., Source] | None:
+    """Return what opens tables of one kind that a published training set has; None for others.
 
-    asked: as for `open_table`; a published set is read by its own columns only. Raises
-    CompoclipError for malformed rows, UsageError for a split that does not exist.
+    asked: a published set is read by its own columns only.
     """
-    tabular = has_ending(files[0], ".parquet", ".csv", ".tsv")
-    names = {*columns_of(files[0])[0]} if tabular else set()
+    if not asked.quoting:
+        return None
+    kinds = table_of(files[0]).kinds
+    names = {*table_of(files[0]).columns}
     for columns, (image, caption, options) in TABLES.items():
         usual = asked.image_column in (None, image) and asked.caption_column in (None, caption)
         if usual and names >= {*columns}:
             named = replace(asked, image_column=image, caption_column=caption)
-            return open_table(files, named, **options)
-    vismin = names >= _VISMIN.keys() | {"image"} and has_ending(files[0], ".parquet")
-    layout = next((each for each in IN_TABLES if names >= each.keys.keys()), None)
-    if asked.image_column or asked.caption_column or not (vismin or layout):
+            return lambda files, _, splits: open_tables(files, named, splits, **options)
+    if asked.image_column or asked.caption_column:
         return None
-    require_one_split(files[0], asked.split)
-    if layout is None:
-        return _vismin(files, asked.images if asked.images is not None else files[0].parent)
-    read = ((file, each) for file in files for each in read_delimited(file))
-    rows = ((f"{file}, row {number}", number, row) for file, (number, row) in read)
-    return layout.read(files[0], rows, asked.images)
+    if names >= _VISMIN.keys() | {"image"} and kinds:
+        return _vismin
+    layout = next((each for each in IN_TABLES if names >= each.keys.keys()), None)
+    return layout.read_files if layout else None
 
 
-def open_karpathy(path: Path, data: Any, asked: Request) -> Source:
-    """Open the content of a JSON file with rows of a published set, or of Karpathy's splits.
+def is_blip(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is one of BLIP's files of Karpathy's splits, and not the user's own."""
+    photo = row.get("image")
+    folders = isinstance(photo, str) and photo.startswith(_BLIP_FOLDERS)
+    return row.keys() >= {"image", "caption"} and ("image_id" in row or folders)
 
-    Karpathy's splits have two forms. The original dataset_*.json: {"images": [{filepath, filename,
-    split, sentences: [{raw}]}]}; split: "train" (with "restval") by default; images of other splits
-    are counted; "all" takes everything. Or rows [{image, caption}] as in BLIP's files, where
-    `caption` is a list, or a text with one row per caption; such a file is one split already. Or
-    {"photo.jpg": caption or captions}. Ids are the image paths.
 
-    Raises CompoclipError for a file of another form, UsageError for a split that it does not have.
-    """
-    if isinstance(data, dict) and isinstance(data.get("images"), list):
-        chosen = Split(asked.split)
-        rows = [
-            (origin, number, row)
-            for origin, number, row in numbered(data["images"], f"{path}, image")
-            if chosen.takes(fields(row, ORIGINAL.keys, origin)["split"])
-        ]
-        chosen.require(path)
-        source = ORIGINAL.read(path, rows, asked.images, chosen)
-        source.left_out = {**source.left_out, **chosen.left_out()}
-        return source
-    endings = {name.rpartition(".")[2].lower() for name in data} if isinstance(data, dict) else ()
-    if EXTENSIONS.intersection(endings):
-        data = [{"image": image, "caption": texts} for image, texts in data.items()]
-    problem = "neither a list of rows nor an object with 'images' or names of images"
-    require(isinstance(data, list), path, problem)
-    require_one_split(path, asked.split)
-    first = data[0] if data and isinstance(data[0], dict) else {}
-    layout = next((each for each in IN_JSON if first.keys() >= each.keys.keys()), KARPATHY)
-    return layout.read(path, numbered(data, f"{path}, row"), asked.images)
+_BLIP_FOLDERS = ("val2014/", "train2014/", "test2014/", "flickr30k-images/")
 
 
 def numbered(rows: Iterable[Any], noun: str) -> Iterator[_Row]:
@@ -270,40 +281,49 @@ def numbered(rows: Iterable[Any], noun: str) -> Iterator[_Row]:
 
 # --- VisMin's tables: every edit is joined to its original, a row each. ---
 
-NO_SOURCE = "edit whose original is not there"
 _VISMIN = dict.fromkeys(("image_id", "source_image_id", "caption"), str)
 
 
-def _vismin(files: Sequence[Path], root: Path) -> Source:
+def _vismin(files: Sequence[Path], asked: Request, splits: Sequence[str]) -> Source:
     """Originals with their edits: a row for every edit, and one for an original without any."""
     for file in files:
-        kinds = columns_of(file)[1]
-        fields({**kinds}, dict.fromkeys((*_VISMIN, "image"), object), str(file))
+        kinds = table_of(file).kinds
+        read_fields({**kinds}, dict.fromkeys((*_VISMIN, "image"), object), str(file))
         problem = f"lacks encoded images in column 'image'; {_AGAIN}"
         require(holds_bytes(kinds["image"]), file, problem)
-    builder = RowBuilder(files[0], root, ImageColumn("image", EmbeddedImages(files, "image")))
-    originals: dict[str, tuple[str, int, str]] = {}
-    edits: dict[str, list[tuple[str, str, int]]] = {}
+    images = EmbeddedImages(files, "image")
+    builder, present = _builder(files[0], asked, ImageColumn("image", images)), images.present()
+    originals: dict[str, tuple[str, str, int, str]] = {}
+    edits: dict[str, list[tuple[str, str, int, str]]] = {}
     seen: set[str] = set()
-    texts = ((file, *each) for file in files for each in read_rows(file, _VISMIN))
-    for place, (file, number, row) in enumerate(texts):
+    texts = (
+        (file, split, *row)
+        for file, split in zip(files, splits)
+        for row in read_rows(file, _VISMIN)
+    )
+    for place, (file, split, number, row) in enumerate(texts):
         origin = f"{file}, {number}"
-        known = fields({**row, "source_image_id": row["source_image_id"] or ""}, _VISMIN, origin)
+        known = read_fields(
+            {**row, "source_image_id": row["source_image_id"] or ""}, _VISMIN, origin
+        )
         id, source, caption = (known[name] for name in _VISMIN)
         require(id not in seen, origin, f"the image_id {id!r:.80} occurs twice; {_AGAIN}")
         seen.add(id)
         if source:
-            edits.setdefault(source, []).append((id, caption, place))
+            edits.setdefault(source, []).append((id, caption, place, split))
         else:
-            originals[id] = (origin, place, caption)
-    for id, (origin, place, caption) in originals.items():
-        made = edits.pop(id, [])
-        for edited, negative, other in made:
-            extras = {"negatives": [negative], "negative_place": 1, "negative_image": str(other)}
-            builder.add(f"{id}#{edited}", str(place), [caption], extras, origin, place=1)
+            originals[id] = (origin, split, place, caption)
+    for id, (origin, split, place, caption) in originals.items():
+        made, photo = edits.pop(id, []), str(place) if present[place] else None
+        for edited, negative, other, _ in made:
+            extras: dict[str, Any] = {"negatives": [negative]}
+            if present[other]:
+                extras |= {"negative_place": 1, "negative_image": str(other)}
+            builder.add(f"{id}#{edited}", photo, [caption], extras, origin, 1, split=split)
         if not made:
-            builder.add(id, str(place), [caption], origin=origin, place=1)
-    builder.left_out[NO_SOURCE] += sum(map(len, edits.values()))
+            builder.add(id, photo, [caption], {}, origin, 1, split=split)
+    for _, _, _, split in (edit for lost in edits.values() for edit in lost):
+        builder.lost[split][NO_ORIGINAL] += 1
     return builder.build(f"VisMin tables {files[0]} ({len(files)})")
 
 
@@ -327,14 +347,14 @@ def open_coco(path: Path, data: Any, asked: Request) -> Source:
         problem = f"lacks {part!r}; are these COCO's caption annotations?"
         require(isinstance(rows, list), path, problem)
         for origin, _, entry in numbered(rows, f"{path}, {part}"):
-            yield origin, fields(entry, keys, origin)
+            yield origin, read_fields(_named(entry, "file_name"), keys, origin)
 
-    builder = RowBuilder(path, asked.images if asked.images is not None else path.parent)
-    captions: dict[Any, tuple[str, str, list[Any]]] = {}
+    builder = _builder(path, asked)
+    captions: dict[Any, tuple[str, str | None, list[Any]]] = {}
     for origin, entry in entries("images", {"id": int | str, "file_name": str}):
         id = entry["id"]
         require(id not in captions, origin, f"the image id {id!r} occurs twice; remove one")
-        captions[id] = (origin, relative_image(entry["file_name"], builder.root, origin), [])
+        captions[id] = (origin, builder.path_of(entry["file_name"], origin), [])
     annotations = list(entries("annotations", {"image_id": int | str, "caption": object}))
     found = {key for _, entry in annotations for key in entry} | {"caption"}
     names: tuple[str, ...] = (UPDATED,) if UPDATED in found else ("caption",)
@@ -349,15 +369,12 @@ def open_coco(path: Path, data: Any, asked: Request) -> Source:
             texts = [entry["caption"]]
         captions[id][2].extend(texts)
     for origin, name, texts in captions.values():
-        builder.add(name, name, texts, origin=origin)
+        builder.add(str(name), name, texts, origin=origin)
     return builder.build(f"COCO captions {path}")
 
 
 # --- Flickr8k (and Flickr30k) token files, one caption a line, and Kaggle's captions.txt of
 # them. ---
-
-NO_PHOTO = "id with captions but no photo"
-NO_CAPTIONS = "listed photo without captions"
 
 # "name#k", then a TAB; three lines of a copy in wide use have a blank there instead.
 _LINE = re.compile(r"([^#/\\\0]+)#(\d{1,9})(?:[\t ](.*))?")
@@ -381,29 +398,22 @@ def open_flickr8k(path: Path, asked: Request) -> Source:
 
     split: a name such as "train", with a list *.trainImages.txt next to the file, or a file with
     one photo name per line; by default "train" if there are such lists, else "all". Raises
-    CompoclipError for a malformed line and without any photo, UsageError for an unknown split.
+    CompoclipError for a malformed line and without any photo.
     """
     usual = (path.parent / name for name in _FOLDERS if (path.parent / name).is_dir())
     root = asked.images if asked.images is not None else next(usual, path.parent)
-    captions = _token_file(path)
-    builder = RowBuilder(path, root)
-    chosen = Split(asked.split)
-    parts = _parts(path, asked.split, chosen.name)
-    listed = [name for name, part in (parts or {}).items() if part == chosen.name]
-    builder.left_out[NO_CAPTIONS] = sum(name not in captions for name in listed)
+    captions, splits = _token_file(path), _listed(path, asked.split)
+    builder = RowBuilder(path, root, needs=asked.needs)
+    for name, split in splits.items():
+        builder.lost[split][NO_CAPTION] += name not in captions
     with reading(root):
         present = set(os.listdir(root))
-    for name, texts in captions.items():
-        if not chosen.takes(chosen.name if parts is None else parts.get(name)):
-            continue
-        if name in present:
-            builder.add(name, name, texts)
-        else:
-            builder.left_out[NO_PHOTO] += 1
-    builder.left_out.update(chosen.left_out("photo"))
-    some = not builder.left_out[NO_PHOTO] or present.intersection(captions)
+    some = present.intersection(captions) or not captions
     require(some, root, f"holds none of the photos of {path}; pass --images")
-    return builder.build(f"Flickr8k token file {path}{chosen}")
+    for name, texts in captions.items():
+        image = name if name in present else None
+        builder.add(name, image, texts, split=splits.get(name, ""))
+    return builder.build(f"Flickr8k token file {path}")
 
 
 def _token_file(path: Path) -> dict[str, list[str]]:
@@ -444,25 +454,13 @@ def is_bar_header(line: str) -> bool:
     return line.replace(" ", "") == _BAR_HEADER
 
 
-def _parts(path: Path, split: str | None, name: str) -> dict[str, str] | None:
-    """The split of every listed photo; None if all photos are read. name: the split to read."""
-    lists = {
+def _listed(path: Path, split: str | None) -> dict[str, str]:
+    """The split of every photo in the lists beside a token file; split: a name, or a list."""
+    files = {
         file.name.removesuffix(_LISTS).rpartition(".")[2]: file
         for file in sorted(path.parent.glob(f"*{_LISTS}"))
     }
-    if split == ALL or (split is None and not lists):
-        return None
-    found = lists.get("dev" if name == "val" else name)
-    if found is None and split is not None and Path(split).is_file():
-        found = Path(split)
-    if found is None:
-        if not lists:
-            raise NoUseError("split", f"{path}: no *{_LISTS} beside it, so it takes no --split")
-        have = ", ".join(file.name for file in lists.values())
-        raise UsageError(
-            f"{path}: no list for split {name!r} beside it (lists there: {have}); name one with "
-            f"--split, or take everything: --split {ALL}"
-        )
-    listed = [*lists.items(), (name, found)]
-    lines = ((part, line.strip()) for part, file in listed for _, line in read_lines(file))
+    if split and split not in files and Path(split).is_file():
+        files[split] = Path(split)
+    lines = ((part, line.strip()) for part, file in files.items() for _, line in read_lines(file))
     return {photo: part for part, photo in lines if photo}

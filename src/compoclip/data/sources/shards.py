@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +27,10 @@ from compoclip.data.columns import (
 )
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.options import Needs
-from compoclip.data.sources import ImageShard, Source, replaced
-from compoclip.data.sources.table import RowBuilder, finished
-from compoclip.errors import require
+from compoclip.data.sources import ImageShard, Source, holds_any, replaced
+from compoclip.data.sources.splits import COLUMN
+from compoclip.data.sources.table import RowBuilder, finish
+from compoclip.errors import CompoclipError, require
 from compoclip.files import (
     cache_paths,
     encodable,
@@ -50,6 +51,7 @@ SECOND = "second image, .txt or .json member of a sample"
 CLASS_NAMES = "classnames.txt"  # one name per line, in the order of the numbers
 TOO_LONG = f".txt or .json member of more than {MAX_CAPTION_BYTES >> 20} MiB"
 
+TEXT_KINDS = ("txt", "json", "cls")
 _KINDS = {"cap": "txt", "caption": "txt", "img": "jpg"}  # other names of kinds
 
 
@@ -107,8 +109,8 @@ class SampleTexts:
     seen: set[str] = field(default_factory=set)
 
     def take(self, shard: Path, kind: str, member: tarfile.TarInfo) -> str | None:
-        """Read a "txt", "json" or "cls" member; return the reason for leaving it out."""
-        if kind not in ("txt", "json", "cls"):
+        """Read a member of one of `TEXT_KINDS`; return the reason for leaving it out."""
+        if kind not in TEXT_KINDS:
             return None
         if member.size > MAX_CAPTION_BYTES:
             return TOO_LONG
@@ -158,7 +160,6 @@ class SampleTexts:
 # member KEY.neg_image.jpg (or another kind of image), or the one that neg_image names. Row numbers
 # in neg_image count the samples of all shards.
 
-NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
@@ -167,14 +168,14 @@ _SUFFIX = ".compoclip-index"
 _ROWS, _LEFT_OUT = b"rows", b"left_out"  # metadata: of all samples; how many of what were left out
 
 
-def _load(shard: Path, caption_key: str | None, needs: Needs, classes: Sequence[str]) -> pa.Table:
-    """The samples of a shard, with their numbers in a column "row"."""
-    made_from = [_VERSION, fingerprint(shard), caption_key, needs, *classes]
+def _load(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Table:
+    """The rows of a shard, with their numbers in a column "row"."""
+    made_from = [_VERSION, fingerprint(shard), caption_key, *classes]
     for path in cache_paths(shard, _SUFFIX):
         cached = load_arrays(path, made_from)
         if cached is not None:
             return pa.ipc.open_stream(pa.py_buffer(cached["table"])).read_all()
-    table = _scan(shard, caption_key, needs, classes)
+    table = _scan(shard, caption_key, classes)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -183,9 +184,9 @@ def _load(shard: Path, caption_key: str | None, needs: Needs, classes: Sequence[
     return table
 
 
-def _scan(shard: Path, caption_key: str | None, needs: Needs, classes: Sequence[str]) -> pa.Table:
-    builder = RowBuilder(shard, shard.parent, needs=needs)
-    left_out = builder.left_out
+def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Table:
+    builder = RowBuilder(shard, shard.parent)
+    left_out, unread = builder.left_out, Counter[str]()
     places: dict[str, str] = {}  # of every image, by the name of its member
     spare: list[str] = []  # images of samples that have one already
     samples: list[tuple[str, str, str, SampleTexts]] = []  # key, image, negative image, texts
@@ -210,6 +211,8 @@ def _scan(shard: Path, caption_key: str | None, needs: Needs, classes: Sequence[
                 image = place
             elif kind.startswith(f"{NEG_IMAGE}.") and pictured:
                 negative = places[name]
+            elif kind not in TEXT_KINDS:
+                unread[kind] += 1
             elif (reason := texts.take(shard, kind, member)) is not None:
                 left_out[reason] += 1
         if key:
@@ -217,10 +220,6 @@ def _scan(shard: Path, caption_key: str | None, needs: Needs, classes: Sequence[
     named: set[str] = set()
     repeats: Counter[str] = Counter()
     for key, image, negative, texts in samples:
-        if not image:
-            left_out[NO_IMAGE] += 1
-            builder.rows += 1
-            continue
         repeats[key] += 1
         again = f"#{repeats[key]}" if repeats[key] > 1 else ""
         fields = texts.fields if isinstance(texts.fields, dict) else {}
@@ -234,10 +233,12 @@ def _scan(shard: Path, caption_key: str | None, needs: Needs, classes: Sequence[
             extras["negative_image"] = places.get(other, "")
             left_out[NO_NEGATIVE_IMAGE] += other not in places
         captions, label = texts.captions(caption_key), texts.label(classes)
-        builder.add(key + again, image, captions, extras, origin, label=label)
+        split = read_label(fields.get(COLUMN))
+        builder.add(key + again, image or None, captions, extras, origin, 0, label, split)
     left_out[SECOND] += len(spare) - len(named.intersection(spare))
     table = builder.table()
-    meta = {_ROWS: str(builder.rows), _LEFT_OUT: json.dumps(+left_out)}
+    counts = [+left_out, builder.lost, unread]
+    meta = {_ROWS: str(builder.rows), _LEFT_OUT: json.dumps(counts)}
     return table.replace_schema_metadata(meta)
 
 
@@ -245,24 +246,34 @@ def _scan(shard: Path, caption_key: str | None, needs: Needs, classes: Sequence[
 
 
 def open_shards(
-    shards: Sequence[Path], caption_key: str | None = None, needs: Needs = "captions"
+    shards: Sequence[Path],
+    caption_key: str | None = None,
+    needs: Needs = "captions",
+    splits: Sequence[str] = (),
 ) -> Source:
     """Index the shards (once; the index is kept for the next run). Ids are "shard.tar/key".
 
     caption_key: name of the caption in .json members; without it .txt members come first, then
-    "caption" or "text" of .json members. Raises CompoclipError for a shard that is missing,
+    "caption" or "text" of .json members. splits: of the shards; "" leaves it to a key "split" of
+    .json members. Raises CompoclipError for a shard that is missing,
     truncated or no tar, and when no usable sample is left.
     """
+    splits = splits or [""] * len(shards)
     names = [shard.name for shard in shards]
     if len(set(names)) < len(names):  # told apart by their folder
         names = [shard.as_posix() for shard in shards]
-    left_out: Counter[str] = Counter()
+    left_out, unread = Counter[str](), Counter[str]()
+    lost: defaultdict[str, Counter[str]] = defaultdict(Counter)
     classes = _classes(shards[0])
     tables, first = [], 0
     for number, shard in enumerate(track(shards, "indexing shards", unit="shards")):
-        table = _load(shard, caption_key, needs, classes)
+        table = _load(shard, caption_key, classes)
         meta = table.schema.metadata
-        left_out.update(json.loads(meta[_LEFT_OUT]))
+        in_shard, in_rows, kinds = json.loads(meta[_LEFT_OUT])
+        left_out.update(in_shard)
+        unread.update(kinds)
+        for split, counts in in_rows.items():
+            lost[splits[number] or split].update(counts)
         place = pa.array(np.full(len(table), number, np.int32))
         ids = pc.binary_join_element_wise(
             pa.scalar(names[number], pa.large_string()),
@@ -271,6 +282,8 @@ def open_shards(
         )
         changes = {"id": ids, "place": place, "negative_place": place}
         changes["row"] = pc.add(table["row"], first)
+        if splits[number]:
+            changes["split"] = pa.array([splits[number]] * len(table), pa.large_string())
         tables.append(replaced(table, changes).replace_schema_metadata())
         first += int(meta[_ROWS])
     more = f" and {len(shards) - 1} more" if len(shards) > 1 else ""
@@ -278,7 +291,14 @@ def open_shards(
     description = f"webdataset shards {shards[0]}{more}{key}"
     places = [*map(ImageShard, shards)]
     table = pa.concat_tables(tables)
-    source = finished(table, places, description, left_out, {}, description)
+    texts = (table["label"], pc.list_flatten(table["captions"]))
+    if unread and needs != "photos" and not any(map(holds_any, texts)):
+        raise CompoclipError(
+            f"{description}: no sample with an image and a text; its members end in "
+            f"{', '.join(kind for kind, _ in unread.most_common(5))}; those that are read are "
+            f"KEY.jpg, or another image, with KEY.{', KEY.'.join(TEXT_KINDS)}; KEY has no dot"
+        )
+    source = finish(table, places, description, left_out, lost, needs, {}, description)
     source.classes = classes
     return source
 

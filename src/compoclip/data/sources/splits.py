@@ -1,6 +1,8 @@
 """Splits of the data: the training split is read unless the user names another one.
 
-`--split all` reads everything, test data included. Data without splits are split by `by_hash`.
+Readers say of every row which split it is of, by a column, a field, a folder or the name of a file;
+`part_of` decides for all of them. `--split all` reads everything, test data included. Data without
+splits are split by a hash of the photo.
 """
 
 from __future__ import annotations
@@ -8,19 +10,21 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compoclip.data.sources import Source
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
 
 TRAIN, VAL, TEST, ALL = "train", "val", "test", "all"
 COLUMN = "split"  # of tables that say the split of every row
 # Karpathy's "train" leaves out the part of COCO val2014 that everybody trains on as well.
-_TRAINED_ON = (TRAIN, "restval")
+_TRAINED_ON = (TRAIN, "restval", "training")
+_OF_VAL = (VAL, "validation", "valid", "dev")
 _HEAD = 1 << 16  # bytes of a photo that decide its split; photos alike in these go together
 _KNOWN = re.compile(r"(restval|train(ing)?|val(id(ation)?)?|dev|test|eval)(?![a-z])", re.IGNORECASE)
 
@@ -33,75 +37,78 @@ class NoUseError(UsageError):
         self.option = option
 
 
-class Split:
-    """Takes the samples of one split and counts the others.
+def split_of(name: str) -> str:
+    """Return the split that the name of a file or folder begins with ("val-000.tar"), or ""."""
+    match = _KNOWN.match(name)
+    return match[1].lower() if match else ""
 
-    wanted: its name; None for the training split, "all" for every sample. "train" takes "restval",
-    too.
+
+def members_of(split: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return the names among `names` that a split goes by: "train" takes "restval", too,
+    and "val" the first there is of its other names, such as "dev"."""
+    if split == TRAIN:
+        return tuple(name for name in _TRAINED_ON if name in names)
+    others = _OF_VAL if split == VAL else (split,)
+    return tuple(name for name in others if name in names)[:1]
+
+
+def named_splits(names: Sequence[str], split: str | None) -> list[str]:
+    """Return the split that each name of a file stands for, "" for all if none is named after one.
+
+    split: the one to read, which may be any beginning of their names.
     """
-
-    def __init__(self, wanted: str | None) -> None:
-        self.name = wanted or TRAIN
-        self._asked = wanted is not None
-        self._names = _TRAINED_ON if self.name == TRAIN else (self.name,)
-        self._taken = 0
-        self._others: Counter[str] = Counter()
-
-    def takes(self, split: str | None) -> bool:
-        """Return whether samples of a split (None: of no split) are read; count the others."""
-        if self.name == ALL or split in self._names:
-            self._taken += 1
-            return True
-        self._others[split or ""] += 1
-        return False
-
-    def named(self, name: str) -> str | None:
-        """Return the split that the name of a file or folder begins with, if it begins with one."""
-        return self.name if name.startswith(self.name) else split_of(name)
-
-    def require(self, origin: object) -> None:
-        """Raise UsageError, naming the splits there are, when there are only others."""
-        if self._others and not self._taken:
-            if self._asked and {*self._others} == {""}:
-                raise NoUseError("split", f"{origin}: names no splits, so takes no --split")
-            have = ", ".join(sorted(name or "samples of no split" for name in self._others))
-            ask = "" if self._asked else "; name one with --split, or take everything: --split all"
-            raise UsageError(f"{origin}: no split {self.name!r}; it has: {have}{ask}")
-
-    def left_out(self, noun: str = "sample") -> dict[str, int]:
-        """Return the numbers left out by default, not by request, by reason."""
-        if self._asked:
-            return {}
-        return {
-            f"{noun} of {f'split {name!r}' if name else 'no split'} (--split all takes it)": number
-            for name, number in sorted(self._others.items())
-        }
-
-    def __str__(self) -> str:
-        """Return ", split train", for descriptions; nothing when every sample is read."""
-        return f", split {self.name}" if self._others else ""
+    splits = [split if split and name.startswith(split) else split_of(name) for name in names]
+    if not any(splits):
+        return splits
+    return [part or name.split("-")[0] for part, name in zip(splits, names)]
 
 
-def split_of(name: str) -> str | None:
-    """Return the split that the name of a file or folder begins with ("val-000.tar"), if any."""
-    found = _KNOWN.match(name)
-    return found and found.group(1).lower()
+def require_split(split: str | None, names: Collection[str], origin: object) -> tuple[str, ...]:
+    """Return the names of a split, None being the training split.
 
-
-def files_of(
-    files: Sequence[Path], wanted: str | None, origin: object
-) -> tuple[list[Path], dict[str, int]]:
-    """Return the files of a split by the beginning of their names, and how many are left out.
-
-    wanted: see `Split`. When none is asked for and no file is named after one, all are taken.
-    Raises UsageError for a split that no file is named after.
+    Raises UsageError that lists the splits there are when it is not among them.
     """
-    split = Split(wanted)
-    if wanted is None and not any(split_of(file.name) for file in files):
-        return list(files), {}
-    chosen = [f for f in files if split.takes(split.named(f.name) or f.name.split("-")[0])]
-    split.require(origin)
-    return chosen, split.left_out("file")
+    members = members_of(split or TRAIN, names)
+    have = ", ".join(sorted(name or "samples of no split" for name in names))
+    ask = "" if split else "; name one with --split, or take everything: --split all"
+    require(members, origin, f"no split {split or TRAIN!r}; it has: {have}{ask}", UsageError)
+    return members
+
+
+def others_left_out(counts: Counter[str], members: Sequence[str], noun: str) -> dict[str, int]:
+    """Return the numbers of what is in other splits than the training split, by reason."""
+    return {
+        f"{noun} of {f'split {name!r}' if name else 'no split'} (--split all takes it)": number
+        for name, number in sorted(counts.items())
+        if name not in members
+    }
+
+
+def part_of(source: Source, split: str | None, held_out: float, split_seed: int) -> Source:
+    """Return a split of opened data.
+
+    Args:
+        source: All of the data, which are read once for all their splits.
+        split: A name, "all", or None for everything where the data name no splits, else "train".
+        held_out: Share of the photos in each of val and test, where a hash decides.
+        split_seed: Seed of the hash.
+
+    Raises:
+        UsageError: For a split that the data do not have, and a share outside (0, 0.5).
+    """
+    counts = source.split_counts()
+    if split == ALL or (split is None and not any(counts)):
+        return source
+    if not any(counts):
+        if split in (TRAIN, VAL, TEST):
+            return by_hash(source, split, held_out, split_seed)
+        message = f"{source.describe()}: names no splits, so takes no --split {split}"
+        raise NoUseError("split", message)
+    members = require_split(split, counts, source.describe())
+    rows = np.flatnonzero(np.isin(list(source.column(COLUMN)), members))
+    more = f", split {split or TRAIN}" if len(members) < len(counts) else ""
+    left_out = {} if split else others_left_out(counts, members, "sample")
+    return source.take(rows, source.describe() + more, left_out, splits=members)
 
 
 def by_hash(source: Source, split: str, share: float, seed: int) -> Source:
@@ -113,13 +120,21 @@ def by_hash(source: Source, split: str, share: float, seed: int) -> Source:
     """
     if not 0 < share < 0.5:
         raise UsageError(f"--held-out {share:g}: must lie between 0 and 0.5")
-    numbers = np.array([_number(source[index].image, seed) for index in range(len(source))])
+    numbers = hash_numbers(source, seed)
     parts = np.select([numbers < share, numbers < 2 * share], [VAL, TEST], TRAIN)
-    kept = np.flatnonzero(parts == split)
-    what = f"split {split}: {len(kept):,} of {len(source):,} photos, by a hash of the photo"
-    if not len(kept):
+    rows = np.flatnonzero(parts == split)
+    what = f"split {split}: {len(rows):,} of {len(source):,} photos, by a hash of the photo"
+    if not len(rows):
         raise UsageError(f"{source.describe()}, {what}; raise --held-out {share:g}")
-    return source.take(kept, f"{source.describe()}, {what}", {})
+    return source.take(rows, f"{source.describe()}, {what}", {})
+
+
+def hash_numbers(source: Source, seed: int) -> NDArray[np.float64]:
+    """Return a number from 0 to 1 for the photo of each sample; it is computed once."""
+    if seed not in source.hashes:
+        numbers = [_number(source[index].image, seed) for index in range(len(source))]
+        source.hashes[seed] = np.array(numbers)
+    return source.hashes[seed]
 
 
 def _number(image: Path | bytes, seed: int) -> float:
@@ -134,9 +149,3 @@ def _number(image: Path | bytes, seed: int) -> float:
         head, size = os.fsencode(Path(str(image)).name), 0
     digest = blake2b(f"{seed} {size} ".encode() + head, digest_size=8).digest()
     return float(int.from_bytes(digest, "big") / 2**64)
-
-
-def require_one_split(path: Path, split: str | None) -> None:
-    """Raise UsageError when a split is asked for of a file that holds one split already."""
-    if split not in (None, ALL):
-        raise UsageError(f"{path}: holds one split already; leave out split {split!r}")

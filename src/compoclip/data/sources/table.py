@@ -1,8 +1,12 @@
-"""How readers make a source: rows are collected, unusable ones counted, photos joined."""
+"""The meaning of rows, for every reader: which become samples, which are left out, and why.
+
+Readers add rows; what a row without an image, a caption or a label means, and that rows of one
+photo are one sample, is decided here alone. Splits are decided by `splits.part_of`.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,26 +17,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compoclip.data.columns import (
+    CELL,
     EMPTY_CAPTION,
     NO_CAPTION,
+    NO_IMAGE,
     NO_LABEL,
+    as_text,
+    relative_image,
     require_texts,
     usable_texts,
 )
 from compoclip.data.options import Needs
-from compoclip.data.sources import EMPTY, SCHEMA, ImageFolder, Place, Source, renumbered, replaced
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.data.sources import (
+    EMPTY,
+    NO_NEIGHBOUR,
+    SCHEMA,
+    ImageFolder,
+    Place,
+    Source,
+    renumbered,
+    replaced,
+)
+from compoclip.errors import CompoclipError, UsageError, shown
 
 EMPTY_NEGATIVE = "empty negative"
 EMPTY_POSITIVE = "empty positive"
-NO_NEIGHBOUR = "similar image that the data has not"
 LABELS_ALONE = (
     "the data have labels, not captions; measure with them (compoclip evaluate --on "
     "zero_shot:NAME,images=FOLDER), or name a column of captions with --caption-column"
 )
 
-_CHUNK = 1 << 16
+_CHUNK, _TEXT = 1 << 16, pa.large_string()
 _WITH_ROWS = SCHEMA.append(pa.field("row", pa.int64()))  # the number that neighbours go by
+
+Lost = Mapping[str, Counter[str]]
+"""Split -> reason -> number of captions and samples of its rows that are left out."""
 
 
 class RowBuilder:
@@ -42,52 +61,81 @@ class RowBuilder:
     row has more than captions, every row is a sample, so that its columns stay with its caption.
 
     Attributes:
-        rows: Number of rows so far; readers also count rows that they leave out.
+        rows: Number of rows so far.
         places: Places of images: the folder, then the columns.
-        left_out: Numbers of captions and samples that were left out, by reason.
+        left_out: Numbers of what is left out and belongs to no row, by reason.
+        lost: The same of rows, by their split.
     """
 
     def __init__(
-        self, origin: object, root: Path, *columns: Place, needs: Needs = "captions"
+        self,
+        origin: object,
+        root: Path,
+        *columns: Place,
+        needs: Needs = "captions",
+        absolute: bool = False,
     ) -> None:
         self.origin, self.root, self.needs = str(origin), root, needs
+        self._absolute = absolute
         self.places: list[Place] = [ImageFolder(root), *columns]
         self.left_out: Counter[str] = Counter()
+        self.lost: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.rows = 0
         self._batches: list[pa.RecordBatch] = []
         self._columns: dict[str, list[Any]] = {name: [] for name in _WITH_ROWS.names}
-        self._has_extras, self._usable = False, 0
+        self._has_extras, self._captioned = False, 0
+
+    def path_of(self, cell: Any, origin: str) -> str | None:
+        """Return the path of the image that a cell names, None for an empty cell.
+
+        Raises CompoclipError, naming `origin`, for what is no path of an image.
+        """
+        cell = as_text(cell)
+        if cell is None or cell != cell:  # tables write NaN for nothing
+            return None
+        if not isinstance(cell, str):
+            raise CompoclipError(f"{origin}: {shown(cell)} is no path of an image; fix it")
+        if not cell.strip() or cell.strip().lower() in CELL:
+            return None
+        return relative_image(cell, self.root, origin, absolute=self._absolute)
 
     def add(
         self,
         id: str,
-        image: str,
+        image: str | None,
         captions: Iterable[Any],
         extras: Mapping[str, Any] = MappingProxyType({}),
         origin: str = "",
         place: int = 0,
         label: str = "",
+        split: str = "",
     ) -> None:
-        """Add one row; leave out unusable captions, and a sample without what it needs.
+        """Add one row; leave out unusable captions, and a sample without an image.
 
         Neighbours of other rows refer to the number (from 0) of this call. image: its name in the
-        place. captions: the values of the caption cells. label: the class. extras: other columns
-        of `SCHEMA` that are not empty. origin: file and row for messages. Raises CompoclipError for
-        texts that cannot be written as UTF-8.
+        place, None for none. captions: the values of the caption cells. label: the class. split:
+        "" where the data name none. extras: other columns of `SCHEMA` that are not empty. origin:
+        file and row for messages. Raises CompoclipError for texts that cannot be written as UTF-8.
         """
-        kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
-        usable = {"captions": bool(kept), "labels": bool(label), "photos": True}[self.needs]
-        row = {**EMPTY, **(extras if kept else {}), "label": label}
-        self._has_extras |= bool(extras) and bool(kept)
-        self._usable += usable
-        row["negatives"] = usable_texts(row["negatives"], EMPTY_NEGATIVE, self.left_out)
-        row["positives"] = usable_texts(row["positives"], EMPTY_POSITIVE, self.left_out)
-        row |= {"id": id, "place": place, "image": image, "captions": kept, "row": self.rows}
-        single = (row[name] for name in ("id", "image", "negative_image", "group", "label"))
-        require_texts((*single, *kept, *row["negatives"], *row["positives"]), origin or self.origin)
+        self.rows += 1
+        lost = self.lost[split]
+        if image is None:
+            lost[NO_IMAGE] += 1
+            return
+        usable = usable_texts(captions, EMPTY_CAPTION, lost)
+        row = {**EMPTY, **(extras if usable else {}), "label": label, "split": split}
+        self._has_extras |= bool(extras) and bool(usable)
+        self._captioned += bool(usable)
+        row["negatives"] = usable_texts(row["negatives"], EMPTY_NEGATIVE, lost)
+        row["positives"] = usable_texts(row["positives"], EMPTY_POSITIVE, lost)
+        row |= {"id": id, "place": place, "image": image, "captions": usable, "row": self.rows - 1}
+        single = (
+            row[name] for name in ("id", "image", "negative_image", "group", "label", "split")
+        )
+        texts = (*single, *usable, *row["negatives"], *row["positives"])
+        require_texts(texts, origin or self.origin)
         for name, column in self._columns.items():
             column.append(row[name])
-        self.rows += 1
         if len(self._columns["id"]) >= _CHUNK:
             self._flush()
 
@@ -98,12 +146,16 @@ class RowBuilder:
             column.clear()
 
     def table(self) -> pa.Table:
-        """Return the samples so far, with the number of their rows in a column "row"."""
+        """Return the rows so far, those of one photo joined, with their number in column "row"."""
         self._flush()
         table = pa.Table.from_batches(self._batches, _WITH_ROWS)
         number = np.arange(table.num_rows)  # of each row's image, in the order of appearance
         if not self._has_extras:
-            number = table["image"].combine_chunks().dictionary_encode().indices.to_numpy()
+            images = table["image"].combine_chunks()
+            if len(self.lost) > 1:  # a photo may be in several splits
+                splits = table["split"].combine_chunks()
+                images = pc.binary_join_element_wise(images, splits, pa.scalar("\x1f", _TEXT))
+            number = images.dictionary_encode().indices.to_numpy()
         if len(number) and number.max() + 1 < len(number):
             # The first row of every image, with the captions of all of its rows.
             captions = table["captions"].combine_chunks()
@@ -113,43 +165,51 @@ class RowBuilder:
             joined = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
             first = table.take(pa.array(np.unique(number, return_index=True)[1]))
             table = replaced(first, {"captions": joined})
-        if self.needs == "photos":
-            return table
-        labelled = pc.greater(pc.binary_length(table["label"]), 0)
-        captioned = pc.greater(pc.list_value_length(table["captions"]), 0)
-        usable = captioned if self.needs == "captions" else labelled
-        lost = table.num_rows - (pc.sum(usable).as_py() or 0)
-        if self.needs == "captions" and lost == table.num_rows and pc.any(labelled).as_py():
-            raise UsageError(f"{self.origin}: {LABELS_ALONE}")
-        self.left_out[NO_CAPTION if self.needs == "captions" else NO_LABEL] += lost
-        return table.filter(usable)
+        return table
 
     def build(self, description: str) -> Source:
         """Return the finished source. Raises CompoclipError when no sample is left."""
         table = self.table()
-        if table.num_rows < self._usable:
-            description += f", {table.num_rows:,} photos from {self._usable:,} rows"
+        if self.needs == "captions" and table.num_rows < self._captioned:
+            description += f", {table.num_rows:,} photos from {self._captioned:,} rows"
         folder = {"images folder": str(self.root.absolute())}
-        return finished(table, self.places, description, self.left_out, folder, self.origin)
+        counts = self.left_out, self.lost
+        return finish(table, self.places, description, *counts, self.needs, folder, self.origin)
 
 
-def finished(
+def finish(
     table: pa.Table,
     places: Sequence[Place],
     description: str,
     left_out: Counter[str],
+    lost: Lost,
+    needs: Needs,
     made_from: Mapping[str, Any],
     origin: str,
 ) -> Source:
-    """Return the source of a table with the number of each row, which neighbours go by.
+    """Return the source of rows that have what a sample needs; count the others.
 
-    Raises CompoclipError, beginning with `origin`, when it has no row.
+    table: with the number of each row in a column "row", which neighbours go by. Raises
+    CompoclipError, beginning with `origin`, when it has no such row.
     """
+    if needs != "photos":
+        labelled = pc.greater(pc.binary_length(table["label"]), 0)
+        captioned = pc.greater(pc.list_value_length(table["captions"]), 0)
+        usable = captioned if needs == "captions" else labelled
+        without = table.filter(pc.invert(usable))
+        if needs == "captions" and len(without) == len(table) and pc.any(labelled).as_py():
+            raise UsageError(f"{origin}: {LABELS_ALONE}")
+        lost = {split: Counter(counts) for split, counts in lost.items()}
+        for count in pc.value_counts(without["split"]).to_pylist():
+            reasons = lost.setdefault(count["values"], Counter())
+            reasons[NO_CAPTION if needs == "captions" else NO_LABEL] += count["counts"]
+        table = table.filter(usable)
     if not table.num_rows:
-        counted = ", ".join(f"{reason}: {n}" for reason, n in left_out.items() if n)
-        why = f" (left out: {counted})" if counted else ""
+        counts = sum(lost.values(), Counter(left_out))
+        listed = ", ".join(f"{reason}: {n}" for reason, n in counts.items() if n)
+        why = f" (left out: {listed})" if listed else ""
         raise CompoclipError(f"{origin}: no usable sample{why}")
-    table, lost = renumbered(table, table["row"].to_numpy())
-    left_out[NO_NEIGHBOUR] += lost
+    table, unknown = renumbered(table, table["row"].to_numpy())
+    left_out = left_out + Counter({NO_NEIGHBOUR: unknown})
     table = table.drop_columns(["row"]).combine_chunks()
-    return Source(table, places, description, left_out, made_from)
+    return Source(table, places, description, left_out, made_from, lost=lost)

@@ -1,4 +1,4 @@
-"""Tables of images and captions: CSV, TSV, JSON lines, Parquet and Hugging Face's data sets.
+"""Tables of images and captions: CSV, TSV, JSON, JSON lines, Parquet, Hugging Face's data sets.
 
 Of the latter, `hf:NAME/SPLIT`, NAME is a data set of the hub (`owner/name`, with a configuration
 `owner/name:config`), which the `datasets` library downloads once and caches, or a folder: one that
@@ -10,7 +10,7 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -23,17 +23,15 @@ from compoclip.data.columns import (
     EXTRA_COLUMNS,
     LABEL_COLUMNS,
     NEG_IMAGE,
-    as_text,
     cell_captions,
     class_names,
     pick_columns,
     read_extras,
     read_label,
-    relative_image,
     usual_column,
 )
 from compoclip.data.sources import ImageColumn, Source
-from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, NoUseError, Split
+from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, require_split
 from compoclip.data.sources.table import RowBuilder
 from compoclip.errors import CompoclipError, UsageError, optional, require
 from compoclip.files import reading, reason
@@ -41,6 +39,7 @@ from compoclip.tables import (
     ROW_FILES,
     delimited_header,
     has_ending,
+    has_image,
     holds_bytes,
     holds_text,
     opened_parquet,
@@ -53,178 +52,190 @@ if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
 
 HUB, STREAM = "hf:", "hf-stream:"
-_Columns = tuple[str, Sequence[str]]
-"""The image column, and the caption columns."""
+_Rows = Iterable[tuple[str, Mapping[str, Any]]]
+"""Rows with their place in the file, for messages."""
 
 
-@dataclass
-class _Rows:
-    """Turns rows of a table into samples.
+@dataclass(frozen=True)
+class RowTable:
+    """One table: a file, or a part of a data set.
 
-    renamed: extra column -> its name in the file, if it has another one. lists: whether neg_caption
-    must be a list. images: column of encoded images -> the number of its place, and whether a row
-    has one.
+    Args:
+        name: The file, for messages.
+        columns: The names of its columns.
+        rows: Its rows, given the columns to read.
+        kinds: The Arrow types of the columns, where the table states them.
+        split: The split that the name of the table stands for, or "".
+        classes: Column -> the names of its numbers, where the table states them.
     """
 
-    builder: RowBuilder
-    split: Split
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    lists: bool = False
-    images: dict[str, tuple[int, Callable[[int], bool]]] = field(default_factory=dict)
-    has_splits: bool = False
-    label: str | None = None
-    classes: tuple[str, ...] = ()
+    name: object
+    columns: Sequence[str]
+    rows: Callable[[set[str]], _Rows]
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    split: str = ""
+    classes: Callable[[str], tuple[str, ...]] = lambda column: ()
 
-    def held(self, origin: object, kinds: Mapping[str, Any], columns: _Columns) -> list[str]:
+    def embedded(self, image: str, captions: Sequence[str], negative: str) -> list[str]:
         """Return the columns of encoded images, sorted. Raise UsageError for other kinds."""
-        image, captions = columns
-        names = {image, self.renamed.get(NEG_IMAGE, NEG_IMAGE)}.intersection(kinds)
-        held = sorted(name for name in names if holds_bytes(kinds[name]))
-        if kinds and image not in held and not holds_text(kinds[image]):
-            what = f"column {image!r} holds {kinds[image]}, not image paths or bytes"
-            raise UsageError(f"{origin}: {what}")
-        for name in captions if kinds else ():
-            if name in held or not holds_text(kinds[name], lists=True):
-                what = "images" if holds_bytes(kinds[name]) else kinds[name]
-                raise UsageError(f"{origin}: column {name!r} holds {what}, not captions")
-        return held
-
-    def hold(
-        self, columns: Iterable[str], opened: Callable[[str], EmbeddedImages | _Cells]
-    ) -> None:
-        """Add the places of the columns of encoded images."""
-        for column in columns:
-            images = opened(column)
-            self.builder.places.append(ImageColumn(column, images))
-            other = column == self.renamed.get(NEG_IMAGE, NEG_IMAGE)
-            present = images.present() if other else []
-            self.images[column] = (len(self.builder.places) - 1, present.__getitem__)
-
-    def wanted(self, columns: _Columns) -> set[str]:
-        """Return the columns to read, besides those of encoded images."""
-        extras = (self.renamed.get(extra, extra) for extra in EXTRA_COLUMNS)
-        labels = {self.label} if self.label else set()
-        return {columns[0], *columns[1], COLUMN, *extras, *labels}.difference(self.images)
-
-    def add(
-        self,
-        records: Iterable[tuple[str, Mapping[str, Any]]],
-        columns: _Columns,
-        file: object,
-        name: str,
-    ) -> None:
-        """Add rows, each with its place in the file, for messages, and its cells.
-
-        file: for messages. name: begins the ids of rows with encoded images.
-        """
-        image, captions = columns
-        builder, root = self.builder, self.builder.root
-        other = self.renamed.get(NEG_IMAGE, NEG_IMAGE)
-        for place, record in records:
-            self.has_splits |= COLUMN in record
-            if self.has_splits:
-                part = as_text(record.get(COLUMN))
-                if not self.split.takes(None if part is None else str(part)):
-                    builder.rows += 1
-                    continue
-            row, origin = builder.rows, f"{file}, {place}"
-            if self.renamed:
-                own = {extra: record.get(self.renamed.get(extra, extra)) for extra in EXTRA_COLUMNS}
-                record = {**record, **own}
-            number = 0
-            if image in self.images:
-                number = self.images[image][0]
-                id, path = f"{name}{place}", str(row)
-            elif not isinstance(record.get(image), str):
-                raise CompoclipError(f"{origin} has no image path in column {image!r}; fix it")
-            else:
-                path = relative_image(record[image], root, origin)
-                id = f"{path}#{row}"
-            extras = read_extras(record, root, origin, lists=self.lists)
-            if other in self.images and self.images[other][1](row):
-                extras |= {"negative_place": self.images[other][0], "negative_image": str(row)}
-            texts = [text for column in captions for text in cell_captions(record.get(column))]
-            label = read_label(record.get(self.label), self.classes) if self.label else ""
-            builder.add(id, path, texts, extras, origin, number, label)
+        names = {image, negative}.intersection(self.kinds)
+        embedded = sorted(name for name in names if holds_bytes(self.kinds[name]))
+        if self.kinds and image not in embedded and not holds_text(self.kinds[image]):
+            what = f"column {image!r} holds {self.kinds[image]}, not image paths or bytes"
+            raise UsageError(f"{self.name}: {what}")
+        for name in captions if self.kinds else ():
+            if name in embedded or not holds_text(self.kinds[name], lists=True):
+                what = "images" if holds_bytes(self.kinds[name]) else self.kinds[name]
+                raise UsageError(f"{self.name}: column {name!r} holds {what}, not captions")
+        return embedded
 
 
-def open_table(
-    files: Sequence[Path],
-    asked: Request,
-    renamed: Mapping[str, str] = MappingProxyType({}),
-    lists: bool = False,
-    name: str = "",
-) -> Source:
-    """Open one or several tables of one kind and the same columns, as one source.
-
-    The columns that `read_extras` knows are read as well; in Parquet neg_image may hold encoded
-    images, too. Ids are "image#row", rows counted from 0 over all files as neg_image does, and
-    "FILE, row N" of encoded images.
-
-    files: .csv, .tsv, .jsonl, .jsonl.gz or .parquet. asked: its image column has paths or, in
-    Parquet, encoded bytes or a struct with a field `bytes`; a cell of a caption column holds a
-    caption or a list of them; its split is that of a column "split". renamed: what an extra column
-    is called in the file. lists: neg_caption may be a list only. name: in the description, for a
-    table with its columns.
-
-    Raises UsageError for a column or split that is not there, CompoclipError for a file that is
-    missing or malformed, an image path that leaves the folder, or when no sample is left.
-    """
-    first = files[0]
-    root = asked.images if asked.images is not None else first.parent
-    builder = RowBuilder(first, root, needs=asked.needs)
-    rows = _Rows(builder, Split(asked.split), renamed, lists)
-    columns: dict[Path, _Columns] = {}
-    held: list[str] = []
-    for file in files:
-        names, kinds = columns_of(file, asked.quoting)
-        named = asked.image_column, asked.caption_column
-        columns[file] = pick_columns(names, *named, file, asked.needs)
-        rows.label = rows.label or usual_column(LABEL_COLUMNS, names)
-        rows.classes = rows.classes or _stated_classes(file, rows.label)
-        found = rows.held(file, kinds, columns[file])
-        same = found == held or file == first
-        require(same, file, f"holds images in other columns than {first}")
-        held = found
-    rows.hold(held, partial(EmbeddedImages, files))
-    unique = len({file.name for file in files}) == len(files)
-    for file in files:
-        records: Iterable[tuple[str, Mapping[str, Any]]]
-        if has_ending(file, *ROW_FILES):
-            records = read_rows(file, rows.wanted(columns[file]))
-        else:
-            read = read_delimited(file, quoting=asked.quoting)
-            records = ((f"row {number}", row) for number, row in read)
-        rows.add(records, columns[file], file, f"{file.name if unique else file}, ")
-    if asked.split not in (None, ALL) and not rows.has_splits:
-        raise NoUseError("split", f"{first}: tables take no --split without a column {COLUMN!r}")
-    rows.split.require(first)
-    builder.left_out.update(rows.split.left_out())
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    used = dict.fromkeys(each for image, texts in columns.values() for each in (image, *texts))
-    what = f"table {first}{more} (columns {', '.join(used)}){rows.split}"
-    source = builder.build(f"{name} {first}" if name else what)
-    source.classes = rows.classes
-    return source
-
-
-def _stated_classes(file: Path, label: str | None) -> tuple[str, ...]:
-    """Return the names of the labels that a Parquet file states."""
-    if label is None or not has_ending(file, ".parquet"):
-        return ()
-    with opened_parquet(file) as parquet:
-        return class_names(parquet.schema_arrow, label)
-
-
-def columns_of(file: Path, quoting: bool = True) -> tuple[Sequence[str], Mapping[str, Any]]:
-    """Return the columns of a file, and their kinds where it states them."""
+def table_of(file: Path, quoting: bool = True, split: str = "") -> RowTable:
+    """Return the table in a .csv, .tsv, .jsonl, .jsonl.gz or .parquet file."""
     if has_ending(file, ".parquet"):
         with opened_parquet(file) as parquet:
             schema = parquet.schema_arrow
-            return schema.names, dict(zip(schema.names, schema.types))
+        kinds = dict(zip(schema.names, schema.types))
+        rows = partial(read_rows, file)
+        return RowTable(file, schema.names, rows, kinds, split, partial(class_names, schema))
     if has_ending(file, *ROW_FILES):
-        return [*next((row for _, row in read_jsonl(file)), {})], {}
-    return delimited_header(file, quoting=quoting), {}
+        columns = [*next((row for _, row in read_jsonl(file)), {})]
+        return RowTable(file, columns, partial(read_rows, file), split=split)
+
+    def delimited(_: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for number, row in read_delimited(file, quoting=quoting):
+            yield f"row {number}", row
+
+    return RowTable(file, delimited_header(file, quoting=quoting), delimited, split=split)
+
+
+def read_tables(
+    tables: Sequence[RowTable],
+    asked: Request,
+    root: Path,
+    images: Callable[[str], EmbeddedImages | _Cells],
+    describe: Callable[[Sequence[str]], str],
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    lists: bool = False,
+) -> Source:
+    """Read one or several tables of the same columns, as one source.
+
+    The columns that `read_extras` knows are read as well; neg_image may hold encoded images, too.
+    Ids are "image#row", rows counted from 0 over all tables as neg_image does, and "FILE, row N" of
+    encoded images.
+
+    Args:
+        tables: The tables.
+        asked: Its image column has paths, encoded bytes or a struct with a field `bytes`; a cell of
+            a caption column holds a caption or a list of them.
+        root: What paths are relative to.
+        images: Opens the images of a column of all tables.
+        describe: Describes the source, given its image and caption columns.
+        renamed: What an extra column is called in the tables.
+        lists: Whether neg_caption may be a list only.
+
+    Raises:
+        UsageError: For a column that is not there.
+        CompoclipError: For a malformed row, an image path that leaves the folder, and when no
+            sample is left.
+    """
+    first = tables[0]
+    absolute = asked.images is None
+    builder = RowBuilder(first.name, root, needs=asked.needs, absolute=absolute)
+    negative = renamed.get(NEG_IMAGE, NEG_IMAGE)
+    columns: list[tuple[str, tuple[str, ...]]] = []
+    embedded: list[str] = []
+    for table in tables:
+        image, captions = pick_columns(
+            table.columns,
+            asked.image_column,
+            asked.caption_column,
+            table.name,
+            asked.needs,
+            table.kinds,
+        )
+        columns.append((image, captions))
+        in_table = table.embedded(image, captions, negative)
+        same = in_table == embedded or table is first
+        require(same, table.name, f"holds images in other columns than {first.name}")
+        embedded = in_table
+    present: dict[str, tuple[int, Sequence[bool]]] = {}
+    for column in embedded:
+        opened = images(column)
+        builder.places.append(ImageColumn(column, opened))
+        present[column] = (len(builder.places) - 1, opened.present())
+    label = usual_column(LABEL_COLUMNS, [name for table in tables for name in table.columns])
+    classes = first.classes(label) if label else ()
+    extras = {renamed.get(extra, extra) for extra in EXTRA_COLUMNS}
+    short = [Path(str(table.name)).name for table in tables]
+    unique = len(set(short)) == len(short)
+    for table, (image, captions), name in zip(tables, columns, short):
+        wanted = {image, *captions, COLUMN, *extras, *([label] if label else [])} - {*embedded}
+        prefix = f"{name if unique else table.name}, " if isinstance(table.name, Path) else ""
+        split_names = table.classes(COLUMN)
+        for place, record in table.rows(wanted):
+            row, origin = builder.rows, f"{table.name}, {place}"
+            if image in present:
+                number, has = present[image]
+                id, path = f"{prefix}{place}", str(row) if has[row] else None
+            else:
+                number, path = 0, builder.path_of(record.get(image), origin)
+                id = f"{path}#{row}"
+            if renamed:
+                more = {each: record.get(renamed.get(each, each)) for each in EXTRA_COLUMNS}
+                record = {**record, **more}
+            found = read_extras(record, root, origin, lists=lists, absolute=absolute)
+            if negative in present and present[negative][1][row]:
+                found |= {"negative_place": present[negative][0], "negative_image": str(row)}
+            texts = [text for column in captions for text in cell_captions(record.get(column))]
+            split = table.split or read_label(record.get(COLUMN), split_names)
+            named = read_label(record.get(label), classes) if label else ""
+            builder.add(id, path, texts, found, origin, number, named, split)
+    used = dict.fromkeys(name for image, texts in columns for name in (image, *texts))
+    source = builder.build(describe([*used]))
+    source.classes = classes
+    return source
+
+
+def open_tables(
+    files: Sequence[Path],
+    asked: Request,
+    splits: Sequence[str] = (),
+    name: str = "",
+    **options: Any,
+) -> Source:
+    """Open files as `read_tables` does. splits: of the files. name: of a published table."""
+    splits = splits or [""] * len(files)
+    tables = [table_of(file, asked.quoting, split) for file, split in zip(files, splits)]
+    root = asked.images if asked.images is not None else files[0].parent
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+
+    def describe(columns: Sequence[str]) -> str:
+        return (
+            f"{name} {files[0]}"
+            if name
+            else f"table {files[0]}{more} (columns {', '.join(columns)})"
+        )
+
+    return read_tables(tables, asked, root, partial(EmbeddedImages, files), describe, **options)
+
+
+def open_records(path: Path, rows: Sequence[Any], asked: Request) -> Source:
+    """Open rows of a JSON file: objects with the columns that tables may have."""
+    require(rows, path, "no usable sample: there is no row in it")
+    for number, row in enumerate(rows, 1):
+        problem = "is no object with an image and captions; fix it"
+        require(isinstance(row, dict), f"{path}, row {number}", problem)
+    columns = dict.fromkeys(str(name) for row in rows for name in row)
+    numbered = [(f"row {number}", row) for number, row in enumerate(rows, 1)]
+    root = asked.images if asked.images is not None else path.parent
+    return read_tables(
+        [RowTable(path, [*columns], lambda wanted: numbered)],
+        asked,
+        root,
+        partial(EmbeddedImages, [path]),
+        lambda names: f"table {path} (columns {', '.join(names)})",
+    )
 
 
 # --- Data sets of Hugging Face. ---
@@ -235,45 +246,56 @@ _AT_ONCE = 1024
 def open_hugging_face(asked: Request) -> Source:
     """Open a data set of the `datasets` library, with the columns that tables may have.
 
-    asked: its spec is `hf:NAME/SPLIT`; without the split of a folder, `split` or "train" is read.
+    asked: its spec is `hf:NAME/SPLIT`. Without the split of a folder the parts of the data set are
+    its splits.
 
     Raises UsageError for a stream, a name without a split, and a wrong column, CompoclipError when
     the library is not installed or cannot open the data set, and for rows that are malformed.
     """
-    spec, images = asked.spec, asked.images
+    spec = asked.spec
     if spec.startswith(STREAM):
         name = spec.removeprefix(STREAM)
         raise UsageError(
             f"{spec}: a stream cannot be trained on: its samples have no numbers, which the order "
             f"of batches, --resume and --workers need; {HUB}{name} downloads the split once"
         )
-    data = _loaded(spec, asked.split)
+    parts = _loaded(spec, asked.split)
+    tables = [_table(spec, data, split) for split, data in parts.items()]
+    root = asked.images if asked.images is not None else Path()
+    first = tables[0]
+    image, _ = pick_columns(
+        first.columns, asked.image_column, asked.caption_column, spec, asked.needs, first.kinds
+    )
+    problem = f"column {image!r} holds paths: say with --images to what folder"
+    good = holds_bytes(first.kinds[image]) or asked.images is not None
+    require(good, spec, problem, UsageError)
+
+    def describe(columns: Sequence[str]) -> str:
+        return f"data set {spec} (columns {', '.join(columns)})"
+
+    images = partial(_Cells, [*parts.values()], spec)
+    return read_tables(tables, asked, root, images, describe)
+
+
+def _table(spec: str, data: Any, split: str) -> RowTable:
     schema = data.features.arrow_schema
-    named = asked.image_column, asked.caption_column
-    columns = pick_columns(schema.names, *named, Path(spec), asked.needs)
-    root = images if images is not None else Path()
-    label = usual_column(LABEL_COLUMNS, schema.names)
-    classes = tuple(getattr(data.features.get(label), "names", None) or ())
-    builder = RowBuilder(spec, root, needs=asked.needs)
-    rows = _Rows(builder, Split(ALL), label=label, classes=classes)
-    held = rows.held(spec, dict(zip(schema.names, schema.types)), columns)
-    problem = f"column {columns[0]!r} holds paths: say with --images to what folder"
-    require(columns[0] in held or images is not None, spec, problem, UsageError)
-    rows.hold(held, partial(_Cells, data, spec))
-    wanted = [name for name in schema.names if name in rows.wanted(columns)]
-    batches = data.select_columns(wanted).with_format("arrow").iter(_AT_ONCE) if wanted else ()
-    cells = (row for batch in batches for row in batch.to_pylist())
-    numbered = enumerate(cells if wanted else repeat({}, len(data)), 1)
-    rows.add(((f"row {number}", row) for number, row in numbered), columns, spec, "")
-    listed = ", ".join(dict.fromkeys((columns[0], *columns[1])))
-    chosen = f", split {asked.split}" if asked.split else ""
-    source = builder.build(f"data set {spec}{chosen} (columns {listed})")
-    source.classes = classes
-    return source
+
+    def rows(wanted: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        names = [name for name in schema.names if name in wanted]
+        batches = data.select_columns(names).with_format("arrow").iter(_AT_ONCE) if names else ()
+        cells = (row for batch in batches for row in batch.to_pylist())
+        for number, row in enumerate(cells if names else repeat({}, len(data)), 1):
+            yield f"{split if split != TRAIN else ''} row {number}".strip(), row
+
+    def classes(column: str) -> tuple[str, ...]:
+        return tuple(getattr(data.features.get(column), "names", None) or ())
+
+    kinds = dict(zip(schema.names, schema.types))
+    return RowTable(spec, schema.names, rows, kinds, split, classes)
 
 
-def _loaded(spec: str, split: str | None) -> Any:
-    """The data set with its images as they are stored, not decoded."""
+def _loaded(spec: str, split: str | None) -> dict[str, Any]:
+    """The parts of a data set by split, "" where it is one; images are as stored, not decoded."""
     library: Any = optional("datasets", "datasets", spec)
     name, config, part = _parts(spec, split)
     shown = False
@@ -283,15 +305,17 @@ def _loaded(spec: str, split: str | None) -> Any:
         # What `save_to_disk` leaves in a folder.
         if any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")):
             data = library.load_from_disk(name)
-            if isinstance(data, Mapping):
-                problem = f"no split {part!r}; it has: {', '.join(data)}"
-                require(part in data, spec, problem, UsageError)
-                data = data[part]
         else:
             data = library.load_dataset(name, config, split=part)
-        for column, feature in data.features.items():
-            if isinstance(feature, library.Image):
-                data = data.cast_column(column, library.Image(decode=False))
+        parts: dict[str, Any] = {"": data}
+        if isinstance(data, Mapping):
+            members = [*data] if split == ALL else require_split(split, data, spec)
+            parts = {member: data[member] for member in members}
+        for member, data in parts.items():
+            for column, feature in data.features.items():
+                if isinstance(feature, library.Image):
+                    data = data.cast_column(column, library.Image(decode=False))
+            parts[member] = data
     except CompoclipError:
         raise
     except Exception as error:  # no network, no such name, no such split, a damaged file, ...
@@ -302,38 +326,45 @@ def _loaded(spec: str, split: str | None) -> Any:
     finally:
         if shown:
             library.enable_progress_bars()
-    return data
+    return parts
 
 
-def _parts(spec: str, split: str | None) -> tuple[str, str | None, str]:
-    """Name, configuration and split. Raises UsageError where there is no split."""
+def _parts(spec: str, split: str | None) -> tuple[str, str | None, str | None]:
+    """Name, configuration and split, None for all. Raises UsageError where there is no split."""
     rest = spec.removeprefix(HUB)
-    require(split != ALL, spec, "name one split: hf:NAME/SPLIT", UsageError)
     if rest and Path(rest).is_dir():
-        return rest, None, split or TRAIN
-    if not split:
-        rest, _, split = rest.rpartition("/")
-        require(rest and split, spec, "name data set and split: hf:NAME/SPLIT", UsageError)
+        return rest, None, None
+    if split and rest.count("/") < 2:
+        name, _, config = rest.partition(":")
+        return name, config or None, None
+    rest, _, part = rest.rpartition("/")
+    require(rest and part, spec, "name data set and split: hf:NAME/SPLIT", UsageError)
     name, _, config = rest.partition(":")
-    return name, config or None, split
+    return name, config or None, part
 
 
 class _Cells:
-    """The images of one column, by row: encoded, however they are stored."""
+    """The images of one column, by row over all parts: encoded, however they are stored."""
 
-    def __init__(self, data: Any, spec: str, column: str) -> None:
-        self._rows, self._column, self._spec = data.select_columns([column]), column, spec
+    def __init__(self, parts: Sequence[Any], spec: str, column: str) -> None:
+        self._parts, self._spec = [part.select_columns([column]) for part in parts], spec
+        self._column = column
         # The state of the data set's files and of all that was done to them.
-        self.stamp = str(data._fingerprint)
+        self.stamp = " ".join(str(part._fingerprint) for part in parts)
 
     def present(self) -> list[bool]:
         """Return for each row whether it has an image."""
-        batches = self._rows.with_format("arrow").iter(_AT_ONCE)
-        return [has for batch in batches for has in batch.column(0).is_valid().to_pylist()]
+        batches = (b for part in self._parts for b in part.with_format("arrow").iter(_AT_ONCE))
+        return [has for batch in batches for has in has_image(batch.column(0)).to_pylist()]
 
     def __call__(self, image: str) -> bytes:
         """The encoded image of row `image`; no bytes when it has none, which decoding refuses."""
-        cell = self._rows[int(image)][self._column]
+        row = int(image)
+        for part in self._parts:
+            if row < len(part):
+                break
+            row -= len(part)
+        cell = part[row][self._column]
         if not isinstance(cell, Mapping):
             return bytes(cell or b"")
         if cell.get("bytes") is None and cell.get("path"):

@@ -1,0 +1,234 @@
+"""Recognisers look at `Data`, what a path names; folders of images are read here as well."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compoclip.data.decode import is_read, why_unread
+from compoclip.data.folders import list_folder, walk
+from compoclip.data.sources import Source
+from compoclip.data.sources.published import (
+    KAGGLE_FILE,
+    is_bar_header,
+    is_token_line,
+    published_table,
+)
+from compoclip.data.sources.shards import find_shards
+from compoclip.data.sources.splits import (
+    ALL,
+    TRAIN,
+    named_splits,
+    others_left_out,
+    require_split,
+    split_of,
+)
+from compoclip.data.sources.table import RowBuilder
+from compoclip.data.sources.tables import (
+    HUB,
+    STREAM,
+)
+from compoclip.files import read_json
+from compoclip.tables import (
+    ROW_FILES,
+    expand_braces,
+    find_files,
+    has_ending,
+    read_lines,
+)
+
+if TYPE_CHECKING:
+    from compoclip.data.sources.open import Request
+
+METADATA = ("metadata.jsonl", "captions.jsonl", "metadata.csv", "metadata.parquet")
+"""Files that name the images of a folder, as Hugging Face's imagefolder: file_name and text."""
+_TABLES = (".csv", ".tsv", *ROW_FILES)
+ENDINGS = (*_TABLES, ".json", ".txt", ".tar")
+"""Endings of the names of data files."""
+
+
+@dataclass
+class Data:
+    """A path that is to be opened.
+
+    others: numbers of files of other splits, by reason; known once the files are chosen.
+    """
+
+    asked: Request
+    others: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def remote(self) -> bool:
+        """Return whether the library of Hugging Face opens it."""
+        spec = self.asked.spec
+        return spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//")
+
+    @cached_property
+    def path(self) -> Path:
+        """Return the path, or the first of those that a brace pattern stands for."""
+        return self.files[0] if self.files else Path(self.asked.spec)
+
+    @cached_property
+    def folder(self) -> bool:
+        """Return whether it is a folder."""
+        return not self.remote and Path(self.asked.spec).is_dir()
+
+    @cached_property
+    def files(self) -> Sequence[Path]:
+        """Return the files that are named one by one."""
+        spec = self.asked.spec
+        if self.remote or self.folder:
+            return ()
+        return (
+            [Path(spec)] if Path(spec).is_file() else [Path(name) for name in expand_braces(spec)]
+        )
+
+    @cached_property
+    def shards(self) -> Sequence[Path]:
+        """Return the tar files; none where there are none."""
+        spec = self.asked.spec
+        if self.remote:
+            return ()
+        if self.folder:
+            return find_shards(spec) if next(Path(spec).glob("*.tar"), None) else ()
+        return find_shards(spec) if spec.endswith((".tar", ".tar.gz", ".tgz")) else ()
+
+    @cached_property
+    def tables(self) -> Sequence[Path]:
+        """Return the files of rows; none where there are none."""
+        if self.folder:
+            return find_files(self.asked.spec, ROW_FILES)
+        return self.files if self.files and has_ending(self.path, *_TABLES) else ()
+
+    @cached_property
+    def published_table(self) -> Callable[..., Source] | None:
+        """Return what opens the tables, if a published data set has their columns."""
+        return published_table(self.tables, self.asked) if self.tables else None
+
+    @cached_property
+    def tokens(self) -> Path | None:
+        """Return the token file."""
+        if not self.folder:
+            plain = len(self.files) == 1 and not self.asked.image_column
+            if not plain or self.asked.caption_column or not has_ending(self.path, ".csv", ".txt"):
+                return None
+            known = is_bar_header if has_ending(self.path, ".csv") else is_token_line
+            return self.path if known(_first_line(self.path)) else None
+        folder = Path(self.asked.spec)
+        kaggle = folder / KAGGLE_FILE
+        if kaggle.is_file() and is_token_line(_first_line(kaggle)):
+            return kaggle
+        return next(iter(sorted(folder.glob("*.token.txt"))), None)
+
+    @cached_property
+    def metadata(self) -> Path | None:
+        """Return the file that names the images of the folder."""
+        if not self.folder:
+            return None
+        files = (Path(self.asked.spec) / name for name in METADATA)
+        return next((file for file in files if file.is_file()), None)
+
+    @cached_property
+    def json(self) -> Any:
+        """Return the content of a JSON file; None for another file."""
+        if len(self.files) != 1 or not has_ending(self.path, ".json"):
+            return None
+        return read_json(self.path, damaged="fix the file, or fetch it again")
+
+    @property
+    def keys(self) -> set[str]:
+        """Return the keys of the object in a JSON file."""
+        return {*self.json} if isinstance(self.json, dict) else set()
+
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """Return the first row of the list in a JSON file."""
+        rows = self.json
+        return rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
+
+    def choose(self, files: Sequence[Path]) -> tuple[list[Path], list[str]]:
+        """Return the files of the split that is asked for, and the splits that they stand for.
+
+        Where no file of a folder is named after a split, all are taken, and rows decide. Raises
+        UsageError for a split that no file is named after.
+        """
+        split = self.asked.split
+        splits = named_splits([file.name for file in files], split) if self.folder else []
+        if not any(splits):
+            return [*files], [""] * len(files)
+        if split == ALL:
+            return [*files], splits
+        counts = Counter(splits)
+        members = require_split(split, counts, self.asked.spec)
+        self.others = {} if split else others_left_out(counts, members, "file")
+        chosen = [(file, part) for file, part in zip(files, splits) if part in members]
+        return [file for file, _ in chosen], [part for _, part in chosen]
+
+
+def _first_line(path: Path) -> str:
+    return next((line for _, line in read_lines(path) if line.strip()), "")
+
+
+# --- Folders of images with caption files beside them. ---
+
+
+def open_images(path: Path, asked: Request) -> Source:
+    """Open the images below a folder, with captions in files of the same name.
+
+    Each image has its captions in a .txt file of the same name, one per line. Images of other
+    kinds and what `folders.walk` passes over are counted. Folders such as train and val2014 are
+    splits. The label of an image is the folder that it lies in: the first one, or the first below
+    its split. Ids are paths relative to the folder, in sorted order.
+    """
+    builder = RowBuilder(path, path, needs=asked.needs)
+    splits = _split_folders(path, asked)
+    for folder, files in walk(path, builder.left_out, asked.exclude):
+        top, *below = *Path(folder).parts, ""
+        split = splits.get(top, "")
+        label = below[0] if split and below else top
+        endings: dict[str, list[str]] = {}  # of the files of one name
+        for name in files:
+            stem, dot, ending = name.rpartition(".")
+            endings.setdefault(stem if dot else name, []).append(ending if dot else "")
+        for stem, kinds in endings.items():
+            images = [f"{stem}.{kind}" for kind in kinds if is_read(f"{stem}.{kind}")]
+            texts = read_lines(path / folder / f"{stem}.txt") if images and "txt" in kinds else ()
+            lines = [line.strip() for _, line in texts]
+            captions = [line for line in lines if line] or lines[:1]  # an empty one is counted
+            for name in images:
+                image = os.path.join(folder, name)
+                builder.add(image, image, captions, label=label, split=split)
+            if images:
+                continue
+            unread = [kind for kind in kinds if why_unread(f"{stem}.{kind}")]
+            if "txt" in kinds:  # other files of that name are taken for the image
+                unread = [kind for kind in kinds if kind not in ("txt", "")]
+                if not unread:
+                    builder.add(stem, None, (), split=split)
+            for kind in unread:
+                builder.left_out[f"image of a kind that is not read (.{kind.lower()})"] += 1
+    source = builder.build(f"folder {path}")
+    source.classes = tuple(sorted({*source.column("label")} - {""}))
+    return source
+
+
+def _split_folders(path: Path, asked: Request) -> dict[str, str]:
+    """The folders that are named after a split, or begin with the name that is asked for."""
+    folders, _ = list_folder(path, Counter(), asked.exclude)
+    wanted = asked.split if asked.split not in (None, ALL) else None
+    splits = {name: split for name in folders if (split := split_of(name))}
+    if wanted:
+        splits |= {name: wanted for name in folders if name.startswith(wanted)}
+    alone = len(splits) == 1 and len(folders) > 2  # a class of trains among others
+    return {} if alone and {*splits} == {TRAIN} else splits
+
+
+def holds_images(folder: Path) -> bool:
+    """Return whether a folder has images, at any depth."""
+    files = (name for _, names in walk(folder, Counter()) for name in names)
+    return any(is_read(name) or why_unread(name) for name in files)

@@ -1,0 +1,485 @@
+"""Every form of data in every situation: the same photos give the same samples.
+
+`EXPECTED` states what a situation gives in all forms; `EXCEPTIONS` the cells that differ, and why.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from benchmark_files import write_csv
+from compoclip.data.decode import decode
+from compoclip.data.pack import PackSpec, pack
+from compoclip.data.sources import Source
+from compoclip.data.sources.open import Request
+from compoclip.errors import CompoclipError
+from data_samples import make_tar, write_json, write_jsonl
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo of the data: its file, its captions, and where it belongs."""
+
+    name: str
+    content: bytes | None
+    captions: tuple[str, ...]
+    label: str
+    split: str = ""
+    missing: bool = False  # the data name a file that does not exist
+    link: bool = False  # the file is a link to one elsewhere
+
+
+def jpeg(number: int, quality: int = 95, **options: Any) -> bytes:
+    """A photo of smooth shapes; each number has others."""
+    cells = np.random.default_rng(number).integers(0, 255, (4, 8, 3), np.uint8)
+    image = Image.fromarray(cells).resize((160, 80), Image.Resampling.BICUBIC)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality, **options)
+    return buffer.getvalue()
+
+
+def sideways(number: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return jpeg(number, exif=exif)
+
+
+def photos(count: int = 4) -> list[Photo]:
+    return [
+        Photo(f"p{k}.jpg", jpeg(k), (f"photo {k}",), ("cat", "dog")[k % 2]) for k in range(count)
+    ]
+
+
+def put(folder: Path, photo: Photo, name: str = "") -> None:
+    """Write the file of a photo."""
+    path = folder / (name or photo.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if photo.content is None or photo.missing:
+        return
+    if photo.link:
+        real = folder.parent / "elsewhere" / photo.name
+        real.parent.mkdir(exist_ok=True)
+        real.write_bytes(photo.content)
+        path.symlink_to(real)
+    else:
+        path.write_bytes(photo.content)
+
+
+# --- Forms. ---
+
+Opened = tuple[str, dict[str, Any]]
+
+
+def rows_of(data: Sequence[Photo]) -> list[dict[str, Any]]:
+    """Rows with an image, a list of captions, and a label or split where the data have them."""
+    rows: list[dict[str, Any]] = []
+    for photo in data:
+        row: dict[str, Any] = {"image": photo.name if photo.content is not None else None}
+        if any(each.captions for each in data):
+            row["caption"] = list(photo.captions)
+        else:
+            row["label"] = photo.label
+        if any(each.split for each in data):
+            row["split"] = photo.split
+        rows.append(row)
+    return rows
+
+
+def delimited(ending: str, delimiter: str) -> Callable[[Path, Sequence[Photo]], Opened]:
+    def write(folder: Path, data: Sequence[Photo]) -> Opened:
+        for photo in data:
+            put(folder, photo)
+        rows = [
+            {**row, **({"caption": text} if "caption" in row else {}), "image": row["image"] or ""}
+            for row in rows_of(data)
+            for text in row.get("caption", [""])
+        ]
+        return str(write_csv(folder / f"data.{ending}", *rows, delimiter=delimiter)), {}
+
+    return write
+
+
+def json_rows(folder: Path, data: Sequence[Photo]) -> Opened:
+    for photo in data:
+        put(folder, photo)
+    return str(write_json(folder / "data.json", rows_of(data))), {}
+
+
+def json_lines(folder: Path, data: Sequence[Photo]) -> Opened:
+    for photo in data:
+        put(folder, photo)
+    return str(write_jsonl(folder / "data.jsonl", rows_of(data))), {}
+
+
+def by_photo(folder: Path, data: Sequence[Photo]) -> Opened:
+    for photo in data:
+        put(folder, photo)
+    table = {p.name if p.content is not None else "": list(p.captions) for p in data}
+    return str(write_json(folder / "data.json", table)), {}
+
+
+def metadata(folder: Path, data: Sequence[Photo]) -> Opened:
+    for photo in data:
+        put(folder, photo)
+    rows = [{"file_name": row.pop("image"), **row} for row in rows_of(data)]
+    write_jsonl(folder / "metadata.jsonl", rows)
+    return str(folder), {}
+
+
+def parquet(folder: Path, data: Sequence[Photo]) -> Opened:
+    rows = [
+        {**row, "image": None if photo.missing else photo.content}
+        for row, photo in zip(rows_of(data), data)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "data.parquet")
+    return str(folder / "data.parquet"), {}
+
+
+def shards(folder: Path, data: Sequence[Photo]) -> Opened:
+    members: list[tuple[str, bytes]] = []
+    for photo, row in zip(data, rows_of(data)):
+        if photo.content is not None and not photo.missing:
+            members.append((photo.name, photo.content))
+        key = photo.name.rpartition(".")[0]
+        row = {name: value for name, value in row.items() if name != "image"}
+        if "label" in row:
+            members.append((f"{key}.cls", photo.label.encode()))
+        else:
+            members.append((f"{key}.json", json.dumps(row).encode()))
+    return str(make_tar(folder / "data.tar", members)), {}
+
+
+def caption_files(folder: Path, data: Sequence[Photo]) -> Opened:
+    for photo in data:
+        parts = (photo.split, "" if photo.captions else photo.label)
+        name = "/".join(filter(None, (*parts, photo.name)))
+        put(folder, photo, name)
+        if photo.captions:
+            (folder / name).with_suffix(".txt").write_text("\n".join(photo.captions))
+    return str(folder), {}
+
+
+def class_folder(folder: Path, data: Sequence[Photo]) -> Opened:
+    for photo in data:
+        put(folder, photo, "/".join(filter(None, (photo.split, photo.label, photo.name))))
+    return str(folder), {"needs": "labels"}
+
+
+def karpathy(folder: Path, data: Sequence[Photo]) -> Opened:
+    images = []
+    for photo in data:
+        put(folder, photo)
+        name = photo.name if photo.content is not None else None
+        sentences = [{"raw": text} for text in photo.captions]
+        images.append({"filename": name, "split": photo.split or "train", "sentences": sentences})
+    return str(write_json(folder / "dataset.json", {"images": images})), {}
+
+
+def coco(folder: Path, data: Sequence[Photo]) -> Opened:
+    images, annotations = [], []
+    for number, photo in enumerate(data):
+        put(folder, photo)
+        name = photo.name if photo.content is not None else None
+        images.append({"id": number, "file_name": name})
+        annotations += [{"image_id": number, "caption": text} for text in photo.captions]
+    value = {"images": images, "annotations": annotations}
+    return str(write_json(folder / "captions.json", value)), {}
+
+
+def flickr8k(folder: Path, data: Sequence[Photo]) -> Opened:
+    lines: list[str] = []
+    for photo in data:
+        put(folder, photo)
+        lines += [f"{photo.name}#{k}\t{text}" for k, text in enumerate(photo.captions)]
+    (folder / "Flickr8k.token.txt").write_text("".join(f"{line}\n" for line in lines))
+    for split, name in (("train", "train"), ("val", "dev"), ("test", "test")):
+        if any(each.split for each in data):
+            listed = [f"{each.name}\n" for each in data if each.split == split]
+            (folder / f"Flickr_8k.{name}Images.txt").write_text("".join(listed))
+    return str(folder / "Flickr8k.token.txt"), {}
+
+
+def hugging_face(folder: Path, data: Sequence[Photo]) -> Opened:
+    library = pytest.importorskip("datasets", reason="the datasets library is not installed")
+    library.disable_progress_bars()
+    rows = [
+        {**row, "image": None if photo.missing else photo.content}
+        for row, photo in zip(rows_of(data), data)
+    ]
+    table = library.Dataset.from_list(rows)
+    if "label" in table.column_names:
+        table = table.class_encode_column("label")
+    table.save_to_disk(folder / "saved")
+    return f"hf:{folder / 'saved'}", {}
+
+
+def packed(folder: Path, data: Sequence[Photo]) -> Opened:
+    spec, options = json_lines(folder, data)
+    out = folder.parent / "packed"
+    pack(Request(spec, **options), out, PackSpec(keep=True), max_bad=len(data))
+    return str(out), {}
+
+
+FORMS: dict[str, Callable[[Path, Sequence[Photo]], Opened]] = {
+    "csv": delimited("csv", ","),
+    "tsv": delimited("tsv", "\t"),
+    "json rows": json_rows,
+    "json by photo": by_photo,
+    "jsonl": json_lines,
+    "metadata": metadata,
+    "parquet": parquet,
+    "hf": hugging_face,
+    "shards": shards,
+    "pack": packed,
+    "caption files": caption_files,
+    "class folder": class_folder,
+    "karpathy": karpathy,
+    "coco": coco,
+    "flickr8k": flickr8k,
+}
+
+
+# --- What is seen of the data. ---
+
+
+def samples(source: Source) -> str:
+    """Numbers of samples and captions, and what is left out."""
+    captions = sum(map(len, source.column("captions")))
+    lost = "".join(f", {count} x {why}" for why, count in source.left_out.items())
+    return f"{len(source)} samples, {captions} captions{lost}"
+
+
+def opened(spec: str, options: dict[str, Any], **more: Any) -> Source:
+    return Request(spec, **{**options, **more}).open()
+
+
+def plain(spec: str, options: dict[str, Any]) -> str:
+    return samples(opened(spec, options))
+
+
+def splits(spec: str, options: dict[str, Any]) -> str:
+    counts = {}
+    for split in (None, "train", "val", "all"):
+        try:
+            counts[split or "default"] = str(len(opened(spec, options, split=split)))
+        except CompoclipError:
+            counts[split or "default"] = "error"
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def sizes(spec: str, options: dict[str, Any]) -> str:
+    source = opened(spec, options)
+    found = {decode(source[k].image, upright=source.upright).size for k in range(len(source))}
+    return " and ".join(f"{width} x {height}" for width, height in sorted(found))
+
+
+def readable(spec: str, options: dict[str, Any]) -> str:
+    """Count the samples, and those whose photo can be read."""
+    source, good = opened(spec, options), 0
+    for k in range(len(source)):
+        try:
+            decode(source[k].image)
+            good += 1
+        except CompoclipError:
+            pass
+    return f"{samples(source)}; {good} readable"
+
+
+def sides(spec: str, options: dict[str, Any]) -> str:
+    """Say whether photos and their copies, in the order of the data, are in one split."""
+    where: dict[str, str] = {}
+    for split in ("train", "val", "test"):
+        source = opened(spec, options, split=split, held_out=0.3)
+        names = source.column("captions")
+        for id, captions in zip(source.column("id"), names):
+            where[captions[0] if captions else Path(id).stem.replace("p", "photo ")] = split
+    together = sum(where[f"photo {k}"] == where[f"photo {k + 20}"] for k in range(20))
+    return f"{len(where)} photos, {together} of 20 copies beside their original"
+
+
+def labels(spec: str, options: dict[str, Any]) -> str:
+    try:
+        opened(spec, {**options, "needs": "captions"})
+    except CompoclipError as error:
+        refused = "labels, not captions" in str(error)
+        source = opened(spec, {**options, "needs": "labels"})
+        listed = sorted(source.column("label"))
+        return f"{'refused' if refused else error}; {' '.join(listed)}"
+    return "opened"
+
+
+# --- Situations. ---
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The photos, what is seen, and what is put beside the data before they are opened."""
+
+    data: Callable[[], list[Photo]]
+    seen: Callable[[str, dict[str, Any]], str] = plain
+    beside: Callable[[Path], None] = lambda folder: None
+
+
+def several_captions() -> list[Photo]:
+    return [replace(each, captions=(*each.captions, f"{each.name} more")) for each in photos()]
+
+
+def split_column() -> list[Photo]:
+    return [replace(p, split=s) for p, s in zip(photos(), ("train", "train", "val", "test"))]
+
+
+def changed(**change: Any) -> Callable[[], list[Photo]]:
+    return lambda: [*photos(3), replace(photos()[3], **change)]
+
+
+def copies(content: Callable[[int], bytes]) -> Callable[[], list[Photo]]:
+    def write() -> list[Photo]:
+        first = photos(20)
+        return [
+            *first,
+            *(
+                replace(p, name=f"p{k + 20}.jpg", content=content(k), captions=(f"photo {k + 20}",))
+                for k, p in enumerate(first)
+            ),
+        ]
+
+    return write
+
+
+def system_folders(folder: Path) -> None:
+    for name in ("__MACOSX", "@eaDir"):
+        (folder / name).mkdir()
+        for place in (folder, *(each for each in folder.iterdir() if each.is_dir())):
+            (place / name).mkdir(exist_ok=True)
+            (place / name / "p0.jpg").write_bytes(jpeg(99))
+            (place / name / "p0.txt").write_text("no photo of the data")
+
+
+def linked_folder(folder: Path) -> None:
+    other = folder.parent / "more"
+    other.mkdir()
+    (other / "x.jpg").write_bytes(jpeg(98))
+    (other / "x.txt").write_text("no photo of the data")
+    if folder.is_dir() and not (folder / "linked").exists():
+        os.symlink(other, folder / "linked")
+
+
+SITUATIONS = {
+    "several captions": Situation(several_captions),
+    "split column": Situation(split_column, splits),
+    "null image": Situation(changed(content=None)),
+    "missing file": Situation(changed(missing=True), readable),
+    "sideways photo": Situation(lambda: [replace(p, content=sideways(0)) for p in photos()], sizes),
+    "doubled photo": Situation(copies(jpeg), sides),
+    "empty text": Situation(changed(captions=("  ",))),
+    "odd ending": Situation(changed(name="p3.jfif"), readable),
+    "system folder": Situation(photos, plain, system_folders),
+    "link": Situation(changed(link=True), readable, linked_folder),
+    "label instead of caption": Situation(
+        lambda: [replace(each, captions=()) for each in photos()], labels
+    ),
+}
+WITHOUT = "3 samples, 3 captions, 1 x sample without an image"
+EXPECTED = {
+    "several captions": "4 samples, 8 captions",
+    "split column": "default 2, train 2, val 1, all 4",
+    "null image": WITHOUT,
+    "missing file": "4 samples, 4 captions; 3 readable",
+    "sideways photo": "80 x 160",
+    "doubled photo": "40 photos, 20 of 20 copies beside their original",
+    "empty text": "3 samples, 3 captions, 1 x empty caption, 1 x sample without a caption",
+    "odd ending": "4 samples, 4 captions; 4 readable",
+    "system folder": "4 samples, 4 captions",
+    "link": "4 samples, 4 captions; 4 readable",
+    "label instead of caption": "refused; cat cat dog dog",
+}
+STORED = "Images of published data sets are used as they are stored."
+BY_FIELD = "Every row of Karpathy's file says its split, so that no hash decides."
+NO_SPLITS = "The form names no splits, so that a hash of the photo decides."
+IN_FILE = "The form holds the bytes of the photo: without them the image is null."
+CAPTIONS_ALONE = "The form has no place for labels."
+PACKED = "The pack counts in pack.json what it leaves out, and holds the split it was made of."
+LABELS_ALONE = "A class folder has labels and no captions; other columns of the row are equal."
+SYSTEM = "file of the system (such as @eaDir, __MACOSX or Thumbs.db)"
+COUNTED = "A folder is walked, and what is passed over is counted."
+EXCEPTIONS: dict[tuple[str, str], tuple[str, str]] = {
+    ("json by photo", "split column"): ("default 4, train 3, val error, all 4", NO_SPLITS),
+    ("coco", "split column"): ("default 4, train 3, val error, all 4", NO_SPLITS),
+    ("pack", "split column"): ("default 2, train 2, val error, all 2", PACKED),
+    ("pack", "null image"): ("3 samples, 3 captions", PACKED),
+    ("pack", "empty text"): ("3 samples, 3 captions", PACKED),
+    **{
+        (form, "missing file"): (f"{WITHOUT}; 3 readable", IN_FILE)
+        for form in ("parquet", "hf", "shards", "pack", "caption files")
+    },
+    ("flickr8k", "missing file"): (
+        f"{WITHOUT}; 3 readable",
+        "The official file names a photo that does not exist.",
+    ),
+    **{(form, "sideways photo"): ("160 x 80", STORED) for form in ("karpathy", "coco", "flickr8k")},
+    ("karpathy", "doubled photo"): ("error: no split 'val'; it has: train", BY_FIELD),
+    ("caption files", "system folder"): (f"4 samples, 4 captions, 10 x {SYSTEM}", COUNTED),
+    ("caption files", "link"): ("4 samples, 4 captions, 1 x link to a folder; 4 readable", COUNTED),
+    **{
+        (form, "label instead of caption"): ("error: no usable sample", CAPTIONS_ALONE)
+        for form in ("json by photo", "karpathy", "coco")
+    },
+    ("flickr8k", "label instead of caption"): ("error: unknown format", CAPTIONS_ALONE),
+    ("pack", "label instead of caption"): ("error: the data have labels", CAPTIONS_ALONE),
+    ("class folder", "several captions"): ("4 samples, 0 captions", LABELS_ALONE),
+    ("class folder", "null image"): (
+        "3 samples, 0 captions",
+        "A folder names no photo but its files.",
+    ),
+    ("class folder", "missing file"): (
+        "3 samples, 0 captions; 3 readable",
+        "A folder names no photo but its files.",
+    ),
+    ("class folder", "empty text"): ("4 samples, 0 captions", LABELS_ALONE),
+    ("class folder", "odd ending"): ("4 samples, 0 captions; 4 readable", LABELS_ALONE),
+    ("class folder", "system folder"): (f"4 samples, 0 captions, 18 x {SYSTEM}", COUNTED),
+    ("class folder", "link"): (
+        "4 samples, 0 captions, 1 x link to a folder; 4 readable",
+        COUNTED,
+    ),
+}
+
+
+def outcome(form: str, situation: str, folder: Path) -> str:
+    data, what = folder / "data", SITUATIONS[situation]
+    data.mkdir()
+    try:
+        spec, options = FORMS[form](data, what.data())
+        what.beside(data)
+        return what.seen(spec, options)
+    except (CompoclipError, KeyError, TypeError) as error:
+        return f"error: {error}"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_same_photos_give_the_same_samples(form: str, situation: str, tmp_path: Path) -> None:
+    expected, _ = EXCEPTIONS.get((form, situation), (EXPECTED[situation], ""))
+    found = outcome(form, situation, tmp_path)
+    if expected.startswith("error: "):
+        assert found.startswith("error: ")
+        assert expected.removeprefix("error: ") in found
+    else:
+        assert found == expected
