@@ -21,8 +21,9 @@ from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.bundle import BUNDLE, _digest, verify_bundle
+from compoclip.evaluation.bundle import BUNDLE, digest_of
 from compoclip.evaluation.results import load_results
+from compoclip.evaluation.verify import verify_bundle
 from report_study import make_study
 
 RESULT = "results/negclip/hard_positives.json"
@@ -57,7 +58,7 @@ def sealed(bundle: Path) -> None:
     manifest = json.loads((bundle / BUNDLE).read_text())
     manifest.pop("digest")
     manifest["files"] = {name: file_hash(bundle / name) for name in manifest["files"]}
-    (bundle / BUNDLE).write_text(json.dumps({**manifest, "digest": _digest(manifest)}))
+    (bundle / BUNDLE).write_text(json.dumps({**manifest, "digest": digest_of(manifest)}))
 
 
 def edited(path: Path, change: Callable[[Any], object]) -> None:
@@ -95,6 +96,19 @@ def test_a_bundle_as_made_is_verified(
     page = (made / "bundle" / "page.md").read_text()
     assert "negclip against base (base)" in page
     assert "published" in page
+
+
+def with_other_page(bundle: Path) -> None:
+    path = bundle / "page.md"
+    text = path.read_text()
+    first = re.search(r"\d+\.\d", text)
+    assert first is not None
+    path.write_text(text.replace(first[0], "99.9", 1))
+
+
+def with_another_file(bundle: Path) -> None:
+    (bundle / "results" / "note.txt").write_text("the best of all")
+    edited(bundle / BUNDLE, lambda d: d["files"].update({"results/note.txt": ""}))
 
 
 def worse_weights(data: Any) -> None:
@@ -149,6 +163,21 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
         lambda b: (b / "run" / "train.jsonl").write_text('{"step": 10}\n'),
         r"run/train.jsonl: has the hash",
         r"run/train.jsonl: ends at step 10, the run at 20",
+    ),
+    "page": (
+        with_other_page,
+        r"page.md: has the hash",
+        r"page.md: the line '.*' has 99.9, the other files give ",
+    ),
+    "another file": (
+        with_another_file,
+        r"results/note.txt: has the hash",
+        r"results/note.txt: is no file of a bundle",
+    ),
+    "resamples": (
+        lambda b: edited(b / RESULT, lambda d: d.update(resamples=10**9)),
+        rf"{RESULT}: has the hash",
+        rf"{RESULT}: resamples must be a whole number from 0 to 100,000, not 1000000000 \(int\)",
     ),
     "method": (
         lambda b: (b / "run" / "config.yaml").write_text("method: clip-ft\n"),
@@ -235,6 +264,18 @@ def test_hash_of_official_annotations(shared_data: Path) -> None:
     assert official_hash("sugarcrepe", ["swap_obj"]) not in ("", loaded.data_hash)
     assert official_hash("sugarcrepe@world", ["swap_obj"]) == ""
     assert official_hash("retrieval", ["coco/i2t"]) == ""
+
+
+def test_a_forged_page_of_other_code_is_refused(tmp_path: Path) -> None:
+    """Its words may differ, for other code wrote them; its numbers may not."""
+    for path in bundles():
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(tmp_path / "b")
+        with_other_page(tmp_path / "b")
+        sealed(tmp_path / "b")
+        wrong = verify_bundle(tmp_path / "b").wrong
+        assert [line for line in wrong if line.startswith("page.md: the line")] == wrong
+        assert len(wrong) == 1
 
 
 def test_community_bundles_are_verified_and_listed() -> None:
