@@ -9,7 +9,7 @@ import pytest
 
 from compoclip.benchmarks.case import Benchmark
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.closing import bound_scores, closing_sentences
+from compoclip.evaluation.closing import bound_scores, closing_sentences, giveaways
 from compoclip.evaluation.groups import skill_groups
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
@@ -58,17 +58,22 @@ def test_one_model_is_read_against_chance_and_bounds(results: dict[str, list[Res
         results["base"], "base", results["text only"], resamples=300
     )
     assert first == "Measured 1 model on 1 benchmark, 100 items."
-    assert mean == ("base: compositionality 55.0 (95 % interval 45.2 to 64.4), at chance (50.0).")
-    assert low == "base: not above chance on 2 of 2 skills: binding 50.0, order 60.0."
-    assert bound == ["text only: above chance on 1 of 2 skills: order 90.0 (chance 50.0)."]
+    assert mean == (
+        "base: compositionality 55.0 (95 % interval 45.2 to 64.4), not significantly different "
+        "from chance (50.0) on 100 photos."
+    )
+    assert low == "base: not significantly above chance on 2 of 2 skills: binding 50.0, order 60.0."
+    assert bound == ["text only: significantly above chance on 1 skill: order 90.0 (chance 50.0)."]
 
 
 def test_bounds_have_what_they_were_measured_on(results: dict[str, list[Results]]) -> None:
     (base,), (bound,) = results["base"], results["text only"]
     groups = {**skill_groups([base]), "all": (*skill_groups([base])["order"],)}
     groups["elsewhere"] = tuple(replace(part, benchmark="other") for part in groups["order"])
-    scores = bound_scores([bound], [base], groups, resamples=50)["text only"]
+    every = bound_scores([bound], [base], groups, resamples=50)
+    scores = every["text only"]
     assert scores.keys() == {"binding", "order", "all"}
+    assert giveaways(every, [bound], groups)["text only"].keys() == {"order", "all"}
     assert scores["order"] == bound.scores["odd"]["accuracy"]
     with pytest.raises(CompoclipError, match="other annotations of toy"):
         bound_scores([replace(bound, data_hash="x")], [base], groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ from scipy import stats
 
 from compoclip.evaluation import statistics
 from compoclip.evaluation.statistics import (
+    LEVEL,
     cluster_weights,
+    guessing,
     holm,
     percentile_interval,
     sign_flip,
+    significance,
     wilson,
 )
 
@@ -135,3 +139,51 @@ def test_holm() -> None:
     assert holm([]) == []
     assert holm([None, 0.02, None, 0.03]) == [None, 0.04, None, 0.04]
     assert holm([None]) == [None]
+
+
+# --- Scores against chance. ---
+
+
+def guessing_by_loops(hits: Sequence[int], chance: float) -> float:
+    """The binomial test of independent items, one per photo, term by term."""
+    n, seen = len(hits), sum(hits)
+    chances = [math.comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(n + 1)]
+    return min(1.0, 2 * sum(chances[seen:]), 2 * sum(chances[: seen + 1]))
+
+
+@pytest.mark.parametrize(
+    ("hits", "n", "chance"),
+    [(0, 60, 1 / 60), (1, 60, 1 / 60), (6, 60, 1 / 60), (35, 60, 0.5), (60, 60, 0.5), (5, 60, 0.5)],
+)
+def test_a_score_against_chance(hits: int, n: int, chance: float) -> None:
+    outcomes = np.array([1.0] * hits + [0.0] * (n - hits))
+    adds = (outcomes - chance) / n
+    exact = guessing_by_loops(outcomes.astype(int).tolist(), chance)
+    p = guessing(adds, n, outcomes.mean(), chance)
+    assert p >= sign_flip(adds)
+    if chance < 0.5 or 0 < hits < n:
+        assert math.log(p) == pytest.approx(math.log(max(exact, sign_flip(adds))), abs=0.5)
+    assert (p <= LEVEL) == (max(exact, sign_flip(adds)) <= LEVEL)
+
+
+def test_guessing_is_rarely_significant_with_rare_hits_and_items_that_share_photos() -> None:
+    rng, photos, each = np.random.default_rng(0), 60, 5
+    for chance in (1 / 60, 0.2, 0.5):
+        runs = wrong = 0
+        for _ in range(300):
+            shared = rng.random((photos, each)) < 0.5  # items that have their photo's outcome
+            outcomes = np.where(
+                shared, rng.random((photos, 1)) < chance, rng.random((photos, each)) < chance
+            )
+            adds = (outcomes - chance).sum(1) / outcomes.size
+            runs, wrong = (
+                runs + 1,
+                wrong + (guessing(adds, photos, outcomes.mean(), chance) <= 0.05),
+            )
+        assert wrong / runs <= 0.07
+
+
+def test_one_family_decides() -> None:
+    words = [each.word for each in significance([0.01, 0.02, None, 0.04, 0.6])]
+    assert words == ["significant", "not significant", "too few photos", *["not significant"] * 2]
+    assert [each.word for each in significance([0.04])] == ["significant"]

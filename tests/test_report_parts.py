@@ -149,14 +149,14 @@ def test_bounds_are_badges_where_they_give_something_away(tmp_path):
     assert study.models == ("base", "fsc-clip")
     rows = {row.name: row for row in skill_rows(study)}
     for name, row in rows.items():
-        bound = study.skills.bounds["negclip"][name]
-        assert ("negclip" in row.giveaways) == (bound.standing == "above" and bound.value < 1)
+        assert ("negclip" in row.giveaways) == (name in study.skills.reached["negclip"])
+    assert all(s.chance < s.value < 1 for s in study.skills.reached["negclip"].values())
     changed = study.skills.differences["fsc-clip"]
     wanted = [
         name
         for name, d in changed.items()
-        if direction(d) == "better" and study.skills.bounds["negclip"][name].value >= d.other
-        and rows[name].giveaways
+        if direction(d) == "better" and name in study.skills.reached["negclip"]
+        and study.skills.bounds["negclip"][name].value >= d.other
     ]  # fmt: skip
     said = findings(study)["fsc-clip"]
     assert [line for line in said if "negclip reaches" in line] == [

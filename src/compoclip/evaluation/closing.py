@@ -12,13 +12,14 @@ from compoclip.evaluation.groups import (
     RECOGNITION,
     RETRIEVAL,
     Groups,
+    against_chance,
     group_differences,
     group_scores,
     kind,
     profile_groups,
     skill_groups,
 )
-from compoclip.evaluation.results import Results, Score, by_model, too_few
+from compoclip.evaluation.results import Results, Score, by_model
 from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.tables import percent, span
 
@@ -34,11 +35,12 @@ def closing_sentences(
 ) -> list[str]:
     """Return what results say, one fact per sentence.
 
-    Of one model: its scores against chance. Of several: for every model but `base` the largest
-    significant gain and loss among skills, and the changes in compositionality, zero-shot accuracy
-    and retrieval, on the benchmarks that it shares with the base. p-values are corrected over the
-    skills, or the three means, of all models. bounds: see `bound_scores`. Raises CompoclipError as
-    `compare_all` does, and for a bound that was measured on other annotations.
+    Of one model: its scores against chance, by the test of `compare`. Of several: for every model
+    but `base` the largest significant gain and loss among skills, and the changes in
+    compositionality, zero-shot accuracy and retrieval, on the benchmarks that it shares with the
+    base. p-values are corrected over the skills, or the three means, of all models. bounds: see
+    `bound_scores`. Raises CompoclipError as `compare_all` does, and for a bound that was measured
+    on other annotations.
     """
     models = by_model(results)
     mine = models.pop(base)
@@ -53,29 +55,36 @@ def closing_sentences(
         said += _changes(mine, models, resamples, seed)
     else:
         scores = group_scores(mine, _means(mine), resamples, seed)
-        for name, s in scores.items():
-            where = f"{s.standing} chance" if s.standing else too_few(s.photos)
-            value = f"{percent(s.value)} (95 % interval {span(s.low, s.high)}), {where}"
-            said.append(f"{base}: {_lower(name)} {value} ({percent(s.chance)}).")
-        scores = group_scores(mine, skills, resamples, seed)
-        low = [f"{name} {percent(s.value)}" for name, s in scores.items() if s.standing != "above"]
+        for name, d in against_chance(mine, _means(mine)).items():
+            s = scores[name]
+            value = f"{percent(s.value)} (95 % interval {span(s.low, s.high)})"
+            said.append(f"{base}: {_lower(name)} {value}, {_standing(d)}.")
+        skill_changes = against_chance(mine, skills)
+        low = [f"{n} {percent(d.other)}" for n, d in skill_changes.items() if d.verdict != "higher"]
         if low:
             said.append(
-                f"{base}: not above chance on {len(low)} of {counted(len(scores), 'skill')}: "
-                f"{_some(low)}."
+                f"{base}: not significantly above chance on {len(low)} of "
+                f"{counted(len(skill_changes), 'skill')}: {_some(low)}."
             )
-    for bound, found in bound_scores(bounds, mine, skills, resamples, seed).items():
-        high = sorted(
-            ((n, s) for n, s in found.items() if s.standing == "above" and s.value < 1),
-            key=lambda pair: pair[1].chance - pair[1].value,
-        )
-        if high:
-            told = [f"{n} {percent(s.value)} (chance {percent(s.chance)})" for n, s in high]
-            said.append(
-                f"{bound}: above chance on {len(high)} of {counted(len(found), 'skill')}: "
-                f"{_some(told)}."
-            )
+    reached = bound_scores(bounds, mine, skills, resamples, seed)
+    for bound, scores in giveaways(reached, bounds, skills).items():
+        high = sorted(scores.items(), key=lambda pair: pair[1].chance - pair[1].value)
+        texts = [f"{n} {percent(s.value)} (chance {percent(s.chance)})" for n, s in high]
+        if texts:
+            number = counted(len(texts), "skill")
+            said.append(f"{bound}: significantly above chance on {number}: {_some(texts)}.")
     return said
+
+
+def _standing(d: Difference) -> str:
+    """Return where a score stands to chance, by the test, and on how many photos."""
+    chance = f"chance ({percent(d.base)})"
+    if d.p is None:
+        return f"not judged against {chance}, {d.verdict}"
+    photos = f"on {counted(d.photos, 'photo')}"
+    if not d.significant:
+        return f"not significantly different from {chance} {photos}"
+    return f"significantly {'above' if d.verdict == 'higher' else 'below'} {chance} {photos}"
 
 
 def bound_scores(
@@ -106,6 +115,18 @@ def bound_scores(
         }
         scores[name] = group_scores(own, known, resamples, seed)
     return scores
+
+
+def giveaways(
+    scores: Mapping[str, Mapping[str, Score]], bounds: Sequence[Results], groups: Groups
+) -> dict[str, dict[str, Score]]:
+    """Return those of `bound_scores` that are significantly above chance and below 100 %."""
+    reached = {}
+    for name, own in by_model(bounds).items():
+        changes = against_chance(own, {group: groups[group] for group in scores[name]})
+        high = (g for g, d in changes.items() if d.verdict == "higher" and d.other < 1)
+        reached[name] = {group: scores[name][group] for group in high}
+    return reached
 
 
 _MEANS = {COMPOSITION: "", RECOGNITION: "recognition", RETRIEVAL: "retrieval"}

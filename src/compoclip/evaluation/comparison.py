@@ -35,6 +35,7 @@ from compoclip.evaluation.statistics import (
     SIGNIFICANT,
     TOO_FEW,
     Interval,
+    guessing,
     percentile_interval,
     sign_flip,
     significance,
@@ -124,6 +125,7 @@ class Pair:
 
     The array of a curve ("auc", "ap11") holds the scores that are ranked. main: the metric of a
     sub-task that is shown first. truth: index of the right candidate, or whether the item is true.
+    guesses: the base guesses (`Pair.with_guessing`).
     """
 
     benchmark: str
@@ -135,6 +137,23 @@ class Pair:
     other: dict[str, Values]
     main: str
     truth: Sequence[int]
+    guesses: bool = False
+
+    @classmethod
+    def with_guessing(cls, results: Results) -> Pair:
+        """Pair a model with guessing as its base: each item has the chance of its sub-task's score.
+
+        Raises CompoclipError when the items cannot be read.
+        """
+        pair = cls.of(results, results)
+        chances = {metric: np.zeros(len(values)) for metric, values in pair.other.items()}
+        for subtask, rows in pair.subtask_rows.items():
+            for metric, score in {MAIN: results.main(subtask), **results.scores[subtask]}.items():
+                chances[metric][rows] = score.chance
+        base = {
+            name: np.where(np.isnan(pair.other[name]), np.nan, chances[name]) for name in chances
+        }
+        return replace(pair, base=base, guesses=True)
 
     @classmethod
     def of(cls, base: Results, other: Results) -> Pair:
@@ -301,6 +320,9 @@ def differences(
         values = [(evaluate(t, pair.base), evaluate(t, pair.other)) for pair, t in zip(at, trees)]
         base, other = np.mean(values, axis=0).tolist()
         low, high = evidence[key].interval
+        p = evidence[key].p
+        if p is not None and all(pair.guesses for pair in at):
+            p = guessing(evidence[key].adds, evidence[key].photos, other, base)
         each = Difference(
             benchmark=parts[0].benchmark if len(parts) == 1 else "",
             name=key[-1],
@@ -311,7 +333,7 @@ def differences(
             high=high,
             n=sum(len(rows_of(tree)) for tree in trees),
             photos=evidence[key].photos,
-            p=evidence[key].p,
+            p=p,
         )
         tree = trees[0]
         if len(parts) == 1 and parts[0].metric and tree.share:

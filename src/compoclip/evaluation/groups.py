@@ -131,6 +131,20 @@ def group_differences(
     return tuple(corrected([*differences(pairs, named, resamples, seed).values()]))
 
 
+def against_chance(results: Sequence[Results], groups: Groups) -> dict[str, Difference]:
+    """Compare one model with guessing in each group; p-values are corrected over the groups.
+
+    Returns group -> difference of the model to chance. Raises CompoclipError when items cannot be
+    read.
+    """
+    names = {part.benchmark for parts in groups.values() for part in parts}
+    pairs = {
+        each.benchmark: Pair.with_guessing(each) for each in results if each.benchmark in names
+    }
+    named: dict[tuple[str, ...], Parts] = {(name,): parts for name, parts in groups.items()}
+    return {d.name: d for d in corrected([*differences(pairs, named, 0, 0).values()])}
+
+
 def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) -> dict[str, Pair]:
     """Return by benchmark the items that two models (or one and itself) have in common."""
     mine, theirs = ({each.benchmark: each for each in results} for results in (base, other))

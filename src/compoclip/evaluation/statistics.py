@@ -167,6 +167,24 @@ def sign_flip(adds: Floats) -> float:
     return float(min(1.0, 2 * special.ndtr(-(w + np.log(u / w) / w))))
 
 
+def guessing(adds: Floats, photos: int, value: float, chance: float) -> float:
+    """Return the two-sided p-value that a score in [0, 1] is not that of guessing.
+
+    The larger p-value of two tests. `sign_flip` asks that contributions are symmetric, which those
+    of rare hits are not: where all of few queries miss, it would find a score "below chance". The
+    binomial test knows the chance, but not that items share photos; so it counts as many items as
+    would vary as the photos do, and no more than photos where nothing varies.
+
+    adds: (photos,) what each photo adds to value - chance.
+    """
+    spread = float(adds @ adds - adds.sum() ** 2 / photos) * photos / (photos - 1)
+    items = value * (1 - value) / spread if spread > _SAME else float(photos)
+    hits, misses = value * items, (1 - value) * items
+    more = float(special.betainc(hits, misses + 1, chance)) if hits > 0 else 1.0
+    fewer = float(special.betainc(misses, hits + 1, 1 - chance)) if misses > 0 else 1.0
+    return max(sign_flip(adds), min(1.0, 2 * more, 2 * fewer))
+
+
 def _signed_sums(groups: Sequence[tuple[float, int]]) -> tuple[Floats, Floats] | None:
     """Return all sums of (amount, count) with any signs, ascending, and the share of choices of
     signs that give each; None for more than can be listed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.closing import bound_scores
+from compoclip.evaluation.closing import bound_scores, giveaways
 from compoclip.evaluation.comparison import (
     Comparison,
     Difference,
@@ -32,21 +32,19 @@ class Table:
     """Scores of all models in named groups, and paired differences to the base.
 
     scores: model -> group -> score. differences: other model -> group -> difference. bounds:
-    reference model -> group -> score, of the groups that it was measured on.
+    reference model -> group -> score, of the groups that it was measured on. reached: those of them
+    that are significantly above chance and below 100 %.
     """
 
     groups: Groups
     scores: Mapping[str, Mapping[str, Score]]
     differences: Mapping[str, Mapping[str, Difference]]
     bounds: Mapping[str, Mapping[str, Score]]
+    reached: Mapping[str, Mapping[str, Score]]
 
     def giveaways(self, group: str) -> dict[str, Score]:
-        """Return the scores of reference models that are above chance and below 100 %, by model.
-
-        They show what can be reached without learning what the group tests.
-        """
-        scores = {name: found[group] for name, found in self.bounds.items() if group in found}
-        return {n: s for n, s in scores.items() if s.standing == "above" and s.value < 1}
+        """Return what reference models reach without learning what the group tests, by model."""
+        return {name: scores[group] for name, scores in self.reached.items() if group in scores}
 
 
 @dataclass(frozen=True)
@@ -122,12 +120,14 @@ def read_study(
     references = [each for path in bounds for each in load_results(path)]
 
     def table(groups: Groups) -> Table:
+        scores = bound_scores(references, first, groups, resamples, seed)
         found = [group_differences(first, shared[m], groups, resamples, seed) for m in models[1:]]
         return Table(
             groups=groups,
             scores={m: group_scores(shared[m], groups, resamples, seed) for m in models},
             differences={m: {d.name: d for d in of} for m, of in zip(models[1:], together(found))},
-            bounds=bound_scores(references, first, groups, resamples, seed),
+            bounds=scores,
+            reached=giveaways(scores, references, groups),
         )
 
     triples = {each.benchmark: triple_groups([each]) for each in first}
