@@ -87,9 +87,8 @@ def test_encoding_hashes_no_weights_and_notices_changed_ones(
     ("images", "captions", "message"),
     [
         ([], ["a"], "the list is empty"),
-        ("photo.png", ["a"], "images are a list"),
+        ("photo.png", ["a"], "photo.png: image not found"),
         (["absent.png"], ["a"], "absent.png: image not found"),
-        ([Image.new("L", (9, 9))], "a caption", "captions are a list"),
         ([np.zeros((9, 9, 3), np.uint8)], ["a"], r"images\[0\]: .*ndarray.* PIL.Image.fromarray"),
         (["a.png", b"\x89PNG"], ["a"], r"images\[1\]: .*\(bytes\) is not a path or a PIL image"),
         ([" DATA:image/png;base64,iVBOR"], ["a"], "a data URI is not a path"),
@@ -120,14 +119,14 @@ def test_a_picture_that_turns_out_to_be_damaged(base: compoclip.Model, tmp_path:
     [
         ({}, {"epochs": "x"}, r"epochs must be a number"),
         ({}, {"batch_size": 2.5}, r"batch_size must be a whole number"),
-        ({}, {"attention": "soft"}, "attention: 'soft' .* is not one of minmax"),
-        ({}, {"gamma": True}, "gamma: True"),
-        ({"seed": "1"}, {}, "seed: '1' .* is not a whole number"),
-        ({"lora_rank": 2.0}, {}, "lora_rank: 2.0 .* is not a whole number or None"),
-        ({"device": 0}, {}, "device: 0 .* is not a text"),
-        ({"terms": 3}, {}, "terms: 3 .* is not a list, each of it a text"),
-        ({"track": ("mlflow",)}, {}, "track: .* is not a list, each of it one of tensorboard"),
-        ({"data": None}, {}, "data: None"),
+        ({}, {"attention": "soft"}, "attention must be one of minmax.*found 'soft'"),
+        ({}, {"gamma": True}, "gamma must be a number, found True"),
+        ({"seed": "1"}, {}, "seed must be a whole number, found '1'"),
+        ({"lora_rank": 2.0}, {}, "lora_rank must be a whole number or null, found 2.0"),
+        ({"device": 0}, {}, "device must be a text, found 0"),
+        ({"terms": 3}, {}, "terms must be a list of texts, found 3"),
+        ({"track": ("mlflow",)}, {}, "track must be a list of one of tensorboard"),
+        ({"data": None}, {}, "data must be a text, found None"),
     ],
 )
 def test_options_of_another_type_are_one_line(
@@ -145,17 +144,17 @@ def test_options_of_another_type_are_one_line(
 
 def test_arguments_of_another_type_are_one_line(base: compoclip.Model) -> None:
     wrong: list[tuple[Callable[[], object], str]] = [
-        (lambda: compoclip.load(None), "spec: None"),  # type: ignore[arg-type]
-        (lambda: compoclip.load("bundled", device=0), "device: 0"),  # type: ignore[arg-type]
-        (lambda: compoclip.rewrite(5), "caption: 5"),  # type: ignore[arg-type]
-        (lambda: compoclip.rewrite("a", 5), "rewrites: 5"),  # type: ignore[arg-type]
-        (lambda: compoclip.rewrite("a", seed="x"), "seed: 'x'"),  # type: ignore[arg-type]
-        (lambda: base.save(None), "folder: None"),  # type: ignore[arg-type]
-        (lambda: base.train(5, None), "options: None"),  # type: ignore[arg-type]
-        (lambda: base.evaluate({}), "options: {}"),  # type: ignore[arg-type]
+        (lambda: compoclip.load(None), "spec must be a text or a path"),  # type: ignore[arg-type]
+        (lambda: compoclip.load("bundled", device=0), "device must be a text"),  # type: ignore[arg-type]
+        (lambda: compoclip.rewrite(5), "caption must be a text"),  # type: ignore[arg-type]
+        (lambda: compoclip.rewrite("a", 5), "rewrites must be a text"),  # type: ignore[arg-type]
+        (lambda: compoclip.rewrite("a", seed="x"), "seed must be a whole number"),  # type: ignore[arg-type]
+        (lambda: base.save(None), "folder must be a text or a path"),  # type: ignore[arg-type]
+        (lambda: base.train(5, None), "options must be"),  # type: ignore[arg-type]
+        (lambda: base.evaluate(5), "options must be"),  # type: ignore[arg-type]
         (
             lambda: base.evaluate(compoclip.EvaluateOptions(on=("x",), resamples="x")),  # type: ignore[arg-type]
-            "resamples: 'x'",
+            "resamples must be a whole number",
         ),
     ]
     for call, message in wrong:
@@ -251,7 +250,7 @@ def test_a_model_is_saved_and_loaded_again(base: compoclip.Model, tmp_path: Path
     base.save(tmp_path / "copy")
     copy = compoclip.load(tmp_path / "copy")
     assert copy.identity == base.identity
-    assert repr(copy) == f"Model('{tmp_path / 'copy'}', {base.identity.architecture}, cpu)"
+    assert repr(copy).startswith(f"Model('{tmp_path / 'copy'}': {base.identity.architecture}, ")
 
 
 def write_suite(folder: Path, *options: str) -> None:

@@ -2,10 +2,17 @@ from . import losses as losses
 from . import methods as methods
 from . import rewrites as rewrites
 from .api import Model as Model
+from .api import compare as compare
 from .api import evaluate as evaluate
+from .api import index as index
+from .api import list_benchmarks as list_benchmarks
+from .api import list_methods as list_methods
 from .api import load as load
+from .api import report as report
 from .api import rewrite as rewrite
+from .api import search as search
 from .api import train as train
+from .api import tune as tune
 from .errors import CompoclipError as CompoclipError
 from .errors import UsageError as UsageError
 from .run import EvaluateOptions as EvaluateOptions

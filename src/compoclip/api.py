@@ -9,21 +9,25 @@ The options of the verbs are dataclasses, `TrainOptions` and `EvaluateOptions`; 
     model.score(["photo.png"], ["a red star", "a blue star"])
     compoclip.rewrite("a red star above a blue mug")
     tuned = compoclip.train(model, "fsc-clip", "train.jsonl", out="run", epochs=2)
-    tuned.evaluate(compoclip.EvaluateOptions(on=("sugarcrepe",), data="data"))
+    results = compoclip.evaluate({"base": model, "tuned": tuned}, on=["sugarcrepe"], data="data")
+    compoclip.report("results", out="report.html")
 
 Mistakes raise `CompoclipError` (or `UsageError`, one of them) with a line that says what to do.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from compoclip import run
-from compoclip.config import options_of, require
+from compoclip.config import option_hint, options_of, require
 from compoclip.errors import UsageError, shown
+from compoclip.methods.registry import method_summaries
+from compoclip.notebook import Listed
 from compoclip.own import fence
 from compoclip.ranks import device_named
 from compoclip.request import TrainRequest
@@ -37,14 +41,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from compoclip.evaluation.embedder import Embedder, Scorer
+    from compoclip.evaluation.comparison import Comparison
     from compoclip.evaluation.results import Results
     from compoclip.methods.base import Method
     from compoclip.models.checkpoint import LoadedModel
     from compoclip.models.config import ModelIdentity
+    from compoclip.search import Found, PhotoIndex
+    from compoclip.tune import Tuned
 
     Features = NDArray[np.float32]
+    Images = Image | str | Path | Sequence[Image | str | Path]
 
+T = TypeVar("T")
 _BATCH = 64  # images or texts at once
 _UNSET = TrainOptions(data="", out=Path())
 
@@ -61,8 +69,14 @@ class Model:
     loaded: LoadedModel
 
     def __repr__(self) -> str:
-        architecture, device = self.loaded.identity.architecture, self.loaded.encoder.device
-        return f"Model('{self.loaded.name}', {architecture}, {device})"
+        loaded = self.loaded
+        millions = sum(each.numel() for each in loaded.encoder.model.parameters()) / 1e6
+        width, side = loaded.config.model_cfg["embed_dim"], loaded.identity.image_size[0]
+        return (
+            f"Model('{loaded.name}': {loaded.identity.architecture}, {millions:.1f} M parameters, "
+            f"{width} dimensions, images of {side} pixels, {loaded.identity.context_length} tokens,"
+            f" on {loaded.encoder.device})"
+        )
 
     @property
     def identity(self) -> ModelIdentity:
@@ -71,8 +85,10 @@ class Model:
 
         return current_identity(self.loaded)
 
-    def encode_images(self, images: Sequence[Image | str | Path]) -> Features:
+    def encode_images(self, images: Images) -> Features:
         """Encode files or PIL images; return (N, D) float32 features of unit length.
+
+        One image counts as a list of one, a folder as all images below it, by name.
 
         Raises CompoclipError for a missing or damaged file, UsageError for another object.
         """
@@ -87,19 +103,23 @@ class Model:
 
         with encoder.evaluating():
             kinds = (str, Path, Image)
-            return _by_batch("images", images, kinds, "a path or a PIL image", encode)
+            return _by_batch("images", _listed(images), kinds, "a path or a PIL image", encode)
 
-    def encode_texts(self, captions: Sequence[str]) -> Features:
+    def encode_texts(self, captions: str | Sequence[str]) -> Features:
         """Encode captions, cut at the model's context; return (M, D) float32 unit vectors.
 
-        Raises UsageError for an object that is not a string.
+        One caption counts as a list of one. Raises UsageError for an object that is not a string.
         """
         from compoclip.evaluation.encoder import ModelEncoder
 
         encode = ModelEncoder(self.loaded).encode_texts
-        return _by_batch("captions", captions, (str,), "a text", encode)
+        several = [captions] if isinstance(captions, str) else captions
+        return _by_batch("captions", several, (str,), "a text", encode)
 
-    def score(self, images: Sequence[Image | str | Path], captions: Sequence[str]) -> Features:
+    encode_image = encode_images
+    encode_text = encode_texts
+
+    def score(self, images: Images, captions: str | Sequence[str]) -> Features:
         """Return the (N, M) float32 cosines of N images and M captions.
 
         Takes and raises what `encode_images` and `encode_texts` do.
@@ -107,22 +127,30 @@ class Model:
         scores: Features = self.encode_images(images) @ self.encode_texts(captions).T
         return scores
 
-    def evaluate(self, options: EvaluateOptions, name: str | None = None) -> list[Results]:
-        """Measure this model on the benchmarks in `options.on`, as `compoclip evaluate` does.
+    similarity = score
 
-        Returns one result per benchmark, also written to `options.out`. Raises UsageError for
+    def evaluate(
+        self,
+        on: EvaluateOptions | str | Path | Sequence[str | Path],
+        name: str | None = None,
+        **settings: Any,
+    ) -> Listed[Results]:
+        """Measure this model on benchmarks, as `compoclip evaluate` does.
+
+        Returns one result per benchmark, also written to the folder `out`. Raises UsageError for
         options that name a model, which is loaded already, and every error of `evaluate`.
 
         Args:
-            options: Benchmarks and settings, without `models`, `activation` and `device`.
+            on: Benchmarks, or options without `models`, `activation` and `device`.
             name: Name of the model in the results (default: the name it was loaded by).
+            settings: Fields of `EvaluateOptions`.
         """
-        options = _tidy(options)
+        options = _measuring(on, settings)
         require("name", name, str | None)
         if options.models or options.activation:
             raise UsageError("this evaluates the loaded model: leave models and activation out")
         label = name or next(iter(named_models((self.loaded.name,))))
-        return run.evaluate(options, {label: self.loaded})
+        return _table(run.evaluate(options, {label: self.loaded}))
 
     def train(self, method: str | Method, options: TrainOptions, **parameters: Any) -> Model:
         """Train a copy of this model, which stays as it is, and return it; see `compoclip.train`.
@@ -145,7 +173,7 @@ class Model:
 
 
 def load(
-    spec: str | Path,
+    spec: str | Path = "bundled",
     *,
     activation: Literal["gelu", "quick_gelu"] | None = None,
     device: str = "cpu",
@@ -217,29 +245,39 @@ def train(
     return _train(method, {**values, "model": model})
 
 
-def evaluate(
-    options: EvaluateOptions,
-    models: Mapping[str, str | Path | Model | Embedder | Scorer] | None = None,
-) -> list[Results]:
-    """Measure models on the benchmarks in `options.on`, as `compoclip evaluate` does.
+def evaluate(models: Any, on: Any = None, **settings: Any) -> Listed[Results]:
+    """Measure models on benchmarks, as `compoclip evaluate` does.
+
+    `evaluate(OPTIONS, MODELS)` takes the settings as `EvaluateOptions`.
 
     Args:
-        options: Benchmarks and settings.
-        models: Name in the results -> a loaded model, an embedder or scorer of your own, or the
-            name to load a model by; by default the models in `options.models`.
+        models: A model, or name in the results -> model: a loaded one, an embedder or scorer of
+            your own, or the name to load one by. By default those in the options.
+        on: A benchmark or several, as `compoclip evaluate --on` names them.
+        settings: Fields of `EvaluateOptions`, such as `data`, `images`, `out`.
 
     Returns:
-        All results, by model and then by benchmark; also written to `options.out`.
+        All results, by model and then by benchmark, shown as a table; also written to `out`.
 
     Raises:
         UsageError: For options of another type, and without a model.
         CompoclipError: For every error of `compoclip evaluate`.
     """
-    options = _tidy(options)
-    named: Mapping[str, Any] = models or named_models(options.models)
-    if not named or (models and options.models):
-        raise UsageError("name the models, either in options.models or in models")
+    if isinstance(models, EvaluateOptions):
+        options, given = _measuring(models, settings), on
+    else:
+        options, given = _measuring(on, settings), models
     from compoclip.evaluation.embedder import Embedder, Scorer
+
+    if isinstance(given, str | Path):
+        given = named_models((str(given),))
+    elif isinstance(given, Model):
+        given = {next(iter(named_models((given.loaded.name,)))): given}
+    elif isinstance(given, Embedder | Scorer):
+        given = {type(given).__name__: given}
+    named: Mapping[str, Any] = given or named_models(options.models)
+    if not named or (given and options.models):
+        raise UsageError("name the models, either in options.models or in models")
 
     for name, model in named.items():
         if not isinstance(model, Embedder | Scorer):
@@ -248,7 +286,141 @@ def evaluate(
         n: m.loaded if isinstance(m, Model) else str(m) if isinstance(m, Path) else m
         for n, m in named.items()
     }
-    return run.evaluate(options, found)
+    return _table(run.evaluate(options, found))
+
+
+@fence()
+def compare(
+    base: str | Path | Sequence[Results],
+    *others: str | Path | Sequence[Results],
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Listed[Comparison]:
+    """Compare models with a base, item by item, as `compoclip compare` does.
+
+    Args:
+        base: What `evaluate` returned or wrote (OUT/MODEL) for one model.
+        others: The same of the models to compare with it.
+        resamples: Bootstrap resamples for intervals.
+        seed: Seed of the bootstrap.
+    """
+    from compoclip.evaluation.comparison import compare_all, one_model
+    from compoclip.evaluation.results import load_results
+    from compoclip.evaluation.tables import comparison_text
+
+    if not others:
+        raise UsageError("name the base's results and at least one other: compare(BASE, OTHER)")
+    first, *rest = (
+        one_model(load_results(Path(each)), Path(each))
+        if isinstance(each, str | Path)
+        else one_model(each, Path("the results"))
+        for each in (base, *others)
+    )
+    pairs = compare_all(first, rest, resamples, seed)
+    return Listed(
+        pairs, lambda: "\n\n".join(comparison_text(each, "text", len(pairs)) for each in pairs)
+    )
+
+
+@fence()
+def report(
+    results: str | Path | Sequence[str | Path], out: str | Path = "report.html", **settings: Any
+) -> Path:
+    """Write an HTML report, as `compoclip report` does, and return its path.
+
+    Args:
+        results: Folders that `evaluate` wrote (`out` or `out`/MODEL).
+        out: The file.
+        settings: Further arguments of `compoclip.report.write.write_report`.
+    """
+    from compoclip.report.write import write_report
+
+    several = (results,) if isinstance(results, str | Path) else results
+    return write_report([Path(each) for each in several], Path(out), **settings)
+
+
+def tune(data: str | Path, out: str | Path = "tuned", **settings: Any) -> Tuned:
+    """Fine-tune a model on captioned photos and judge it, as `compoclip tune` does.
+
+    Args:
+        data: Captioned photos.
+        out: Folder for everything.
+        settings: Fields of `compoclip.tune.TuneOptions`, such as `images` and `model`.
+    """
+    from compoclip.tune import TuneOptions
+    from compoclip.tune import tune as tune_options
+
+    return tune_options(_options(TuneOptions, {"data": data, "out": out, **settings}))
+
+
+@fence()
+def index(
+    photos: str | Path,
+    model: str | Path | Model = "bundled",
+    out: str | Path = "photos.index",
+    *,
+    images: str | Path | None = None,
+) -> PhotoIndex:
+    """Encode photos once, for `search`, as `compoclip index` does.
+
+    Args:
+        photos: A folder of photos, or image-text data.
+        model: A loaded model, or its name.
+        out: The file to write; what is unchanged in it is not encoded again.
+        images: Folder that image paths in the data are relative to.
+    """
+    from compoclip.data.sources.open import Request, require_there
+    from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.search import index_photos
+
+    request = Request(str(photos), images=Path(images) if images else None)
+    require_there(request)
+    loaded = model if isinstance(model, Model) else load(model)
+    name = loaded.loaded.name
+    place = str(Path(name).absolute()) if Path(name).exists() else name
+    return index_photos(request, ModelEncoder(loaded.loaded), Path(out), place)
+
+
+@fence()
+def search(
+    index: str | Path | PhotoIndex,
+    queries: str | Path | Sequence[str | Path],
+    top: int = 10,
+    *,
+    model: str | Path | Model | None = None,
+) -> Listed[Found]:
+    """Find the photos of an index nearest to texts or images, as `compoclip search` does.
+
+    Args:
+        index: The file that `index` wrote, or what it returned.
+        queries: Texts; a `Path` is an image.
+        top: Photos per query.
+        model: The model that made the index, if it was moved.
+    """
+    from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.search import read_index
+    from compoclip.search import search as search_index
+
+    path = Path(index) if isinstance(index, str | Path) else Path("the index")
+    photos = read_index(path) if isinstance(index, str | Path) else index
+    loaded = model if isinstance(model, Model) else load(model or photos.about["model"])
+    encoder = ModelEncoder(loaded.loaded)
+    photos.require(encoder, path)
+    several = [queries] if isinstance(queries, str | Path) else list(queries)
+    answers = search_index(photos, encoder, several, top)
+    return Listed(answers, lambda: "\n\n".join(each.text() for each in answers))
+
+
+def list_methods() -> dict[str, str]:
+    """Return the names of all methods, each with its summary."""
+    return dict(method_summaries())
+
+
+def list_benchmarks() -> dict[str, str]:
+    """Return the names of all benchmarks, each with its title."""
+    from compoclip.benchmarks.registry import benchmark_names, meta
+
+    return {name: meta(name).title for name in benchmark_names()}
 
 
 @fence()
@@ -313,6 +485,42 @@ def _train(method: str | Method, values: Mapping[str, Any], of_model: Model | No
     return load(summary.model) if summary.model else Model(model)
 
 
+def _options(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Make options of values by name; raise UsageError for an unknown name or another type."""
+    known = options_of(kind)
+    given = {}
+    for name, value in values.items():
+        if name not in known:
+            raise UsageError(f"no option '{name}'; {option_hint(name, known)}")
+        given[name] = convert(value, known[name].kind)
+        require(name, given[name], known[name].kind)
+    return kind(**given)
+
+
+def _measuring(on: Any, settings: Mapping[str, Any]) -> EvaluateOptions:
+    if isinstance(on, EvaluateOptions) or not isinstance(on, str | Path | Iterable):
+        return _tidy(on)
+    targets = (on,) if isinstance(on, str | Path) else tuple(on)
+    return _options(EvaluateOptions, {**settings, "on": tuple(map(str, targets))})
+
+
+def _table(results: list[Results]) -> Listed[Results]:
+    from compoclip.evaluation.tables import overview_text
+
+    return Listed(results, lambda: overview_text(results, results[0].model) if results else "[]")
+
+
+def _listed(images: Any) -> Any:
+    """Return one image as a list, and a folder as the images below it."""
+    from PIL.Image import Image
+
+    from compoclip.data.folders import image_files
+
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        return [Path(images, name) for name in image_files(Path(images), Counter())]
+    return [images] if isinstance(images, str | Path | Image) else images
+
+
 def _tidy(options: EvaluateOptions) -> EvaluateOptions:
     """Return options of the types they state, where a notebook has a text for a path, say."""
     require("options", options, EvaluateOptions)
@@ -340,8 +548,8 @@ def _by_batch(
 ) -> Features:
     import numpy as np
 
-    if isinstance(items, str | Path) or not isinstance(items, Iterable):
-        raise UsageError(f"{name}: {shown(items)} is not a list; {name} are a list, also of one")
+    if not isinstance(items, Iterable):
+        raise UsageError(f"{name}: {shown(items)} is not a list, nor {wanted}")
     listed = list(items)
     for place, each in enumerate(listed):
         if not isinstance(each, kinds):

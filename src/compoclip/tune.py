@@ -26,6 +26,7 @@ from compoclip.config import (
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, write_json
+from compoclip.notebook import make_callable
 from compoclip.request import TrainRequest
 from compoclip.run import train
 
@@ -434,3 +435,6 @@ def sentences(
 def _parts(photos: Mapping[str, int]) -> str:
     used = {"train": "train", "val": "choose", "test": "judge"}
     return ", ".join(f"{number:,} photos {used[part]}" for part, number in photos.items())
+
+
+make_callable(__name__)  # `compoclip.tune(...)`, whether this module is imported or not

@@ -22,7 +22,7 @@ from compoclip.config import (
     OutputFile,
     Shown,
 )
-from compoclip.console import counted, note, table
+from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import write_text
@@ -32,7 +32,7 @@ from compoclip.typed import Count, Within
 
 if TYPE_CHECKING:
     from compoclip.models import LoadedModel
-    from compoclip.search import Found, PhotoIndex
+    from compoclip.search import PhotoIndex
     from compoclip.web.app import Website
 
 
@@ -342,16 +342,4 @@ def search_main(options: SearchOptions) -> Outcome:
     if options.page:
         write_text(options.page, results_page(index, found, options.images))
         note(f"written to {options.page}")
-    return [*map(asdict, found)], "\n\n".join(map(_text, found))
-
-
-def _text(found: Found) -> str:
-    """Return a table of what one query found."""
-    hits = enumerate(found.hits, start=1)
-    rows = [[str(rank), hit.photo, f"{hit.score:.4f}"] for rank, hit in hits]
-    lines = [found.query, table(rows, ["rank", "photo", "score"], left=2)]
-    if found.denied:
-        lines.insert(1, f"asked for: {found.asked}; denied: {', '.join(found.denied)}")
-    if not found.matches:
-        lines.append(f"nothing matches: the best cosine is {found.best:.3f}")
-    return "\n".join(lines)
+    return [*map(asdict, found)], "\n\n".join(each.text() for each in found)

@@ -6,4 +6,7 @@ rows what changed, `cards` and `plotting` make what the page shows, `write` puts
 
 import lazy_loader
 
+from compoclip.notebook import make_callable
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+make_callable(__name__)

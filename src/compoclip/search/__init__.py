@@ -6,4 +6,7 @@ orders the best anew by patches or parts, `page` shows them.
 
 import lazy_loader
 
+from compoclip.notebook import make_callable
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+make_callable(__name__)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compoclip.captions.lists import WORDS
 from compoclip.captions.parser import parse
-from compoclip.console import counted, note
+from compoclip.console import counted, note, table
 from compoclip.data.decode import decode
 from compoclip.data.sources.open import Request
 from compoclip.errors import UsageError, require
@@ -145,6 +145,17 @@ class Found:
     matches: bool
     asked: str
     denied: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return the answer as a table."""
+        hits = enumerate(self.hits, start=1)
+        rows = [[str(rank), hit.photo, f"{hit.score:.4f}"] for rank, hit in hits]
+        lines = [self.query, table(rows, ["rank", "photo", "score"], left=2)]
+        if self.denied:
+            lines.insert(1, f"asked for: {self.asked}; denied: {', '.join(self.denied)}")
+        if not self.matches:
+            lines.append(f"nothing matches: the best cosine is {self.best:.3f}")
+        return "\n".join(lines)
 
 
 def found_by(

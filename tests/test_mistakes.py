@@ -1,0 +1,218 @@
+"""What people type and guess: cheap checks before torch, names of other programs, Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import compoclip
+from compoclip.cli.data import TASKS
+from compoclip.cli.main import VERBS, main
+from compoclip.config import name_here
+from compoclip.run import TrainOptions
+
+# Command -> words of its message.
+REFUSED = {
+    "train clip-ft --data none.csv --out o": "none.csv: not found",
+    "train clip-ft --data c.csv --images none --out o": "none: no such folder; correct --images",
+    "train clip-ft --data c.csv --model none --out o": "no model 'none'",
+    "train clip-ft --data c.csv --init-from none --out o": "no model 'none'",
+    "train clip-ft --data c.csv --on none --out o": "no benchmark 'none'",
+    "train clip-ft --data c.csv --set teacher=none --out o": "no model 'none'",
+    "train clip-ft --data c.csv --out c.csv/o": "c.csv is not a folder",
+    "train clip-ft --data c.csv --device gpu --out o": "--device 'gpu' is not one of cpu",
+    "train clip-ftt --data c.csv --out o": "no method 'clip-ftt'; did you mean clip-ft",
+    "train clip-ft --data empty --out o": "empty: an empty folder",
+    "train clip-ft --data c.csv=0.5 none.csv=0.5 --out o": "none.csv: not found",
+    "sweep clip-ft --data none.csv --grid lr=1,2 --out o": "none.csv: not found",
+    "tune none.csv --model bundled --out o": "none.csv: not found",
+    "tune c.csv --model none/model --out o": "none/model: no such folder or file",
+    "wise-ft bundled none --out o": "no model 'none'",
+    "towers none bundled --on zero_shot:dtd --out o": "no model 'none'",
+    "evaluate none --on zero_shot:dtd": "no model 'none'",
+    "evaluate ./none.py --on zero_shot:dtd": "none.py: no such file",
+    "evaluate bundled --on none": "no benchmark 'none'",
+    "evaluate bundled --on retrieval:c.csv,images=none": "none: no such folder",
+    "evaluate bundled --on retrieval:c.csv --device tpu": "--device 'tpu'",
+    "compare none results": "none: no such file or folder",
+    "report none -o r.html": "none: no such file or folder",
+    "report photos --runs none -o r.html": "none: no such folder; correct --runs",
+    "bundle none --results r --out b.zip": "none: no such folder",
+    "verify none.zip": "none.zip: no such file or folder",
+    "reproduce none --out o": "no protocol 'none'",
+    "tree-score bundled --captions none.txt": "none.txt: no such file or folder",
+    "maps bundled --image none.png --caption x --out o": "none.png: no such file; correct --image",
+    "rewrite none.txt -o o.jsonl": "none.txt: no such file",
+    "parse none.txt -o o.jsonl": "none.txt: no such file",
+    "caption none.txt --task dense --model m --out o.jsonl": "none.txt: not found",
+    "data audit none": "no benchmark 'none'",
+    "data check none": "no benchmark 'none'",
+    "index none --model bundled --out i": "none: not found",
+    "index photos --model none --out i": "no model 'none'",
+    "search none.index x": "none.index: no such index",
+    "search photos x": "photos: is a folder; to search photos in it, make it with compoclip index",
+    "search t.txt x": "t.txt: is no index of photos",
+    "play none": "no model 'none'",
+    "play bundled --index photos": "photos: is a folder",
+    "serve none": "no model 'none'",
+    "inspect none": "no model 'none'",
+    "convert none o --to hf": "no model 'none'",
+    "push none me/x": "none: no such folder",
+    "list methods none": "no method 'none'",
+    "new methd x": "did you mean method?",
+    "cache --clear featurs": "did you mean features?",
+}
+_RUN = """
+import shlex, sys
+class Refuse:
+    def find_spec(self, name, path, target=None):
+        assert name != "torch", "torch is imported"
+sys.meta_path.insert(0, Refuse())
+from compoclip.cli.main import main
+for line in sys.stdin.read().splitlines():
+    print("$", line, file=sys.stderr, flush=True)
+    try:
+        code = main(shlex.split(line))
+    except SystemExit as end:
+        code = end.code
+    print("exit", code, file=sys.stderr, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Command -> the lines that it prints, of one process that cannot import torch."""
+    place = tmp_path_factory.mktemp("typed")
+    (place / "photos").mkdir()
+    (place / "empty").mkdir()
+    Image.new("RGB", (40, 40)).save(place / "photos" / "a.png")
+    (place / "c.csv").write_text("filename,caption\na.png,a dog\n")
+    (place / "t.txt").write_text("a dog\n")
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN],
+        input="\n".join(REFUSED),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=place,
+    )
+    parts = [part.splitlines() for part in f"\n{done.stderr}".split("\n$ ")[1:]]
+    return {command: lines for command, *lines in parts}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_mistake_is_one_line_before_torch_is_loaded(
+    answers: dict[str, list[str]], command: str
+) -> None:
+    *lines, code = answers[command]
+    assert REFUSED[command] in lines[-1]
+    assert code in ("exit 1", "exit 2")
+    assert len(lines) == 1
+
+
+def test_every_verb_has_such_a_mistake() -> None:
+    assert {line.split()[0] for line in REFUSED} == {*VERBS}
+    assert {"audit", "check"} < {*TASKS.table}
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("--learning-rate 1e-3", "did you mean --lr?"),
+        ("--batchsize 8", "did you mean --batch-size?"),
+        ("--bs 8", "did you mean --batch-size?"),
+        ("--per_device_train_batch_size 8", "did you mean --batch-size?"),
+        ("--output o", "did you mean --out?"),
+        ("--epoch 1", "did you mean --epochs?"),
+        ("--num-train-epochs 1", "did you mean --epochs?"),
+        ("--train-data x", "did you mean --data?"),
+        ("--csv-img-key x", "did you mean --image-column?"),
+        ("--accum-freq 2", "did you mean --micro-batch?"),
+        ("--max-bad 3", "--max-bad is a key: write --set max_bad=VALUE"),
+        ("--max_grad_norm 1", "--max-grad-norm is a key: write --set clip_grad=VALUE"),
+        ("--epoch 1 --bs 2", "did you mean --epochs?; did you mean --batch-size?"),
+    ],
+)
+def test_names_of_other_programs(capsys: pytest.CaptureFixture[str], words: str, hint: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "clip-ft", "--data", "x", "--out", "y", *words.split()])
+    assert ended.value.code == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("verb", "ours"), [("finetune", "train"), ("eval", "evaluate")])
+def test_verbs_of_other_programs(capsys: pytest.CaptureFixture[str], verb: str, ours: str) -> None:
+    assert main([verb]) == 2
+    assert f"no verb '{verb}'; did you mean {ours}?" in capsys.readouterr().err
+
+
+def test_no_name_here_is_a_name_of_another_option() -> None:
+    from compoclip.config import options_of
+
+    known = options_of(TrainOptions)
+    assert [name for name in known if name_here(name, "options", known) not in ("", name)] == []
+
+
+def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", "evaluate"])
+    assert "usage: compoclip evaluate" in capsys.readouterr().out
+
+
+def test_a_script_without_a_main_guard_is_named_in_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(
+        "from compoclip.process import require_main_guard\n"
+        "require_main_guard('fork')\n"
+        "require_main_guard('spawn')\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert f"{script}: every worker process runs this script again" in done.stderr
+    script.write_text(f"{script.read_text()}if __name__ == '__main__': print('guarded')\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.stdout == "guarded\n"
+
+
+def test_what_people_guess_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for place, colour in enumerate(("red", "green", "blue")):
+        Image.new("RGB", (40, 40), colour).save(photos / f"{place}.png")
+    rows = "".join(f"{n}.png,a {c} square\n" for n, c in enumerate(("red", "green", "blue")))
+    Path("captions.csv").write_text(f"filename,caption\n{rows}")
+
+    model = compoclip.load()
+    assert "M parameters, 256 dimensions" in repr(model)
+    one = model.score(str(photos / "0.png"), "a red square")
+    assert one.shape == (1, 1)
+    assert np.array_equal(one, model.similarity([photos / "0.png"], ["a red square"]))
+    assert model.encode_text("a dog").shape == model.encode_texts(["a dog"]).shape == (1, 256)
+    assert model.encode_images(str(photos)).shape == (3, 256)
+    assert model.encode_image(Image.new("RGB", (40, 40))).shape == (1, 256)
+    assert "fsc-clip" in compoclip.list_methods()
+    assert "sugarcrepe" in compoclip.list_benchmarks()
+
+    target = "retrieval:captions.csv,images=photos"
+    results = compoclip.evaluate(model, target, resamples=20)
+    again = model.evaluate(on=[target], name="again", resamples=20)
+    assert "retrieval" in repr(results)
+    assert "<pre>" in results._repr_html_()
+    assert results[0].scores == again[0].scores
+    compared = compoclip.compare("results/bundled", "results/again", resamples=20)
+    assert "difference" in repr(compared)
+    assert compoclip.compare(results, again, resamples=20)[0].base == compared[0].base
+    assert compoclip.report("results", resamples=20) == Path("report.html")
+    index = compoclip.index("photos", model=model)
+    found = compoclip.search("photos.index", "a red square")
+    assert found[0].hits[0].photo in index.names
+    assert "rank" in repr(found)
+    with pytest.raises(compoclip.UsageError, match="model"):
+        compoclip.tune("captions.csv", images="photos", out="x")
+    with pytest.raises(compoclip.UsageError, match="no option 'resample'; did you mean resamples"):
+        compoclip.evaluate(model, target, resample=20)
