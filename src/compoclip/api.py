@@ -27,7 +27,7 @@ from compoclip import run
 from compoclip.config import option_hint, options_of, require
 from compoclip.errors import UsageError, shown
 from compoclip.methods.registry import method_summaries
-from compoclip.notebook import Listed
+from compoclip.notebook import ShownList
 from compoclip.own import fence
 from compoclip.ranks import device_named
 from compoclip.request import TrainRequest
@@ -134,7 +134,7 @@ class Model:
         on: EvaluateOptions | str | Path | Sequence[str | Path],
         name: str | None = None,
         **settings: Any,
-    ) -> Listed[Results]:
+    ) -> ShownList[Results]:
         """Measure this model on benchmarks, as `compoclip evaluate` does.
 
         Returns one result per benchmark, also written to the folder `out`. Raises UsageError for
@@ -245,7 +245,7 @@ def train(
     return _train(method, {**values, "model": model})
 
 
-def evaluate(models: Any, on: Any = None, **settings: Any) -> Listed[Results]:
+def evaluate(models: Any, on: Any = None, **settings: Any) -> ShownList[Results]:
     """Measure models on benchmarks, as `compoclip evaluate` does.
 
     `evaluate(OPTIONS, MODELS)` takes the settings as `EvaluateOptions`.
@@ -295,7 +295,7 @@ def compare(
     *others: str | Path | Sequence[Results],
     resamples: int = 2000,
     seed: int = 0,
-) -> Listed[Comparison]:
+) -> ShownList[Comparison]:
     """Compare models with a base, item by item, as `compoclip compare` does.
 
     Args:
@@ -317,7 +317,7 @@ def compare(
         for each in (base, *others)
     )
     pairs = compare_all(first, rest, resamples, seed)
-    return Listed(
+    return ShownList(
         pairs, lambda: "\n\n".join(comparison_text(each, "text", len(pairs)) for each in pairs)
     )
 
@@ -388,7 +388,7 @@ def search(
     top: int = 10,
     *,
     model: str | Path | Model | None = None,
-) -> Listed[Found]:
+) -> ShownList[Found]:
     """Find the photos of an index nearest to texts or images, as `compoclip search` does.
 
     Args:
@@ -408,7 +408,7 @@ def search(
     photos.require(encoder, path)
     several = [queries] if isinstance(queries, str | Path) else list(queries)
     answers = search_index(photos, encoder, several, top)
-    return Listed(answers, lambda: "\n\n".join(each.text() for each in answers))
+    return ShownList(answers, lambda: "\n\n".join(each.text() for each in answers))
 
 
 def list_methods() -> dict[str, str]:
@@ -504,10 +504,10 @@ def _measuring(on: Any, settings: Mapping[str, Any]) -> EvaluateOptions:
     return _options(EvaluateOptions, {**settings, "on": tuple(map(str, targets))})
 
 
-def _table(results: list[Results]) -> Listed[Results]:
+def _table(results: list[Results]) -> ShownList[Results]:
     from compoclip.evaluation.tables import overview_text
 
-    return Listed(results, lambda: overview_text(results, results[0].model) if results else "[]")
+    return ShownList(results, lambda: overview_text(results, results[0].model) if results else "[]")
 
 
 def _listed(images: Any) -> Any:

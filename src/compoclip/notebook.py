@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Listed(list[T]):
+class ShownList(list[T]):
     """A list that a notebook shows as text.
 
     Args:
