@@ -34,7 +34,7 @@ class ShownList(list[T]):
 class CallableModule(ModuleType):
     """A module whose name is that of a function of `compoclip.api` as well, which it calls.
 
-    Python puts an imported module in the place of whatever the package has under its name.
+    An imported module replaces whatever the package has under its name.
     """
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
