@@ -8,17 +8,20 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line
+from compoclip.archives import Members
 from compoclip.benchmarks.aro import shuffled
 from compoclip.benchmarks.audit import audit
 from compoclip.benchmarks.case import Benchmark, Form, Retrieval, TiePolicy
 from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.registry import meta
 from compoclip.benchmarks.solvability import solvability
-from compoclip.benchmarks.targets import Target, parse_targets
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
@@ -50,7 +53,7 @@ def write_photos(folder: Path) -> Path:
     return folder / "captions.csv"
 
 
-def load(target: str, photos: Path) -> Benchmark:
+def load(target: str, photos: Path | None) -> Benchmark:
     (found,) = parse_targets([target], Path("data"), photos)
     return found.load()
 
@@ -186,7 +189,9 @@ def test_seed_and_number_of_items(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1.jpg,x\n", "no image column found; name it with --image-column"),
+        ("a,b\n1.jpg,x\n", "no image column found; name it with image_column="),
+        ("image,words\n1.jpg,x\n", "no caption column found; name it with caption_column="),
+        ("image,caption,split\n1.jpg,x,own\n", "or take everything: split=all"),
         ("image,caption\n1.jpg,\n", "no usable sample"),
         ("image,caption\n../1.jpg,x\n", "lies outside"),
         ("image,caption\nhttp://a/1.jpg,x\n", "is a URL; download the images first"),
@@ -210,7 +215,10 @@ def test_names_and_options_that_are_wrong(tmp_path: Path) -> None:
         (f"retrieval:{tmp_path}/gone.csv", "no such folder"),
         ("retrieval:gone.csv", "no set or file 'gone.csv'"),
         (f"rewrites:{path},most=0", "most"),
-        (f"rewrites:{path},split=dev", "take no --split"),
+        (f"rewrites:{path},split=dev", "take no split="),
+        (f"rewrites:{path},orientation=left", "orientation must be upright or stored, not 'left'"),
+        (f"retrieval:{path},images={photos}/gone", "the folder of the images with images="),
+        ("retrieval:coco,split=val", "coco is published as one split"),
         (f"rewrites:{path},held_out=x", "held_out must be a number"),
         (f"rewrites:{path},held_out=0.9,split=val", "between 0 and 0.5"),
         (f"rewrites:nothing,annotations={path}", "no sub-task 'nothing'"),
@@ -233,10 +241,38 @@ def test_a_folder_called_as_a_set_is_not_the_set(
     assert specs == ["retrieval:coco", "rewrites:order"]
 
 
-def test_images_inside_shards_are_not_measured(tmp_path: Path) -> None:
-    make_tar(tmp_path / "a.tar", [("a.png", b"x"), ("a.txt", b"a dog")])
-    with pytest.raises(CompoclipError, match="only files are measured; unpack them"):
-        Target("retrieval:own", tmp_path, options={"annotations": tmp_path / "a.tar"}).load()
+def test_photos_are_the_same_in_files_shards_and_tables(tmp_path: Path) -> None:
+    path = write_photos(tmp_path)
+    photos = {name: (tmp_path / "photos" / name).read_bytes() for name in CAPTIONS}
+    rows = [
+        {"image": {"bytes": photos[name], "path": name}, "description": texts}
+        for name, texts in CAPTIONS.items()
+    ]
+    for number, part in enumerate((rows[:3], rows[3:])):
+        (tmp_path / "tables").mkdir(exist_ok=True)
+        table = pa.Table.from_pylist(part)
+        pq.write_table(table, tmp_path / "tables" / f"{number}.parquet")
+    members = []
+    for name, texts in CAPTIONS.items():
+        stem = name.removesuffix(".jpg")
+        captions = json.dumps({"caption": texts}).encode()
+        members += [(f"{stem}.jfif", photos[name]), (f"{stem}.json", captions)]
+    make_tar(tmp_path / "photos.tar", members)
+    (tmp_path / "alt.csv").write_text(path.read_text().replace("image,caption", "filename,alt"))
+    expected = {name: sorted(texts) for name, texts in CAPTIONS.items()}
+    for file in ("captions.csv", "alt.csv", "tables", "photos.tar"):
+        photos_folder = tmp_path / "photos" if file.endswith(".csv") else None
+        content = load(f"retrieval:{tmp_path / file}", photos_folder).content
+        assert isinstance(content, Retrieval)
+        read = Members()
+        stored = [
+            read(ref.path, ref.member) if ref.member else ref.path.read_bytes()
+            for ref in content.images
+        ]
+        texts = {k: sorted(content.texts[t] for p, t in content.pairs if p == k) for k in range(4)}
+        names = {data: name for name, data in photos.items()}
+        assert {names[data]: texts[k] for k, data in enumerate(stored)} == expected
+        assert all(ref.upright for ref in content.images)
 
 
 def test_measured_while_training_with_the_photos_of_the_data(

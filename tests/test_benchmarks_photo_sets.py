@@ -245,14 +245,9 @@ def leading_back(data: bytearray) -> bytes:
 Member = tuple[str, bytes]
 PHOTO = ("s0.png", encoded(0))
 SHARDS: list[tuple[list[Member] | Callable[[bytearray], bytes], str]] = [
-    ([("s0.cls", b"cat"), PHOTO], "2.tar: 's0.cls': label 'cat' is no whole number"),
-    ([PHOTO], "2.tar: sample 's0' has no .cls or .npy label"),
-    ([("s0.npy", b"no array"), PHOTO], "2.tar: 's0.npy': not a numpy vector"),
+    ([("s0.cls", b"cat"), PHOTO], "2.tar@s0.png: label 'cat' is neither a number from 0 nor the"),
     (lambda data: b"not a tar" * 100, "2.tar: not a whole tar file"),
     (leading_back, "2.tar: not a whole tar file .*size below 0"),
-    ([("s0.cls", b"1"), PHOTO, ("s0.jpg", encoded(1))], "2.tar: two images of sample 's0'"),
-    ([("s0.cls", b"1"), ("s0.cls", b"2")], "2.tar: two labels of sample 's0'"),
-    ([("\udcff.png", encoded(0))], "2.tar: not a whole tar file"),
 ]
 
 
@@ -270,6 +265,32 @@ def test_malformed_shards(
     refuses(message, "2.tar", "zero_shot:shapes", tmp_path)
 
 
+LEFT_OUT: list[tuple[list[Member], str, int]] = [
+    ([("alone.cls", b"1")], "sample without an image", 4),
+    ([PHOTO], "sample without a label", 4),
+    ([("s0.cls", b"-1"), PHOTO], "sample without a label", 4),
+    ([("s0.npy", b"no array"), PHOTO], ".npy member that is no vector of 0 and 1", 4),
+    (
+        [("s0.cls", b"1"), PHOTO, ("s0.jpg", encoded(1))],
+        "second image, .txt or .json member of a sample",
+        5,
+    ),
+    ([("\udcff.png", encoded(0))], "tar member whose name is not UTF-8", 4),
+]
+
+
+@pytest.mark.parametrize(("members", "reason", "count"), LEFT_OUT)
+def test_what_a_shard_holds_beside_photos_with_labels_is_counted(
+    tmp_path: Path, members: list[Member], reason: str, count: int
+) -> None:
+    folder = tmp_path / "elevater" / "shapes"
+    write_shards(folder)
+    make_tar(folder / "test" / "3.tar", members)
+    found = load_benchmark("zero_shot:shapes", tmp_path)
+    assert found.left_out[reason] == 1
+    assert found.content.counts() == {"zero_shot": count}
+
+
 @pytest.mark.parametrize("write", [write_shards, write_table])
 def test_labels_beyond_the_names_of_the_data(tmp_path: Path, write: Callable[[Path], None]) -> None:
     folder = tmp_path / "elevater" / "shapes"
@@ -285,22 +306,13 @@ def test_labels_beyond_the_names_of_the_data(tmp_path: Path, write: Callable[[Pa
     refuses("label 2 has no name among the 2", str(folder), "zero_shot:shapes", tmp_path)
 
 
-def test_samples_without_an_image_are_counted(tmp_path: Path) -> None:
-    folder = tmp_path / "elevater" / "shapes"
-    write_shards(folder)
-    with tarfile.open(folder / "test" / "3.tar", "w") as archive:
-        add_member(archive, "alone.cls", b"1")
-    found = load_benchmark("zero_shot:shapes", tmp_path)
-    assert found.left_out == {"samples without an image": 1}
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"image": ["a.png"], "label": [0]}, "no column with encoded images"),
-        ({"image": [b"x"], "kind": [0]}, "no column with labels"),
-        ({"image": [b"x"], "label": [-1]}, "row 1: 'label' must be a whole number"),
-        ({"image": [b"x"], "label": [[]]}, "row 1: 'label' must be a whole number"),
+        ({"picture": [b"x"], "label": [0]}, "no image column found; name it with image_column="),
+        ({"image": [b"x"], "kind": [0]}, "no usable sample .left out: sample without a label: 1"),
+        ({"image": [b"x"], "label": [-1]}, "sample without a label: 1"),
+        ({"image": [b"x"], "label": [[]]}, "sample without a label: 1"),
         ({"image": [b"x"], "label": [0]}, "the data do not name their classes"),
     ],
 )

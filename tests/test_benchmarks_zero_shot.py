@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from benchmark_files import expect_one_line, refuses, write_json
 from compoclip.benchmarks import zero_shot
 from compoclip.benchmarks.case import Benchmark, Classification
 from compoclip.benchmarks.prompts import read_names, read_templates
 from compoclip.benchmarks.registry import SUITES, load_benchmark, meta
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.benchmarks.zero_shot import (
     ELEVATER,
     SETS,
@@ -22,6 +24,7 @@ from compoclip.benchmarks.zero_shot import (
     imagenet_prompts,
     published,
 )
+from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 
 PUBLISHED = "classification/class_names_templates"
@@ -339,3 +342,118 @@ def test_suites_name_known_sets_and_no_benchmark() -> None:
             assert (part in meta(name).parts) if part else not meta(name).family
     with pytest.raises(UsageError, match="no metric 'ap'"):
         load_benchmark("zero_shot:mnist", Path("x"), metric="ap")
+
+
+def write_photos(folder: Path, *places: str) -> Path:
+    for k, place in enumerate(places):
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = {"jp2": "JPEG2000", "png": "PNG"}.get(path.suffix[1:], "JPEG")
+        Image.new("RGB", (32, 32), (k, 9, 9)).save(path, kind)
+    return folder
+
+
+OF_YOURS = [
+    (("n01855672", "n02084071"), ("goose", "dog"), "'n02084071' is called 'dog'"),
+    (
+        ("001.Black_footed_Albatross", "002.Snow_goose"),
+        ("black footed albatross", "snow goose"),
+        "'001.Black_footed_Albatross' is called 'black footed albatross'",
+    ),
+    (("n02085620-Chihuahua", "n2_x"), ("n02085620-Chihuahua", "n2 x"), "is called 'n2 x'"),
+    (
+        ("n02085620-Chihuahua", "n02086079-Pekinese"),
+        ("chihuahua", "pekinese"),
+        "'n02086079-Pekinese' is called 'pekinese'",
+    ),
+    (("AnnualCrop", "SeaLake"), ("annual crop", "sea lake"), "'SeaLake' is called 'sea lake'"),
+    (("class1", "class2"), ("class1", "class2"), "'class1' is called 'class1'"),
+    (("golden_retriever", "t-shirt", "train"), ("golden retriever", "t-shirt", "train"), ""),
+    (("707-320", "747"), ("707-320", "747"), ""),
+    (("0", "1"), None, "classes are called by numbers (0, 1, ...), which no prompt can use"),
+    (("n01855672", "n99999999"), None, "class 'n99999999' is no WordNet id of ImageNet"),
+]
+
+
+@pytest.mark.parametrize(("names", "words", "said"), OF_YOURS)
+def test_names_of_classes_of_your_own(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    names: tuple[str, ...],
+    words: tuple[str, ...] | None,
+    said: str,
+) -> None:
+    folder = write_photos(tmp_path / "photos", *(f"{name}/1.jpg" for name in names))
+    if words is None:
+        refuses(said.replace("(", ".").replace(")", "."), "", "zero_shot:mine", tmp_path, folder)
+        return
+    found = load_benchmark("zero_shot:mine", tmp_path, folder)
+    assert sorted(content_of(found).classes) == sorted(words)
+    error = capsys.readouterr().err
+    assert said in error
+    assert bool(said) == bool(error)
+    assert found.assumed == ((error.strip().partition("zero_shot:mine: ")[2],) if said else ())
+
+
+def test_folders_of_numbers_with_a_file_of_names(tmp_path: Path) -> None:
+    folder = write_photos(tmp_path / "photos", *(f"{k}/1.jpg" for k in range(11)))
+    names = [f"kind {chr(97 + k)}" for k in range(11)]
+    (folder / "classnames.txt").write_text("\n".join(names))
+    for options in ({}, {"classes": folder / "classnames.txt"}):
+        content = content_of(load_benchmark("zero_shot:mine", tmp_path, folder, **options))
+        shown = {
+            int(ref.path.parent.name): content.classes[label]
+            for ref, label in zip(content.images, content.labels)
+        }
+        assert shown == dict(enumerate(names))
+
+
+def test_photos_are_those_that_training_reads(tmp_path: Path) -> None:
+    places = [
+        f"{name}/{k}.{end}"
+        for name in ("cat", "dog")
+        for k, end in enumerate(("jpg", "jfif", "jpe", "jp2", "png"))
+    ]
+    folder = write_photos(tmp_path / "photos", *places)
+    for place in places:
+        (folder / place).with_suffix(".txt").write_text("a photo")
+    others = "@eaDir/cat/0.jpg", "__MACOSX/cat/0.jpg", "cat/.hidden.jpg", "#recycle/1.jpg"
+    write_photos(folder, *others)
+    (folder / "bird").mkdir()  # a class without photos competes
+    (folder / "photos.csv").write_text(
+        "image,label\n" + "".join(f"{place},{place.partition('/')[0]}\n" for place in places)
+    )
+    training = open_source(str(folder), split="all")
+    found = load_benchmark("zero_shot:mine", tmp_path, folder)
+    (target,) = parse_targets([f"zero_shot:{folder / 'photos.csv'}"], tmp_path)
+    (retrieval,) = parse_targets([f"retrieval:{folder},split=all"], tmp_path)
+    for one in (found, target.load(), retrieval.load()):
+        assert {ref.path for ref in one.content.images} == {folder / place for place in places}
+    assert len(training) == len(places)
+    assert content_of(found).classes == ("bird", "cat", "dog")
+    assert sum(found.left_out.values()) == sum(training.left_out.values()) == 4
+    few = load_benchmark("zero_shot:mine", tmp_path, folder, exclude=("*.jp2", "dog"))
+    assert len(few.content.images) == 4
+
+
+@pytest.mark.parametrize(
+    ("splits", "measured"),
+    [
+        (("train", "test"), "test"),
+        (("train", "val2014"), "val2014"),
+        (("train", "dev"), "dev"),
+        (("training", "testing"), "testing"),
+        (("eval", "train"), "eval"),
+    ],
+)
+def test_the_split_that_is_measured(tmp_path: Path, splits: tuple[str, ...], measured: str) -> None:
+    folder = write_photos(
+        tmp_path / "p", *(f"{s}/{c}/1.jpg" for s in splits for c in ("cat", "dog"))
+    )
+    content = content_of(load_benchmark("zero_shot:mine", tmp_path, folder))
+    assert content.classes == ("cat", "dog")
+    assert {ref.path.parent.parent.name for ref in content.images} == {measured}
+    content = content_of(load_benchmark("zero_shot:mine", tmp_path, folder, split="train"))
+    assert {ref.path.parent.parent.name for ref in content.images} == {
+        splits[splits[0] == measured]
+    }

@@ -190,14 +190,21 @@ class EmbeddedImages:
                 self._open_all(again=True)
         return value
 
+    def located(self, row: int) -> tuple[Path, int]:
+        """Return the file that holds a row, and the row's number in it."""
+        file = bisect_right(self._last, row)
+        return self._files[file], row - (self._last[file - 1] if file else 0)
+
     def present(self) -> list[bool]:
         """Return for each row whether it has an image; none is read."""
         return [has for batch in self._batches for has in has_image(batch.column(0)).to_pylist()]
 
     def _open_all(self, again: bool = False) -> None:
         self._batches: list[pa.RecordBatch] = []
+        self._last: list[int] = []  # rows up to the end of each file
         for file in self._files:
             self._batches += _copied(file, self._column, again)
+            self._last.append(sum(map(len, self._batches)))
         self._ends = list(accumulate(len(batch) for batch in self._batches))
 
     def __reduce__(self) -> Any:

@@ -3,9 +3,9 @@
     compoclip evaluate MODEL --on retrieval:captions.csv rewrites:captions.csv --images photos/
 
 The file is opened as `--data` is: columns are guessed, rows of one photo are joined, photos are
-turned upright. Options, as for training: `split` (test unless given, or val, where the data name
-splits; else everything, of which a hash makes "train", "val" and "test"), `held_out`, `split_seed`,
-`image_column`, `caption_column`.
+turned upright, and photos in shards and tables are read there. Options are those of training data
+(`DataOptions`); `split` is test unless given, or val, where the data name splits; else everything,
+of which a hash makes "train", "val" and "test".
 
 **retrieval:FILE** is image-text retrieval among all photos, as of the published sets.
 
@@ -26,7 +26,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from compoclip.benchmarks.aro import shuffled, tagger_stated
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
@@ -37,9 +36,7 @@ from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.console import note_once
-from compoclip.data.options import HELD_OUT
-from compoclip.data.sources.open import Request
-from compoclip.errors import require
+from compoclip.data.options import DataOptions, as_target_option, naming_options
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.reading import Reading, read
 
@@ -73,28 +70,24 @@ class CaptionedPhoto:
         return any(each.holds(word.strip(".,")) for each in self.readings for word in new)
 
 
-def open_photos(data: Loading, place: Path, **options: Any) -> tuple[CaptionedPhoto, ...]:
+def open_photos(data: Loading, place: Path, reading: DataOptions) -> tuple[CaptionedPhoto, ...]:
     """Open the photos of a file, in its order; they end the name of the benchmark.
 
-    options: those of `Request`. Raises UsageError for wrong options and what is no data,
-    CompoclipError for malformed files and for images that lie in no files of their own.
+    Raises UsageError for wrong options and what is no data, CompoclipError for malformed files.
     """
-    asked = Request(str(place), images=data.images, **options)
-    source = asked.open_held_out()
-    found: dict[Path, CaptionedPhoto] = {}
-    for index, name in enumerate(source.column("image")):
-        row = source.bare(index)
-        problem = "holds images in tables or archives, and only files are measured; unpack them"
-        require(isinstance(row.image, Path), place, problem)
-        assert isinstance(row.image, Path)
-        before = found[row.image].captions if row.image in found else ()
-        texts = tuple(dict.fromkeys((*before, *row.captions)))
-        found[row.image] = CaptionedPhoto(name, ImageRef(row.image, upright=source.upright), texts)
-    counts = f"{len(found):,} photos, {sum(len(p.captions) for p in found.values()):,} captions"
+    with naming_options(as_target_option):
+        source = reading.request(str(place)).open_held_out()
+    photos: dict[ImageRef, CaptionedPhoto] = {}
+    columns = source.located(), source.column("image"), source.column("captions")
+    for (path, member), name, texts in zip(*columns, strict=True):
+        image = ImageRef(path, member=member, upright=source.upright)
+        earlier = photos[image].captions if image in photos else ()
+        photos[image] = CaptionedPhoto(name, image, tuple(dict.fromkeys((*earlier, *texts))))
+    counts = f"{len(photos):,} photos, {sum(len(p.captions) for p in photos.values()):,} captions"
     note_once(f"{source.describe()}: {counts}")  # two benchmarks may be made of them
-    data.name += f"_{place.name}_{asked.split}" if asked.split else f"_{place.name}"
-    data.left_out.update(source.left_out)
-    return tuple(found.values())
+    data.name += f"_{place.name}_{reading.split}" if reading.split else f"_{place.name}"
+    data.left_out.update({as_target_option(why): n for why, n in source.left_out.items()})
+    return tuple(photos.values())
 
 
 def hashed(photos: Sequence[CaptionedPhoto], *more: Sequence[str]) -> bytes:
@@ -106,26 +99,14 @@ def hashed(photos: Sequence[CaptionedPhoto], *more: Sequence[str]) -> bytes:
 def rewritten(
     data: Loading,
     *,
+    reading: DataOptions,
     annotations: Path | None = None,
-    split: str | None = None,
-    held_out: float = HELD_OUT,
-    split_seed: int = 0,
-    image_column: str | None = None,
-    caption_column: str | None = None,
     seed: int = 42,
     most: int = 1000,
 ) -> Iterator[Case]:
     """Yield items of captions. most: of each sub-task. seed: of all that is sampled."""
     require_positive(data.name, "most", most)
-    photos = open_photos(
-        data,
-        annotations or data.root / ENTRY / "captions.csv",
-        split=split,
-        held_out=held_out,
-        split_seed=split_seed,
-        image_column=image_column,
-        caption_column=caption_column,
-    )
+    photos = open_photos(data, annotations or data.root / ENTRY / "captions.csv", reading)
     order = random.Random(seed).sample(photos, len(photos))
     longest = max(len(each.captions) for each in order)
     places = [(p, k) for k in range(longest) for p in order if k < len(p.captions)]

@@ -53,10 +53,10 @@ class TiePolicy(StrEnum):
 class ImageRef:
     """An image file and, if the benchmark crops it, a pixel box (left, upper, right, lower).
 
-    member: place of the image in the archive or table at `path`: its name in a .zip or .tar,
-    "column:row" in a .parquet or .arrow file; "" for an image file. squash: resize both sides
-    to the model's size, whatever the shape. mirror: exchange left and right after the crop.
-    upright: turn as the EXIF orientation says, before the crop: for a user's photos alone.
+    member: place of the image in the archive or table at `path`, see `archives.Members`; "" for an
+    image file. squash: resize both sides to the model's size, whatever the shape. mirror: exchange
+    left and right after the crop. upright: turn as the EXIF orientation says, before the crop: for
+    a user's photos alone.
     """
 
     path: Path
@@ -365,7 +365,8 @@ class Benchmark:
     joint: metric name -> case label. Cases of a sub-task that share a value of the label form a
     group, and the metric is the share of groups of which all cases are right by their main metric.
     tuned_on: for BINARY, sub-task -> the sub-task whose cases decide its threshold; these get no
-    score. protocol: version of the reader, raised when its numbers change.
+    score. protocol: version of the reader, raised when its numbers change. assumed: what the reader
+    took for granted about the data, in whole lines.
     """
 
     name: str
@@ -381,6 +382,7 @@ class Benchmark:
     tuned_on: Mapping[str, str] = field(default_factory=dict)
     protocol: int = 1
     known_as: str = ""
+    assumed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.content) is tuple:  # cases as people write them

@@ -18,6 +18,7 @@ from typing import Any
 from compoclip import files, tables
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_NAME_BYTES, MAX_PATH_CHARACTERS
+from compoclip.data.decode import ENDINGS, is_read
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.rewrites.base import token_key
 from compoclip.tables import kind_of
@@ -235,14 +236,14 @@ def combined_hash(known: Mapping[str, str], extra: Sequence[str] = ()) -> str:
 
 # --- Photos whose official annotations name them by a key, not by a file: found by their stem. ---
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+_RANKS = {ending: rank for rank, ending in enumerate(sum(ENDINGS.values(), ()))}
 
 
 def by_stem(folders: Sequence[Path]) -> Mapping[str, Path]:
     """Return stem -> image file, over all `folders` that exist.
 
-    Of several files with one stem the one in the earlier folder is taken, then that whose suffix
-    comes first in `SUFFIXES`. Raises CompoclipError for a folder that cannot be read.
+    Of several files with one stem the one in the earlier folder is taken, then that whose ending
+    comes first in `decode.ENDINGS`. Raises CompoclipError for a folder that cannot be read.
     """
     found: dict[str, tuple[int, int, Path, str]] = {}
     for place, folder in enumerate(folders):
@@ -253,9 +254,9 @@ def by_stem(folders: Sequence[Path]) -> Mapping[str, Path]:
         except OSError as error:
             raise files.unreadable(folder, error) from error
         for name in names:
-            stem, suffix = os.path.splitext(name)
-            if suffix.lower() in SUFFIXES:
-                entry = (place, SUFFIXES.index(suffix.lower()), folder, name)
+            if is_read(name):
+                stem, _, ending = name.rpartition(".")
+                entry = (place, _RANKS[ending.lower()], folder, name)
                 found[stem] = min(entry, found.get(stem, entry))
     return {stem: folder / name for stem, (_, _, folder, name) in found.items()}
 

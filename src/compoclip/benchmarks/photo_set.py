@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
 import zipfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from compoclip import files as room_files
-from compoclip.archives import DAMAGED_ZIP, read_at, whole_members, zip_members
+from compoclip.archives import DAMAGED_ZIP, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.prompts import read_names
-from compoclip.benchmarks.tables import column_names, opened_parquet
-from compoclip.bounds import MAX_LABEL_BYTES
 from compoclip.data.boxes import BoxedPhoto, BoxedThing
-from compoclip.errors import CompoclipError, require, shown
-from compoclip.tables import holds_bytes
-
-SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-)
-
+from compoclip.data.options import DataOptions, as_target_option, naming_options
+from compoclip.errors import CompoclipError, require
+from compoclip.tables import ROW_FILES, has_ending
 
 Photo = tuple[ImageRef, tuple[int, ...], str]
 """An image, its labels, and the text that identifies both in the data hash."""
@@ -70,50 +58,67 @@ class PhotoSet:
         return cls(images, labels, tuple(names), keys, **more)
 
 
-# --- Photos in a folder of classes: <folder>/<class directory>/**/<photo>. ---
+# --- Photos in class folders, tar shards or tables: read as training data with labels are. ---
 
-_TEST_SPLITS, _TRAIN_SPLITS = ("test", "val", "validation"), ("train", "training")
+_LABELS = re.compile("[0-9]{1,6}(,[0-9]{1,6})*")
+"""Numbers of one or several classes."""
+_TEMPLATES = "zeroshot_classification_templates.txt"
 
 
-def read_folders(folder: Path, hint: str = "") -> PhotoSet:
-    """Return every photo below a class directory, classes by the sorted names of directories.
+def find_shards(folder: Path) -> bool:
+    """Return whether a folder holds tar shards."""
+    return any(folder.glob("*.tar"))
 
-    Where the directories are splits ("test" or "val", with or without "train"), the classes are
-    looked for in the test or else the validation split. Directories that start with a dot are no
-    classes. hint: what to add when the folder is absent.
+
+def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
+    """Return the photos of a folder of classes, of shards (also in `test`) or of a table.
+
+    Unless a split is named, these are of the test split or else of another that is held out, where
+    the data name splits. A class is numbered as the data say, else by the order of the names.
+    Shards are as CLIP_benchmark publishes them: names in classnames.txt, a label as .cls (a number)
+    or, where several classes are true, as .npy (a vector of 0 and 1).
     """
-    directories: list[str] = []
-    for nested in (False, True):
-        try:
-            there = [each.name for each in os.scandir(folder) if each.is_dir()]
-        except OSError as error:
-            put = f"put the class folders of {folder.name!r} there{hint}"
-            raise room_files.unreadable(folder, error, put) from error
-        directories = sorted(name for name in there if name[0] != ".")
-        require(directories, folder, "no class directories; expected <class>/<photo>")
-        split = next((name for name in _TEST_SPLITS if name in directories), None)
-        if nested or split is None or not set(directories) <= {*_TEST_SPLITS, *_TRAIN_SPLITS}:
-            break
-        folder = folder / split
+    folder = place if place.is_dir() else place.parent
+    if place.is_dir() and not find_shards(place) and find_shards(place / "test"):
+        place = place / "test"
+    images = reading.images if place.is_file() else None
+    request = replace(reading, images=images).request(str(place))
+    with naming_options(as_target_option):
+        source = replace(request, needs="labels").open_held_out()
+    names = source.classes or tuple(sorted({*source.column("label")}))
+    numbers = {name: k for k, name in enumerate(names)} if len({*names}) == len(names) else {}
+    unnamed = not source.classes and all(map(_LABELS.fullmatch, names))
+    rows = list(zip(source.located(), source.column("image"), source.column("label"), strict=True))
+    in_folders = place.is_dir() and not any(member for (_, member), *_ in rows)
+    in_folders = in_folders and all(f"/{label}/" in f"/{image}" for _, image, label in rows)
     photos: list[Photo] = []
-    others = 0
-    for label, directory in enumerate(directories):
-        found = []
-        for parent, _, names in os.walk(folder / directory):
-            for name in names:
-                if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
-                    found.append((Path(parent) / name).relative_to(folder).as_posix())
-                else:
-                    others += 1
-        photos += [(ImageRef(folder / photo), (label,), photo) for photo in sorted(found)]
-    templates = folder / "templates.json"
+    for (path, member), image, label in rows:
+        if label in numbers and not unnamed:
+            labels: tuple[int, ...] = (numbers[label],)
+        else:
+            problem = f"label {label!r:.40} is neither a number from 0 nor the name of a class"
+            require(_LABELS.fullmatch(label), f"{path}@{member}" if member else path, problem)
+            labels = tuple(map(int, label.split(",")))
+        if in_folders:
+            key = f"/{image}"[f"/{image}".index(f"/{label}/") + 1 :]
+        else:
+            name = member if path.suffix == ".tar" else member.rpartition(":")[2]
+            separator = "@" if path.suffix == ".tar" else ":"
+            stated = f"{path.name}{separator}{name}" if member else image
+            key = f"{stated} {','.join(map(str, labels))}"
+        photos.append((ImageRef(path, member=member), labels, key))
+    if in_folders:
+        photos.sort(key=lambda photo: (photo[1], photo[2]))
+    elif find_shards(place):  # in the order of their numbers
+        photos.sort(key=lambda photo: [int(n) for n in re.findall(r"\d+", photo[0].path.stem)])
+    templates = folder / ("templates.json" if in_folders else _TEMPLATES)
     return PhotoSet.of(
         photos,
-        f"{folder}: no photos in the class directories",
-        directories,
-        folders=True,
+        f"{place}: holds no photo",
+        () if unnamed else names,
+        folders=in_folders,
         templates=templates if templates.is_file() else None,
-        left_out={"files in class directories that are no photos": others},
+        left_out={as_target_option(why): n for why, n in source.left_out.items()},
     )
 
 
@@ -280,167 +285,13 @@ def _members(archive: Path) -> frozenset[str] | None:
         raise CompoclipError(f"{archive}: not a whole zip file; fetch the archive again") from error
 
 
-# --- Photos in tar shards with a label beside each, as CLIP_benchmark publishes its sets. ---
-#
-#     <folder>/classnames.txt                            one name a line, in the order of the labels
-#     <folder>/zeroshot_classification_templates.txt     one template a line, placeholder {c}
-#     <folder>/test/0.tar, 1.tar, ... (or in the folder itself)
-#
-# A sample is the members that share a name up to the first dot of the file name: an image, and its
-# label as `.cls` (a number) or, where several classes are true, as `.npy` (a vector of 0 and 1).
-
-_NAMES, _TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
-
-
-def find_shards(folder: Path) -> tuple[Path, ...]:
-    """Return the shards of a folder, or of its `test` folder, in the order of their numbers."""
-
-    def number(path: Path) -> tuple[list[int], str]:
-        return [int(each) for each in re.findall(r"\d+", path.stem)], path.name
-
-    for place in (folder, folder / "test"):
-        found = sorted(place.glob("*.tar"), key=number)
-        if found:
-            return tuple(found)
-    return ()
-
-
-def read_shards(folder: Path, shards: tuple[Path, ...]) -> PhotoSet:
-    """Read all samples; one without a label is refused."""
-    left_out: Counter[str] = Counter()
-    photos: list[Photo] = []
-    again = "fetch the shard again"
-    for shard in shards:
-        images: dict[str, str] = {}
-        labels: dict[str, tuple[int, ...]] = {}
-        keys: dict[str, None] = {}  # in file order
-        for member in whole_members(shard):
-            text = room_files.encodable(member.name)  # half a character fits into no result
-            require(text, shard, f"not a whole tar file (a name that is no UTF-8); {again}")
-            parent, _, name = member.name.rpartition("/")
-            stem, dot, suffix = name.partition(".")
-            if not member.isreg() or not stem or not dot:
-                continue
-            key = f"{parent}/{stem}" if parent else stem
-            keys[key] = None
-            if f".{suffix.lower()}" in SUFFIXES:
-                once = key not in images
-                require(once, shard, f"two images of sample {key!r:.80}; {again}")
-                images[key] = member.name
-            elif suffix in ("cls", "npy") and member.size <= MAX_LABEL_BYTES:
-                once = key not in labels
-                require(once, shard, f"two labels of sample {key!r:.80}; {again}")
-                data = read_at(shard, member.offset_data, member.size)
-                labels[key] = _stored_label(data, suffix, f"{shard}: {member.name!r:.80}")
-        for key in keys:
-            if key not in images:
-                left_out["samples without an image"] += 1
-                continue
-            require(key in labels, shard, f"sample {key!r:.80} has no .cls or .npy label")
-            stated = f"{shard.name}@{images[key]} {','.join(map(str, labels[key]))}"
-            photos.append((ImageRef(shard, member=images[key]), labels[key], stated))
-    names, templates = folder / _NAMES, folder / _TEMPLATES
-    return PhotoSet.of(
-        photos,
-        f"{shards[0]}: holds no photo; fetch the shards again",
-        read_names(names, folder.name) if names.is_file() else (),
-        templates=templates if templates.is_file() else None,
-        left_out=dict(left_out),
-    )
-
-
-def _stored_label(data: bytes, suffix: str, where: str) -> tuple[int, ...]:
-    if suffix == "cls":
-        text = data.decode("ascii", "replace").strip()
-        good = text.isdigit() and len(text) <= 6
-        require(good, where, f"label {text[:40]!r} is no whole number from 0")
-        return (int(text),)
-    try:
-        vector = np.load(io.BytesIO(data), allow_pickle=False)
-    except Exception as error:  # a damaged header fails in many ways
-        raise CompoclipError(f"{where}: not a numpy vector of 0 and 1") from error
-    tags = vector.ndim == 1 and np.isin(vector, (0, 1)).all() and vector.any()
-    require(tags, where, "not a numpy vector of 0 and 1 with a 1")
-    return tuple(np.flatnonzero(vector).tolist())
-
-
-# --- Photos in Parquet files, as data-set hubs store them: a column of encoded images, one of
-# labels. ---
-#
-# Images are bytes or a struct with a field `bytes`, labels whole numbers or lists of them. The
-# names of the labels are read from the schema where it states them (ClassLabel).
-
-_LABELS = ("label", "labels", "fine_label", "class", "cls", "target")
-
-
-def find_tables(folder: Path) -> tuple[Path, ...]:
-    """Return the Parquet files of a folder, or else of its `data` folder.
-
-    Where their names start with a split, those of the test or else of the validation split.
-    """
-    for place in (folder, folder / "data"):
-        found = sorted(place.glob("*.parquet"))
-        for split in _TEST_SPLITS[:2]:
-            of_split = [path for path in found if path.name.startswith(split)]
-            if of_split:
-                return tuple(of_split)
-        if found:
-            return tuple(found)
-    return ()
-
-
-def read_tables(paths: Sequence[Path]) -> PhotoSet:
-    """Read the labels of all rows; images stay where they are."""
-    photos: list[Photo] = []
-    names: tuple[str, ...] = ()
-    for path in paths:
-        with opened_parquet(path) as table:
-            schema = table.schema_arrow
-            image = next((each.name for each in schema if holds_bytes(each.type)), "")
-            label = next((name for name in _LABELS if name in schema.names), "")
-            lacking = f"labels ({', '.join(_LABELS)})" if image else "encoded images (bytes)"
-            problem = f"no column with {lacking}; its columns are {column_names(schema.names)}"
-            require(image and label, path, problem)
-            values = table.read([label])[label].to_pylist()
-        names = names or _hub_names(schema, label)
-        for row, value in enumerate(values):
-            listed = value if isinstance(value, list) else [value]
-            good = listed and all(type(each) is int and each >= 0 for each in listed)
-            problem = f"{label!r} must be a whole number from 0 or a list of them, not "
-            problem += f"{shown(value)}; this split may have no public labels"
-            require(good, f"{path}: row {row + 1}", problem)
-            found = tuple(sorted(set(listed)))
-            key = f"{path.name}:{row} {','.join(map(str, found))}"
-            photos.append((ImageRef(path, member=f"{image}:{row}"), found, key))
-    return PhotoSet.of(photos, f"{paths[0]}: holds no photo; fetch it again", names)
-
-
-def _hub_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
-    """Return the names that the hub's description gives the labels, () without any."""
-    try:
-        about = room_files.parse_json(schema.metadata[b"huggingface"].decode())
-        feature = about["info"]["features"][label]
-        while "names" not in feature:
-            feature = feature[0] if isinstance(feature, list) else feature["feature"]
-        names = feature["names"]
-    except (KeyError, TypeError, ValueError, IndexError):
-        return ()
-    return tuple(str(name) for name in names) if isinstance(names, list) else ()
-
-
-def read_photos(folder: Path, annotations: Path | None = None, hint: str = "") -> PhotoSet:
-    """Return the photos in whichever layout is there; the index `annotations` when given.
-
-    The layouts with files of their own are looked for in the order of this module; any other folder
-    is one of class directories.
-    """
-    if annotations is not None:
+def read_photos(folder: Path, annotations: Path | None, reading: DataOptions) -> PhotoSet:
+    """Return the photos of an index or table `annotations`, else of whatever layout is there."""
+    if annotations is not None and has_ending(annotations, ".csv", ".tsv", *ROW_FILES):
+        return read_labelled(annotations, reading)
+    if annotations is not None and annotations.is_file():
         return read_photo_index(annotations)
-    for name in INDEXES:
-        if (folder / name).is_file():
-            return read_photo_index(folder / name)
-    if shards := find_shards(folder):
-        return read_shards(folder, shards)
-    if found := find_tables(folder):
-        return read_tables(found)
-    return read_folders(folder, hint)
+    index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
+    if index is not None and annotations is None:
+        return read_photo_index(index)
+    return read_labelled(annotations or folder, reading)

@@ -54,6 +54,51 @@ def read_templates(path: Path, dataset: str, section: str = "") -> tuple[str, ..
     return templates
 
 
+# --- Names that are no words of a caption: ids, numbered names, words written as one. ---
+
+_WORDNET_ID = re.compile("n[0-9]{8}")
+_ID_BEFORE = re.compile(r"n[0-9]{8}[-_. ]+(?=\w)")  # n02085620-Chihuahua
+_NUMBER_BEFORE = re.compile(r"[0-9]+[-_. ]+(?=[^\W\d_])")  # 001.Black_footed_Albatross
+_WORD_END = re.compile(r"(?<=[a-z])(?=[A-Z])")  # AnnualCrop
+_CODE = re.compile(r"[^\W\d_][0-9]|[0-9][^\W\d_]")  # class1
+_SHOWN = 3
+
+
+def are_wordnet_ids(names: Sequence[str]) -> bool:
+    """Return whether all names are ids of WordNet's nouns, as ImageNet's folders have."""
+    return all(map(_WORDNET_ID.fullmatch, names))
+
+
+def as_caption_words(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of classes as the words of a caption: "001.Snow_goose" -> "snow goose".
+
+    A number or an id is left out where every name begins with one.
+    """
+    for before in (_ID_BEFORE, _NUMBER_BEFORE):
+        if all(map(before.match, names)):
+            return tuple(_words(before.sub("", name, count=1)).lower() for name in names)
+    return tuple(map(_words, names))
+
+
+def _words(name: str) -> str:
+    if name.isalpha() and _WORD_END.search(name):
+        name = _WORD_END.sub(" ", name).lower()
+    return name.replace("_", " ")
+
+
+def say_renamed(names: Sequence[str], words: Sequence[str]) -> str:
+    """Return what was made of names that are no words of a caption; "" where all are."""
+    examples = [
+        f"{name!r:.60} is called {word!r:.60}"
+        for name, word in zip(names, words)
+        if name.replace("_", " ") != word or _CODE.search(word)
+    ]
+    if not examples:
+        return ""
+    more = f" and {len(examples) - _SHOWN} more" if len(examples) > _SHOWN else ""
+    return f"class names that are no words of a caption: {', '.join(examples[:_SHOWN])}{more}"
+
+
 def _prompt_rows(path: Path, dataset: str, section: str, what: str) -> tuple[Sequence[Any], str]:
     """Return the list of classes or templates of a data set, and how messages call it."""
     match path.suffix.lower():

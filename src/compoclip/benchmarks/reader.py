@@ -21,7 +21,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
+from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError, closest, require
 
 Rules = Mapping[str, Aggregate]
@@ -76,13 +77,22 @@ class Reader:
         return loaded
 
 
+_READING = "reading"
+"""The argument of a function that reads captioned photos: `DataOptions`, each an option."""
+_DATA_OPTIONS = {each.name: str(each.type) for each in fields(DataOptions) if each.name != "images"}
+
+
 def options_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the keyword-only arguments of a function -> their annotations."""
-    return {
+    """Return the keyword-only arguments of a function -> their annotations.
+
+    The options of `DataOptions` stand for an argument `reading`.
+    """
+    options = {
         key: str(each.annotation)
         for key, each in inspect.signature(function).parameters.items()
         if each.kind is inspect.Parameter.KEYWORD_ONLY
     }
+    return options | _DATA_OPTIONS if options.pop(_READING, "") else options
 
 
 @dataclass
@@ -95,7 +105,7 @@ class Loading:
     it. ties: policy by sub-task, "" for all others. rules: aggregates in addition to those of the
     reader. files: name -> file, or its content, for the data hash; stated: further inputs that
     decide the items. left_out: reason -> rows that became no item. cases: those read so far, of the
-    wanted sub-tasks. expected, skills, headline, joint, tuned_on: see `Benchmark`.
+    wanted sub-tasks. assumed, expected, skills, headline, joint, tuned_on: see `Benchmark`.
     """
 
     about: Meta
@@ -110,6 +120,7 @@ class Loading:
     rules: dict[str, Aggregate] = field(default_factory=dict)
     files: dict[str, Path | bytes] = field(default_factory=dict)
     stated: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     joint: dict[str, str] = field(default_factory=dict)
     tuned_on: dict[str, str] = field(default_factory=dict)
@@ -179,6 +190,9 @@ class CaseReader(Reader):
             skills = {name: skills[name] for name in kept if name in skills}
         ties = {"": self.ties} if isinstance(self.ties, TiePolicy) else dict(self.ties)
         data = Loading(about, root, images, kept, about.id, expected, skills, ties, self.headline)
+        if _DATA_OPTIONS.keys() <= self.options.keys():
+            given = {name: options.pop(name) for name in _DATA_OPTIONS if name in options}
+            options[_READING] = DataOptions(images=images, **given)
         read = self.read(data, **options)
         single = isinstance(read, Retrieval | Classification)
         if not single:
@@ -204,6 +218,7 @@ class CaseReader(Reader):
             left_out={reason: n for reason, n in data.left_out.items() if n or single},
             joint=data.joint,
             tuned_on=data.tuned_on,
+            assumed=tuple(data.assumed),
         )
 
 

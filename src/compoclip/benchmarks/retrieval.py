@@ -33,10 +33,11 @@ from typing import Any, NamedTuple
 
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import ImageRef, JudgedRetrieval, Retrieval
-from compoclip.benchmarks.files import SUFFIXES, by_stem, require_positive
+from compoclip.benchmarks.files import by_stem, require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.captions.chunks import pre_caption
-from compoclip.data.options import HELD_OUT
+from compoclip.data.decode import is_read
+from compoclip.data.options import DataOptions
 from compoclip.data.sources.published import token_lines
 from compoclip.errors import UsageError, closest, require
 
@@ -186,7 +187,7 @@ def _counterfactuals(
             name = files.text(row, f"image_{k}", where)
             require(name not in names, where, f"image {name!r:.80} is listed twice; fetch it again")
             names.add(name)
-            if not name.lower().endswith(SUFFIXES):
+            if not is_read(name):
                 name = stems[name].name if name in stems else f"{name}.jpg"
             members.append(Captioned(name, (files.text(row, f"caption_{k}", where),)))
     require(rows, path, f"holds no pairs; {files.OFFICIAL}")
@@ -213,15 +214,11 @@ def _retrieval(photos: Iterable[tuple[ImageRef, Sequence[str]]]) -> Retrieval:
 def read(
     data: Loading,
     *,
+    reading: DataOptions,
     annotations: Path | None = None,
     split_file: Path | None = None,
     pre_caption_words: int | None = None,
     pairs: int | None = PAIRS,
-    split: str | None = None,
-    held_out: float = HELD_OUT,
-    split_seed: int = 0,
-    image_column: str | None = None,
-    caption_column: str | None = None,
 ) -> Retrieval:
     """Read the set that the target names; layout: see the module.
 
@@ -231,19 +228,13 @@ def read(
     if name == OWN and annotations is not None:
         from compoclip.benchmarks import captioned  # it imports ARO, that this file
 
-        own = captioned.open_photos(
-            data,
-            annotations,
-            split=split,
-            held_out=held_out,
-            split_seed=split_seed,
-            image_column=image_column,
-            caption_column=caption_column,
-        )
-        data.files["captions"], data.expected = captioned.hashed(own), {}
-        return _retrieval((each.image, each.captions) for each in own)
+        custom = captioned.open_photos(data, annotations, reading)
+        data.files["captions"], data.expected = captioned.hashed(custom), {}
+        return _retrieval((photo.image, photo.captions) for photo in custom)
     known = name in about.parts
     require(known, about.id, f"no set or file {name!r}; {closest(name, about.parts)}", UsageError)
+    problem = f"{name} is published as one split; options of reading data go with a file of yours"
+    require(reading == DataOptions(images=data.images), about.id, problem, UsageError)
     require_positive(about.id, "pre_caption_words", pre_caption_words)
     require_positive(about.id, "pairs", pairs)
     listed = [file for file in about.of_set(name, about.files) if not file.endswith(_SPLIT)]

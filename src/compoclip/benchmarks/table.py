@@ -25,11 +25,12 @@ from compoclip.archives import read_members
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.entries import Entry, File, entries, files_of, hook, meta_of, rules_of
-from compoclip.benchmarks.files import SUFFIXES, by_stem
-from compoclip.benchmarks.photo_set import find_tables
+from compoclip.benchmarks.files import by_stem
 from compoclip.benchmarks.reader import CaseReader, Loading, Reader, options_of
 from compoclip.bounds import MAX_ANNOTATION_BYTES
+from compoclip.data.decode import is_read
 from compoclip.errors import CompoclipError, require
+from compoclip.tables import find_files
 
 _PATH = "Path | None"
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -206,7 +207,7 @@ def _paths(
     if table.get("shards"):
         place = annotations or path.parent
         shards = [place] if place.is_file() else sorted(place.glob("*.arrow"))
-        shards = shards or sorted(place.glob("data/*.arrow")) or list(find_tables(place))
+        shards = shards or sorted(place.glob("data/*.arrow")) or _held_out(place)
         if not shards and "*" in path.name:
             raise CompoclipError(
                 f"{place}: no such file, or holds no .arrow or .parquet; put it there"
@@ -230,6 +231,13 @@ def _paths(
         other = folder / table["elsewhere"].format_map(file.names)
         path = other if other.is_file() else path
     return [(path, {})]
+
+
+def _held_out(folder: Path) -> list[Path]:
+    """Return the Parquet files of the test split, else of the validation split, else all."""
+    listed = find_files(folder, (".parquet",)) if folder.is_dir() else []
+    splits = ([path for path in listed if path.name.startswith(name)] for name in ("test", "val"))
+    return next(filter(None, splits), listed)
 
 
 def _read(
@@ -323,7 +331,7 @@ class _Folders:
         if "last" in how:
             name = "/".join(PurePosixPath(name.replace("\\", "/")).parts[-how["last"] :])
         name = name.zfill(how.get("digits", 0))
-        if "suffix" in how and not name.lower().endswith(SUFFIXES):
+        if "suffix" in how and not is_read(name):
             name += how["suffix"]
         if row.names is not self._known[0] or row.folder != self._known[1]:  # not as the row before
             listed = row.folder or row.table.get("photos_in", "{images}")

@@ -9,6 +9,7 @@ A target is `SPEC[,KEY=VALUE]...`, for example
     ./my_benchmark.py,root=/data
     retrieval:captions.csv,images=photos,split=test
     rewrites:captions.csv,images=photos
+    zero_shot:labels.csv,images=photos
 
 with the keys `root` (data root, default layout), `images` (photo folder), `id` (name in the
 results) and the options of the benchmark's reader. A suite is a folder with a `suite.json`
@@ -48,7 +49,7 @@ from compoclip.own import is_file
 from compoclip.typed import read_fields
 
 SUITE = "suite.json"
-FILES = {"retrieval": "retrieval:own", "rewrites": "rewrites"}
+FILES = {"retrieval": "retrieval:own", "rewrites": "rewrites", "zero_shot": "zero_shot:own"}
 """Benchmarks that are made of a file, NAME:FILE -> what is loaded with it as `annotations`."""
 
 ALL = "all"
@@ -143,8 +144,11 @@ def file_of(text: str) -> str:
     """Return the file (or folder) that a target "NAME:FILE" is made of; "" for any other, and where
     the benchmark has a part of that name."""
     name, _, rest = text.partition(",")[0].partition(":")
-    there = name in FILES and rest not in ("", *meta(name).parts)
-    return rest if there and os.path.exists(os.path.expanduser(rest)) else ""
+    if name not in FILES or rest in ("", *meta(name).parts):
+        return ""
+    path = os.path.expanduser(rest)
+    named = name == "zero_shot" and "/" not in rest  # NAME,images=FOLDER, where a folder NAME is
+    return rest if os.path.isfile(path) or (os.path.exists(path) and not named) else ""
 
 
 def _path(text: str | Path) -> Path:
@@ -253,6 +257,12 @@ def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dic
             options[key] = None
         elif "Path" in kind:
             options[key] = base / _path(value)
+        elif "tuple" in kind:
+            options[key] = tuple(value.split())
+        elif choices := re.findall("Literal.*?[\"'](\\w+)[\"'], *[\"'](\\w+)[\"']", kind):
+            options[key] = value
+            problem = f"{key} must be {' or '.join(choices[0])}, not '{value:.40}'"
+            require(value in choices[0], f"{where:.200}", problem, UsageError)
         elif known := next((each for each in _KINDS if each in kind), ""):
             pattern, read, what = _KINDS[known]
             problem = f"{key} must be {what}, not '{value:.40}'"

@@ -8,9 +8,14 @@ the folder of the argument `images`), looked for in this order:
     *.parquet or data/*.parquet                       as on hubs
     <class directory>/**/<photo>, index.json          folders of classes
 
-Option `annotations`: an index under another name. Class names are taken from, in this order: option
-`index` or the folder's index.json (what the data call a class -> name), option `classes` (a list in
-label order), the published names, the data themselves with "_" read as a blank.
+All but the first are read as training data with labels are, so a table of images and labels is a
+set, too (`zero_shot:labels.csv`), and the options of `DataOptions` apply. Option `annotations`: an
+index or table under another name. Class names are taken from, in this order: option `index` or the
+folder's index.json (what the data call a class -> name), option `classes` (a list in label order;
+for folders whose names are numbers also classnames.txt, labels.txt or labelmap.txt in their
+folder), the published names, the data themselves. Of the latter WordNet ids get the names of their
+classes, "001.Black_footed_Albatross" becomes "black footed albatross" and "AnnualCrop" "annual
+crop"; a note says so. Numbers without names are refused.
 Templates: option `templates`, those among the data, the published ones, "a photo of a {}.". File
 formats: see `prompts`; in files that hold several data sets the key is NAME, the section of NAME
 in `prompts.md`, or the option `key`. A class without photos still competes.
@@ -42,16 +47,20 @@ from typing import Any, NamedTuple
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ZERO_SHOT, Aggregate, Classification
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.photo_set import PhotoSet, read_photos
+from compoclip.benchmarks.photo_set import LABELS, PhotoSet, read_photos
 from compoclip.benchmarks.prompts import (
     DEFAULT_TEMPLATES,
+    are_wordnet_ids,
+    as_caption_words,
     fill,
     read_index,
     read_names,
     read_templates,
+    say_renamed,
 )
 from compoclip.benchmarks.reader import Loading
 from compoclip.console import counted, note
+from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError, closest, require
 
 PER_CLASS, MAP11, AUC = "mean-per-class", "map11", "auc"
@@ -120,6 +129,8 @@ def _folder(library: str) -> Path:
 
 # --- Which class each label of a zero-shot set means, and what the class is called in prompts. ---
 
+OWN = "own"
+"""The name of the set that a file given by name makes."""
 SHIPPED = "data/zero_shot.json"
 TOOLKIT = "data/elevater_labels.json"
 
@@ -186,12 +197,8 @@ def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | 
     fitting = [each for each in found if each is not None]
     if len(set(fitting)) == len(found):
         return fitting
-    if all(name.isascii() and name.isdigit() and len(name) < 10 for name in photos.names):
-        numbers = [int(name) for name in photos.names]
-        if total in numbers and 0 not in numbers:
-            numbers = [each - 1 for each in numbers]
-        if len(set(numbers)) == len(numbers) and max(numbers) < total:
-            return numbers
+    if numbers := numbered(photos.names, total):
+        return numbers
     if fitting:
         labelled = zip(photos.names, found)
         odd = next(name for name, k in labelled if k is None or fitting.count(k) > 1)
@@ -204,6 +211,36 @@ def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | 
     return by_number if photos.toolkit and len(photos.names) == total else None
 
 
+def numbered(names: Sequence[str], total: int) -> list[int]:
+    """Return the places of `total` classes that names stand for which are numbers, else [].
+
+    They count from 0, or from 1 when they end at the number of classes.
+    """
+    if not are_numbers(names):
+        return []
+    numbers = [int(name) for name in names]
+    if total in numbers and 0 not in numbers:
+        numbers = [number - 1 for number in numbers]
+    return numbers if len({*numbers}) == len(numbers) and max(numbers) < total else []
+
+
+def are_numbers(names: Sequence[str]) -> bool:
+    """Return whether all names are numbers, which no caption calls a class."""
+    return all(name.isascii() and name.isdigit() and len(name) < 10 for name in names)
+
+
+def wordnet_names(ids: Sequence[str], where: object) -> tuple[str, ...]:
+    """Return the names of WordNet ids: OpenAI's of ImageNet-1K, else the first noun of WordNet."""
+    synsets, names, _ = imagenet_prompts(IMAGENET)
+    path = _folder("timm") / "data" / "_info" / "imagenet_synset_to_lemma.txt"
+    lines = (line.partition("\t") for line in files.read_text(path, _UPDATE).split("\n"))
+    known = {key: nouns.partition(",")[0] for key, _, nouns in lines} | dict(zip(synsets, names))
+    odd = next((each for each in ids if each not in known), None)
+    problem = f"class {odd!r} is no WordNet id of ImageNet; name the classes with the option index"
+    require(odd is None, where, problem)
+    return tuple(known[each] for each in ids)
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
@@ -214,6 +251,7 @@ def _plain(name: str) -> str:
 def read(
     data: Loading,
     *,
+    reading: DataOptions,
     annotations: Path | None = None,
     index: Path | None = None,
     classes: Path | None = None,
@@ -229,10 +267,19 @@ def read(
     require(metric is None or metric in METRICS, where, problem, UsageError)
     one = SETS.get(name, ZeroShotSet(0))
     folder = data.images or files.image_path(data.root / "elevater", name, f"zero_shot:{name}")
-    photos = read_photos(folder, annotations, "" if name in SETS else f" ({closest(name, SETS)})")
+    if name == OWN and annotations is not None:
+        name, folder = annotations.name, data.images or annotations
+    hint = "" if name in SETS else f" ({closest(name, SETS)})"
+    if annotations is None and not folder.exists():
+        absent = f"{folder}: no such folder; put the photos of {name!r} there{hint}"
+        raise CompoclipError(absent) from FileNotFoundError(folder)
+    photos = read_photos(folder, annotations, reading)
     known = published(name)
-    if index is None and classes is None and photos.folders and (folder / "index.json").is_file():
-        index = folder / "index.json"
+    if index is None and classes is None and photos.folders:
+        if (folder / "index.json").is_file():
+            index = folder / "index.json"
+        elif not known.classes and are_numbers(photos.names):
+            classes = next((folder / each for each in LABELS if (folder / each).is_file()), None)
     section = key or one.section
     published_place = None
     if index is not None or classes is not None:
@@ -246,7 +293,18 @@ def read(
         problem = f"label {photos.classes - 1} has no name among the {len(photos.names)} that the "
         problem += f"data give; fix the list of names, {fix}"
         require(len(photos.names) >= photos.classes, folder, problem)
-        names = tuple(name.replace("_", " ") for name in photos.names)
+        problem = f"classes are called by numbers ({', '.join(photos.names[:3])}, ...), which no "
+        problem += "prompt can use; put their names in label order into classnames.txt there, "
+        require(not are_numbers(photos.names), folder, f"{problem}{fix}")
+        if are_wordnet_ids(photos.names):
+            names = wordnet_names(photos.names, folder)
+        else:
+            names = as_caption_words(photos.names)
+        if changed := say_renamed(photos.names, names):
+            data.assumed.append(changed)
+        similar = [other for other in SETS if _plain(other).startswith(_plain(name))]
+        if name not in SETS and similar:
+            data.assumed.append(f"no published set; those have names: {', '.join(similar)}")
     place = published_place or list(range(len(names)))
     source = templates or photos.templates
     used = read_templates(source, key or name, section) if source is not None else known.templates
@@ -259,10 +317,13 @@ def read(
         if set(fill(used, name)) != set(fill(known.templates, name)):
             counts = f"{len(known.templates)} other than these {len(used)}"
             note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
+    for assumption in data.assumed:
+        note(f"zero_shot:{name}: {assumption}")
     metric, custom = metric or one.metric, name not in SETS
+    upright = custom if reading.orientation is None else reading.orientation == "upright"
     tags = tuple(tuple(place[label] for label in labels) for labels in photos.labels)
     content = Classification(
-        images=tuple(replace(ref, squash=one.squash, upright=custom) for ref in photos.images),
+        images=tuple(replace(ref, squash=one.squash, upright=upright) for ref in photos.images),
         labels=() if metric == MAP11 else tuple(label for labels in tags for label in labels),
         classes=names,
         prompts=tuple(fill(used, each) for each in names),
@@ -271,7 +332,7 @@ def read(
     )
     _check(content, photos, str(classes or index or folder))
     data.stated += [*photos.names, *names, *used, *photos.keys]
-    data.stated += ["squash"] * one.squash + ["upright"] * custom
+    data.stated += ["squash"] * one.squash + ["upright"] * upright
     data.name, data.headline, data.rules = f"{where}_{name}", metric, content.rules()
     if name.startswith("imagenet-"):
         data.rules["top5"] = Aggregate((ZERO_SHOT,), metric="top5")
@@ -291,6 +352,8 @@ def _named(
         problem = f"{len(names)} class names for {len(photos.names)} directories in {folder}; add "
         problem += "the missing directories or give an index file {directory: name}"
         require(not photos.folders or len(names) == len(photos.names), classes, problem)
+        if photos.folders and (places := numbered(photos.names, len(names))):
+            return tuple(names[place] for place in places)
         problem = f"{len(names)} class names for {photos.classes} classes of {folder}"
         require(len(names) >= photos.classes, classes, problem)
         return names

@@ -11,6 +11,7 @@ from typing import Any
 
 from compoclip.console import note
 from compoclip.data.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, usual_column
+from compoclip.data.options import as_column, naming_options
 from compoclip.data.sources.published import is_token_line
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json, reading
@@ -94,7 +95,8 @@ def caption_items(data: str, column: str | None, split: str | None) -> Iterator[
         return
     from compoclip.data.sources.open import open_source
 
-    source = open_source(data, caption_column=column, split=split)
+    with naming_options(as_column):
+        source = open_source(data, caption_column=column, split=split)
     for reason, number in source.left_out.items():
         note(f"left out of the data: {number} x {reason}")
     yield from zip(source.column("id"), source.column("captions"), strict=True)

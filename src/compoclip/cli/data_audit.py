@@ -22,7 +22,7 @@ from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
 from compoclip.console import counted, note, table
 from compoclip.data.options import DataOptions
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
 
 _NAMED = 5  # missing images that are named
@@ -47,7 +47,8 @@ class AuditOptions(DataOptions, Printing):
 
     Args:
         names: Benchmarks, named as for evaluate --on; by default all with a file below the root.
-        data: Data root in the default layout, or a file of captioned photos, as for --train.
+        data: Data root in the default layout, or a file or folder of captioned photos, as for
+            --train.
         images: Folder with the photos if it is not in the data root, or the folder that image paths
             in training data are relative to.
         train: Training sources to audit, named as for train --data; without NAME only these.
@@ -80,14 +81,20 @@ def audit_main(options: AuditOptions) -> Outcome:
             raise UsageError(f"{name}: a file; name captioned photos with --data {name}")
     held_out: dict[str, frozenset[int]] = {}
     if options.overlap:
-        from compoclip.data.overlap import held_out_photos  # torch comes with sources
+        from compoclip.data.overlap import held_out_photos
 
         held_out = {str(path): held_out_photos(path) for path in options.overlap}
     loaded: list[Benchmark] = []
     training = (*options.train, *([str(options.data)] if options.data.is_file() else []))
     if options.names or not training:
-        chosen = named_or_present(options.names, options.data, options.images)
-        loaded = [target.load() for target in chosen]
+        try:
+            chosen = named_or_present(options.names, options.data, options.images)
+        except CompoclipError:
+            if options.names or not any(map(Path.is_file, options.data.rglob("*.*"))):
+                raise
+            training = (str(options.data),)
+        else:
+            loaded = [target.load() for target in chosen]
     reports: list[dict[str, Any]] = []
     texts: list[str] = []
     defects: list[Defect] = []
@@ -195,7 +202,7 @@ def _training(
     spec: str, options: AuditOptions, held_out: Mapping[str, frozenset[int]]
 ) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
     """Audit training data; return record, text and defects, and write what --kept names."""
-    from compoclip.benchmarks.audit import audit_training  # torch comes with sources
+    from compoclip.benchmarks.audit import audit_training
     from compoclip.data.overlap import overlap
     from compoclip.data.sources.open import write_selection
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -87,15 +88,26 @@ def pick_columns(
 
 
 def read_label(cell: Any, classes: Sequence[str] = ()) -> str:
-    """Return the label in a cell as text, "" for none or for several.
+    """Return the label in a cell as text, "" for none; several numbers are joined by commas.
 
-    classes: the names of the numbers, where the data state them.
+    A number below 0 is none: so hubs store splits without public labels. classes: the names of the
+    numbers, where the data state them, each once.
     """
     cell = cell[0] if isinstance(cell, list) and len(cell) == 1 else as_text(cell)
+    if isinstance(cell, list) and all(type(number) is int and number >= 0 for number in cell):
+        return ",".join(map(str, sorted({*cell})))
     if isinstance(cell, int) and not isinstance(cell, bool):
-        return classes[cell] if 0 <= cell < len(classes) else str(cell)
+        cell = classes[cell] if 0 <= cell < len(classes) else str(cell)
     text = cell.strip() if isinstance(cell, str) else ""
-    return "" if text.lower() in CELL else text
+    return "" if text.lower() in CELL or _BELOW_0.fullmatch(text) else text
+
+
+_BELOW_0 = re.compile("-[0-9]+")
+
+
+def distinct_names(classes: Sequence[str]) -> Sequence[str]:
+    """Return the names of classes; () where two classes share one, so that numbers stay labels."""
+    return classes if len({*classes}) == len(classes) else ()
 
 
 def class_names(schema: Any, label: str) -> tuple[str, ...]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip.config import InputFolder, Shown
+from compoclip.errors import CompoclipError, UsageError
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -53,3 +57,26 @@ class DataOptions:
 
         options = {each.name: getattr(self, each.name) for each in fields(DataOptions)}
         return Request(spec, **options)
+
+
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: (all|[0-9.]*[0-9])\b)?")
+
+
+def as_target_option(text: str) -> str:
+    """Return a message with the options of targets, split=all, in place of --split all."""
+    return _OPTION.sub(lambda match: f"{match[1].replace('-', '_')}={match[2] or ''}", text)
+
+
+def as_column(text: str) -> str:
+    """Return a message with --column in place of --caption-column, for commands that call it so."""
+    return text.replace("--caption-column", "--column")
+
+
+@contextmanager
+def naming_options(rename: Callable[[str], str]) -> Iterator[None]:
+    """Rename the options in errors of readers to those of the running command."""
+    try:
+        yield
+    except CompoclipError as error:
+        kind = UsageError if isinstance(error, UsageError) else CompoclipError
+        raise kind(rename(str(error))) from error.__cause__

@@ -88,7 +88,8 @@ class Results:
     of the parquet file. known_as: the reader's name of the benchmark if `benchmark` is another
     (id=NAME), else "". resamples, seed: of the bootstrap. score: "cosine" of features, or the name
     of a score of pairs (`evaluation.pairs`), with pairs_per_second, 0.0 if all were cached.
-    images: hash of the names, sizes and modification times of the images.
+    images: hash of the names, sizes and modification times of the images. assumed: what the reader
+    of the benchmark took for granted.
     """
 
     model: str
@@ -116,6 +117,7 @@ class Results:
     score: str = "cosine"
     pairs_per_second: float = 0.0
     images: str = ""
+    assumed: tuple[str, ...] = ()
     schema: int = SCHEMA
 
     @property

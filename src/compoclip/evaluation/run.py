@@ -110,6 +110,7 @@ class _Job:
             "protocol": benchmark.protocol,
             "rules": {name: rule.to_json() for name, rule in self.rules.items()},
             "known_as": benchmark.known_as,
+            "assumed": benchmark.assumed,
             "resamples": options.resamples,
             "seed": options.seed,
             "score": score.name if score else COSINE,

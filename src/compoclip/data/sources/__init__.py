@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from compoclip.archives import read_at
+from compoclip.archives import read_at, whole_members
 from compoclip.data.columns import SAMPLE_REASONS
 from compoclip.data.decode import Mirrored, Picture, mirrored, unmirrored
 from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
@@ -113,6 +113,10 @@ class ImageFolder:
     def __call__(self, image: str) -> Path:
         return self.root / image
 
+    def located(self, image: str) -> tuple[Path, str]:
+        """Return the file of an image, which is no member of it."""
+        return self.root / image, ""
+
     def stamp(self, image: str, stat: Callable[[str], str]) -> str:
         """Return the name with what changes when the image does; stat: see `file_stamp`."""
         return f"{image} {stat(os.path.join(self.root, image))}"
@@ -132,6 +136,11 @@ class ImageColumn:
         encoded: bytes = self.images(image)
         return encoded
 
+    def located(self, image: str) -> tuple[Path, str]:
+        """Return the table that holds a row, and the column and row in it."""
+        file, row = self.images.located(int(image))
+        return file, f"{self.name}:{row}"
+
     def stamp(self, image: str, stat: Callable[[str], str]) -> str:
         """Return column and row with what changes when the image does."""
         return f"{self.name}:{image} {self.images.stamp}"
@@ -146,9 +155,18 @@ class ImageShard:
     def __call__(self, image: str) -> bytes:
         return read_at(self.path, *map(int, image.split(":")))
 
+    def located(self, image: str) -> tuple[Path, str]:
+        """Return the tar file, and the name of the member."""
+        return self.path, _member_names(self.path)[image]
+
     def stamp(self, image: str, stat: Callable[[str], str]) -> str:
         """Return tar file and member with what changes when the file does."""
         return f"{self.path} {stat(str(self.path))} {image}"
+
+
+@cache
+def _member_names(shard: Path) -> Mapping[str, str]:
+    return {f"{each.offset_data}:{each.size}": each.name for each in whole_members(shard)}
 
 
 @dataclass(frozen=True)
@@ -162,6 +180,13 @@ class GivenImages:
         picture = sample.negative_image if image.startswith("-") else sample.image
         assert picture is not None
         return unmirrored(picture)
+
+    def located(self, image: str) -> tuple[Path, str]:
+        """Return the file of an image that lies in one."""
+        picture = self(image)
+        require(isinstance(picture, Path), image, "an image in memory lies in no file", UsageError)
+        assert isinstance(picture, Path)
+        return picture, ""
 
     def stamp(self, image: str, stat: Callable[[str], str]) -> str:
         """Return what changes when the image does."""
@@ -256,6 +281,11 @@ class Source:
         lists = ("captions", "negatives", "neighbours", "positives")
         cells |= {name: tuple(row[name]) for name in lists}
         return Sample(image=image, negative_image=negative, key=key, **cells)
+
+    def located(self) -> Iterator[tuple[Path, str]]:
+        """Yield the file that holds each image, and the image's `archives.Members` name in it."""
+        cells = zip(self.column("place"), self.column("image"), strict=True)
+        return (self._places[place].located(image) for place, image in cells)
 
     def bare(self, index: int) -> Sample:
         """Return the sample without images that lie in no file of their own."""

@@ -187,10 +187,12 @@ def open_images(path: Path, asked: Request) -> Source:
     """
     builder = RowBuilder(path, path, needs=asked.needs)
     splits = _split_folders(path, asked)
+    classes: set[str] = set()  # those without photos too
     for folder, files in walk(path, builder.left_out, asked.exclude):
         top, *below = *Path(folder).parts, ""
         split = splits.get(top, "")
         label = below[0] if split and below else top
+        classes.add(label)
         endings: dict[str, list[str]] = {}  # of the files of one name
         for name in files:
             stem, dot, ending = name.rpartition(".")
@@ -213,7 +215,7 @@ def open_images(path: Path, asked: Request) -> Source:
             for kind in unread:
                 builder.left_out[f"image of a kind that is not read (.{kind.lower()})"] += 1
     source = builder.build(f"folder {path}")
-    source.classes = tuple(sorted({*source.column("label")} - {""}))
+    source.classes = tuple(sorted(classes - {""}))
     return source
 
 
@@ -222,6 +224,8 @@ def _split_folders(path: Path, asked: Request) -> dict[str, str]:
     folders, _ = list_folder(path, Counter(), asked.exclude)
     wanted = asked.split if asked.split not in (None, ALL) else None
     splits = {name: split for name in folders if (split := split_of(name))}
+    if asked.needs == "labels" and len(splits) < len(folders):
+        return {}  # a class is called train
     if wanted:
         splits |= {name: wanted for name in folders if name.startswith(wanted)}
     alone = len(splits) == 1 and len(folders) > 2  # a class of trains among others

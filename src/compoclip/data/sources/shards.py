@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tarfile
@@ -21,6 +22,7 @@ from compoclip.console import track
 from compoclip.data.columns import (
     LABEL_COLUMNS,
     NEG_IMAGE,
+    distinct_names,
     read_extras,
     read_label,
     usual_column,
@@ -51,7 +53,8 @@ SECOND = "second image, .txt or .json member of a sample"
 CLASS_NAMES = "classnames.txt"  # one name per line, in the order of the numbers
 TOO_LONG = f".txt or .json member of more than {MAX_CAPTION_BYTES >> 20} MiB"
 
-TEXT_KINDS = ("txt", "json", "cls")
+TEXT_KINDS = ("txt", "json", "cls", "npy")
+BAD_LABEL = ".npy member that is no vector of 0 and 1"
 _KINDS = {"cap": "txt", "caption": "txt", "img": "jpg"}  # other names of kinds
 
 
@@ -99,7 +102,7 @@ class SampleTexts:
     """The contents of the .txt and the .json member of a sample.
 
     text: of the .txt member. json, fields: the text of the .json member and the value in it. cls:
-    of the .cls member, which is the label.
+    of the .cls member, which is the label, or the numbers of the ones in the vector of .npy.
     """
 
     text: str | None = None
@@ -117,6 +120,9 @@ class SampleTexts:
         if kind in self.seen:
             return SECOND
         self.seen.add(kind)
+        if kind == "npy":
+            self.cls = _tags(read_at(shard, member.offset_data, member.size))
+            return None if self.cls else BAD_LABEL
         try:
             text = read_at(shard, member.offset_data, member.size).decode("utf-8-sig")
             if kind == "json":  # with half characters, which UTF-8 cannot hold, it is damaged
@@ -151,6 +157,16 @@ class SampleTexts:
         return [] if value is None else [value]
 
 
+def _tags(data: bytes) -> str:
+    """Return the places of the ones in a stored vector of 0 and 1, "" for anything else."""
+    try:
+        vector = np.load(io.BytesIO(data), allow_pickle=False)
+    except Exception:  # a damaged header fails in many ways
+        return ""
+    tags = isinstance(vector, np.ndarray) and vector.ndim == 1 and np.isin(vector, (0, 1)).all()
+    return ",".join(map(str, np.flatnonzero(vector))) if tags else ""
+
+
 # --- The index of a tar shard: where each sample's image lies, its captions and extra columns. ---
 #
 # Made by reading the headers and caption members once, cached as an Arrow stream, and made anew
@@ -163,7 +179,7 @@ class SampleTexts:
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-_VERSION = 8
+_VERSION = 9
 _SUFFIX = ".compoclip-index"
 _ROWS, _LEFT_OUT = b"rows", b"left_out"  # metadata: of all samples; how many of what were left out
 
@@ -187,6 +203,7 @@ def _load(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
 def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Table:
     builder = RowBuilder(shard, shard.parent)
     left_out, unread = builder.left_out, Counter[str]()
+    distinct = distinct_names(classes)
     places: dict[str, str] = {}  # of every image, by the name of its member
     spare: list[str] = []  # images of samples that have one already
     samples: list[tuple[str, str, str, SampleTexts]] = []  # key, image, negative image, texts
@@ -232,7 +249,7 @@ def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
             named.add(other)
             extras["negative_image"] = places.get(other, "")
             left_out[NO_NEGATIVE_IMAGE] += other not in places
-        captions, label = texts.captions(caption_key), texts.label(classes)
+        captions, label = texts.captions(caption_key), texts.label(distinct)
         split = read_label(fields.get(COLUMN))
         builder.add(key + again, image or None, captions, extras, origin, 0, label, split)
     left_out[SECOND] += len(spare) - len(named.intersection(spare))
@@ -307,7 +324,10 @@ def _classes(shard: Path) -> tuple[str, ...]:
     """Return the names of the numbers in .cls members, from classnames.txt at the shard."""
     for folder in (shard.parent, shard.parent.parent):
         if (folder / CLASS_NAMES).is_file():
-            return tuple(line for _, line in read_lines(folder / CLASS_NAMES) if line.strip())
+            names = [line.strip() for _, line in read_lines(folder / CLASS_NAMES)]
+            while names and not names[-1]:  # a blank line in between is a number without a name
+                names.pop()
+            return tuple(names)
     return ()
 
 

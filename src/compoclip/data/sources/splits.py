@@ -24,9 +24,9 @@ TRAIN, VAL, TEST, ALL = "train", "val", "test", "all"
 COLUMN = "split"  # of tables that say the split of every row
 # Karpathy's "train" leaves out the part of COCO val2014 that everybody trains on as well.
 _TRAINED_ON = (TRAIN, "restval", "training")
-_OF_VAL = (VAL, "validation", "valid", "dev")
+_OTHER_NAMES = {VAL: (VAL, "validation", "valid", "dev", "eval"), TEST: (TEST, "testing")}
 _HEAD = 1 << 16  # bytes of a photo that decide its split; photos alike in these go together
-_KNOWN = re.compile(r"(restval|train(ing)?|val(id(ation)?)?|dev|test|eval)(?![a-z])", re.IGNORECASE)
+_KNOWN = re.compile(r"(restval|train(ing)?|val(id(ation)?)?|dev|test(ing)?|eval)(?![a-z])", re.IGNORECASE)
 
 
 class NoUseError(UsageError):
@@ -45,10 +45,10 @@ def split_of(name: str) -> str:
 
 def members_of(split: str, names: Collection[str]) -> tuple[str, ...]:
     """Return the names among `names` that a split goes by: "train" takes "restval", too,
-    and "val" the first there is of its other names, such as "dev"."""
+    and "val" and "test" the first there is of their other names, such as "dev"."""
     if split == TRAIN:
         return tuple(name for name in _TRAINED_ON if name in names)
-    others = _OF_VAL if split == VAL else (split,)
+    others = _OTHER_NAMES.get(split, (split,))
     return tuple(name for name in others if name in names)[:1]
 
 

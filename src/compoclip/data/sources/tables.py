@@ -25,6 +25,7 @@ from compoclip.data.columns import (
     NEG_IMAGE,
     cell_captions,
     class_names,
+    distinct_names,
     pick_columns,
     read_extras,
     read_label,
@@ -166,6 +167,7 @@ def read_tables(
         present[column] = (len(builder.places) - 1, opened.present())
     label = usual_column(LABEL_COLUMNS, [name for table in tables for name in table.columns])
     classes = first.classes(label) if label else ()
+    distinct = distinct_names(classes)
     extras = {renamed.get(extra, extra) for extra in EXTRA_COLUMNS}
     short = [Path(str(table.name)).name for table in tables]
     unique = len(set(short)) == len(short)
@@ -189,7 +191,7 @@ def read_tables(
                 found |= {"negative_place": present[negative][0], "negative_image": str(row)}
             texts = [text for column in captions for text in cell_captions(record.get(column))]
             split = table.split or read_label(record.get(COLUMN), split_names)
-            named = read_label(record.get(label), classes) if label else ""
+            named = read_label(record.get(label), distinct) if label else ""
             builder.add(id, path, texts, found, origin, number, named, split)
     used = dict.fromkeys(name for image, texts in columns for name in (image, *texts))
     source = builder.build(describe([*used]))
@@ -351,6 +353,11 @@ class _Cells:
         self._column = column
         # The state of the data set's files and of all that was done to them.
         self.stamp = " ".join(str(part._fingerprint) for part in parts)
+
+    def located(self, row: int) -> tuple[Path, int]:
+        """Refuse to name the library's file; benchmarks need one."""
+        problem = "is measured from files alone; save it as Parquet (Dataset.to_parquet) first"
+        raise UsageError(f"{self._spec}: {problem}")
 
     def present(self) -> list[bool]:
         """Return for each row whether it has an image."""
