@@ -215,7 +215,7 @@ def test_names_and_options_that_are_wrong(tmp_path: Path) -> None:
         (f"retrieval:{tmp_path}/gone.csv", "no such folder"),
         ("retrieval:gone.csv", "no set or file 'gone.csv'"),
         (f"rewrites:{path},most=0", "most"),
-        (f"rewrites:{path},split=dev", "take no split="),
+        (f"rewrites:{path},split=dev", "takes no split="),
         (f"rewrites:{path},orientation=left", "orientation must be upright or stored, not 'left'"),
         (f"retrieval:{path},images={photos}/gone", "the folder of the images with images="),
         ("retrieval:coco,split=val", "coco is published as one split"),

@@ -26,7 +26,9 @@ COLUMN = "split"  # of tables that say the split of every row
 _TRAINED_ON = (TRAIN, "restval", "training")
 _OTHER_NAMES = {VAL: (VAL, "validation", "valid", "dev", "eval"), TEST: (TEST, "testing")}
 _HEAD = 1 << 16  # bytes of a photo that decide its split; photos alike in these go together
-_KNOWN = re.compile(r"(restval|train(ing)?|val(id(ation)?)?|dev|test(ing)?|eval)(?![a-z])", re.IGNORECASE)
+_KNOWN = re.compile(
+    r"(restval|train(ing)?|val(id(ation)?)?|dev|test(ing)?|eval)(?![a-z])", re.IGNORECASE
+)
 
 
 class NoUseError(UsageError):
