@@ -127,6 +127,9 @@ class OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with code 2 and one line, which names the closest options."""
         unknown = message.partition("unrecognized arguments: ")[2].split()
+        optional = [o for o in self._known.values() if o.default is not MISSING]
+        for option in optional if message.startswith("the following arguments") else ():
+            message = message.replace(f", {_place(option)}", "")
         hints = [self._hint(word.partition("=")[0]) for word in unknown if word[:2] == "--"]
         self.exit(2, f"{self.prog}: {'; '.join([message, *filter(None, hints)])}; see --help\n")
 

@@ -223,7 +223,7 @@ def load_results(path: Path) -> list[Results]:
     files = [path] if path.is_file() else shown_ones
     require(files, path, "holds no results; give what evaluate wrote (--out)")
     found = []
-    remedy = "delete it, or evaluate again"
+    remedy = "name the folders that evaluate wrote, or evaluate again"
     for file in files:
         data = read_json(file, damaged=remedy)
         version = data.get("schema") if isinstance(data, dict) else None
