@@ -3,9 +3,10 @@
     python scripts/before_after.py demo-out/results/base demo-out/results/negclip \
         -o docs/before-after.svg --skills binding spatial
 
-Of each skill it takes the item with the smallest hash, so that nobody picks them. `--lost` draws
-items that the base gets right and the tuned model wrong. docs/gallery.md says how its pictures were
-made.
+Items are of sub-tasks in which the tuned model is significantly better, and the scores of both on
+the whole sub-task stand below the photo. Of each skill it takes the item with the smallest hash, so
+that nobody picks them. `--lost` draws items that the base gets right and the tuned model wrong, of
+sub-tasks in which it is significantly worse. docs/gallery.md says how its pictures were made.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from compoclip.report import Album, before_after, read_items, read_study
 from compoclip.report.cards import Card
 from compoclip.report.looks import Piece
 
-_ROW = 176  # pixels per item
+_ROW = 194  # pixels per item
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,7 +48,11 @@ def main(argv: list[str] | None = None) -> int:
         study, read_items(study), album, options.skills, options.count, options.lost
     )
     if not cards:
-        raise CompoclipError(f"{study.others[0]} and {study.base} differ on no such item")
+        moved = "worse" if options.lost else "better"
+        raise CompoclipError(
+            f"{study.others[0]} is not significantly {moved} than {study.base} in any sub-task of "
+            "these skills"
+        )
     if album.unreadable:
         raise CompoclipError(
             f"{album.unreadable} photos cannot be read; name their folder: --images"

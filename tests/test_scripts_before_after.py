@@ -16,7 +16,7 @@ from report_study import make_study
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
-    return make_study(folder, photos=20, models=("base", "negclip"), resamples=20)
+    return make_study(folder, photos=80, models=("base", "negclip"), resamples=20)
 
 
 def test_items_before_and_after(results: Path, tmp_path: Path) -> None:
@@ -29,9 +29,11 @@ def test_items_before_and_after(results: Path, tmp_path: Path) -> None:
     assert text.count("✗ wrong") == text.count("✓ right") == 2
     assert text.count(">base<") == text.count(">negclip<") == 2
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert main([*argv, "--count", "1", "--lost"]) == 0
-    lost = out.read_text(encoding="utf-8")
-    assert lost.index("✓ right") < lost.index("✗ wrong")  # the base is drawn first
+    rates = re.findall(r">\w+: ([\d.]+) → ([\d.]+) % of 80 items<", text)
+    assert len(rates) == 2
+    assert all(float(base) < float(tuned) for base, tuned in rates)
+    with pytest.raises(CompoclipError, match="negclip is not significantly worse than base"):
+        main([*argv, "--lost"])
     with pytest.raises(CompoclipError, match="--skills nothing: has "):
         main([*argv, "--skills", "nothing"])
 

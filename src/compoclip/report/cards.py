@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from compoclip.benchmarks.case import Form
 from compoclip.evaluation.aggregate import ruled_values
-from compoclip.evaluation.comparison import ScorePart
+from compoclip.evaluation.comparison import Difference, ScorePart
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import MAIN, Items
 from compoclip.evaluation.results import load_items
@@ -33,7 +33,8 @@ class Card:
 
     photos: (label, alternative text, picture). lines: (model, scores under the columns, right).
     won, lost: models that alone, against the base, are right or wrong. looks: words that differ,
-    and where models look for them.
+    and where models look for them. change: of the sub-task that the item is from, in
+    `before_after`.
     """
 
     part: ScorePart
@@ -45,6 +46,7 @@ class Card:
     won: tuple[str, ...]
     lost: tuple[str, ...]
     looks: tuple[Look, ...] = ()
+    change: Difference | None = None
 
 
 def card(
@@ -285,7 +287,9 @@ def before_after(
 ) -> list[Card]:
     """Return items with one photo that the base gets wrong and the most improved model right.
 
-    One per skill, the first by hash, then a second per skill. Cards have these two models alone.
+    They are of sub-tasks in which the model is significantly better, so that a picture shows what
+    was gained and not what chance turned over. One per skill, the first by hash, then a second per
+    skill. Cards have these two models alone, and the change of their sub-task.
 
     Args:
         study: of any number of models; of one there are no items.
@@ -293,17 +297,28 @@ def before_after(
         album: keeps the photos.
         skills: In this order; by default all, the largest gain first.
         count: how many at most.
-        lost: Return items that the base gets right and the model wrong instead.
+        lost: Return items that the base gets right and the model wrong, of sub-tasks in which the
+            model is significantly worse.
     """
     if not study.others:
         return []
     changes = study.skills.differences
     tuned = max(study.others, key=lambda m: sum(d.difference for d in changes[m].values()))
     by_gain = sorted(changes[tuned], key=lambda name: -changes[tuned][name].difference)
+    verdict = "lower" if lost else "higher"
+    moved = {
+        (change.benchmark, change.name): change
+        for change in study.comparisons[tuned].subtasks
+        if change.verdict == verdict
+    }
     cards: list[Card] = []
     shown: set[str] = set()
     for skill in [*(skills or by_gain)] * count:
-        places = [items[part.benchmark][part.name] for part in study.skills.groups[skill]]
+        places = [
+            items[part.benchmark][part.name]
+            for part in study.skills.groups[skill]
+            if (part.benchmark, part.name) in moved
+        ]
         for each, k in _by_hash(places) if len(cards) < count else ():
             images = each.images(k)
             right = {study.base: lost, tuned: not lost}
@@ -311,7 +326,9 @@ def before_after(
                 continue
             records = {m: row for m, row in each.records(k).items() if m in right}
             if records[tuned]["form"] == Form.CHOOSE_TEXT:
-                cards.append(card(each.part, records, right, study.base, album))
+                change = moved[each.part.benchmark, each.part.name]
+                example = card(each.part, records, right, study.base, album)
+                cards.append(replace(example, change=change))
                 shown |= images
                 break
     return cards
