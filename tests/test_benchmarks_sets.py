@@ -209,7 +209,7 @@ def test_folder_of_classes(tmp_path: Path) -> None:
     names = [image.path.relative_to(folder).as_posix() for image in content.images]
     assert names == ["Box/1.JPG", "red_disc/2.png", "red_disc/deep/1.png"]
     assert content.labels == (0, 2, 2)
-    assert found.left_out == {"files in class directories that are no photos": 1}
+    assert found.left_out == {"sample without an image": 1}
     assert found.expected == {}
     write_json(folder / "index.json", {"red_disc": ["disc", "circle"], "Box": "box", "empty": "no"})
     write_json(folder / "templates.json", ["a {}", "one {c}"])
@@ -255,11 +255,11 @@ def test_malformed_class_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
     bare = tmp_path / "elevater" / "bare"
     bare.mkdir()
-    refuses("no class directories", "", "zero_shot:bare", tmp_path)
+    refuses("an empty folder; name one with photos", "", "zero_shot:bare", tmp_path)
     (bare / "x").mkdir()
-    refuses("no photos", "", "zero_shot:bare", tmp_path)
-    refuses(r"put the class folders.*did you mean mnist", "", "zero_shot:mnit", tmp_path)
-    refuses("Not a directory", "", "zero_shot:x", tmp_path, folder / "README.md")
+    refuses("unknown format", "", "zero_shot:bare", tmp_path)
+    refuses(r"put the photos of 'mnit' there .did you mean mnist", "", "zero_shot:mnit", tmp_path)
+    refuses("no such folder", "", "zero_shot:x", tmp_path, folder / "README.md")
     refuses("leads outside", "", "zero_shot:..", tmp_path)
 
 
