@@ -17,7 +17,7 @@ from compoclip.cli.main import main
 from compoclip.config import CONFIG
 from compoclip.errors import UsageError
 from compoclip.request import known_options
-from compoclip.sweep import space_of
+from compoclip.sweep import run_name, space_of
 from method_data import arguments
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -101,10 +101,10 @@ def test_a_sweep_trains_measures_and_reports(
     page = (out / "report.html").read_text()
     assert all(name in page for name in ("base", *(row["run"] for row in rows)))
     # Each run is the one that train makes of its own file.
-    run = out / "runs" / "lr-1e-2"
+    run = out / "runs" / run_name({"lr": "1e-2"})
     assert main(["train", f"--config={run / CONFIG}", f"--out={tmp_path / 'again'}"]) == 0
     assert weights(tmp_path / "again") == weights(run)
-    assert weights(run) != weights(out / "runs" / "lr-1e-4")
+    assert weights(run) != weights(out / "runs" / run_name({"lr": "1e-4"}))
 
 
 def test_the_same_command_resumes(
@@ -116,7 +116,7 @@ def test_the_same_command_resumes(
     assert len(done) == 2
     times = {run: (run / "model").stat().st_mtime_ns for run in (out / "runs").iterdir()}
     # A run that was stopped on the way, and a value more.
-    half = out / "runs" / "lr-1e-4"
+    half = out / "runs" / run_name({"lr": "1e-4"})
     options = [f"--config={half / CONFIG}", f"--out={tmp_path / 'half'}", "--set=stop_after=1"]
     assert main(["train", *options]) == 0
     shutil.rmtree(half)
@@ -130,13 +130,57 @@ def test_the_same_command_resumes(
     assert [each["loss"] for each in found["runs"]] == sorted(e["loss"] for e in found["runs"])
     assert len(found["runs"]) == 3
     assert {name: weights(out / "runs" / name) for name in done} == done
-    kept = out / "runs" / "lr-1e-3"
+    kept = out / "runs" / run_name({"lr": "1e-3"})
     assert (kept / "model").stat().st_mtime_ns == times[kept]
     # Other settings are another sweep; how it is executed is not a setting.
     assert sweep(world, out, *what, "lr=1e-3", "--gamma=1") == 2
     said = capsys.readouterr().err
     assert f"{out}: is of another sweep (gamma was 2.0, is 1.0); choose another --out" in said
     assert sweep(world, out, "--set", "save_every=7", "max_bad=3", "--grid", "lr=1e-3") == 0
+
+
+def test_every_point_has_a_name_of_its_own() -> None:
+    long = {f"option_{n}": "0.123456789" for n in range(12)}
+    points = [
+        {**long, "seed": "1"},
+        {**long, "seed": "2"},
+        {"texts": "[+a, +b]"},
+        {"texts": "+a +b"},
+        {"texts": "-+a-+b"},
+        {"a": "1_b-2"},
+        {"a": "1", "b": "2"},
+    ]
+    names = [run_name(point) for point in points]
+    assert len({*names}) == len(points)
+    assert all(len(name) < 100 for name in names)
+    assert run_name(points[0]) == names[0]
+    assert run_name(points[0], 1) != run_name(points[0], 2)
+
+
+def test_a_sweep_of_a_replaced_base_benchmark_or_model(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "data", tmp_path / "sweep"
+    shutil.copytree(world, data)
+
+    def swept(*more: str) -> tuple[int, str]:
+        code = sweep(data, out, "--grid", "lr=1e-3", *more)
+        return code, capsys.readouterr().err
+
+    assert swept()[0] == 0
+    model = out / "runs" / run_name({"lr": "1e-3"}) / "model"
+    made = weights(model.parent)
+    shutil.rmtree(model)  # a run without its model is made anew
+    assert swept()[0] == 0
+    assert weights(model.parent) == made
+    shutil.rmtree(model)
+    shutil.copytree(data / "base", model)
+    code, said = swept()
+    assert (code, f"{model}: was changed after the sweep made it" in said) == (1, True)
+    record = data / "base" / "compoclip.json"
+    record.write_text(record.read_text() + "\n")
+    code, said = swept()
+    assert (code, "another sweep (content of model changed)" in said) == (2, True)
 
 
 def test_other_data_or_another_method_file_is_another_sweep(
@@ -234,7 +278,7 @@ def test_a_sweep_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (("--grid", "lr=1", "--jobs=0"), "--jobs must be at least 1"),
         (("--grid", "lr=1", "--sort-by=x"), "--sort-by x: there is loss"),
         (("--grid", "lr=1", "--on=nothing"), "nothing"),
-        (("--grid", "lr=1e-4,.nan"), "--lr nan: must be a number from 0 on"),
+        (("--grid", "lr=1e-4,.nan"), "--grid lr must be a number or null, found nan"),
         (("--grid", "batch_size=0,8"), "--batch-size 0: must be a number from 1 on"),
         (("--grid", "seed=-1"), "--seed must lie between 0 and"),
     ],

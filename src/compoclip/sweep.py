@@ -7,16 +7,19 @@ import itertools
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, fields, replace
 from multiprocessing import current_process
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from compoclip.config import Option, Shown, parsed_config, read_value, require, require_ranges
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
+from compoclip.files import bytes_hash, content_hash
 from compoclip.own import fence
 from compoclip.request import TrainRequest, known_options
 from compoclip.run import evaluate, train
@@ -100,6 +103,7 @@ def run_one(request: TrainRequest) -> dict[str, Any]:
                     workers=0 if current_process().daemon else options.workers,
                 )
                 train(own, request.composed(), config=request.text(repeats=True))
+            line["content"] = content_hash(written)
             log = read_log(options.out / "train.jsonl")
             line["loss"] = [each["loss"] for each in log if "loss" in each][-1]
             measuring = options.measuring(options.out.parents[1] / "results")
@@ -138,6 +142,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     samples = [sampling.ask(drawn).params for _ in range(options.draws if drawn else 1)]
     cells = [dict(zip(grid, c)) for c in itertools.product(*(g.choices for g in grid.values()))]
     points = [] if tpe else [{**cell, **one} for one in samples for cell in cells]
+    points = list({json.dumps(point): point for point in points}.values())
     with redirect_stderr(io.StringIO()):  # notes come when a run trains
         for point in points:
             request_at(point, "").composed()
@@ -152,7 +157,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     state = optuna.trial.TrialState
     lines = [e.user_attrs["line"] for e in study.get_trials(states=(state.COMPLETE,))]
     done = [e for e in lines if tpe or e["point"] in points]
-    done = [e for e in done if (out / "runs" / e["name"]).exists()]
+    done = [line for line in done if _is_there(line, request, out / "runs" / line["name"])]
     yield from done
     todo = [point for point in points if point not in [line["point"] for line in done]]
     left, ahead = max(0, options.draws - len(done)) if tpe else len(todo), iter(todo)
@@ -165,8 +170,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
             # Values known beforehand are no parameters of the study: these cannot grow.
             trial, left = study.ask(space if tpe else None), left - 1
             point = trial.params if tpe else next(ahead)
-            parts = (f"{key.replace('_', '-')}-{value}" for key, value in point.items())
-            name = re.sub(r"[^\w.@+-]+", "-", "_".join(parts)).strip("-.")[:100]
+            name = run_name(point, trial.number if tpe else None)
             trials[name] = (trial, point)
             tasks.append(request_at(point, name))
         with mapper(jobs, in_order=False, ahead=1) as each:
@@ -177,6 +181,33 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
                 study.tell(trial, None if error else value, state.FAIL if error else None)
                 note(f"{line['name']}: {f'failed: {error}' if error else 'done'}")
                 yield line
+
+
+def run_name(point: Mapping[str, Any], number: int | None = None) -> str:
+    """Return the folder name of a run: its values as far as they fit, and a hash of all of them.
+
+    number: of the trial, where a sampler may choose a point twice.
+    """
+    parts = (f"{key.replace('_', '-')}-{value}" for key, value in point.items())
+    words = re.sub(r"[^\w.@+-]+", "-", "_".join(parts)).strip("-.")[:80]
+    return f"{words}-{bytes_hash(json.dumps([point, number]).encode())[:8]}"
+
+
+def _is_there(line: Mapping[str, Any], request: TrainRequest, folder: Path) -> bool:
+    """Return whether the model that a line is about is there; what is left without it is removed.
+
+    Raises CompoclipError for another model in its place.
+    """
+    written = folder / ("model" if request.options.merge else "adapter")
+    if not written.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        return False
+    if line.get("content") != content_hash(written):
+        raise CompoclipError(
+            f"{written}: was changed after the sweep made it; move {folder} to another place, and "
+            "the same command makes it anew"
+        )
+    return True
 
 
 def _optuna() -> Any:
@@ -191,6 +222,12 @@ def _require_same_sweep(request: TrainRequest, varied: set[str]) -> None:
     free = {each.name for each in fields(RunSettings)} - {*options.decisive()}
     values = parsed_config(request.text(repeats=True), out)
     values = {k: v for k, v in values.items() if k not in varied | free | {"relative_to"}}
+    for name in ("model", "teacher", "image_weights"):
+        if name not in varied and (value := getattr(options, name)) and Path(value).exists():
+            values[f"content of {name}"] = content_hash(Path(value))
+    if options.on:
+        benchmarks = options.measuring().benchmarks()
+        values["items of"] = {each.name: each.data_hash for each in benchmarks}
     data = options.request(options.data).open().fingerprint()
     now = Fingerprint({**values, **request.composed().sources, **data.values}, data.rows)
     if (out / FILE).exists() and (found := Fingerprint.load(out).differences(now)):
