@@ -68,8 +68,9 @@ def test_a_saved_data_set_by_split(library: Any, tmp_path: Path) -> None:
     assert decode(few[1].image).getpixel((0, 0)) == colour(5)
     with pytest.raises(UsageError, match="no split 'test'; it has: train, val"):
         open_source(f"hf:{tmp_path / 'd'}", split="test")
-    with pytest.raises(UsageError, match="name one split"):
-        open_source(f"hf:{tmp_path / 'd'}", split="all")
+    every = open_source(f"hf:{tmp_path / 'd'}", split="all")
+    assert list(every.column("id"))[-2:] == ["val row 1", "val row 2"]
+    assert decode(every[ROWS + 1].image).getpixel((0, 0)) == colour(5)
 
 
 def test_a_folder_of_parquet_as_the_library_reads_it(library: Any, tmp_path: Path) -> None:

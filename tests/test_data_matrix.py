@@ -20,6 +20,7 @@ import pytest
 from PIL import Image
 
 from benchmark_files import write_csv
+from compoclip.data.columns import SAMPLE_REASONS
 from compoclip.data.decode import decode
 from compoclip.data.pack import PackSpec, pack
 from compoclip.data.sources import Source
@@ -383,6 +384,7 @@ SITUATIONS = {
     "missing file": Situation(changed(missing=True), readable),
     "sideways photo": Situation(lambda: [replace(p, content=sideways(0)) for p in photos()], sizes),
     "doubled photo": Situation(copies(jpeg), sides),
+    "near-equal photo": Situation(copies(lambda k: jpeg(k, 60)), sides),
     "empty text": Situation(changed(captions=("  ",))),
     "odd ending": Situation(changed(name="p3.jfif"), readable),
     "system folder": Situation(photos, plain, system_folders),
@@ -399,6 +401,7 @@ EXPECTED = {
     "missing file": "4 samples, 4 captions; 3 readable",
     "sideways photo": "80 x 160",
     "doubled photo": "40 photos, 20 of 20 copies beside their original",
+    "near-equal photo": "40 photos, 20 of 20 copies beside their original",
     "empty text": "3 samples, 3 captions, 1 x empty caption, 1 x sample without a caption",
     "odd ending": "4 samples, 4 captions; 4 readable",
     "system folder": "4 samples, 4 captions",
@@ -429,7 +432,10 @@ EXCEPTIONS: dict[tuple[str, str], tuple[str, str]] = {
         "The official file names a photo that does not exist.",
     ),
     **{(form, "sideways photo"): ("160 x 80", STORED) for form in ("karpathy", "coco", "flickr8k")},
-    ("karpathy", "doubled photo"): ("error: no split 'val'; it has: train", BY_FIELD),
+    **{
+        ("karpathy", situation): ("error: no split 'val'; it has: train", BY_FIELD)
+        for situation in ("doubled photo", "near-equal photo")
+    },
     ("caption files", "system folder"): (f"4 samples, 4 captions, 10 x {SYSTEM}", COUNTED),
     ("caption files", "link"): ("4 samples, 4 captions, 1 x link to a folder; 4 readable", COUNTED),
     **{
@@ -483,3 +489,56 @@ def test_the_same_photos_give_the_same_samples(form: str, situation: str, tmp_pa
         assert expected.removeprefix("error: ") in found
     else:
         assert found == expected
+
+
+# --- Kept + left out = rows. ---
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "null image": {"content": None},
+    "no caption": {"captions": ()},
+    "empty text": {"captions": ("  ",)},
+    "word for an empty cell": {"captions": ("nan",)},
+    "too long": {"captions": ("x" * 70_000,)},
+    "one of two is empty": {"captions": ("a photo", " ")},
+}
+ROWS = ("csv", "json rows", "json by photo", "jsonl", "metadata", "parquet", "hf", "shards")
+ROWS += ("caption files", "karpathy", "coco", "flickr8k")
+
+
+@pytest.mark.parametrize("form", ROWS)
+def test_samples_and_those_left_out_are_all_photos(form: str, tmp_path: Path) -> None:
+    """All reasons at once, over two splits: no photo and no caption is lost uncounted."""
+    rng = np.random.default_rng(7)
+    names = [*KINDS, *rng.choice(list(KINDS), 13).tolist(), "plain"]
+    plain = photos(len(names))
+    data = [
+        replace(photo, split=("train", "test")[k % 2], **KINDS[kind])
+        for k, (photo, kind) in enumerate(zip(plain, names))
+    ]
+    if form == "json by photo":  # whose keys are photos, of which one alone may be ""
+        data = [photo for photo in data if photo.content is not None]
+    if form in ("csv", "flickr8k"):  # a photo without a caption is not in them
+        data = [photo for photo in data if photo.captions]
+    if form == "csv":
+        data = [photo for photo in data if len(photo.captions[0]) < 70_000 or photo.content]
+    (tmp_path / "data").mkdir()
+    spec, options = FORMS[form](tmp_path / "data", data)
+    whole = opened(spec, options, split="all")
+
+    def total(source: Source) -> int:
+        return len(source) + sum(source.left_out.get(reason, 0) for reason in SAMPLE_REASONS)
+
+    assert total(whole) == len(data)
+    texts = sum(len(photo.captions) for photo in data if photo.content is not None)
+    if form == "caption files":  # a blank line between others is no caption
+        texts -= sum(photo.captions == ("a photo", " ") for photo in data)
+    others = {*SAMPLE_REASONS}
+    lost = sum(n for reason, n in whole.left_out.items() if reason not in others)
+    assert sum(1 for _ in whole.captions()) + lost == texts
+    default = opened(spec, options)
+    parts = {part: opened(spec, options, split=part) for part in ("train", "test")}
+    if any(whole.split_counts()):
+        assert sum(map(total, parts.values())) == len(data)
+        asked = sum(n for reason, n in default.left_out.items() if "of split" in reason)
+        assert total(default) + asked == len(data)

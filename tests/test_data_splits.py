@@ -15,7 +15,7 @@ from PIL import Image
 import benchmark_files
 from compoclip.cli.main import main
 from compoclip.data.sources.open import Request, open_source
-from compoclip.data.sources.splits import _number, named_splits, split_of
+from compoclip.data.sources.splits import _head, _number, named_splits, split_of
 from compoclip.errors import UsageError
 from data_samples import write_jsonl
 from train_helpers import write_config
@@ -223,7 +223,7 @@ def test_share_and_seed_of_the_hash(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"must lie between 0 and 0\.5"):
             open_source(path, split="val", held_out=share)
     one = str(write_lines(tmp_path / "one", [{"image": "a/1.png", "caption": "x"}]))
-    number = _number(tmp_path / "a" / "1.png", 0)
+    number = _number(0, *_head(tmp_path / "a" / "1.png"))
     assert 0.01 < number < 0.49
     assert len(open_source(one, split="val", held_out=0.49)) == 1
     assert len(open_source(one, split="train", held_out=number / 2)) == 1

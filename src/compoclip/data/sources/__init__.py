@@ -233,7 +233,7 @@ class Source:
         self.upright = True
         self.classes: tuple[str, ...] = ()
         self._left_out = left_out
-        self.hashes: dict[int, NDArray[np.float64]] = {}  # see `splits.hash_numbers`
+        self.hashes: dict[int, tuple[NDArray[np.float64], int]] = {}  # see `splits`
         self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
         # Columns without content are not read; one chunk is read faster than several.
         names = (name for name in SCHEMA.names if name != "split")

@@ -121,10 +121,10 @@ def open_source(spec: str, **options: Any) -> Source:
         asked.refuse(form.name, *(option for option in _PARTLY if option not in form.uses))
         source = form.open(data)
         source.count(data.others)
-        if not form.keeps_splits:
-            source = part_of(source, asked.split, asked.held_out, asked.split_seed)
         if form.published:
             source.upright = False
+        if not form.keeps_splits:
+            source = part_of(source, asked.split, asked.held_out, asked.split_seed)
     if asked.orientation is not None:
         source.upright = asked.orientation == "upright"
     return source
