@@ -217,5 +217,5 @@ def test_an_option_goes_to_those_that_have_a_use_for_it(folder: Path) -> None:
     mixed = open_source(f"{captions}=1 {rows}=1", images=images)
     assert mixed[6].image == images / "0.png"
     assert mixed[0].image == captions / "0.png"
-    with pytest.raises(UsageError, match="image folders without metadata take no --images"):
+    with pytest.raises(UsageError, match="folders of images take no --images"):
         open_source(f"{captions}=1 {shutil.copytree(captions, folder / 'more')}=1", images=images)
