@@ -86,7 +86,7 @@ CHANGED = {
     "data audit": "+exclude +held-out +split-seed",
     "report": "+bounds",
     "index": (
-        "+batch-size +calibrate +caption-column +device +duplicates +exclude +held-out "
+        "+batch-size +calibrate +caption-column +device +duplicates +exclude +fast +held-out "
         "+image-column +images +json +model +orientation +out +quoting +split +split-seed"
     ),
     "search": "+device +image +images +json +model +negation +page +queries +rerank +top",

@@ -53,6 +53,8 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
     "one byte short": lambda data: data[: END - 1],
     "empty": lambda data: b"",
     "a header alone": lambda data: data[:512],
+    "a tail of zeros": lambda data: data[:SAMPLE] + bytes(len(data) - SAMPLE),
+    "900 KiB of zeros behind the end": lambda data: data + bytes(900 << 10),
     "space that was never written": lambda data: data[:SAMPLE] + bytes(2 << 20),
 }
 

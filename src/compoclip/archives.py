@@ -35,17 +35,19 @@ DAMAGED_TAR = (
     *(LookupError, MemoryError),
 )
 """Errors of reading a damaged tar that is not compressed as a whole, in addition to OSError."""
-_MOST_PADDING = 1 << 20  # bytes of zeros at the end of a tar; writers add 10 KiB
 
 
 def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a tar file in order, up to its end mark.
 
-    The library takes a damaged header for the end of the archive, so the end must be two blocks of
-    zeros, followed by no more zeros than writers add. Raises tarfile.ReadError for a damaged or cut
+    The library takes a damaged header for the end of the archive, and zeros too: the end must be
+    two blocks of zeros, with which writers fill the last record of 10,240 bytes. More zeros are
+    members that a stopped download has not fetched. Raises tarfile.ReadError for a damaged or cut
     archive, with the byte, and for a member of negative size, which would be read forever.
     """
+    members = 0
     for member in archive:
+        members += 1
         if member.size < 0:
             raise tarfile.ReadError(f"{member.name!a} has a size below 0")
         yield member
@@ -53,11 +55,14 @@ def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     end: int = archive.offset
     file: Any = archive.fileobj
     file.seek(end)
-    tail = file.read(_MOST_PADDING + 1)
+    padding = 2 * tarfile.BLOCKSIZE + -(end + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE
+    tail = file.read(padding + 1)
     if len(tail) < 2 * tarfile.BLOCKSIZE:
         raise tarfile.ReadError(f"cut off at byte {end:,}, before its end mark")
-    if tail.strip(b"\0") or len(tail) > _MOST_PADDING:
+    if tail.strip(b"\0"):
         raise tarfile.ReadError(f"damaged at byte {end:,}, neither a member nor the end mark")
+    if len(tail) > padding:
+        raise tarfile.ReadError(f"zeros from byte {end:,} on, after {members:,} members")
 
 
 def whole_members(shard: Path) -> Iterator[tarfile.TarInfo]:

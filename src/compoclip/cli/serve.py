@@ -215,6 +215,8 @@ class IndexOptions(DataOptions, OnDevice):
             trained on; of a folder of photos paths start there. They set the score below which
             search says that nothing matches.
         batch_size: Photos encoded at once [default: 64, on a GPU 512].
+        fast: Take photos whose files have the size and modification time that they had for
+            unchanged. Otherwise all are read, and their bytes decide.
     """
 
     photos: Annotated[DataName, Shown("PHOTOS", positional=True)]
@@ -223,6 +225,7 @@ class IndexOptions(DataOptions, OnDevice):
     duplicates: Annotated[float, Within(-1, 1)] | None = None
     calibrate: DataName = ""
     batch_size: Count | None = None
+    fast: bool = False
 
 
 def index_main(options: IndexOptions) -> Outcome:
@@ -235,7 +238,7 @@ def index_main(options: IndexOptions) -> Outcome:
     folder = Path(options.model)
     model = str(folder.absolute()) if folder.exists() else options.model
     request = options.request(options.photos)
-    index = index_photos(request, encoder, options.out, model, options.batch_size)
+    index = index_photos(request, encoder, options.out, model, options.batch_size, options.fast)
     about = index.about
     done = ", ".join(f"{n:,} {what}" for what, n in about["changes"].items())
     lines = [f"{options.out}: {counted(len(index.names), 'photo')} ({done})"]

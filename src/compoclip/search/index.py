@@ -6,9 +6,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,10 +19,11 @@ from numpy.typing import NDArray
 from compoclip import files
 from compoclip.console import note, track
 from compoclip.data.decode import decode
-from compoclip.data.fingerprint import file_stamp
+from compoclip.data.fingerprint import file_stamp, photo_hash
 from compoclip.data.folders import image_files
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
     from compoclip.evaluation.encoder import ModelEncoder
@@ -39,7 +41,8 @@ class PhotoIndex:
     Args:
         features: (N, D) float32 of unit length.
         names: N paths within the root folder; ids of photos that lie in tables or shards.
-        stamps: N texts that change when a photo does.
+        stamps: N texts "state hash": what changes when the file of a photo is written (its size
+            and modification time), and a hash of the bytes of the photo.
         about: JSON-ready: "identity" and "model" of the features; "source", "root" and "upright" of
             the photos; "left_out" (reason -> number), "unreadable" (name -> why), "changes" (counts
             of the last run), "calibration".
@@ -84,16 +87,15 @@ class PhotoIndex:
     def outdated(self, rows: Sequence[int], images: Path | None = None) -> dict[str, list[str]]:
         """Return the names of photos that are "missing" or "changed" since they were indexed.
 
-        Photos in tables and shards are not checked. images: as for `photo`; only sizes are compared
-        there, since copies have other times.
+        Photos in tables and shards are not checked. images: as for `photo`.
         """
         found: dict[str, list[str]] = {"missing": [], "changed": []}
         for row in rows if images or self.about["root"] else ():
-            stamps = [file_stamp(str(self.photo(row, images))), self.stamps[row]]
-            if images:
-                stamps = [stamp.partition("-")[0] for stamp in stamps]
-            if stamps[0] != stamps[1]:
-                found["missing" if stamps[0] == "missing" else "changed"].append(self.names[row])
+            photo = Path(str(self.photo(row, images)))
+            if not photo.exists():
+                found["missing"].append(self.names[row])
+            elif photo_hash(photo) != self.stamps[row].rpartition(" ")[2]:
+                found["changed"].append(self.names[row])
         return found
 
     def require(self, encoder: ModelEncoder, path: Path) -> None:
@@ -193,9 +195,16 @@ def _photos(request: Request) -> _Photos:
 
 
 def index_photos(
-    request: Request, encoder: ModelEncoder, out: Path, model: str, batch_size: int | None = None
+    request: Request,
+    encoder: ModelEncoder,
+    out: Path,
+    model: str,
+    batch_size: int | None = None,
+    fast: bool = False,
 ) -> PhotoIndex:
     """Encode photos and write their index; unchanged photos of an existing index are reused.
+
+    Photos are unchanged if their bytes are.
 
     A stopped run leaves an index of the encoded photos, and the next run continues.
 
@@ -205,6 +214,7 @@ def index_photos(
         out: The file. One that is there must be an index.
         model: What `load` loads the model by.
         batch_size: Photos encoded at once; None: the default of `EncodeOptions`.
+        fast: Do not read photos whose files have the size and modification time that they had.
 
     Raises:
         CompoclipError: For a damaged file at `out`, and when no photo can be read.
@@ -227,28 +237,32 @@ def index_photos(
         if old and any(old.about[name] != about[name] for name in ("identity", "upright")):
             note(f"{out}: made with another model; all photos are encoded anew")
             old = None
-        pairs = list(zip(photos.names, photos.stamps))
-        before = list(zip(old.names, old.stamps)) if old else []
-        known = {pair: row for row, pair in enumerate(before)}
-        rows = [row for row, pair in enumerate(pairs) if pair in known]
-        todo = [row for row, pair in enumerate(pairs) if pair not in known]
-        parts = [old.features[[known[pairs[row]] for row in rows]]] if old else []
+        known = _unchanged(photos, old, fast) if old else {}
+        rows = list(known)
+        todo = [row for row in range(len(photos.names)) if row not in known]
+        hashes: dict[int, str] = {}
+        parts = [old.features[[*known.values()]]] if old else []
         counts = {"encoded": 0, "unchanged": len(rows), "removed": 0}
-        counts["removed"] = len({name for name, _ in before} - {*photos.names})
+        counts["removed"] = len({*old.names} - {*photos.names}) if old else 0
+        if old:
+            hashes |= {row: old.stamps[at].rpartition(" ")[2] for row, at in known.items()}
         try:
-            for batch, features in _encoded(photos, todo, encoder, batch_size, about["unreadable"]):
+            encoded = _encoded(photos, todo, encoder, batch_size, about["unreadable"], hashes)
+            for batch, features in encoded:
                 rows += batch
                 parts.append(features)
                 counts["encoded"] += len(batch)
         finally:
-            left = {"not yet encoded": len(pairs) - len(rows) - len(about["unreadable"])}
+            left = {"not yet encoded": len(photos.names) - len(rows) - len(about["unreadable"])}
             about |= {
                 "changes": counts,
                 "left_out": {**photos.left_out, **(left if any(left.values()) else {})},
             }
             order = np.argsort(rows)
-            names, stamps = zip(*(pairs[rows[place]] for place in order)) if rows else ((), ())
-            if old and list(zip(names, stamps)) == before:
+            rows = [rows[place] for place in order]
+            names = [photos.names[row] for row in rows]
+            stamps = [f"{photos.stamps[row]} {hashes[row]}" for row in rows]
+            if old and counts["encoded"] == 0 and names == list(old.names):
                 about["calibration"] = old.about["calibration"]
             if rows:
                 made = PhotoIndex(np.concatenate(parts)[order], names, stamps, about)
@@ -259,20 +273,43 @@ def index_photos(
         return made
 
 
+def _unchanged(photos: _Photos, old: PhotoIndex, fast: bool) -> dict[int, int]:
+    """The rows of photos whose features an index holds -> their rows in the index."""
+    places = {name: row for row, name in enumerate(old.names)}
+    shared = [(row, places[name]) for row, name in enumerate(photos.names) if name in places]
+
+    def unchanged(pair: tuple[int, int]) -> bool:
+        row, place = pair
+        state, _, content = old.stamps[place].rpartition(" ")
+        if fast and state == photos.stamps[row]:
+            return True
+        return bool(state) and photo_hash(photos.image(row)) == content
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        same = track(pool.map(unchanged, shared), "comparing photos", len(shared), "photos")
+        return dict(compress(shared, same))
+
+
 def _encoded(
     photos: _Photos,
     todo: Sequence[int],
     encoder: ModelEncoder,
     batch_size: int | None,
     unreadable: dict[str, str],
+    hashes: dict[int, str],
 ) -> Iterator[tuple[list[int], Matrix]]:
-    """Yield rows with their features, batch by batch; what cannot be read goes to `unreadable`."""
+    """Yield rows with their features, batch by batch, and note the hashes of their photos.
+
+    What cannot be read goes to `unreadable`.
+    """
     from compoclip.evaluation.encode import EncodeOptions, read_images, readable
 
     amounts = EncodeOptions(batch_size).amounts(encoder.device)
 
     def read(row: int) -> NDArray[np.uint8]:
-        image = decode(photos.image(row), name=photos.names[row], upright=photos.upright)
+        stored = photos.image(row)
+        hashes[row] = photo_hash(stored)
+        image = decode(stored, name=photos.names[row], upright=photos.upright)
         return encoder.read_image.pixels(image)
 
     readings = zip(todo, read_images(read, todo, amounts, processes=False))
