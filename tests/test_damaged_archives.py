@@ -12,8 +12,9 @@ from PIL import Image
 
 from compoclip.archives import Members, read_members
 from compoclip.benchmarks.fetch import unpack
-from compoclip.benchmarks.photo_set import read_photo_index, read_shards
+from compoclip.benchmarks.photo_set import read_labelled, read_photo_index
 from compoclip.cli.main import main
+from compoclip.data.options import DataOptions
 from compoclip.data.sources.shards import open_shards
 from compoclip.errors import CompoclipError
 from data_samples import encode, make_tar
@@ -60,7 +61,7 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
 
 
 def folder_of(shard: Path) -> object:
-    return read_shards(shard.parent, (shard,))
+    return read_labelled(shard.parent, DataOptions())
 
 
 def unpacked(shard: Path) -> object:
