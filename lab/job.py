@@ -126,8 +126,9 @@ def outcome(job: Job) -> Outcome | None:
     if not path.is_file():
         return None
     record = read_json(path, damaged="delete the folder it is in")
-    require(isinstance(record, dict), path, "damaged; delete the folder it is in")
-    before = Fingerprint(record.get("made_from") or {})
+    made_from = record.get("made_from", {}) if isinstance(record, dict) else None
+    require(isinstance(made_from, dict), path, "damaged; delete the folder it is in")
+    before = Fingerprint(made_from)
     if differences := before.differences(Fingerprint(job.made_from())):
         raise CompoclipError(
             f"{job.folder}: made with other settings ({listed(differences)}); delete it to run it "

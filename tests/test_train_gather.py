@@ -188,5 +188,5 @@ def test_the_type_of_an_error_says_that_another_process_has_ended(
     with pytest.raises(PeerLostError if ended else type(error)) as raised, peers():
         raise error
     if ended:
-        assert str(raised.value).startswith("another process of the run has ended (")
+        assert str(raised.value).startswith("another process of the run has ended")
         assert "CapturedTraceback" not in str(raised.value)

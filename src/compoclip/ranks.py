@@ -322,7 +322,9 @@ def _line(error: BaseException) -> str:
 
 
 def _lost(error: RuntimeError) -> CompoclipError:
-    return PeerLostError(f"another process of the run has ended ({_line(error)})")
+    # A plain RuntimeError may also be that of a loss, in the backward pass of this process.
+    unsure = ", or this one failed" if type(error) is RuntimeError else ""
+    return PeerLostError(f"another process of the run has ended{unsure} ({_line(error)})")
 
 
 def _padded(rows: torch.Tensor, most: int) -> torch.Tensor:
