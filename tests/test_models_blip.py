@@ -106,7 +106,7 @@ def test_the_towers_and_the_matching_head_are_those_of_transformers(
         ours = network(loaded).match(states, ids)
         assert torch.allclose(ours, itm[:, 1] - itm[:, 0], atol=1e-5)
     assert round(float(seen.logit_scale), 3) == round(1 / 0.07, 3)
-    assert "temperature" in loaded.provenance["assumed"][0]
+    assert "temperature" in loaded.identity.assumed[0]
     found = inspect_model(str(folder))
     assert found["kind"] == "Hugging Face BlipForImageTextRetrieval folder"
 

@@ -25,7 +25,7 @@ PACKAGE = Path(compoclip.__file__).parent
 def test_every_file_of_the_folder_holds_a_format_or_what_formats_share() -> None:
     held = {Path(sys.modules[type(each).__module__].__file__ or "").name for each in formats()}
     there = {path.name for path in (PACKAGE / "models" / "formats").glob("*.py")}
-    assert there - held == {"__init__.py", "hf_files.py", "hub.py"}
+    assert there - held == {"__init__.py", "closed_list.py", "hf_files.py", "hub.py"}
     assert [each.order for each in formats()] == sorted({each.order for each in formats()})
     assert all(each.kind and each.known_by for each in formats())
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
-from compoclip.models.config import ModelConfig, part_of
+from compoclip.models.config import ModelConfig, ModelIdentity, part_of
 from compoclip.models.formats.hugging_face import HFClip
 from models_thin import config
 
@@ -142,10 +142,11 @@ def test_folders_of_others_say_what_was_assumed(tmp_path: Path) -> None:
     after = load_model(folder)
     assert after.identity.weights == load_model(folder).identity.weights
     assert after.provenance["activation"] == "gelu, by config.json"
-    assert [line.split(":")[0] for line in after.provenance["assumed"]] == [
-        "tokenizer",
-        "preprocessing",
-    ]
+    assert [line.split()[0] for line in after.identity.assumed] == ["tokenizer:", "images"]
+    assert ModelIdentity.from_json(after.identity.to_json()) == after.identity
+    saved = save_model(after, tmp_path / "trained")
+    assert saved.assumed == load_model(tmp_path / "trained").identity.assumed
+    assert saved.assumed == after.identity.assumed
     for one, other in zip(features(before), features(after)):
         assert torch.equal(one, other)
     index["weight_map"]["logit_scale"] = "../../outside.safetensors"
@@ -173,7 +174,7 @@ def test_defaults_of_transformers_fill_a_sparse_configuration() -> None:
 
 
 CONFIG_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
-    "model_type 'siglip2' is not 'clip', .*from open_clip": lambda c: c.update(
+    "model_type 'siglip2' is not 'clip', .*hf:FOLDER measures.*from open_clip": lambda c: c.update(
         model_type="siglip2"
     ),
     "hidden_act gelu and quick_gelu: open_clip has": lambda c: c["text_config"].update(
@@ -184,7 +185,7 @@ CONFIG_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
         c["vision_config"].update(hidden_act="gelu_new"),
     )[0],
     "config.json: damaged": lambda c: c["text_config"].update(hidden_size="wide"),
-    "is .* in the file and .* in the architecture": lambda c: c["vision_config"].update(
+    "vision_config.hidden_size is 44, and the weights have 88": lambda c: c["vision_config"].update(
         hidden_size=44, num_attention_heads=1, intermediate_size=192
     ),
 }

@@ -81,7 +81,7 @@ def test_images_are_squashed_and_scaled_as_the_folder_says(tmp_path: Path) -> No
     (tmp_path / "siglip" / "preprocessor_config.json").unlink()
     assumed = load_model(tmp_path / "siglip")
     assert (assumed.preprocess.resize_mode, assumed.preprocess.mean) == ("squash", (0.5,) * 3)
-    assert "SigLIP's own" in assumed.provenance["assumed"][0]
+    assert "as for SigLIP" in assumed.identity.assumed[0]
 
 
 def test_a_checkpoint_of_it_carries_its_tokenizer(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ KEY = "text_model.encoder.layers.0.self_attn.v_proj.weight"
         (lambda f: (f / "tokenizer_config.json").unlink(), "several tokenizers: copy"),
         (edited(lambda d: d["vision_config"].update(patch_size=16)), "only published sizes"),
         (edited(lambda d: d["vision_config"].update(hidden_act="relu")), "hidden_act relu"),
-        (edited(lambda d: d["vision_config"].update(vision_use_head=False)), "without its pooling"),
+        (edited(lambda d: d["vision_config"].update(vision_use_head=False)), "vision_use_head is False"),
         (edited(lambda d: d["text_config"].update(vocab_size="x")), "damaged"),
         (edited(lambda d: d["text_config"].update(projection_size=24)), "different lengths"),
         (without(KEY), "lacks 'text_model.encoder.layers.0.self_attn.v_proj.weight'"),

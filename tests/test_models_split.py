@@ -49,7 +49,7 @@ def test_the_towers_are_read_without_their_code(wrapper: str, tmp_path: Path) ->
         assert torch.equal(one, other)
     assert loaded.identity.activation == "quick_gelu"
     assert loaded.identity.architecture == whole.identity.architecture
-    assert any("temperature" in line for line in loaded.provenance["assumed"])
+    assert any("temperature" in line for line in loaded.identity.assumed)
     assert inspect_model(str(tmp_path / "split"))["kind"] == "Hugging Face two-tower CLIP folder"
 
 

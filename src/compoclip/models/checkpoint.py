@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from compoclip.console import note_once
 from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.files import unreadable
 from compoclip.models import formats as folder_of_formats
@@ -104,6 +105,8 @@ def load_model(
         loaded = open_model(str(spec), activation)
     except OSError as error:
         raise unreadable(Path(error.filename or str(spec)[:200]), error) from error
+    for sentence in loaded.identity.assumed:
+        note_once(f"{spec}: assumed, as no file of the model states it: {sentence}")
     loaded.encoder.to(device)
     return loaded
 
@@ -230,6 +233,7 @@ def assemble(
         base="",
         adapter="",
         weights=weights_hash(model.state_dict()),
+        assumed=config.assumed,
     )
     return LoadedModel(encoder, tokenizer, preprocess, config, identity, name, path)
 
@@ -268,7 +272,8 @@ def recorded(loaded: LoadedModel, folder: Path, provenance: Mapping[str, Any]) -
     stored, provenance = read_record(record)
     models = f"{folder}: {RECORD} and the other files disagree ({RECORD} first)"
     stored.require(loaded.identity, models, "restore the original files")
-    return replace(loaded, identity=stored, provenance=provenance)
+    config = replace(loaded.config, assumed=stored.assumed)
+    return replace(loaded, config=config, identity=stored, provenance=provenance)
 
 
 @dataclass(frozen=True)

@@ -42,12 +42,14 @@ class ModelConfig:
         preprocess_cfg: Image preprocessing; missing keys have open_clip's defaults.
         freeze_batch_norm: Keep batch norms in eval mode (see `DualEncoder`).
         folder: Folder of relative file names in it.
+        assumed: Sentences on what features depend on and no file of the model states.
     """
 
     model_cfg: Mapping[str, Any]
     preprocess_cfg: Mapping[str, Any] = field(default_factory=dict)
     freeze_batch_norm: bool = False
     folder: Path | None = None
+    assumed: tuple[str, ...] = ()
 
     @property
     def merges(self) -> Path | None:
@@ -189,6 +191,7 @@ class ModelIdentity:
         base: Hash of the weights before training, "" if unknown.
         adapter: Description of merged adapters, "" without any.
         weights: blake2b hash over all tensors (names, shapes, values) of the state dict.
+        assumed: What no file of the model stated when it was read first, in sentences.
     """
 
     architecture: str
@@ -203,17 +206,21 @@ class ModelIdentity:
     base: str
     adapter: str
     weights: str
+    assumed: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return asdict(self)
+        """Return a JSON-ready mapping, without `assumed` where nothing is."""
+        data = asdict(self)
+        if not self.assumed:
+            del data["assumed"]
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelIdentity:
         """Invert `to_json`. Raises CompoclipError when a field is missing or of another type."""
         values: dict[str, Any] = {}
         for name, kind in get_type_hints(cls).items():
-            value = data.get(name)
+            value = data.get(name, () if name == "assumed" else None)
             values[name] = tuple(value) if isinstance(value, list) else value
             if not is_a(values[name], kind):
                 raise CompoclipError(
@@ -226,11 +233,11 @@ class ModelIdentity:
         self, other: ModelIdentity, models: str, remedy: str, ignore: tuple[str, ...] = ()
     ) -> None:
         """Raise CompoclipError with "field: ours vs theirs" for every field that differs but base,
-        adapter and the fields to ignore. models: names of both, for the message."""
+        adapter, assumed and the fields to ignore. models: names of both, for the message."""
         wrong = [
             f"{f.name}: {getattr(self, f.name)} vs {getattr(other, f.name)}"
             for f in fields(self)
-            if f.name not in ("base", "adapter", *ignore)
+            if f.name not in ("base", "adapter", "assumed", *ignore)
             and getattr(self, f.name) != getattr(other, f.name)
         ]
         if wrong:

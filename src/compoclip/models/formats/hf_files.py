@@ -13,16 +13,24 @@ import torch
 from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 
-from compoclip.errors import CompoclipError
+from compoclip.bounds import MAX_CONTEXT
+from compoclip.errors import CompoclipError, shown
 from compoclip.files import read_text
 from compoclip.models.config import MERGES, read_object, require_small, section, sound, write_json
-from compoclip.models.preprocess import Preprocess, Tokenizer
+from compoclip.models.formats.closed_list import IMAGE_PROCESSORS, check_entries
+from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
 from compoclip.models.weights import read_state_dict
 
 CONFIG, WEIGHTS, IMAGES = "config.json", "model.safetensors", "preprocessor_config.json"
+PROCESSOR = "processor_config.json"
 INDEX = f"{WEIGHTS}.index.json"
 _FILTERS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
 _START, _END = "<|startoftext|>", "<|endoftext|>"
+_OTHER_TOKENIZER = (
+    "its tokenizer is not CLIP's BPE and open_clip could not read it: only models with CLIP's "
+    "vocabulary are converted; hf:FOLDER measures others"
+)
+_OTHER_IMAGES = "hf:FOLDER measures the model with its own images"
 
 
 def model_type_of(folder: Path) -> object:
@@ -169,7 +177,8 @@ def clip_sizes(state: Mapping[str, Tensor], part: str) -> dict[str, int]:
         tokens = len(state[f"{tower}.embeddings.token_embedding.weight"])
         return {**sizes, "vocab_size": tokens, "max_position_embeddings": positions}
     patch = state[f"{tower}.embeddings.patch_embedding.weight"].shape[-1]
-    return {**sizes, "patch_size": patch, "image_size": math.isqrt(positions - 1) * patch}
+    classes = int(f"{tower}.embeddings.class_embedding" in state)
+    return {**sizes, "patch_size": patch, "image_size": math.isqrt(positions - classes) * patch}
 
 
 def tokenizer_of(path: Path, clean: str) -> tuple[dict[str, Any], list[str]]:
@@ -184,46 +193,145 @@ def tokenizer_of(path: Path, clean: str) -> tuple[dict[str, Any], list[str]]:
                 "tokenizers: copy the tokenizer's files into the folder"
             )
         return {"hf_tokenizer_name": "in-this-folder", "tokenizer_kwargs": {"clean": clean}}, []
-    file, own = path / "merges.txt", (path / MERGES).is_file()
-    made = {"tokenizer_kwargs": {"bpe_path": MERGES}} if own else {}
-    if file.is_file():
+    custom = (path / MERGES).is_file()
+    made = {"tokenizer_kwargs": {"bpe_path": MERGES}} if custom else {}
+    tokenizer = build_tokenizer(made, path).simple
+    assert tokenizer is not None
+    stated = _require_same_tokenizer(path, tokenizer)
+    return made, [] if stated or custom else ["tokenizer: CLIP's own, the folder has none"]
+
+
+def longest_text(path: Path) -> int | None:
+    """Return the tokens per text at which the tokenizer of a folder cuts; None if it says none."""
+    file = path / "tokenizer_config.json"
+    length = read_object(file).get("model_max_length") if file.is_file() else None
+    if length is not None and not (isinstance(length, int | float) and length >= 2):
+        raise CompoclipError(f"{file}: model_max_length {shown(length)} is no number of tokens")
+    return None if length is None or length > MAX_CONTEXT else int(length)
+
+
+def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:
+    """Return whether files of a folder state the vocabulary, which has to be that of `tokenizer`.
+
+    Raises CompoclipError naming a file and an entry with which texts have other ids.
+    """
+    vocabulary, merges = clip_vocabulary(tokenizer), _merges_of(tokenizer)
+    special = {"bos_token": _START, "eos_token": _END, "unk_token": _END, "pad_token": _END}
+    numbers = {vocabulary[token]: token for token in (_START, _END)}
+    for name, kind in (("tokenizer_config", "tokenizer"), ("special_tokens_map", "special tokens")):
+        if (path / f"{name}.json").is_file():
+            data = read_object(path / f"{name}.json")
+            check_entries(data, kind, path / f"{name}.json", _OTHER_TOKENIZER)
+            listed = section(data, "added_tokens_decoder", path / f"{name}.json")
+            _require_tokens(path / f"{name}.json", data, special)
+            places = {f"added_tokens_decoder.{number}": token for number, token in listed.items()}
+            expected = {f"added_tokens_decoder.{key}": token for key, token in numbers.items()}
+            _require_tokens(path / f"{name}.json", places, expected, closed=True)
+    added = path / "added_tokens.json"
+    if added.is_file():
+        ids = {token: number for number, token in numbers.items()}
+        _require_tokens(added, read_object(added), ids, closed=True)
+    if (file := path / "vocab.json").is_file() and read_object(file) != vocabulary:
+        raise CompoclipError(f"{file}: {_OTHER_TOKENIZER}")
+    pairs: list[list[str]] | None = None
+    if (file := path / "merges.txt").is_file():
         require_small(file)
         lines = read_text(file).split("\n")
         pairs = [line.split() for line in lines if line and not line.startswith("#version")]
-    else:
-        file = path / "tokenizer.json"
-        if not file.is_file():
-            return made, [] if own else ["tokenizer: CLIP's own, the folder has none"]
-        listed = section(read_object(file), "model", file).get("merges")
-        if not isinstance(listed, list):
+        _require_merges(file, pairs, merges)
+    if (file := path / "tokenizer.json").is_file():
+        data = read_object(file)
+        model = section(data, "model", file)
+        listed_merges = model.get("merges")
+        if not isinstance(listed_merges, list):
             raise CompoclipError(f"{file}: has no BPE merges: not a CLIP tokenizer")
         with sound(file):
-            pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in listed]
+            pairs = [p.split(" ") if isinstance(p, str) else list(p) for p in listed_merges]
+            rows = {f"added_tokens.{row['id']}": row for row in data.get("added_tokens") or ()}
+        _require_merges(file, pairs, merges)
+        if model.get("vocab") != vocabulary:
+            raise CompoclipError(f"{file}: model.vocab: {_OTHER_TOKENIZER}")
+        check_entries(data, "tokenizer.json", file, _OTHER_TOKENIZER)
+        check_entries(model, "tokenizer.json model", file, _OTHER_TOKENIZER, "model.")
+        expected = {f"added_tokens.{number}": token for number, token in numbers.items()}
+        _require_tokens(file, rows, expected, closed=True)
+    return pairs is not None
+
+
+def _require_tokens(
+    file: Path, data: Mapping[str, Any], expected: Mapping[str, Any], closed: bool = False
+) -> None:
+    """Refuse entries with other tokens than expected; `closed`: any entry that is not expected."""
+    for name, value in data.items():
+        content = value.get("content") if isinstance(value, Mapping) else value
+        if (closed or name in expected) and content != expected.get(name):
+            raise CompoclipError(f"{file}: {name} is {shown(content)}; {_OTHER_TOKENIZER}")
+
+
+def _require_merges(file: Path, pairs: list[list[str]], merges: list[tuple[str, str]]) -> None:
     for number, pair in enumerate(pairs, 1):
         if len(pair) != 2:
             raise CompoclipError(f"{file}: merge {number} is not a pair of symbols")
-    if not own and [tuple(pair) for pair in pairs] != _merges_of(SimpleTokenizer()):
-        raise CompoclipError(
-            f"{path}: its tokenizer is not CLIP's BPE and open_clip could not read it: "
-            "only models with CLIP's vocabulary are converted"
-        )
-    return made, []
+    if [tuple(pair) for pair in pairs] != merges:
+        raise CompoclipError(f"{file}: merges: {_OTHER_TOKENIZER}")
 
 
-def preprocess_of(data: Mapping[str, Any], source: Path) -> dict[str, Any]:
-    """Return open_clip's `preprocess_cfg` of an image processor."""
-    number = data.get("resample", 3)
+def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None:
+    """Return open_clip's `preprocess_cfg` of the image processor in a folder; None without one.
+
+    transformers 5 keeps its settings in `processor_config.json`, earlier releases in a file of its
+    own, which the first one overrules. defaults: the class of a processor that does not name its
+    own. side: of the images that the image tower takes.
+
+    Raises CompoclipError naming an entry that open_clip's preprocessing cannot follow.
+    """
+    source, settings = path / PROCESSOR, None
+    if source.is_file():
+        data = read_object(source)
+        check_entries(data, "processor", source, _OTHER_IMAGES)
+        settings = section(data, "image_processor", source) or None
+    if settings is None:
+        source = path / IMAGES
+        if not source.is_file():
+            return None
+        settings = read_object(source)
+    check_entries(settings, "image processor", source, _OTHER_IMAGES)
+    stated = {key: value for key, value in settings.items() if value is not None}
+    kind = stated.get("image_processor_type") or stated.get("feature_extractor_type") or defaults
+    name = re.sub(r"(FeatureExtractor|ImageProcessor(Fast|Pil)?)$", "", str(kind))
+    if name not in IMAGE_PROCESSORS:
+        known = ", ".join(f"{each}ImageProcessor" for each in IMAGE_PROCESSORS)
+        raise CompoclipError(f"{source}: image_processor_type {shown(kind)} is not one of {known}")
+    stated = {**IMAGE_PROCESSORS[name], **stated}
+    number = stated["resample"]
     if not isinstance(number, int) or number not in _FILTERS:
         raise CompoclipError(
             f"{source}: resample {str(number)[:80]} is neither 3 (bicubic) nor 2 (bilinear)"
         )
-    size = data.get("size", 224)
-    squash = isinstance(size, Mapping) and "height" in size and not data.get("do_center_crop")
+    square = {"height": side, "width": side}
+    size, crop = (
+        {"height": value, "width": value} if isinstance(value, int) else value
+        for value in (stated["size"], stated["crop_size"])
+    )
+    if isinstance(stated["size"], int) and not stated["default_to_square"]:
+        size = {"shortest_edge": stated["size"]}
+    cropped = bool(stated["do_center_crop"])
+    for entry, value, fits in (
+        ("size", size, size == square or (size == {"shortest_edge": side} and cropped)),
+        ("crop_size", crop, crop == square or not cropped),
+    ):
+        if not fits:
+            raise CompoclipError(
+                f"{source}: {entry} {str(value)[:80]} with do_center_crop {cropped} does not give "
+                f"images of the {side} x {side} pixels of image_size in one step; "
+                f"{_OTHER_IMAGES}"
+            )
+    whole = bool(stated["do_normalize"])
     return {
-        "mean": data.get("image_mean"),
-        "std": data.get("image_std"),
+        "mean": stated["image_mean"] if whole else [0.0] * 3,
+        "std": stated["image_std"] if whole else [1.0] * 3,
         "interpolation": _FILTERS[number],
-        "resize_mode": "squash" if squash else "shortest",
+        "resize_mode": "squash" if size == square else "shortest",
     }
 
 
@@ -254,6 +362,12 @@ def image_processor(preprocess: Preprocess, kind: str) -> dict[str, Any]:
     }
 
 
+def clip_vocabulary(tokenizer: SimpleTokenizer) -> dict[str, int]:
+    """Return the ids of tokens in transformers' words."""
+    names = {"<start_of_text>": _START, "<end_of_text>": _END}
+    return {names.get(token, token): number for token, number in tokenizer.encoder.items()}
+
+
 def _merges_of(tokenizer: SimpleTokenizer) -> list[tuple[str, str]]:
     ranks = tokenizer.bpe_ranks
     return sorted(ranks, key=ranks.__getitem__)
@@ -263,8 +377,7 @@ def write_clip_tokenizer(folder: Path, own: Tokenizer) -> None:
     """Write the files that CLIPTokenizer reads, for a tokenizer with CLIP's BPE."""
     tokenizer = own.simple
     assert tokenizer is not None
-    names = {"<start_of_text>": _START, "<end_of_text>": _END}
-    vocabulary = {names.get(token, token): number for token, number in tokenizer.encoder.items()}
+    vocabulary = clip_vocabulary(tokenizer)
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
     merges = "\n".join(f"{one} {other}" for one, other in _merges_of(tokenizer))
     (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")

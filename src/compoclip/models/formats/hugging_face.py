@@ -18,6 +18,7 @@ import re
 import shutil
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -28,8 +29,8 @@ from safetensors.torch import save_file
 from timm.models import is_model
 from torch import Tensor
 
-from compoclip.errors import CompoclipError, require
-from compoclip.files import new_folder
+from compoclip.errors import CompoclipError, require, shown
+from compoclip.files import new_folder, read_json
 from compoclip.models.architecture import (
     BLIP,
     BLIP_TEMPERATURE,
@@ -59,6 +60,7 @@ from compoclip.models.config import (
     sound,
     write_json,
 )
+from compoclip.models.formats.closed_list import check_entries, unread_files
 from compoclip.models.formats.hf_files import (
     CONFIG,
     IMAGES,
@@ -67,6 +69,7 @@ from compoclip.models.formats.hf_files import (
     ParameterNames,
     clip_sizes,
     image_processor,
+    longest_text,
     model_type_of,
     preprocess_of,
     read_tensors,
@@ -76,6 +79,7 @@ from compoclip.models.formats.hf_files import (
     write_clip_tokenizer,
 )
 from compoclip.models.formats.hub import TOKENIZER_FILES
+from compoclip.models.preprocess import build_tokenizer
 from compoclip.models.weights import as_stored, weights_hash
 
 _TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
@@ -83,6 +87,7 @@ _SIZES = _TABLES["sizes"]
 _SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SIZES: dict[str, list[int]] = _TABLES["siglip"]["towers"]
 """timm's words for SigLIP's image towers -> width, layers, heads and MLP width."""
+OTHERS = "hf:FOLDER measures the model by transformers"
 Content = tuple[Mapping[str, Any], Mapping[str, Tensor], list[str]]
 """`config.json`, parameters, and facts that a folder does not state."""
 
@@ -148,16 +153,27 @@ class HuggingFaceFolder(Format):
                 config = self.read_config(data, str(path / CONFIG))
             tokenizer, unsaid = tokenizer_of(path, self.clean)
             config["text_cfg"] |= tokenizer
+            require_pipeline(path)
+            if "defaults" in self.table:
+                self._require_sizes(data, tensors, path / CONFIG)
+            if not self.clean:
+                end = build_tokenizer(tokenizer, path).vocab_size - 1
+                stated = section(data, "text_config", path).get("eos_token_id", end)
+                what = (
+                    f"text_config.eos_token_id is {shown(stated)}, and texts end in {end}; {OTHERS}"
+                )
+                require(stated in (2, end), path / CONFIG, what)  # 2: that of early releases
             state = self.names.read(tensors, str(path))
-            preprocess, assumed = self.table.get("preprocess", {}), [*assumed, *unsaid]
-            if (path / IMAGES).is_file():
-                preprocess = preprocess_of(read_object(path / IMAGES), path / IMAGES)
-            else:
-                assumed.append(f"preprocessing: {self.family}'s own, the folder has none")
-            model = ModelConfig(config, preprocess, folder=path)
+            _cut_context(config["text_cfg"], state, longest_text(path))
+            side = int(config["vision_cfg"]["image_size"])
+            preprocess = preprocess_of(path, self.table["processor"], side)
+            assumed = [*assumed, *unsaid, *unread_files(path, "transformers")]
+            if preprocess is None:
+                preprocess = self.table.get("preprocess", {})
+                assumed.append(f"images are prepared as for {self.family}, no file says how")
+            model = ModelConfig(config, preprocess, folder=path, assumed=tuple(assumed))
             loaded = assemble(model, name, state=state, path=path)
-        facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
-        facts |= {"assumed": assumed} if assumed else {}
+        facts = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
         return override_activation(recorded(loaded, path, facts), activation)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
@@ -216,15 +232,33 @@ class HuggingFaceFolder(Format):
 
     def _sections(self, data: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
         """Return their configuration of the image tower and of the text tower, complete."""
-        # Early releases kept the true values in *_config_dict, as transformers still honours.
-        return [
-            {
-                **self.table["defaults"][part],
-                **section(data, f"{part}_config", source),
-                **section(data, f"{part}_config_dict", source),
-            }
-            for part in ("vision", "text")
-        ]
+        check_entries(data, self.model_type, source, OTHERS)
+        sections = []
+        for part in ("vision", "text"):
+            stated: dict[str, Any] = {}
+            # Early releases kept the true values in *_config_dict, as transformers still honours.
+            for key in (f"{part}_config", f"{part}_config_dict"):
+                listed = section(data, key, source)
+                check_entries(listed, f"{self.model_type} {part}_config", source, OTHERS, f"{key}.")
+                stated |= listed
+            sections.append({**self.table["defaults"][part], **stated})
+        return sections
+
+    def _require_sizes(
+        self, data: Mapping[str, Any], tensors: Mapping[str, Tensor], source: Path
+    ) -> None:
+        """Raise CompoclipError for a size in `config.json` that the weights do not have."""
+        for part, stated in zip(("vision", "text"), self._sections(data, str(source))):
+            with suppress(KeyError):  # of a missing tensor, which is said later
+                for name, size in clip_sizes(tensors, part).items():
+                    if name == "image_size":  # the border that no patch covers leaves no trace
+                        size += int(stated[name]) % int(stated["patch_size"])
+                    what = f"{part}_config.{name} is {stated[name]}, and the weights have {size}; "
+                    same = name == "num_attention_heads" or stated[name] == size
+                    require(same, source, f"{what}restore the original file")
+            whole = int(stated["hidden_size"]) % int(stated["num_attention_heads"]) == 0
+            what = f"{part}_config.num_attention_heads {stated['num_attention_heads']} does not "
+            require(whole, source, f"{what}divide hidden_size {stated['hidden_size']}")
 
     def _tower(self, part: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sizes of a tower in their words."""
@@ -251,6 +285,36 @@ class HuggingFaceFolder(Format):
 
     def _refuse(self, what: str, model: str = "") -> NoReturn:
         refuse(model or self.table["model"], what)
+
+
+def require_pipeline(path: Path) -> None:
+    """Refuse a folder of sentence-transformers that does more than its CLIPModel.
+
+    Raises CompoclipError naming the module or the prompt.
+    """
+    if (file := path / "modules.json").is_file():
+        modules = read_json(file)
+        require(isinstance(modules, list), file, "expected a list of modules; restore the file")
+        for module in modules:
+            kind = str(module.get("type") if isinstance(module, Mapping) else module)
+            what = f"{kind} comes after the model; st:FOLDER measures what the library does"
+            alone = kind.rpartition(".")[2] in ("Transformer", "CLIPModel", "Normalize")
+            require(alone, file, what)
+    if (file := path / "config_sentence_transformers.json").is_file():
+        data = read_object(file)
+        check_entries(data, "sentence-transformers", file, "st:FOLDER follows it")
+        prompt = section(data, "prompts", file).get(str(data.get("default_prompt_name")))
+        what = f"default_prompt_name: texts begin with {shown(prompt)}; st:FOLDER follows it"
+        require(not prompt, file, what)
+
+
+def _cut_context(text: dict[str, Any], state: dict[str, Tensor], longest: int | None) -> None:
+    """Shorten the context, and the table of positions, to what the tokenizer leaves of a text."""
+    if longest is not None and longest < int(text["context_length"]):
+        text["context_length"] = longest
+        for name in ("positional_embedding", "text.positional_embedding"):
+            if name in state:
+                state[name] = state[name][:longest].clone()
 
 
 def _rows(table: str) -> list[list[str]]:
@@ -287,7 +351,7 @@ class HFClip(HuggingFaceFolder):
         kind = data.get("model_type", "unknown")
         *known, last = (repr(name) for name, table in _TABLES.items() if "model" in table)
         what = f"model_type '{kind}' is not {', '.join(known)} or {last}, the kinds that are read; "
-        what += "others come from open_clip (ARCHITECTURE:TAG, hf-hub:ID)"
+        what += f"{OTHERS}, and others for training come from open_clip (ARCHITECTURE:TAG)"
         require(kind == "clip", source, what)
         vision, text = self._sections(data, source)
         acts = {str(text["hidden_act"]), str(vision["hidden_act"])}
@@ -384,8 +448,6 @@ class HFSiglip(HuggingFaceFolder):
             what = f"hidden_act {act}, layer_norm_eps {epsilon}: SigLIP has "
             what += f"{' or '.join(self._acts)} and 1e-06"
             require(act in self._acts and epsilon == 1e-6, source, what)
-        headless = vision.get("vision_use_head") is False
-        require(not headless, source, "without its pooling head the image tower has no features")
         shape = [int(vision[key]) for key in _SHAPE]
         size = next((name for name, known in SIZES.items() if list(known) == shape), None)
         trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
@@ -485,6 +547,7 @@ class HFBlip(HuggingFaceFolder):
 
     def read_config(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
         """See `HuggingFaceFolder.read_config`."""
+        check_entries(data, self.model_type, source, OTHERS)
         text, vision = (section(data, key, source) for key in ("text_config", "vision_config"))
         keep = {"image_text_hidden_size", "text_config", "vision_config"}
         context = min(self._CONTEXT, int(text.get("max_position_embeddings", 512)))
@@ -533,8 +596,10 @@ class SplitClip(HFClip):
             state |= {key.removeprefix("model."): value for key, value in tensors.items()}
             data = read_object(path / name / CONFIG)
             for key in ("vision_config", "text_config"):  # at the top, or below the tower's name
-                data = {**data, **section(data, key, path / name / CONFIG)}
-            known = ("hidden_act", "layer_norm_eps", "num_attention_heads")
+                nested = section(data, key, path / name / CONFIG)
+                data = {k: v for k, v in data.items() if k != key} | nested
+            check_entries(data, f"clip {part}_config", path / name / CONFIG, OTHERS)
+            known = ("hidden_act", "layer_norm_eps", "num_attention_heads", "eos_token_id")
             stated[part] = {key: data[key] for key in known if key in data}
         acts = {str(facts["hidden_act"]) for facts in stated.values() if "hidden_act" in facts}
         what = f"the config.json in {' and '.join(self.folders.values())} do not agree on "

@@ -1,0 +1,111 @@
+"""The closed list of what other libraries write into the folder of a model (`closed_list.yaml`).
+
+An entry of a file that nobody reads may change the features. So each one is followed, known to be
+harmless, or refused by its name; files that are neither are named when the model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from compoclip.errors import CompoclipError, shown
+
+_LIST: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+
+IMAGE_PROCESSORS: dict[str, dict[str, Any]] = _LIST["image processors"]
+"""Image processors of transformers -> what each does where its settings are silent."""
+
+
+@cache
+def _rules(group: str, kind: str) -> dict[str, Any]:
+    """Return the lists of a kind, with those that it includes, and "harmless" as one list."""
+    own = _LIST[group][kind]
+    parts = [*(_rules(group, name) for name in own.get("includes", ())), own]
+    harmless = [list(part.get("harmless", ())) for part in parts[:-1]]
+    harmless += own.get("harmless", {}).values()
+    return {
+        "followed": [name for part in parts for name in part.get("followed", ())],
+        "optional": [name for part in parts for name in part.get("optional", ())],
+        "fixed": {name: v for part in parts for name, v in part.get("fixed", {}).items()},
+        "harmless": [name for names in harmless for name in names],
+        "empty": "empty" in own,
+    }
+
+
+def check_entries(
+    data: Mapping[str, Any], kind: str, source: object, remedy: str, within: str = ""
+) -> None:
+    """Refuse what the closed list does not know of a file.
+
+    Args:
+        data: The object in the file.
+        kind: Its list in `closed_list.yaml`.
+        source: The file, for the message.
+        remedy: The end of the message.
+        within: The names of the objects that hold `data`, each followed by a dot.
+
+    Raises:
+        CompoclipError: An entry is unknown, null where a value is needed, or has a value with which
+            the other library computes something else.
+    """
+    rules = _rules("entries", kind)
+    for name, values in rules["fixed"].items():
+        value = data.get(name)
+        places = [_difference(value, expected, f"{within}{name}") for expected in values]
+        if all(places):
+            place, other = places[0]
+            raise CompoclipError(
+                f"{source}: {place} is {shown(other)}, which is not followed; {remedy}"
+            )
+    for name, value in data.items():
+        known = name in rules["followed"] or name in rules["harmless"] or name in rules["fixed"]
+        if not known and not (rules["empty"] and not value):
+            raise CompoclipError(
+                f"{source}: '{within}{name}' ({shown(value)}) is an unknown entry, and may change "
+                f"the features; {remedy}"
+            )
+        if value is None and name in rules["followed"] and name not in rules["optional"]:
+            raise CompoclipError(f"{source}: {within}{name} is null; {remedy}")
+
+
+def _difference(value: Any, expected: Any, place: str) -> tuple[str, Any] | None:
+    """Return the place of the first difference, and the value there; None for equal values.
+
+    A key that `value` leaves out is no difference.
+    """
+    if isinstance(value, dict) and isinstance(expected, dict) and expected:
+        for key, inner in value.items():
+            if key not in expected:
+                return f"{place}.{key}", inner
+            if difference := _difference(inner, expected[key], f"{place}.{key}"):
+                return difference
+        return None
+    if isinstance(value, list) and isinstance(expected, list) and len(value) == len(expected):
+        differences = (
+            _difference(one, other, f"{place}.{number}")
+            for number, (one, other) in enumerate(zip(value, expected))
+        )
+        return next(filter(None, differences), None)
+    same = value == expected and isinstance(value, bool) == isinstance(expected, bool)
+    return None if same else (place, value)
+
+
+def unread_files(folder: Path, kind: str) -> list[str]:
+    """Return a sentence on the files that the closed list does not know; [] without any."""
+    rules = _rules("files", kind)
+    patterns = [*rules["followed"], *rules["harmless"]]
+    names = [
+        f"{path.name}{'/' if path.is_dir() else ''}"
+        for path in sorted(folder.iterdir())
+        if not any(fnmatchcase(path.name, pattern) for pattern in patterns)
+    ]
+    if not names:
+        return []
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return [f"files: {', '.join(names[:5])}{more} not read; what they would change is unknown"]
