@@ -127,7 +127,7 @@ KEY = "text_model.encoder.layers.0.self_attn.v_proj.weight"
         (lambda f: (f / "tokenizer_config.json").unlink(), "several tokenizers: copy"),
         (edited(lambda d: d["vision_config"].update(patch_size=16)), "only published sizes"),
         (edited(lambda d: d["vision_config"].update(hidden_act="relu")), "hidden_act relu"),
-        (edited(lambda d: d["vision_config"].update(vision_use_head=False)), "vision_use_head is False"),
+        (edited(lambda d: d["vision_config"].update(vision_use_head=False)), "vision_use_head is"),
         (edited(lambda d: d["text_config"].update(vocab_size="x")), "damaged"),
         (edited(lambda d: d["text_config"].update(projection_size=24)), "different lengths"),
         (without(KEY), "lacks 'text_model.encoder.layers.0.self_attn.v_proj.weight'"),
