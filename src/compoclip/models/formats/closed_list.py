@@ -58,8 +58,9 @@ def check_entries(
     for name, values in rules["fixed"].items():
         value = data.get(name)
         places = [_difference(value, expected, f"{within}{name}") for expected in values]
-        if all(places):
-            place, other = places[0]
+        first = places[0]
+        if first is not None and None not in places:
+            place, other = first
             raise CompoclipError(
                 f"{source}: {place} is {shown(other)}, which is not followed; {remedy}"
             )
