@@ -14,8 +14,8 @@ from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 
 from compoclip.bounds import MAX_CONTEXT
-from compoclip.errors import CompoclipError, shown
-from compoclip.files import read_text
+from compoclip.errors import CompoclipError, require, shown
+from compoclip.files import read_json, read_text
 from compoclip.models.config import MERGES, read_object, require_small, section, sound, write_json
 from compoclip.models.formats.closed_list import IMAGE_PROCESSORS, check_entries
 from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
@@ -208,6 +208,36 @@ def longest_text(path: Path) -> int | None:
     if length is not None and not (isinstance(length, int | float) and length >= 2):
         raise CompoclipError(f"{file}: model_max_length {shown(length)} is no number of tokens")
     return None if length is None or length > MAX_CONTEXT else int(length)
+
+
+def require_pipeline(path: Path) -> None:
+    """Refuse a folder of sentence-transformers that does more than its CLIPModel.
+
+    Raises CompoclipError naming the module or the prompt.
+    """
+    if (file := path / "modules.json").is_file():
+        modules = read_json(file)
+        require(isinstance(modules, list), file, "expected a list of modules; restore the file")
+        for module in modules:
+            kind = str(module.get("type") if isinstance(module, Mapping) else module)
+            what = f"{kind} comes after the model; st:FOLDER measures what the library does"
+            alone = kind.rpartition(".")[2] in ("Transformer", "CLIPModel", "Normalize")
+            require(alone, file, what)
+    if (file := path / "config_sentence_transformers.json").is_file():
+        data = read_object(file)
+        check_entries(data, "sentence-transformers", file, "st:FOLDER follows it")
+        prompt = section(data, "prompts", file).get(str(data.get("default_prompt_name")))
+        what = f"default_prompt_name: texts begin with {shown(prompt)}; st:FOLDER follows it"
+        require(not prompt, file, what)
+
+
+def cut_context(text: dict[str, Any], state: dict[str, Tensor], longest: int | None) -> None:
+    """Shorten the context, and the table of positions, to what the tokenizer leaves of a text."""
+    if longest is not None and longest < int(text["context_length"]):
+        text["context_length"] = longest
+        for name in ("positional_embedding", "text.positional_embedding"):
+            if name in state:
+                state[name] = state[name][:longest].clone()
 
 
 def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:

@@ -30,7 +30,7 @@ from timm.models import is_model
 from torch import Tensor
 
 from compoclip.errors import CompoclipError, require, shown
-from compoclip.files import new_folder, read_json
+from compoclip.files import new_folder
 from compoclip.models.architecture import (
     BLIP,
     BLIP_TEMPERATURE,
@@ -68,12 +68,14 @@ from compoclip.models.formats.hf_files import (
     WEIGHTS,
     ParameterNames,
     clip_sizes,
+    cut_context,
     image_processor,
     longest_text,
     model_type_of,
     preprocess_of,
     read_tensors,
     refuse,
+    require_pipeline,
     shards_of,
     tokenizer_of,
     write_clip_tokenizer,
@@ -164,7 +166,7 @@ class HuggingFaceFolder(Format):
                 )
                 require(stated in (2, end), path / CONFIG, what)  # 2: that of early releases
             state = self.names.read(tensors, str(path))
-            _cut_context(config["text_cfg"], state, longest_text(path))
+            cut_context(config["text_cfg"], state, longest_text(path))
             side = int(config["vision_cfg"]["image_size"])
             preprocess = preprocess_of(path, self.table["processor"], side)
             assumed = [*assumed, *unsaid, *unread_files(path, "transformers")]
@@ -285,36 +287,6 @@ class HuggingFaceFolder(Format):
 
     def _refuse(self, what: str, model: str = "") -> NoReturn:
         refuse(model or self.table["model"], what)
-
-
-def require_pipeline(path: Path) -> None:
-    """Refuse a folder of sentence-transformers that does more than its CLIPModel.
-
-    Raises CompoclipError naming the module or the prompt.
-    """
-    if (file := path / "modules.json").is_file():
-        modules = read_json(file)
-        require(isinstance(modules, list), file, "expected a list of modules; restore the file")
-        for module in modules:
-            kind = str(module.get("type") if isinstance(module, Mapping) else module)
-            what = f"{kind} comes after the model; st:FOLDER measures what the library does"
-            alone = kind.rpartition(".")[2] in ("Transformer", "CLIPModel", "Normalize")
-            require(alone, file, what)
-    if (file := path / "config_sentence_transformers.json").is_file():
-        data = read_object(file)
-        check_entries(data, "sentence-transformers", file, "st:FOLDER follows it")
-        prompt = section(data, "prompts", file).get(str(data.get("default_prompt_name")))
-        what = f"default_prompt_name: texts begin with {shown(prompt)}; st:FOLDER follows it"
-        require(not prompt, file, what)
-
-
-def _cut_context(text: dict[str, Any], state: dict[str, Tensor], longest: int | None) -> None:
-    """Shorten the context, and the table of positions, to what the tokenizer leaves of a text."""
-    if longest is not None and longest < int(text["context_length"]):
-        text["context_length"] = longest
-        for name in ("positional_embedding", "text.positional_embedding"):
-            if name in state:
-                state[name] = state[name][:longest].clone()
 
 
 def _rows(table: str) -> list[list[str]]:
