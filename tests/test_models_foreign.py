@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import load_model, save_model
 from foreign_folders import KINDS, outcomes
-from test_models_hf import model
+from test_models_hf import features, model
 
 Edit = Callable[[dict[str, Any]], object]
 IMAGES = {"image_processor_type": "CLIPImageProcessor", "size": 32, "crop_size": 32}
@@ -45,6 +47,208 @@ def edited(clip: Path, folder: Path, file: str, edit: Edit) -> Path:
 
 def put(section: str, **values: Any) -> Edit:
     return lambda data: (data[section] if section else data).update(values)
+
+
+# What transformers 4 writes of every configuration, at any depth.
+_GENERAL: dict[str, Any] = {
+    **dict.fromkeys(
+        [
+            "_commit_hash",
+            "architectures",
+            "bad_words_ids",
+            "begin_suppress_tokens",
+            "bos_token_id",
+            "cross_attention_hidden_size",
+            "decoder_start_token_id",
+            "eos_token_id",
+            "exponential_decay_length_penalty",
+            "finetuning_task",
+            "forced_bos_token_id",
+            "forced_eos_token_id",
+            "pad_token_id",
+            "prefix",
+            "problem_type",
+            "sep_token_id",
+            "suppress_tokens",
+            "task_specific_params",
+            "tokenizer_class",
+            "torch_dtype",
+        ]
+    ),
+    **dict.fromkeys(
+        [
+            "add_cross_attention",
+            "do_sample",
+            "early_stopping",
+            "is_decoder",
+            "is_encoder_decoder",
+            "output_attentions",
+            "output_hidden_states",
+            "output_scores",
+            "remove_invalid_values",
+            "return_dict_in_generate",
+            "tf_legacy_loss",
+            "tie_encoder_decoder",
+            "torchscript",
+            "use_bfloat16",
+            "gradient_checkpointing",
+            "_attn_implementation_autoset",
+        ],
+        False,
+    ),
+    **dict.fromkeys(
+        [
+            "chunk_size_feed_forward",
+            "encoder_no_repeat_ngram_size",
+            "min_length",
+            "no_repeat_ngram_size",
+            "diversity_penalty",
+        ],
+        0,
+    ),
+    **dict.fromkeys(
+        [
+            "length_penalty",
+            "num_beam_groups",
+            "num_beams",
+            "num_return_sequences",
+            "repetition_penalty",
+            "temperature",
+            "top_p",
+            "typical_p",
+            "initializer_factor",
+        ],
+        1.0,
+    ),
+    "_name_or_path": "",
+    "id2label": {"0": "LABEL_0"},
+    "label2id": {"LABEL_0": 0},
+    "top_k": 50,
+    "max_length": 20,
+    "pruned_heads": {},
+    "return_dict": True,
+    "tie_word_embeddings": True,
+    "transformers_version": "4.30.2",
+}
+_TOWER = {"attention_dropout": 0.0, "dropout": 0.0, "initializer_range": 0.02}
+
+
+def test_a_folder_as_transformers_4_published_it_loads_as_before(
+    clip: Path, tmp_path: Path
+) -> None:
+    config = json.loads((clip / "config.json").read_text())
+    text, vision = config["text_config"], config["vision_config"]
+    published = {
+        **_GENERAL,
+        **config,
+        "architectures": ["CLIPModel"],
+        "logit_scale_init_value": 2.6592,
+        "text_config": {**_GENERAL, **_TOWER, **text, "bos_token_id": 0, "eos_token_id": 2},
+        "text_config_dict": None,
+        "torch_dtype": "float32",
+        "transformers_version": "4.16.0.dev0",
+        "vision_config": {**_GENERAL, **_TOWER, **vision},
+        "vision_config_dict": None,
+    }
+    published["text_config"]["pad_token_id"] = 1
+    images = {
+        "crop_size": 32,
+        "do_center_crop": True,
+        "do_normalize": True,
+        "do_resize": True,
+        "feature_extractor_type": "CLIPFeatureExtractor",
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+        "resample": 3,
+        "size": 32,
+    }
+    form = {"lstrip": False, "normalized": True, "rstrip": False, "single_word": False}
+    start, end = ({"content": f"<|{name}oftext|>", **form} for name in ("start", "end"))
+    special = {"bos_token": start, "eos_token": end, "unk_token": end}
+    special["pad_token"] = end["content"]
+    settings = {
+        **{
+            key: {**value, "__type": "AddedToken"}
+            for key, value in special.items()
+            if key != "pad_token"
+        },
+        "pad_token": end["content"],
+        "add_prefix_space": False,
+        "do_lower_case": True,
+        "errors": "replace",
+        "model_max_length": 77,
+        "name_or_path": "./clip_ViT_B_32/",
+        "special_tokens_map_file": "./special_tokens_map.json",
+        "tokenizer_class": "CLIPTokenizer",
+    }
+    vocabulary = json.loads((clip / "vocab.json").read_text())
+    split = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": vocabulary[token["content"]], "special": True, **token} for token in (start, end)
+        ],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "NFC"},
+                {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+                {"type": "Lowercase"},
+            ],
+        },
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {
+                    "type": "Split",
+                    "pattern": {"Regex": split},
+                    "behavior": "Removed",
+                    "invert": True,
+                },
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+            ],
+        },
+        "post_processor": {
+            "type": "RobertaProcessing",
+            "sep": [end["content"], 49407],
+            "cls": [start["content"], 49406],
+            "trim_offsets": False,
+            "add_prefix_space": False,
+        },
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "model": {
+            "dropout": None,
+            "unk_token": end["content"],
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "</w>",
+            "fuse_unk": False,
+            "vocab": vocabulary,
+            "merges": (clip / "merges.txt").read_text().splitlines()[1:],
+        },
+    }
+    folder = copied(
+        clip,
+        tmp_path / "published",
+        config=published,
+        preprocessor_config=images,
+        special_tokens_map=special,
+        tokenizer=tokenizer,
+        tokenizer_config=settings,
+    )
+    for name in ("README.md", ".gitattributes", "flax_model.msgpack", "tf_model.h5"):
+        (folder / name).write_text("")
+    tensors = {key: value.clone() for key, value in load_file(clip / "model.safetensors").items()}
+    position = torch.arange(int(text["max_position_embeddings"]))[None]
+    tensors["text_model.embeddings.position_ids"] = position  # early releases stored it
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    plain, loaded = load_model(clip), load_model(folder)
+    assert loaded.preprocess == plain.preprocess
+    for one, other in zip(features(plain), features(loaded)):
+        assert torch.equal(one, other)
+    assert loaded.identity.assumed == ()
 
 
 REFUSED: list[tuple[str, Edit, str]] = [

@@ -34,7 +34,7 @@ def _rules(group: str, kind: str) -> dict[str, Any]:
         "optional": [name for part in parts for name in part.get("optional", ())],
         "fixed": {name: v for part in parts for name, v in part.get("fixed", {}).items()},
         "harmless": [name for names in harmless for name in names],
-        "empty": "empty" in own,
+        "empty": any(part.get("empty") for part in parts),
     }
 
 
