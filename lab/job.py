@@ -126,7 +126,7 @@ def outcome(job: Job) -> Outcome | None:
     if not path.is_file():
         return None
     record = read_json(path, damaged="delete the folder it is in")
-    made_from = record.get("made_from", {}) if isinstance(record, dict) else None
+    made_from: Any = record.get("made_from", {}) if isinstance(record, dict) else None
     require(isinstance(made_from, dict), path, "damaged; delete the folder it is in")
     before = Fingerprint(made_from)
     if differences := before.differences(Fingerprint(job.made_from())):
