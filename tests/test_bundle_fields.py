@@ -56,7 +56,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (run / "train.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     values = {"method": "negclip", "weights": identity["base"], "seed": 0, "samples": 14, **optim}
     Fingerprint(values, {"captions": np.arange(14, dtype=np.uint32)}).save(run)
-    plan = {"protocol": "mine", "recipe": "negclip", "settings": {"lr": 1e-5}, "table": "x"}
+    sizes = ("training_seconds", "evaluating_seconds", "memory_bytes", "download_bytes")
+    plan = {
+        "name": "mine",
+        "protocol": "mine",
+        "recipe": "negclip",
+        "model": "base",
+        "table": "hard-positives",
+        "base": [],
+        "row": [],
+        "device": "cpu",
+        "weights": "a hash",
+        "photos": 14,
+        "of_photos": 14,
+        "published": {"epochs": 1, "batch_size": 4},
+        "settings": {"lr": 1e-5, "micro_batch": 0, "precision": "fp32"},
+        "benchmarks": ["hard_positives"],
+        "left_out": {},
+        "downloads": {},
+        "estimate": {**dict.fromkeys(sizes, 9), "unknown_sizes": 0, "disk_bytes": 9},
+    }
     return write_bundle(run, results, folder / "bundle", ["hard-positives"], plan)
 
 

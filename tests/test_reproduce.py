@@ -22,12 +22,13 @@ from compoclip.cli.main import main
 from compoclip.config import parsed_config
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import MachineSpeed
+from compoclip.evaluation.plan_page import stated
 from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.verify import _unplanned, verify_bundle
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import read_config
-from compoclip.reproduce import ReproduceOptions, make_plan, stated
+from compoclip.reproduce import ReproduceOptions, make_plan
 from train_helpers import FEW, write_config
 
 Capture = pytest.CaptureFixture[str]

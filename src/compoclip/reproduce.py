@@ -35,8 +35,6 @@ from compoclip.run import EvaluateOptions, evaluate, train
 if TYPE_CHECKING:
     import torch
 
-    from compoclip.evaluation.results import Results
-
 PLAN = "plan.json"
 _FEWEST, _MODELS = 500, 2  # photos of the smallest protocol; base and tuned model are measured
 _SAVE = 600  # seconds of training between states, at most
@@ -174,31 +172,6 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     return plan
 
 
-def stated(plan: Mapping[str, Any]) -> list[list[str]]:
-    """Return rows for people: what will be done, and what it takes."""
-    cost = plan["estimate"]
-    settings = {**plan["published"], **plan["settings"]}
-    known = f"{settings['epochs']:g} epochs of {plan['photos']:,} photos"
-    if plan["name"] != plan["protocol"]:
-        known += f" of {plan['of_photos']:,}, not the published protocol"
-    micro = f", {settings['micro_batch']} at a time" if settings["micro_batch"] else ""
-    batch = f"batches of {settings['batch_size']}{micro}"
-    unknown = cost["unknown_sizes"]
-    more = f", and {unknown} files of unknown size" if unknown else ""
-    download = duration(cost["download_bytes"] / 1e7)
-    time = f"{duration(cost['training_seconds'])} to train, {duration(cost['evaluating_seconds'])}"
-    return [
-        ["protocol", f"{plan['name']}: {plan['recipe']} from {plan['model']}"],
-        ["training", f"{known}, {batch}, {settings['precision']}, on {plan['device']}"],
-        ["columns", f"{plan['table']}: {', '.join(plan['benchmarks']) or 'nothing'}"],
-        *([f"left out: {spec}", why] for spec, why in plan["left_out"].items()),
-        ["download", f"{cost['download_bytes'] / 1e9:.2f} GB with the weights{more}"],
-        ["disk", f"{cost['disk_bytes'] / 1e9:.2f} GB"],
-        ["memory", f"{cost['memory_bytes'] / 1e9:.2f} GB"],
-        ["time", f"{time} to measure; {download} to download at 10 MB/s"],
-    ]
-
-
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", text)
     if match is None:
@@ -309,6 +282,7 @@ def reproduce(
     no. get: fetches one file. Raise UsageError as `make_plan`, and when OUT holds another protocol.
     """
     from compoclip.evaluation.bundle import write_bundle
+    from compoclip.evaluation.plan_page import plan_page
     from compoclip.evaluation.results import load_results
 
     out = options.out
@@ -359,10 +333,10 @@ def reproduce(
         _, summary = train(request.options, request.composed(), config=request.text(repeats=True))
         tuned = str(out / "run" / "model")
         evaluate(measuring, {"base": plan["model"], plan["recipe"]: tuned})
-        text = page(plan, load_results(out / "results"), summary.seconds)
+        text = plan_page(plan, load_results(out / "results"), summary.seconds)
         write_text(out / "page.md", text)
         if not bundle.is_file():
-            write_bundle(out / "run", out / "results", bundle, [plan["table"]], plan, text)
+            write_bundle(out / "run", out / "results", bundle, [plan["table"]], plan)
     return bundle
 
 
@@ -385,54 +359,3 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
         because = f"photo that {plan['name']} leaves out"
         write_selection(path, Request(plan["captions"], images=images), without, because)
     return str(path)
-
-
-# --- The page. ---
-
-
-def page(plan: Mapping[str, Any], results: Sequence[Results], seconds: float) -> str:
-    """Return the numbers beside the paper's, in Markdown.
-
-    results: of "base" and of the recipe. seconds: of training.
-    """
-    from compoclip.evaluation.published.beside import MeasuredCell, beside, entries_of
-    from compoclip.evaluation.published.read import published_table
-    from compoclip.evaluation.tables import laid_out, span
-
-    table = published_table(plan["table"])
-    printed = {row.labels: row.values for row in table.rows}
-    blank = (None,) * len(table.columns)
-    paper = [printed.get(tuple(plan[each]), blank) for each in ("base", "row")]
-    measured = {each.name: each for each in beside(table, entries_of(results))}
-    here = [getattr(measured.get(each), "cells", blank) for each in ("base", plan["recipe"])]
-
-    def cell(found: MeasuredCell | None) -> str:
-        return f"{100 * found.value:.1f}{found.signs}" if found else "-"
-
-    def judged(value: float | None, found: MeasuredCell | None) -> str:
-        if value is None or found is None or found.low is None or found.high is None:
-            return "-"
-        if 100 * found.low > value:
-            return "above"
-        return "below" if 100 * found.high < value else "within"
-
-    rows = []
-    for column, old, new, base, tuned in zip(table.columns, *paper, *here):
-        shown = ["-" if v is None else f"{v:.1f}" for v in (old, new)]
-        interval = span(tuned.low, tuned.high) if tuned else "-"
-        row = [column.label, shown[0], cell(base), shown[1], cell(tuned), interval]
-        rows.append([*row, judged(new, tuned)])
-    header = ["column", "paper: base", "here: base", "paper", "here", "95 % interval", "here is"]
-    cost = plan["estimate"]
-    rows_of = ", ".join(" ".join(filter(None, plan[each])) for each in ("base", "row"))
-    notes = [f"{table.paper}; {table.title}; rows: {rows_of}"]
-    notes += [f"{name}: {text}" for name, text in stated(plan) if name not in ("disk", "memory")]
-    notes += [
-        f"training took {duration(seconds)}; {duration(cost['training_seconds'])} were estimated",
-        f"weights verified by {plan.get('weights', 'nothing known')}",
-        *(
-            f"{target}: verified by {each['checked_by']}"
-            for target, each in plan["downloads"].items()
-        ),
-    ]
-    return laid_out(rows, header, "markdown", title=f"# {plan['name']}", notes=notes) + "\n"

@@ -10,7 +10,8 @@ from compoclip.benchmarks.sources import RemoteFile
 from compoclip.cli.data import agreed, byte_progress
 from compoclip.cli.options import Outcome
 from compoclip.console import columns, note
-from compoclip.reproduce import ReproduceOptions, reproduce, stated
+from compoclip.evaluation.plan_page import stated
+from compoclip.reproduce import ReproduceOptions, reproduce
 
 
 def reproduce_main(options: ReproduceOptions) -> Outcome | int:

@@ -293,9 +293,8 @@ class VerifyOptions(Printing):
 def verify_main(options: VerifyOptions) -> Outcome:
     """Return what was checked and what was not, with exit code 1 if anything is wrong."""
     from compoclip.evaluation.verify import verify_bundle
-    from compoclip.reproduce import page
 
-    found = {str(path): verify_bundle(path, page) for path in options.bundles}
+    found = {str(path): verify_bundle(path) for path in options.bundles}
     texts = []
     for path, report in found.items():
         rows = [[word, line] for word, lines in asdict(report).items() for line in lines]

@@ -32,6 +32,7 @@ from compoclip.config import CONFIG
 from compoclip.data.fingerprint import FILE
 from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.comparison import Comparison, compare_all, require_one_checkpoint
+from compoclip.evaluation.plan_page import plan_page
 from compoclip.evaluation.published.beside import beside, entries_of
 from compoclip.evaluation.published.beside import shown as table_text
 from compoclip.evaluation.published.read import PublishedTable, published_table
@@ -52,15 +53,14 @@ def write_bundle(
     out: Path,
     against: Sequence[str] = (),
     plan: Mapping[str, Any] | None = None,
-    first: str = "",
 ) -> Path:
     """Write a result bundle to `out`, a new folder or a file that ends in .zip; return `out`.
 
     run: folder of a finished run. results: what `evaluate` wrote of the run's model and of any
     others, its base above all. against: published tables that the page shows the results in. plan:
-    of `reproduce`, which the run followed. first: begins the page. Raises CompoclipError when the
-    run is not finished, the results are not of its model or two of them are of one model and
-    benchmark, or `out` is there already.
+    of `reproduce`, which the run followed; its page begins that of the bundle. Raises
+    CompoclipError when the run is not finished, the results are not of its model or two of them are
+    of one model and benchmark, or `out` is there already.
     """
     tables = [published_table(each) for each in against]
     written = next((run / each for each in ("model", "adapter") if (run / each).is_dir()), None)
@@ -92,12 +92,12 @@ def write_bundle(
                 shutil.copyfile(file, folder / "run" / file.name)
         copied = load_results(folder / "results")
         compared = compare_with_base(copied, folder)
-        page = page_of(copied, compared, tables, first)
+        if plan is not None:
+            write_json(folder / PLAN, plan)
+        page = page_of(folder, copied, compared, tables)
         (folder / PAGE).write_text(page, encoding="utf-8")
         if compared:
             write_json(folder / COMPARISON, [asdict(each) for each in compared])
-        if plan is not None:
-            write_json(folder / PLAN, plan)
         manifest = {
             "bundle": SCHEMA,
             "compoclip": __version__,
@@ -175,13 +175,17 @@ def facts_of(folder: Path, found: Sequence[Results]) -> dict[str, Any]:
 
 
 def page_of(
+    folder: Path,
     results: Sequence[Results],
     compared: Sequence[Comparison],
     tables: Sequence[PublishedTable],
-    first: str = "",
 ) -> str:
-    """Return the page of a bundle: results, paired tests and published tables, after `first`."""
-    texts = [first.rstrip()] if first else []
+    """Return the page of a bundle: its plan if it has one, results, tests and published tables."""
+    texts = []
+    if (folder / PLAN).is_file():
+        run = read_record(folder / "run" / RECORD)[1].get("run", {})
+        plan = read_object(folder / PLAN)
+        texts.append(plan_page(plan, results, float(run.get("seconds", 0))).rstrip())
     texts += [f"```\n{results_text(each)}\n```" for each in results]
     texts += [comparison_text(each, "markdown", len(compared)) for each in compared]
     texts += [table_page(table, results) for table in tables]

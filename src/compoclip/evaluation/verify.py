@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
@@ -84,6 +84,7 @@ UNCHECKED: Sequence[tuple[str, Sequence[str], str]] = (
             "skills",
             "expected",
             "chance",
+            "assumed",
             "known_as",
             "score",
         ),
@@ -146,16 +147,12 @@ class Verified:
             self.checked.append(holds)
 
 
-First = Callable[[Mapping[str, Any], Sequence[Results], float], str]
-"""How the page of a bundle with a plan begins: plan, results, seconds of training -> text."""
-
-
-def verify_bundle(bundle: Path, first: First | None = None) -> Verified:
+def verify_bundle(bundle: Path) -> Verified:
     """Compute again what a bundle (folder, .zip or .tar.gz) states, and compare hashes and facts.
 
     Archives are unpacked into a temporary folder by `benchmarks.fetch.unpack`, which refuses what
-    leads out of it. first: begins the page of a bundle of `reproduce`. Raises CompoclipError
-    without a bundle, and for a `bundle.json` that is malformed or of another version.
+    leads out of it. Raises CompoclipError without a bundle, and for a `bundle.json` that is
+    malformed or of another version.
     """
     with ExitStack() as stack:
         folder = bundle
@@ -180,7 +177,7 @@ def verify_bundle(bundle: Path, first: First | None = None) -> Verified:
         report.take(iter(problems), f"hashes of {counted(len(hashes), 'file')}")
         try:
             with sound(folder):
-                _check_content(folder, manifest, report, first)
+                _check_content(folder, manifest, report)
         except CompoclipError as error:
             line = str(error).replace(f"{folder}/", "").removeprefix(f"{folder}: ")
             report.wrong.append(line)
@@ -202,9 +199,7 @@ def _list_problems(manifest: Mapping[str, Any], hashes: Mapping[str, str]) -> It
             yield f"{name}: is no file of a bundle"
 
 
-def _check_content(
-    folder: Path, manifest: Mapping[str, Any], report: Verified, first: First | None
-) -> None:
+def _check_content(folder: Path, manifest: Mapping[str, Any], report: Verified) -> None:
     found = load_results(folder / "results")
     facts = json.loads(json.dumps(facts_of(folder, found)))
     named = "weights, annotations and versions that the files name"
@@ -236,7 +231,7 @@ def _check_content(
             f"{BUNDLE}: compoclip, code: made by compoclip {manifest['compoclip']:.80}, code "
             f"{manifest['code']:.80}; here is {__version__}, code {code_hash()}"
         )
-    _check_page(folder, found, comparisons, report, same, first)
+    _check_page(folder, found, comparisons, report, same)
     for file, fields, why in UNCHECKED:
         if any(fnmatch(name, file) for name in (BUNDLE, *manifest["files"])):
             which = ", ".join("all other fields" if each == "*" else each for each in fields)
@@ -249,22 +244,18 @@ def _check_page(
     comparisons: Sequence[Comparison],
     report: Verified,
     same: bool,
-    first: First | None,
 ) -> None:
     """Write the page again from the other files, and compare it line by line.
 
     same: whether this code made the bundle. Other code may choose other words; then the numbers of
     each line are compared, and the words are named as unchecked.
     """
-    page, begin = read_text(folder / PAGE), ""
-    if first is not None and (folder / PLAN).is_file():
-        run = read_record(folder / "run" / RECORD)[1].get("run", {})
-        begin = first(read_object(folder / PLAN), found, float(run.get("seconds", 0)))
+    page = read_text(folder / PAGE)
     # Which tables the page shows is its own choice: the page says it by their titles.
     tables = [published_table(name) for name in table_names()]
     chosen = [each for each in tables if table_page(each, found).partition("\n")[0] in page]
     chosen.sort(key=lambda table: page.index(table_page(table, found).partition("\n")[0]))
-    expected = page_of(found, comparisons, chosen, begin)
+    expected = page_of(folder, found, comparisons, chosen)
 
     def compared(line: str) -> object:
         return line if same else re.findall(r"\d+(?:[.,]\d+)*", line)
