@@ -36,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("-o", "--out", type=Path, required=True, help="SVG to write")
     parser.add_argument("--images", type=Path, help="folder of the photos, if they have moved")
     parser.add_argument("--skills", nargs="+", default=(), help="skills, one item each")
+    parser.add_argument("--subtasks", nargs="+", default=(), help="only items of these sub-tasks")
     parser.add_argument("--count", type=int, default=3, help="number of items")
     parser.add_argument("--lost", action="store_true", help="draw items that the base gets right")
     options = parser.parse_args(argv)
@@ -45,7 +46,13 @@ def main(argv: list[str] | None = None) -> int:
             raise CompoclipError(f"--skills {skill}: has {', '.join(study.skills.groups)}")
     album = Album(root=options.images)
     cards = before_after(
-        study, read_items(study), album, options.skills, options.count, options.lost
+        study,
+        read_items(study),
+        album,
+        options.skills,
+        options.count,
+        options.lost,
+        options.subtasks,
     )
     if not cards:
         moved = "worse" if options.lost else "better"

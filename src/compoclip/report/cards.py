@@ -284,6 +284,7 @@ def before_after(
     skills: Sequence[str] = (),
     count: int = 3,
     lost: bool = False,
+    subtasks: Sequence[str] = (),
 ) -> list[Card]:
     """Return items with one photo that the base gets wrong and the most improved model right.
 
@@ -299,6 +300,7 @@ def before_after(
         count: how many at most.
         lost: Return items that the base gets right and the model wrong, of sub-tasks in which the
             model is significantly worse.
+        subtasks: Names of the sub-tasks to take items from; by default all.
     """
     if not study.others:
         return []
@@ -309,7 +311,7 @@ def before_after(
     moved = {
         (change.benchmark, change.name): change
         for change in study.comparisons[tuned].subtasks
-        if change.verdict == verdict
+        if change.verdict == verdict and (not subtasks or change.name in subtasks)
     }
     cards: list[Card] = []
     shown: set[str] = set()

@@ -200,6 +200,7 @@ def _copies(source: Source, digests: NDArray[np.uint64]) -> NDArray[np.int64]:
 
     photos, first, labels = np.unique(digests, return_index=True, return_inverse=True)
     if len(photos) > _MOST_PHOTOS:
+        note(f"of more than {_MOST_PHOTOS:,} photos only equal files are put into one split")
         return labels
     pairs = _pairs(_small_images(source, photos, first))
     edges = coo_array((np.ones(len(pairs)), pairs.T), (len(photos),) * 2)
@@ -228,7 +229,11 @@ def _pairs(images: NDArray[np.uint8]) -> NDArray[np.int64]:
     part = _SIDE // 4
     blocks = unit.reshape(len(rows), 4, part, 4, part, 3)
     coarse = blocks.sum((2, 4, 5)).reshape(len(rows), -1) / np.sqrt(3 * part**2)  # orthonormal
-    near = cKDTree(coarse).query_pairs(np.sqrt(2 - 2 * _ALIKE), output_type="ndarray")
+    tree, radius = cKDTree(coarse), np.sqrt(2 - 2 * _ALIKE)
+    if tree.count_neighbors(tree, radius) > _MOST_COPIES * len(rows):
+        note("nearly all photos look alike, so only equal files are put into one split")
+        return np.empty((0, 2), np.int64)
+    near = tree.query_pairs(radius, output_type="ndarray")
     alike = [
         pairs[np.einsum("ij,ij->i", unit[pairs[:, 0]], unit[pairs[:, 1]]) >= _ALIKE]
         for pairs in np.array_split(near, len(near) // 4096 + 1)
