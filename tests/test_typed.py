@@ -19,7 +19,7 @@ from compoclip.typed import Count, Natural, Within, build, is_a, read_fields, re
     [
         (str, ("", "é"), (None, 1, b"a", "\ud800", "a\0b")),
         (int, (0, -1, np.int64(3)), (True, 1.0, "1", None)),
-        (float, (0, 1.5, np.float32(1)), (True, math.nan, math.inf, "1", 1j)),
+        (float, (0, 1.5, np.float32(1)), (True, math.nan, math.inf, 10**400, "1", 1j)),
         (bool, (True,), (1, 0, "true", None)),
         (None, (None,), (0, False, "")),
         (object, (None, 3, "a"), ()),
@@ -64,6 +64,13 @@ def test_one_sentence_names_place_type_value_and_remedy(
     with pytest.raises(CompoclipError) as error:
         require_kind("f: x", value, kind, "mend it")
     assert str(error.value) == sentence
+
+
+def test_a_number_beyond_all_others_is_out_of_range() -> None:
+    with pytest.raises(CompoclipError, match=r"f: x must lie between 0 and 5, found 1000"):
+        require_kind("f: x", 10**400, Annotated[int, Within(0, 5)], "mend it")
+    with pytest.raises(CompoclipError, match=r"f: inner.count is 1000.* too large to be exact"):
+        build(_Outer, {"inner": {"count": 10**400}}, "f", "mend it")
 
 
 def test_a_long_value_is_cut() -> None:

@@ -9,6 +9,7 @@ and numpy's numbers are numbers.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -61,7 +62,8 @@ def is_a(value: object, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if kind is float:
-        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+        real = isinstance(value, Real) and not isinstance(value, bool)
+        return real and abs(value) <= sys.float_info.max  # which `math.isfinite` cannot ask of any
     if kind in (None, Any):
         return kind is Any or value is None
     return isinstance(value, kind)
@@ -94,7 +96,7 @@ def convert(value: Any, kind: Any) -> Any:
         return Path(value).expanduser()
     if kind is str and isinstance(value, Path):
         return str(value)
-    if kind is float and is_a(value, int):
+    if kind is float and is_a(value, float):
         return float(value)
     return value
 
@@ -161,7 +163,7 @@ def require_kind(
     then = f"; {remedy}" if remedy else ""
     if not is_a(value, kind):
         raise error(f"{place} must be {kind_named(kind)}, found {shown(value)}{then}")
-    if is_a(value, float):
+    if is_a(value, int | float):
         number = cast(float, value)
         for limit in limits_of(kind):
             if not limit.low <= number <= limit.high:
@@ -229,7 +231,7 @@ def build(kind: Any, value: Any, origin: str, remedy: str, place: str = "") -> A
             for number, part in enumerate(value)
         )
     require_kind(where, value, kind, remedy)
-    if is_a(value, float) and abs(value) > MAX_EXACT:
+    if is_a(value, int | float) and abs(value) > MAX_EXACT:
         raise CompoclipError(f"{where} is {shown(value)}, too large to be exact; {remedy}")
     return convert(value, kind)
 

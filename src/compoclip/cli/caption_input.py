@@ -144,7 +144,8 @@ def _captions(path: Path) -> Iterator[str]:
     if path.suffix == ".json":
         try:
             data = read_json(path, damaged="fix the file")
-            rows = data.values() if isinstance(data, dict) else data
+            listed = [*data.values()] if isinstance(data, dict) else data
+            rows = listed if isinstance(listed, list) else ()
         except CompoclipError:  # some publishers name JSON lines .json
             rows = [row for _, row in read_jsonl(path)]
     elif path.suffix == ".jsonl":

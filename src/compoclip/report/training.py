@@ -13,6 +13,7 @@ from compoclip.console import worded
 from compoclip.errors import require
 from compoclip.models.config import RECORD, read_object, sound
 from compoclip.training.log import read_log
+from compoclip.typed import is_a
 
 POINTS = 300
 
@@ -51,20 +52,21 @@ def read_run(folder: Path) -> Run:
     path = folder / "train.jsonl"
     require(path.is_file(), path, "no such file; give --runs the --out folder of train")
     records = read_log(path)
-    steps = [each for each in records if _number(each.get("step")) and _number(each.get("loss"))]
+    steps = [each for each in records if all(is_a(each.get(k), float) for k in ("step", "loss"))]
     require(steps, path, "holds no logged steps; give --runs a run that has begun")
     measured = {f"{name}, %": curve for name, curve in _measured(records).items()}
     order = ["loss", *(k for each in steps for k in each if k.startswith("loss/"))]
     order += [name for name in ("grad_norm", "logit_scale", "logit_bias") if name in steps[-1]]
     curves = {}
     for name in dict.fromkeys(order):
-        series = [(each["step"], each[name]) for each in steps if _number(each.get(name))]
+        series = [(each["step"], each[name]) for each in steps if is_a(each.get(name), float)]
         curves[name] = _curve(series)
         if name == "loss":
             curves |= measured
     speed = []
     for before, after in pairwise(steps):
-        if all(_number(each.get(key)) for each in (before, after) for key in ("images", "seconds")):
+        numbers = [each.get(key) for each in (before, after) for key in ("images", "seconds")]
+        if is_a(numbers, list[float]):
             seconds = after["seconds"] - before["seconds"]
             if seconds > 0:
                 speed.append((after["step"], (after["images"] - before["images"]) / seconds))
@@ -77,20 +79,16 @@ def read_run(folder: Path) -> Run:
     return Run(folder.resolve().name, curves, {**_record(folder / "model"), **facts})
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
 def _measured(records: Sequence[Mapping[str, Any]]) -> dict[str, LogCurve]:
     """Return the measurements made while training, by benchmark."""
     points: dict[str, list[tuple[float, ...]]] = {}
     for record in records:
         scores = record.get("eval", {})
         for name, score in scores.items() if isinstance(scores, dict) else ():
-            if isinstance(score, dict) and _number(value := score.get("value")):
+            if isinstance(score, dict) and is_a(value := score.get("value"), float):
                 # A single photo has no interval: it is drawn as a point.
                 usual: dict[str, Any] = {"low": value, "high": value, "chance": math.nan}
-                more = (score[k] if _number(score.get(k)) else v for k, v in usual.items())
+                more = (score[k] if is_a(score.get(k), float) else v for k, v in usual.items())
                 place = (record["step"], *(100 * each for each in (value, *more)))
                 points.setdefault(name, []).append(place)
     curves = {}

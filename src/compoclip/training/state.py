@@ -8,7 +8,6 @@ renamed, so that a folder with that name is always complete.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -32,6 +31,7 @@ from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.optim import AveragedWeights, ordered
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
+from compoclip.typed import is_a
 
 _TENSORS = "tensors.safetensors"
 _PROGRESS = "progress.json"
@@ -83,7 +83,7 @@ def _matches(value: Any, shape: Any) -> bool:
     if shape is int:
         return type(value) is int and 0 <= value < 2**63
     if shape is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        return is_a(value, float)
     return isinstance(value, dict) and all(
         _matches(each, part)
         for name, part in shape.items()
