@@ -62,8 +62,8 @@ def is_a(value: object, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if kind is float:
-        real = isinstance(value, Real) and not isinstance(value, bool)
-        return real and abs(value) <= sys.float_info.max  # which `math.isfinite` cannot ask of any
+        real = not isinstance(value, bool) and isinstance(value, Real)
+        return real and abs(cast(Any, value)) <= sys.float_info.max
     if kind in (None, Any):
         return kind is Any or value is None
     return isinstance(value, kind)
