@@ -103,7 +103,7 @@ def coco(**change: Any) -> dict[str, Any]:
         ({"a": 1}, "unknown format"),
         ([{"photo": "1.jpg", "caption": ["x"]}], "no image column found; .* photo, caption"),
         (["1.jpg"], "row 1: is no object with an image and captions"),
-        ([], "no usable sample"),
+        ([], "has no rows"),
         ("text", "unknown format"),
         ([{"image": "../1.jpg", "caption": "x"}], "row 1: image '../1.jpg' lies outside"),
         ({"images": [{"filename": "1", "split": "train"}]}, "1 needs filename, split, sentences"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,12 @@ REFUSED = {
     "train clip-ft --data c.csv --device gpu --out o": "--device 'gpu' is not one of cpu",
     "train clip-ftt --data c.csv --out o": "no method 'clip-ftt'; did you mean clip-ft",
     "train clip-ft --data empty --out o": "empty: an empty folder",
+    "train clip-ft --data headonly.csv --out o": "headonly.csv: has a header and no rows",
+    "train clip-ft --data world --out o": "world: its data are in world/train; name that folder",
+    "train clip-ft --data photos --out o": "write captions in a table, or those of photo.jpg in",
+    "train clip-ft --data t.txt --out o": "the nearest to it are: Flickr8k token file",
+    "train clip-ft --data c.csv --set patience=-1 --out o": "--set patience must not be",
+    "train clip-ft --data c.csv --split val --set held_out=0.9 --out o": "--set held_out=0.9",
     "train clip-ft --data c.csv=0.5 none.csv=0.5 --out o": "none.csv: not found",
     "sweep clip-ft --data none.csv --grid lr=1,2 --out o": "none.csv: not found",
     "tune none.csv --model bundled --out o": "none.csv: not found",
@@ -36,6 +43,7 @@ REFUSED = {
     "towers none bundled --on zero_shot:dtd --out o": "no model 'none'",
     "evaluate none --on zero_shot:dtd": "no model 'none'",
     "evaluate ./none.py --on zero_shot:dtd": "none.py: no such file",
+    "evaluate bundled": "name a benchmark with --on",
     "evaluate bundled --on none": "no benchmark 'none'",
     "evaluate bundled --on retrieval:c.csv,images=none": "none: no such folder",
     "evaluate bundled --on retrieval:c.csv --device tpu": "--device 'tpu'",
@@ -50,8 +58,12 @@ REFUSED = {
     "rewrite none.txt -o o.jsonl": "none.txt: no such file",
     "parse none.txt -o o.jsonl": "none.txt: no such file",
     "caption none.txt --task dense --model m --out o.jsonl": "none.txt: not found",
+    "data audit --data photos": "write captions in a table, or those of photo.jpg in photo.txt",
+    "data audit --data headonly.csv": "headonly.csv: has a header and no rows",
     "data audit none": "no benchmark 'none'",
     "data check none": "no benchmark 'none'",
+    "index photos --model bundled": "give --out PATH: The index",
+    "index empty --model bundled --out i": "empty: an empty folder; name one with photos",
     "index none --model bundled --out i": "none: not found",
     "index photos --model none --out i": "no model 'none'",
     "search none.index x": "none.index: no such index",
@@ -92,6 +104,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     (place / "empty").mkdir()
     Image.new("RGB", (40, 40)).save(place / "photos" / "a.png")
     (place / "c.csv").write_text("filename,caption\na.png,a dog\n")
+    (place / "headonly.csv").write_text("filename,caption\n")
+    (place / "world" / "train").mkdir(parents=True)
+    (place / "world" / "suite").mkdir()
+    Image.new("RGB", (40, 40)).save(place / "world" / "suite" / "a.png")
+    with tarfile.open(place / "world" / "train" / "train-000000.tar", "w"):
+        pass
     (place / "t.txt").write_text("a dog\n")
     done = subprocess.run(
         [sys.executable, "-c", _RUN],

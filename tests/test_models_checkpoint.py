@@ -356,10 +356,10 @@ def test_random_weights_come_from_the_seed_alone() -> None:
     ("spec", "message"),
     [
         ("ViT-B-32", "architecture without weights: write ViT-B-32:PRETRAINED_TAG"),
-        ("nowhere", "no model 'nowhere'; it may be a checkpoint or adapter folder"),
+        ("nowhere", "no model 'nowhere'; name a checkpoint folder"),
         (
             "bundld",
-            "no model 'bundld'; did you mean bundled? It may be a checkpoint or adapter folder",
+            "no model 'bundld'; did you mean bundled?",
         ),
         ("random:Nope", "open_clip has no architecture 'Nope'"),
         ("Nope@w.pt", "open_clip has no architecture 'Nope'"),

@@ -444,7 +444,7 @@ def evaluate(
             measured. Without it, and under torchrun, the error is raised.
     """
     if not options.on:
-        raise UsageError("name at least one model and one benchmark; see evaluate --help")
+        raise UsageError("name a benchmark with --on; compoclip list benchmarks shows all")
     require_writable(options.out)
     for model in models.values():
         if isinstance(model, str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import shlex
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -127,9 +128,11 @@ class OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with code 2 and one line, which names the closest options."""
         unknown = message.partition("unrecognized arguments: ")[2].split()
-        optional = [o for o in self._known.values() if o.default is not MISSING]
-        for option in optional if message.startswith("the following arguments") else ():
-            message = message.replace(f", {_place(option)}", "")
+        if ": " in message and message.startswith("the following arguments are required"):
+            names = re.split(", |/", message.partition(": ")[2])
+            lacking = [o for o in self._known.values() if {o.flag, _place(o)} & {*names}]
+            lacking = [option for option in lacking if option.default is MISSING]
+            message = "; ".join(f"give {_named(o)}: {o.help.partition('. ')[0]}" for o in lacking)
         hints = [self._hint(word.partition("=")[0]) for word in unknown if word[:2] == "--"]
         self.exit(2, f"{self.prog}: {'; '.join([message, *filter(None, hints)])}; see --help\n")
 
@@ -194,6 +197,10 @@ def help_text(option: Option) -> str:
         value = " ".join(map(str, default)) if isinstance(default, tuple) else default
         hint = f"(default: {value})"
     return f"{option.help} {hint}".strip().replace("%", "%%")
+
+
+def _named(option: Option) -> str:
+    return _place(option) if option.shown.positional else f"{option.flag} {_place(option)}"
 
 
 def _place(option: Option) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ from compoclip.config import (
     require,
     require_ranges,
 )
-from compoclip.errors import UsageError, shown
+from compoclip.errors import CompoclipError, UsageError, shown
 from compoclip.files import only_writer, write_text
 from compoclip.methods.registry import method_summaries, recipe_card
 from compoclip.ranks import launched
@@ -75,6 +77,22 @@ SAVE_CONFIG = Option(
 )
 
 
+@contextmanager
+def spelling_keys() -> Iterator[None]:
+    """Let errors name options that are keys as --set takes them: other verbs have them as flags."""
+
+    def spell(flag: re.Match[str]) -> str:
+        name = flag[1].replace("-", "_")
+        return f"--set {name}{'=' if flag[2] else ''}" if name in KEYS else flag[0]
+
+    try:
+        yield
+    except CompoclipError as error:
+        error.args = (re.sub(r"--([a-z][a-z0-9-]*)( (?=[A-Z\d]))?", spell, str(error)),)
+        raise
+
+
+@spelling_keys()
 def train_main(argv: Sequence[str]) -> int:
     """Parse the method's own options and the run's, train, print a summary."""
     if not argv or argv[0] in ("-h", "--help"):
@@ -261,6 +279,7 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
 # --- `compoclip sweep METHOD --grid NAME=VALUES ...`: many runs, one table, one report. ---
 
 
+@spelling_keys()
 def sweep_main(argv: Sequence[str]) -> int:
     """Parse, train and measure every run, print the table; 1 when a run failed."""
     if not argv or argv[0] in ("-h", "--help"):

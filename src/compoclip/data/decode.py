@@ -293,7 +293,7 @@ def opened(
         raise
     except FileNotFoundError:
         more = " and the backslashes: folders are separated by / here" if "\\" in label else ""
-        wrong = f"image not found; check the images folder{more}"
+        wrong = f"image not found; check the images folder (--images){more}"
     except (Image.DecompressionBombError, MemoryError):
         wrong = "too many pixels; scale the image down"
     except UnidentifiedImageError:

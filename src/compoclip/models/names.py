@@ -15,10 +15,7 @@ from compoclip.models.config import RECORD
 LOCAL, HUB, RANDOM, BUNDLED = "local-dir:", "hf-hub:", "random:", "bundled"
 LIBRARIES = ("hf", "mteb", "st")
 """Libraries whose models are measured as LIBRARY:ID."""
-_FORMS = (
-    "a checkpoint or adapter folder, ARCHITECTURE@FILE, ARCHITECTURE:PRETRAINED_TAG, "
-    "hf-hub:ORG/REPO, local-dir:FOLDER, bundled, or random:ARCHITECTURE[:SEED]"
-)
+_FORMS = "a checkpoint folder, bundled, or ARCHITECTURE:TAG such as ViT-B-32-quickgelu:openai"
 _INSIDE = ("model", "adapter")  # folders of a run that are models
 
 
@@ -99,7 +96,7 @@ def _unknown(spec: str) -> str:
         )
     hint = closest(spec, (BUNDLED, *architectures()))
     if hint.startswith("did you mean"):
-        return f"no model '{spec}'; {hint} It may be {_FORMS}"
+        return f"no model '{spec}'; {hint}"
     if "/" in spec:
-        return f"{spec}: no such folder or file; a model is {_FORMS}"
-    return f"no model '{spec}'; it may be {_FORMS}"
+        return f"{spec}: no such folder or file; name {_FORMS}"
+    return f"no model '{spec}'; name {_FORMS}"

@@ -35,6 +35,7 @@ from compoclip.data.sources.shards import open_shards
 from compoclip.data.sources.splits import (
     ALL,
     TEST,
+    TRAIN,
     VAL,
     NoUseError,
     members_of,
@@ -98,7 +99,7 @@ class Request(DataOptions):
 
 
 def open_source(spec: str, **options: Any) -> Source:
-    """Open the image-text source that a path, brace pattern or folder names; see FORMATS.
+    """Open the image-text source that a path, brace pattern or folder names; see FORMS.
 
     Args:
         spec: The path.
@@ -118,6 +119,8 @@ def open_source(spec: str, **options: Any) -> Source:
         form = next((form for form in FORMS if form.recognise(data)), None)
         if form is None:
             raise _unknown(spec)
+        if form.name == "folders of images":
+            _require_no_data_within(data)
         asked.refuse(form.name, *(option for option in _PARTLY if option not in form.uses))
         source = form.open(data)
         source.count(data.others)
@@ -168,6 +171,17 @@ def _require_files(asked: Request) -> None:
             f"downloaded first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
         )
     require(not missing, missing, "not found; check the path")
+
+
+def _require_no_data_within(data: Data) -> None:
+    """Raise UsageError for a folder of images whose folder of a split has tables or shards."""
+    split = data.asked.split
+    folder = Path(data.asked.spec, TRAIN if split in (None, ALL) else split)
+    within = Data(replace(data.asked, spec=str(folder)))
+    captioned = within.metadata and data.asked.needs == "captions"
+    others = within.folder and not holds_images(folder) and (within.shards or within.tables)
+    if captioned or others:
+        raise UsageError(f"{data.asked.spec}: its data are in {folder}; name that folder")
 
 
 # --- Readers of forms that no other module has. ---
@@ -224,7 +238,7 @@ class DataForm:
 
     Args:
         name: In messages about options.
-        shown: In the list of known forms, "" for one that another row lists.
+        shown: For messages that name the nearest forms, "" for one that another row shows.
         recognise: Return whether data are written so.
         open: Its reader.
         uses: The options among `_PARTLY` that it has a use for.
@@ -298,7 +312,7 @@ FORMS = (
     ),
     DataForm(
         "selections",
-        "selection of rows that compoclip data audit wrote (.json)",
+        "selection of rows that compoclip data audit wrote",
         lambda data: KEY in data.keys,
         lambda data: _open_selection(data.path, data.json, data.asked),
         keeps_splits=True,
@@ -344,7 +358,6 @@ FORMS = (
         _SOME,
     ),
 )
-FORMATS = tuple(form.shown for form in FORMS if form.shown)
 
 
 def _open_mixture(weights: Mapping[str, float], asked: Request) -> Source:
@@ -376,7 +389,15 @@ def _unknown(spec: str) -> UsageError:
             f"{spec}: a pickle may run anything, so none is opened as data; if it is CC-Neg's, "
             "write its training rows as a table once: compoclip data cc-neg"
         )
-    return UsageError(f"{spec}: unknown format; known are: {'; '.join(FORMATS)}")
+    if Path(spec).is_dir():
+        return UsageError(
+            f"{spec}: no photos, tables or shards in this folder; name the folder that holds them"
+        )
+    ending = Path(spec).suffix[1:]
+    files = [form.shown for form in FORMS if not form.shown.startswith("folder")]
+    nearest = [form for form in files if re.search(rf"\b{re.escape(ending)}\b", form, re.I)]
+    forms = [*(nearest[:2] if ending else ()), "table of images and captions (.csv, .jsonl)"]
+    return UsageError(f"{spec}: unknown format; the nearest to it are: {'; '.join(forms)}")
 
 
 # --- A source without some of its samples: a file that names it and the ids to leave out. ---

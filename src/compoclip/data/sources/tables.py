@@ -193,6 +193,8 @@ def read_tables(
             split = table.split or read_label(record.get(COLUMN), split_names)
             named = read_label(record.get(label), distinct) if label else ""
             builder.add(id, path, texts, found, origin, number, named, split)
+    head = "a header" if str(first.name).endswith((".csv", ".tsv")) else "columns"
+    require(builder.rows, first.name, f"has {head} and no rows; add rows, or name another file")
     used = dict.fromkeys(name for image, texts in columns for name in (image, *texts))
     source = builder.build(describe([*used]))
     source.classes = classes
@@ -224,7 +226,7 @@ def open_tables(
 
 def open_records(path: Path, rows: Sequence[Any], asked: Request) -> Source:
     """Open rows of a JSON file: objects with the columns that tables may have."""
-    require(rows, path, "no usable sample: there is no row in it")
+    require(rows, path, "has no rows; add rows, or name another file")
     for number, row in enumerate(rows, 1):
         problem = "is no object with an image and captions; fix it"
         require(isinstance(row, dict), f"{path}, row {number}", problem)
