@@ -11,8 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import load_model, save_model
+from compoclip.models.conversion import inspect_model
+from compoclip.models.formats.weights_file import load_tuned_file
+from compoclip.models.weights import weights_hash
 from foreign_folders import KINDS, outcomes
 from test_models_hf import features, model
 
@@ -340,6 +343,82 @@ def test_more_than_the_model_of_sentence_transformers_is_refused(
 ) -> None:
     with pytest.raises(CompoclipError, match=rf"{message}.*st:FOLDER"):
         load_model(copied(clip, tmp_path / "clip", **files))
+
+
+def test_a_folder_of_sentence_transformers_is_told_what_reads_it(
+    clip: Path, tmp_path: Path
+) -> None:
+    copied(clip, tmp_path / "st", modules=[]).rename(tmp_path / "inner")
+    (tmp_path / "st").mkdir()
+    (tmp_path / "inner" / "modules.json").rename(tmp_path / "st" / "modules.json")
+    (tmp_path / "inner").rename(tmp_path / "st" / "0_CLIPModel")
+    with pytest.raises(UsageError, match=r"st:.*/st measures it, and .*/st/0_CLIPModel is the"):
+        load_model(tmp_path / "st")
+    assert load_model(tmp_path / "st" / "0_CLIPModel").identity.assumed == ()
+
+
+State = dict[str, torch.Tensor]
+
+
+def below(prefix: str, state: State) -> State:
+    return {f"{prefix}{name}": value for name, value in state.items()}
+
+
+# What a training code may save -> what is said of it, and what then picks the one model.
+CHECKPOINTS: list[tuple[Callable[[State, State], dict[str, Any]], str, str]] = [
+    (lambda one, _: below("clip_model.", one), "", ""),
+    (lambda one, _: {"state_dict": below("module.clip_model.", one)}, "", ""),
+    (lambda one, _: {"epoch": 3, "model_ema": one, "optimizer": {}}, "#model_ema", "model_ema"),
+    (
+        lambda one, two: below("student.", one) | below("teacher.", two),
+        "below 'student.' and one below 'teacher.'; .*#student., .*#teacher.",
+        "student.",
+    ),
+    (
+        lambda one, two: {"state_dict": below("module.teacher.", one) | below("module.s.", two)},
+        "below 's.' and one below 'teacher.'",
+        "teacher.",
+    ),
+    (
+        lambda one, two: below("model.", one) | below("ema.", two),
+        "below 'ema.' and one below 'model.'",
+        "model.",
+    ),
+    (
+        lambda one, _: below("clip.", one) | {"head.weight": torch.zeros(2)},
+        "below 'clip.', and 'head.weight' beside; .*#clip.",
+        "clip.",
+    ),
+    (lambda one, two: {"state_dict": two, "ema": one}, "", "ema"),
+]
+
+
+@pytest.mark.parametrize(("write", "message", "part"), CHECKPOINTS)
+def test_one_of_several_models_in_a_file_is_picked(
+    tmp_path: Path,
+    write: Callable[[State, State], dict[str, Any]],
+    message: str,
+    part: str,
+) -> None:
+    loaded = model("gelu")
+    state = dict(loaded.encoder.model.state_dict())
+    file = tmp_path / "w.pt"
+    torch.save(write(state, {name: value + 1 for name, value in state.items()}), file)
+    if message:
+        with pytest.raises(CompoclipError, match=message):
+            load_tuned_file(file, loaded)
+    place = f"{file}#{part}" if part else str(file)
+    picked = load_tuned_file(Path(place), loaded)
+    assert picked.identity.weights == weights_hash(state)
+    described = inspect_model(place)
+    parameters = sum(parameter.numel() for parameter in loaded.encoder.model.parameters())
+    assert described["parameters"]["total"] == parameters
+    assert described["parameters"]["image"] > 0
+    if "ema" in part and not message:
+        assert "FILE#ENTRY takes state_dict instead" in described["kind"]
+        assert "entry ema, not of state_dict" in picked.identity.assumed[-1]
+    with pytest.raises(CompoclipError, match=r"has no entry 'nothing\.'|not usual"):
+        load_tuned_file(Path(f"{file}#nothing."), loaded)
 
 
 @pytest.mark.slow

@@ -431,6 +431,12 @@ def format_of(source: str) -> Format:
     require_model(source)
     if found := next((each for each in formats() if each.sniff(source)), None):
         return found
+    if (Path(source) / "modules.json").is_file():
+        clips = sorted(file.parent for file in Path(source).glob("*_CLIPModel/config.json"))
+        also = "".join(f", and {folder} is the CLIPModel inside" for folder in clips)
+        raise UsageError(
+            f"{source}: is a folder of sentence-transformers: st:{source} measures it{also}"
+        )
     if Path(source).is_dir():
         read_object(Path(source) / "open_clip_config.json")  # says that it is missing
     raise UsageError(f"{source}: is no model of a known format; compoclip inspect shows a file's")

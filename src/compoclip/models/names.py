@@ -48,6 +48,12 @@ def is_external(spec: str) -> bool:
     return own.is_file(spec) or library or spec in own.installed("models")
 
 
+def split_part(file: str) -> tuple[Path, str]:
+    """Return the file, and the entry or the beginning of names, in FILE#PART; "" without one."""
+    stem, _, part = file.rpartition("#")
+    return (Path(stem), part) if stem and Path(stem).is_file() else (Path(file), "")
+
+
 def require_model(spec: str, external: bool = False) -> None:
     """Raise UsageError for what names no model.
 
@@ -59,7 +65,7 @@ def require_model(spec: str, external: bool = False) -> None:
         file = own.split(spec)[0]
         require(not own.is_file(spec) or file.is_file(), file, "no such file", UsageError)
         return
-    place = Path(spec.removeprefix(LOCAL))
+    place, _ = split_part(spec.removeprefix(LOCAL))
     if spec.startswith(LOCAL):
         require(place.is_dir(), spec, "no such folder", UsageError)
     if spec.startswith(HUB) or spec == BUNDLED or place.is_file():
@@ -73,7 +79,7 @@ def require_model(spec: str, external: bool = False) -> None:
         require_architecture(architecture)
     elif at:
         require_architecture(name)
-        require(Path(weights).is_file(), weights, "no such file of weights", UsageError)
+        require(split_part(weights)[0].is_file(), weights, "no such file of weights", UsageError)
     else:
         raise UsageError(_unknown(spec))
 

@@ -6,9 +6,9 @@ import hashlib
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,12 +44,14 @@ class WeightsFile:
 
     state: tensors by name, without `prefix`. entry: the key they were found under ("" for a plain
     state dict). facts: the other entries of the file that are numbers or short texts, e.g. epoch.
+    others: the other entries that hold tensors, e.g. an average of the weights.
     """
 
     state: dict[str, Tensor]
     entry: str = ""
     prefix: str = ""
     facts: Mapping[str, str | int | float] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -57,19 +59,28 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     return read_weights(path).state
 
 
-def read_weights(path: Path) -> WeightsFile:
+def read_weights(path: Path, part: str = "") -> WeightsFile:
     """Read tensors by name from a .safetensors file or a PyTorch file that holds nothing but data.
 
     Takes them from an entry "state_dict", "model_state_dict" or "model" beside an optimiser's
     state, and strips "module." and its like. Raises CompoclipError when the file is missing, cut
     short, holds code, or holds no tensors; and naming a tensor that is not of finite floats (what
     counts or places, such as "num_batches_tracked", may be integers).
+
+    part: the entry to take, or the beginning of the names to take, which they lose.
     """
     require(path.is_file(), path, "no such weights file")
     tensors, entry = _content(path), ""
     facts: dict[str, str | int | float] = {}
+    others: tuple[str, ...] = ()
     if isinstance(tensors, Mapping):
-        entry = next((key for key in _ENTRIES if isinstance(tensors.get(key), Mapping)), "")
+        usual = (key for key in (part, *_ENTRIES) if isinstance(tensors.get(key), Mapping))
+        entry = next(usual, "")
+        others = tuple(
+            str(key) for key, value in tensors.items() if key != entry and _holds_tensors(value)
+        )
+        what = f"holds weights under names that are not usual; {_choice(path, others)}"
+        require(entry or not others, path, what)
     if entry:
         for key, value in tensors.items():
             number = isinstance(value, int | float) and abs(value) < 2**63
@@ -98,10 +109,12 @@ def read_weights(path: Path) -> WeightsFile:
     what = f"names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
     require(named <= MAX_SHARED * size, path, what)
     require_finite(state, str(path))
-    prefix = ""
+    prefix, wanted = "", part if part != entry else ""
+    if wanted and any(name.startswith(wanted) for name in state):
+        state, wanted = _below(state, wanted), ""
     for _ in range(MAX_WRAPPERS):
         outer = next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), "")
-        if not outer:
+        if not outer or any(".visual." in name and not name.startswith(outer) for name in state):
             break
         names = [name.removeprefix(outer) for name in state]
         twice, times = Counter(names).most_common(1)[0]
@@ -109,7 +122,46 @@ def read_weights(path: Path) -> WeightsFile:
         require(times == 1, path, f"{what}save the one you mean")
         state = {name: value for name, value in zip(names, state.values()) if name not in _IGNORED}
         prefix += outer
-    return WeightsFile(state, entry, prefix, facts)
+    if wanted:
+        state = _below(state, wanted)
+        what = f"has no entry '{part}' and no names that begin so"
+        require(state, path, f"{what}; {_choice(path, others)}" if others else what)
+    return WeightsFile(state, entry, prefix, facts, others)
+
+
+def _holds_tensors(value: object) -> bool:
+    """Return whether an entry of a checkpoint is a state dict."""
+    tensors = isinstance(value, Mapping) and value.values()
+    return bool(tensors) and all(isinstance(tensor, Tensor) for tensor in tensors)
+
+
+def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _choice(path: Path, parts: Iterable[str]) -> str:
+    """Return how a user picks one of several parts of a weights file."""
+    return f"write one of {', '.join(f'{path}#{part}' for part in parts)}"
+
+
+def require_one_model(content: WeightsFile, path: Path) -> WeightsFile:
+    """Return the tensors without a prefix that all names share, e.g. "clip_model.".
+
+    Raises CompoclipError naming the prefixes, and how to pick one, when there are several models,
+    as of a student and a teacher, or other tensors beside one.
+    """
+    places = {name: f".{name}".find(".visual.") for name in content.state}
+    prefixes = sorted({name[:place] for name, place in places.items() if place >= 0})
+    if not prefixes or prefixes == [""]:
+        return content
+    beside = [name for name in content.state if not name.startswith(tuple(prefixes))]
+    what = f"holds a model below {' and one below '.join(repr(prefix) for prefix in prefixes)}"
+    what += f", and '{beside[0]}' beside" if beside else ""
+    choice = _choice(path, filter(None, prefixes))
+    require(len(prefixes) == 1 and not beside, path, f"{what}; {choice}")
+    state = _below(content.state, prefixes[0])
+    return replace(content, state=state, prefix=content.prefix + prefixes[0])
 
 
 def _content(path: Path) -> Any:

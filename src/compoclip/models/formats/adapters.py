@@ -51,7 +51,7 @@ from compoclip.models.config import ModelIdentity, read_object, section, sound, 
 from compoclip.models.formats.hf_files import ParameterNames, model_type_of
 from compoclip.models.formats.hugging_face import HFClip, HFSiglip
 from compoclip.models.lora import Lora, lora_state, lora_targets, towers_of
-from compoclip.models.names import HUB
+from compoclip.models.names import HUB, split_part
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
 from compoclip.version import __version__
 
@@ -124,10 +124,11 @@ class AdapterFolder(Format):
         base = adapted.base
         require_finite(adapted.adapters, f"{base.name}: adapter")
         state, config = _to_peft(adapted)
-        architecture, at, _ = base.name.partition("@")
+        architecture, at, file = base.name.partition("@")
         place = str(Path(base.name).absolute()) if Path(base.name).is_dir() else base.name
         if base.path is not None and at:
-            place = f"{architecture}@{base.path.absolute()}"
+            part = split_part(file)[1]
+            place = f"{architecture}@{base.path.absolute()}{f'#{part}' if part else ''}"
         record = {
             "compoclip": __version__,
             "base": {"model": place, "identity": base.identity.to_json()},

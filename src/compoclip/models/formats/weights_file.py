@@ -42,14 +42,15 @@ from compoclip.models.checkpoint import (
 from compoclip.models.config import ModelConfig
 from compoclip.models.formats.adapters import adapters_inside, lora_of, split
 from compoclip.models.formats.hub import downloading
+from compoclip.models.names import split_part
 from compoclip.models.weights import (
     WeightsFile,
     counts,
     dtypes,
     kinship,
     mismatch,
-    read_state_dict,
     read_weights,
+    require_one_model,
 )
 
 _POSITIONS = ("positional_embedding", "text.positional_embedding")
@@ -58,7 +59,11 @@ _TELLING = ("token_embedding.weight", "text_projection")
 
 
 class TensorsAlone(Format):
-    """FILE, or ARCHITECTURE@FILE, of an open_clip network."""
+    """FILE, or ARCHITECTURE@FILE, of an open_clip network.
+
+    FILE#PART takes an entry of a training checkpoint, or the names that begin with PART, where a
+    file holds several models.
+    """
 
     kind = "weights file"
     known_by = "a file of tensors does not say; give --base, or your word"
@@ -66,7 +71,7 @@ class TensorsAlone(Format):
 
     def sniff(self, source: str) -> bool:
         """By "@", or because it is a file."""
-        return not Path(source).is_dir() and ("@" in source or Path(source).is_file())
+        return not Path(source).is_dir() and ("@" in source or split_part(source)[0].is_file())
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Load the weights as the architecture that the user names. Raises UsageError when that is
@@ -75,7 +80,7 @@ class TensorsAlone(Format):
         fit = ""
         if not at:
             with suppress(CompoclipError):
-                fit = ", ".join(candidates(read_state_dict(Path(source))))
+                fit = ", ".join(candidates(_read(source)[1].state))
             fit = f" (its tensors fit {fit})" if fit else ""
         which = f"{source}: which architecture is it? write ARCHITECTURE@{source}{fit}"
         if not at:
@@ -86,24 +91,25 @@ class TensorsAlone(Format):
         what += f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
         what += f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
         require(activation or not both, file, what)
-        model = ModelConfig(with_activation(config, activation), published_stats(architecture))
-        return _load(source, Path(file), read_weights(Path(file)), model, "stated by the user")
+        images = f"images are prepared as for {architecture}, a file of tensors does not say how"
+        stated, statistics = with_activation(config, activation), published_stats(architecture)
+        model = ModelConfig(stated, statistics, assumed=(images,))
+        return _load(source, *_read(source), model, "stated by the user")
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
         """Return the weights as a fine-tune of the base."""
-        return load_tuned_file(weights_file(source), load_model(base), activation, name=source)
+        return _load_tuned(source, *_read(source), load_model(base), activation)
 
     def has_adapter(self, source: str) -> bool:
         """Return whether there are LoRA weights inside."""
-        _, adapters = split(read_weights(weights_file(source)).state)
+        _, adapters = split(_read(source)[1].state)
         return bool(adapters)
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
         """Return the LoRA weights inside, on the base that the user names."""
         if base is None:
             raise UsageError(f"{source}: to keep its LoRA weights apart, give --base BASE")
-        file = weights_file(source)
-        found = read_weights(file)
+        file, found = _read(source)
         inside = adapters_inside(found.state, load_model(base, activation=activation), file)
         return replace(inside, provenance={"file": {"name": file.name, **found.facts}})
 
@@ -111,14 +117,18 @@ class TensorsAlone(Format):
         self, source: str, base: LoadedModel | None, activation: str | None
     ) -> dict[str, Any]:
         """Describe the tensors. Nearness to the base reveals the activation."""
-        file = weights_file(source)
-        found = read_weights(file)
+        file, found = _read(source)
         plain, adapters = split(found.state)
         stated = source.partition("@")[0] if "@" in source and not Path(source).is_file() else ""
         kind, known, by, adapter = self.kind, "not recorded", self.known_by, ""
+        below = f"names below '{found.prefix}'" if found.prefix else ""
         if found.entry:
-            below = f", names below '{found.prefix}'" if found.prefix else ""
-            kind += f", training checkpoint (weights under '{found.entry}'{below})"
+            places = ", ".join(filter(None, (f"weights under '{found.entry}'", below)))
+            kind += f", training checkpoint ({places})"
+        elif below:
+            kind += f", {below}"
+        if found.others:
+            kind += f", FILE#ENTRY takes {' or '.join(found.others)} instead"
         if adapters and plain:
             adapter = lora_of(adapters, plain, file).describe()
             kind += ", LoRA weights inside"
@@ -213,9 +223,11 @@ class RandomWeights(Format):
         return assemble(ModelConfig(config, published_stats(model)), source, seed=int(number or 0))
 
 
-def weights_file(source: str) -> Path:
-    """Return the file in FILE or ARCHITECTURE@FILE."""
-    return Path(source if Path(source).is_file() else source.partition("@")[2] or source)
+def _read(source: str) -> tuple[Path, WeightsFile]:
+    """Read the one model in FILE or ARCHITECTURE@FILE, with or without a #PART."""
+    whole = source if split_part(source)[0].is_file() else source.partition("@")[2] or source
+    file, part = split_part(whole)
+    return file, require_one_model(read_weights(file, part), file)
 
 
 def load_tuned_file(
@@ -226,7 +238,12 @@ def load_tuned_file(
     Without `activation` the weights must be near the base's, and it has the base's activation.
     Raises CompoclipError when they are not, or the file does not fit the architecture.
     """
-    found = read_weights(file)
+    return _load_tuned(name or str(file), *_read(str(file)), base, activation)
+
+
+def _load_tuned(
+    name: str, file: Path, found: WeightsFile, base: LoadedModel, activation: str | None
+) -> LoadedModel:
     plain, adapters = split(found.state)
     own = base.encoder.model.state_dict()
     known = "stated by the user"
@@ -240,7 +257,7 @@ def load_tuned_file(
         require(kin["verdict"] in ("same", "derived"), file, what)
         known = f"that of the base {base.name}: {kin['distance']}"
     config = replace(base.config, model_cfg=with_activation(base.config.model_cfg, activation))
-    loaded = _load(name or str(file), file, found, config, known)
+    loaded = _load(name, file, found, config, known)
     parent = loaded.identity.base or base.identity.weights
     return replace(loaded, identity=replace(loaded.identity, base=parent))
 
@@ -276,7 +293,11 @@ def _load(
     rows = _rows(plain, *_POSITIONS) or 0
     if 0 < rows < int(model_cfg["text_cfg"].get("context_length", 77)):
         model_cfg["text_cfg"]["context_length"] = rows
-    config = replace(config, model_cfg=model_cfg)
+    assumed = list(config.assumed)
+    if found.others:
+        others = " or ".join(found.others)
+        assumed.append(f"the weights are those of entry {found.entry}, not of {others}")
+    config = replace(config, model_cfg=model_cfg, assumed=tuple(assumed))
     provenance: dict[str, Any] = {
         "file": {"name": file.name, **found.facts},
         "activation": f"{activation_of(model_cfg)}, {known}",
