@@ -131,8 +131,9 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
 
 def _holds_tensors(value: object) -> bool:
     """Return whether an entry of a checkpoint is a state dict."""
-    tensors = isinstance(value, Mapping) and value.values()
-    return bool(tensors) and all(isinstance(tensor, Tensor) for tensor in tensors)
+    if not isinstance(value, Mapping) or not value:
+        return False
+    return all(isinstance(tensor, Tensor) for tensor in value.values())
 
 
 def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
