@@ -257,7 +257,7 @@ def test_malformed_class_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     bare.mkdir()
     refuses("an empty folder; name one with photos", "", "zero_shot:bare", tmp_path)
     (bare / "x").mkdir()
-    refuses("unknown format", "", "zero_shot:bare", tmp_path)
+    refuses("no photos, tables or shards in this folder", "", "zero_shot:bare", tmp_path)
     refuses(r"put the photos of 'mnit' there .did you mean mnist", "", "zero_shot:mnit", tmp_path)
     refuses("no such folder", "", "zero_shot:x", tmp_path, folder / "README.md")
     refuses("leads outside", "", "zero_shot:..", tmp_path)

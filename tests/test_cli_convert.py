@@ -254,7 +254,7 @@ def test_adapters_on_another_base_are_refused(base: Path, tmp_path: Path) -> Non
         (["Tiny@{file}", "--to", "hf"], 1, "does not record its activation"),
         (["{file}", "--to", "lora"], 2, "to keep its LoRA weights apart, give --base"),
         (["{file}", "--to", "hf", "--base", "random:Tiny:5"], 1, "is not a fine-tune of"),
-        (["Tiny@nowhere.pt", "--to", "hf"], 1, "does not record its activation"),
+        (["Tiny@nowhere.pt", "--to", "hf"], 2, "nowhere.pt: no such file of weights"),
         (["{base}", "--to", "onnx", "--activation", "gelu", "--base", "x"], 2, "no model 'x'|says"),
     ],
 )
@@ -347,8 +347,8 @@ def test_inspect_a_file_without_and_with_its_base(
     assert (stated["activation"], stated["activation_by"]) == ("quick_gelu", "stated by the user")
     assert main(["inspect", str(tmp_path / "w.pt"), "--base", str(base)]) == 0
     assert "same: image tower 0.000, text tower 0.000" in capsys.readouterr().out
-    assert main(["inspect", f"Tiny@{tmp_path / 'none.pt'}"]) == 1
-    assert "none.pt: no such weights file" in capsys.readouterr().err
+    assert main(["inspect", f"Tiny@{tmp_path / 'none.pt'}"]) == 2
+    assert "none.pt: no such file of weights" in capsys.readouterr().err
 
 
 # --- with onnxruntime and PEFT -------------------------------------------------------------------

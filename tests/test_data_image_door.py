@@ -324,7 +324,7 @@ def test_a_users_data_are_upright_and_published_data_as_stored(tmp_path: Path) -
     rows = [{"image": name, "caption": "a star"} for name in ("a.jpg", "b.jpg")]
     own, published = tmp_path / "own.jsonl", tmp_path / "captions.json"
     own.write_text("\n".join(map(json.dumps, rows)))
-    published.write_text(json.dumps(rows))
+    published.write_text(json.dumps([{**row, "image_id": row["image"]} for row in rows]))
     for spec, choice, expected in (
         (str(own), None, "upright"),
         (str(own), "stored", "stored"),

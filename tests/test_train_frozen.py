@@ -202,7 +202,7 @@ def test_what_does_not_fit_the_disk_is_refused(
     assert main(arguments(world, "negclip", tmp_path / "run", *more)) == 1
     told = capsys.readouterr().err
     assert "features of 40 images take" in told
-    assert "--features" in told
+    assert "--set features" in told
     assert not (tmp_path / "run" / "model").exists()
     assert not list(tmp_path.glob("features/*/part-*"))
 

@@ -49,6 +49,12 @@ def _place(path: Path, _: Any, option: Option) -> None:
     require(path.exists(), path, f"no such file or folder; {_remedy(option)}")
 
 
+def _block_place(path: Path, options: Any, option: Option) -> None:
+    """Check the results of one block of a published table, or results alone."""
+    _, equals, place = str(path).partition("=")
+    _place(Path(place) if equals and not path.exists() else path, options, option)
+
+
 def _output_folder(folder: Path, _: Any, __: Option) -> None:
     require_writable(folder)
 
@@ -116,6 +122,7 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "file": _file,
     "folder": _folder,
     "file or folder": _place,
+    "BLOCK=file or folder": _block_place,
     "output folder": _output_folder,
     "output file": _output_file,
     "data": _data,

@@ -80,6 +80,7 @@ class Names:
 InputFile = Annotated[Path, Names("file")]
 InputFolder = Annotated[Path, Names("folder")]
 InputPlace = Annotated[Path, Names("file or folder")]
+BlockPlace = Annotated[Path, Names("BLOCK=file or folder")]
 OutputFile = Annotated[Path, Names("output file")]
 OutputFolder = Annotated[Path, Names("output folder")]
 DataName = Annotated[str, Names("data")]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_ori
 from compoclip.checks import check_options
 from compoclip.config import (
     DeviceName,
-    InputPlace,
+    BlockPlace,
     NamedModel,
     Option,
     Shown,
@@ -32,7 +32,7 @@ Outcome = tuple[Any, str] | tuple[Any, str, int]
 WorkerCount = Count | Literal["auto"]
 Models = Annotated[tuple[NamedModel, ...], Shown("MODEL ...", positional=True, hint="(required)")]
 ResultPaths = Annotated[
-    tuple[InputPlace, ...], Shown("RESULTS ...", positional=True, hint="(required)")
+    tuple[BlockPlace, ...], Shown("RESULTS ...", positional=True, hint="(required)")
 ]
 
 
