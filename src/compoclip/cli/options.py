@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_ori
 
 from compoclip.checks import check_options
 from compoclip.config import (
-    DeviceName,
     BlockPlace,
+    DeviceName,
     NamedModel,
     Option,
     Shown,
