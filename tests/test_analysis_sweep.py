@@ -283,5 +283,5 @@ def test_the_towers_command(
 def test_wrong_requests_are_refused_before_any_work(
     more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["wise-ft", "none", "none", "--out", str(tmp_path / "o"), *more]) == 2
+    assert main(["wise-ft", "bundled", "bundled", "--out", str(tmp_path / "o"), *more]) == 2
     assert message in capsys.readouterr().err

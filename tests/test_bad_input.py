@@ -225,8 +225,8 @@ def test_unknown_names(
     refused(capsys, ["train", "fsc-clap"], 2, "no method 'fsc-clap'", "did you mean fsc-clip")
     argv = [*evaluation(checkpoint, root, out), "--on=sugarcrap"]
     refused(capsys, argv, 2, "no benchmark 'sugarcrap'", "sugarcrepe")
-    refused(capsys, evaluation("VIT-B32", root, out), 2, "no model 'VIT-B32'", "ARCHITECTURE@FILE")
-    refused(capsys, tuning(table, out, "VIT-B32"), 2, "no model 'VIT-B32'", "ARCHITECTURE@FILE")
+    refused(capsys, evaluation("VIT-B32", root, out), 2, "no model 'VIT-B32'", "mean ViT-B-32")
+    refused(capsys, tuning(table, out, "VIT-B32"), 2, "no model 'VIT-B32'", "mean ViT-B-32")
     refused(capsys, tuning(table, out, "RN50:opanai"), 2, "no weights 'opanai'", "openai")
     argv = [*training(table, out), f"--model={tmp_path / 'none.json'}"]
     refused(capsys, argv, 1, "none.json", "no such file")

@@ -311,7 +311,7 @@ def test_damaged_files_are_one_line(saved: Path, tmp_path: Path) -> None:
     torch.save({"optimizer": {}}, tmp_path / "other.pt")
     with pytest.raises(CompoclipError, match="'optimizer' is not a tensor"):
         load_model(f"Tiny-quickgelu@{tmp_path / 'other.pt'}")
-    with pytest.raises(CompoclipError, match="no such weights file"):
+    with pytest.raises(CompoclipError, match="no such file of weights"):
         load_model(f"Tiny-quickgelu@{tmp_path / 'none.pt'}")
 
 

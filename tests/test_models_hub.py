@@ -189,8 +189,8 @@ def test_what_is_refused(
 
     assert main(["push", str(folder), "me/model"]) == 1  # conftest: no network
     assert "HF_HUB_OFFLINE forbids the network; unset it" in capsys.readouterr().err
-    assert main(["push", str(folder.parent / "none"), "me/model"]) == 1
-    assert "not a model folder" in capsys.readouterr().err
+    assert main(["push", str(folder.parent / "none"), "me/model"]) == 2
+    assert "no such folder" in capsys.readouterr().err
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with pytest.raises(UsageError, match="not a name on the hub"):
         hub.publish(folder, "a/b/c")

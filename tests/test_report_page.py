@@ -156,7 +156,7 @@ def test_errors_are_one_line(study, tmp_path, capsys):
         ([results, "--base", "nobody"], 2, "--base nobody"),
         ([results, "--runs", str(tmp_path)], 1, "train.jsonl"),
         ([results, "--resamples", "0"], 2, "at least 1"),
-        ([results, "-o", str(tmp_path)], 1, "is a folder"),
+        ([results, "-o", str(tmp_path)], 2, "is a folder"),
     ):
         assert main(["report", *out, *argv]) == code
         lines = capsys.readouterr().err.strip().splitlines()

@@ -88,7 +88,7 @@ def spelling_keys() -> Iterator[None]:
     try:
         yield
     except CompoclipError as error:
-        error.args = (re.sub(r"--([a-z][a-z0-9-]*)( (?=[A-Z\d]))?", spell, str(error)),)
+        error.args = (re.sub(r"--([a-z][a-z0-9-]*)( (?=-?[A-Z\d]))?", spell, str(error)),)
         raise
 
 
