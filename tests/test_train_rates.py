@@ -207,9 +207,9 @@ def test_an_overflow_of_fp16_halves_the_scale_and_is_counted(
     calls = 0
     step = loop.step
 
-    def overflowing(*arguments: Any) -> Any:
+    def overflowing(*arguments: Any, **options: Any) -> Any:
         nonlocal calls
-        result = step(*arguments)
+        result = step(*arguments, **options)
         calls += 1
         if calls <= 4:
             encoder = arguments[0]

@@ -72,7 +72,9 @@ def test_a_step_asks_its_device_for_nothing(
 ) -> None:
     seen: list[Counter[str]] = []
 
-    def without_content(encoder: Any, tokenize: Any, method: Any, batch: Any, *rest: Any) -> Any:
+    def without_content(
+        encoder: Any, tokenize: Any, method: Any, batch: Any, *rest: Any, **options: Any
+    ) -> Any:
         settings = replace(rest[0], device="meta")
         assert batch.numbers is not None
         there = deepcopy(encoder).to("meta")
@@ -86,7 +88,7 @@ def test_a_step_asks_its_device_for_nothing(
             changed = replace(method, losses=tuple(losses))
             step(there, tokenize, changed, batch, settings, *rest[1:])
         seen.append(+counted.found)
-        return step(encoder, tokenize, method, batch, *rest)
+        return step(encoder, tokenize, method, batch, *rest, **options)
 
     monkeypatch.setattr(loop, "step", without_content)
     assert main(arguments(world, name, tmp_path / "run", "--set=stop_after=3")) == 0
