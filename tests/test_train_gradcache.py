@@ -77,7 +77,13 @@ def test_recipes_of_every_part_have_the_gradients_of_the_whole_batch(
     seen = []
 
     def checked(
-        model: Any, tokenize: Any, method: Method, batch: Batch, settings: RunSettings, *_: Any, **__: Any
+        model: Any,
+        tokenize: Any,
+        method: Method,
+        batch: Batch,
+        settings: RunSettings,
+        *_: Any,
+        **__: Any,
     ) -> StepResult:
         seen.append(batch.kind)
         assert_same(model, tokenize, method, batch, 1, 3, len(batch.pixels))

@@ -42,7 +42,10 @@ def _file(path: Path, _: Any, option: Option) -> None:
 
 
 def _folder(path: Path, _: Any, option: Option) -> None:
-    require(path.is_dir(), path, f"no such folder; {_remedy(option)}", UsageError)
+    from compoclip.models.names import LOCAL
+
+    place = Path(str(path).removeprefix(LOCAL))  # a folder of a model may be written so
+    require(place.is_dir(), path, f"no such folder; {_remedy(option)}", UsageError)
 
 
 def _place(path: Path, _: Any, option: Option) -> None:
