@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import inspect_model
+from compoclip.models.formats.closed_list import check_entries
 from compoclip.models.formats.weights_file import load_tuned_file
 from compoclip.models.weights import weights_hash
 from foreign_folders import KINDS, outcomes
@@ -288,6 +289,15 @@ def test_an_entry_that_is_not_followed_is_refused_by_its_name(
     with pytest.raises(CompoclipError, match=message) as caught:
         load_model(folder)
     assert str(folder / f"{file}.json") in str(caught.value)
+
+
+def test_an_entry_that_has_to_be_there_is_refused_when_it_is_absent() -> None:
+    """Null in a list of values stands for an absent entry too; without it the entry is needed."""
+    with pytest.raises(CompoclipError, match=r"FILE: peft_type is None .*not followed"):
+        check_entries({"r": 4, "target_modules": []}, "adapter_config.json", "FILE", "remedy")
+    with pytest.raises(CompoclipError, match=r"FILE: unk_token is None .*not followed"):
+        check_entries({"type": "BPE"}, "tokenizer.json model", "FILE", "remedy")
+    check_entries({}, "image processor", "FILE", "remedy")
 
 
 def test_image_settings_come_from_the_processor_file_of_newer_releases(

@@ -34,6 +34,7 @@ def _rules(group: str, kind: str) -> dict[str, Any]:
         "optional": [name for part in parts for name in part.get("optional", ())],
         "fixed": {name: v for part in parts for name, v in part.get("fixed", {}).items()},
         "harmless": [name for names in harmless for name in names],
+        "not null": [name for part in parts for name in part.get("not null", ())],
         "empty": any(part.get("empty") for part in parts),
     }
 
@@ -56,9 +57,10 @@ def check_entries(
     """
     rules = _rules("entries", kind)
     for name, values in rules["fixed"].items():
-        if name not in data:
-            continue
-        places = [_difference(data[name], expected, f"{within}{name}") for expected in values]
+        if name in data and name in rules["not null"]:
+            values = [value for value in values if value is not None]
+        value = data.get(name)
+        places = [_difference(value, expected, f"{within}{name}") for expected in values]
         first = places[0]
         if first is not None and None not in places:
             place, other = first
