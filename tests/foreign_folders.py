@@ -391,7 +391,7 @@ def apply(data: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to one change. kind: "equal", "refused", "refused without the name", "library
+    """The outcome of one change. kind: "equal", "refused", "refused without the name", "library
     refuses, equal to the unchanged", "wrong"."""
 
     entry: str

@@ -194,7 +194,7 @@ def is_unchecked(report: Verified, file: str, place: Place) -> bool:
 
 
 def kind_of(file: str, place: Place) -> tuple[str, Place]:
-    """What a field has in common with others: not its model, sub-task, rule or line."""
+    """Return the kind of a field: its file and place without model, sub-task, rule and line."""
     if file == "page.md":
         return file, (place[0] % 3, *place[1:])
     names = [key for key in place if isinstance(key, str)]

@@ -108,7 +108,7 @@ def bounded() -> Iterator[None]:
 
 
 def fault_of(read: Callable[[], object], file: Path) -> str:
-    """What is wrong with how a file is read or refused; "" for nothing."""
+    """Return the fault in how a file is read or refused; "" without one."""
     try:
         with bounded(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             read()

@@ -1,4 +1,4 @@
-"""What people type and guess: cheap checks before torch, names of other programs, Python."""
+"""Mistakes that people type: refused before torch is loaded, with the name that they meant."""
 
 from __future__ import annotations
 

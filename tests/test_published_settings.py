@@ -71,7 +71,7 @@ def test_every_departure_has_its_reason_in_the_list_of_differences(name: str) ->
 
 @pytest.mark.parametrize("name", method_names())
 def test_a_stated_difference_is_one(name: str) -> None:
-    """What differences.yaml calls released, in the fields of this file, is the value here."""
+    """Values that differences.yaml calls the paper's or released are those of this file."""
     published = {**COMMON, **RECIPES[name].get("optim", {}), **RECIPES[name].get("options", {})}
     departures = RECIPES[name].get("ours", {})
     for difference in listed_differences().get(name, ()):

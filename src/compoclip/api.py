@@ -376,9 +376,7 @@ def index(
     request = Request(str(photos), images=Path(images) if images else None)
     require_there(request)
     loaded = model if isinstance(model, Model) else load(model)
-    name = loaded.loaded.name
-    place = str(Path(name).absolute()) if Path(name).exists() else name
-    return index_photos(request, ModelEncoder(loaded.loaded), Path(out), place)
+    return index_photos(request, ModelEncoder(loaded.loaded), Path(out), loaded.loaded.name)
 
 
 @fence()

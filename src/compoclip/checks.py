@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,14 @@ def _file(path: Path, _: Any, option: Option) -> None:
 
 
 def _folder(path: Path, _: Any, option: Option) -> None:
+    require(path.is_dir(), path, f"no such folder; {_remedy(option)}", UsageError)
+
+
+def _model_folder(path: Path, options: Any, option: Option) -> None:
+    """Check the folder of a model, which may be written as local-dir:FOLDER."""
     from compoclip.models.names import LOCAL
 
-    place = Path(str(path).removeprefix(LOCAL))  # a folder of a model may be written so
-    require(place.is_dir(), path, f"no such folder; {_remedy(option)}", UsageError)
+    _folder(Path(str(path).removeprefix(LOCAL)), options, option)
 
 
 def _place(path: Path, _: Any, option: Option) -> None:
@@ -93,20 +98,12 @@ def _model(spec: str, options: Any, option: Option) -> None:
         require_model(spec)
 
 
-def _named_model(text: str, _: Any, __: Option) -> None:
+def _named_model(text: str, _: Any, __: Option, external: bool = False) -> None:
     from compoclip.models.names import require_model
     from compoclip.run import named_models
 
     for spec in named_models((text,)).values():
-        require_model(spec)
-
-
-def _scoring_model(text: str, _: Any, __: Option) -> None:
-    from compoclip.models.names import require_model
-    from compoclip.run import named_models
-
-    for spec in named_models((text,)).values():
-        require_model(spec, external=True)
+        require_model(spec, external)
 
 
 def _device(text: str, _: Any, __: Option) -> None:
@@ -124,6 +121,7 @@ def _index(path: Path, _: Any, __: Option) -> None:
 CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "file": _file,
     "folder": _folder,
+    "model folder": _model_folder,
     "file or folder": _place,
     "BLOCK=file or folder": _block_place,
     "output folder": _output_folder,
@@ -132,7 +130,7 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "benchmark": _benchmark,
     "model": _model,
     "NAME=MODEL": _named_model,
-    "NAME=MODEL of any kind": _scoring_model,
+    "NAME=MODEL of any kind": partial(_named_model, external=True),
     "device": _device,
     "index": _index,
 }

@@ -79,6 +79,7 @@ class Names:
 
 InputFile = Annotated[Path, Names("file")]
 InputFolder = Annotated[Path, Names("folder")]
+ModelFolder = Annotated[Path, Names("model folder")]
 InputPlace = Annotated[Path, Names("file or folder")]
 BlockPlace = Annotated[Path, Names("BLOCK=file or folder")]
 OutputFile = Annotated[Path, Names("output file")]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.fetch import find_missing
-from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import SUITES, meta
 from compoclip.benchmarks.sources import RemoteFile, shared
 from compoclip.config import BenchmarkName, DataName, DeviceName, InputFolder, OutputFolder, Shown
@@ -27,7 +26,14 @@ from compoclip.console import duration, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import measure, micro_batch
 from compoclip.evaluation.published.protocols import TrainingPhotos, protocol, work
-from compoclip.files import free_bytes, only_writer, read_json, write_json, write_text
+from compoclip.files import (
+    file_hash,
+    free_bytes,
+    only_writer,
+    read_json,
+    write_json,
+    write_text,
+)
 from compoclip.methods.registry import recipe_card
 from compoclip.request import TrainRequest
 from compoclip.run import EvaluateOptions, evaluate, train

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.archives import Members
-from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, ImageRef, Meta
 from compoclip.benchmarks.registry import load_benchmark, meta, read_edition, split_spec
 from compoclip.console import counted, track
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import file_hash
 
 _LISTED = 20
 
@@ -167,7 +167,7 @@ def file_states(about: Meta, root: Path, part: str = "") -> tuple[FileState, ...
         listed = root.glob(place) if "*" in place else [root / place]
         paths = [each for each in listed if each.is_file()]
         known = about.hashes.get(file) if official and "*" not in place else None
-        right = known is not None and files.file_hash(paths[0]) == known
+        right = known is not None and file_hash(paths[0]) == known
         state = "present" if known is None else "official" if right else "differs"
         states.append(FileState(place, state, sum(each.stat().st_size for each in paths)))
     found = tuple(each for each in states if each.state != "missing")

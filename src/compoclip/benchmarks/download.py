@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from compoclip import files
-from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError, require
@@ -203,7 +202,7 @@ def _opened(url: str, headers: dict[str, str], timeout: float) -> http.client.HT
 def _wrong(path: Path, expected: RemoteFile) -> str:
     """Return what tells that a file is not the expected one, "" for nothing."""
     if kind := expected.checksum:
-        right = file_hash(path, kind) == (expected.blake2b or expected.md5)
+        right = files.file_hash(path, kind) == (expected.blake2b or expected.md5)
         return "" if right else f"its {kind} checksum"
     size = path.stat().st_size
     if expected.size and size != expected.size:

@@ -20,12 +20,12 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_NAME_BYTES, MAX_PATH_CHARACTERS
 from compoclip.data.decode import ENDINGS, is_read
 from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.files import bytes_hash, file_hash
 from compoclip.rewrites.base import token_key
 from compoclip.tables import kind_of
 
 OFFICIAL = "fetch the official file again"
 """Remedy for a damaged official file."""
-file_hash, bytes_hash = files.file_hash, files.bytes_hash
 ABSENT = "put the official file there, or name its place with an option"
 
 

@@ -40,6 +40,7 @@ from compoclip.data.decode import is_read
 from compoclip.data.options import DataOptions
 from compoclip.data.sources.published import token_lines
 from compoclip.errors import UsageError, closest, require
+from compoclip.files import bytes_hash
 
 # --- Files that list captions per photo. ---
 #
@@ -191,7 +192,7 @@ def _counterfactuals(
                 name = stems[name].name if name in stems else f"{name}.jpg"
             members.append(Captioned(name, (files.text(row, f"caption_{k}", where),)))
     require(rows, path, f"holds no pairs; {files.OFFICIAL}")
-    chosen = set(sorted(rows, key=lambda key: files.bytes_hash(key.encode()))[:pairs])
+    chosen = set(sorted(rows, key=lambda key: bytes_hash(key.encode()))[:pairs])
     photos = tuple(photo for key, both in rows.items() if key in chosen for photo in both)
     reason = f"pairs beyond the {pairs} with the smallest hashes of their ids"
     return photos, {} if pairs is None else {reason: len(rows) - len(chosen)}

@@ -16,6 +16,7 @@ from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
 from compoclip.errors import require
+from compoclip.files import bytes_hash
 from compoclip.tables import arrow_table, delimited_header, holds_bytes, read_delimited, text_list
 
 Row = Mapping[str, str]
@@ -148,7 +149,7 @@ def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRe
             good = isinstance(data, bytes) and data
             require(good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it")
             ref = ImageRef(path, member=f"{column}:{row}")
-            found.append(seen.setdefault(files.bytes_hash(data), ref))
+            found.append(seen.setdefault(bytes_hash(data), ref))
     return found
 
 

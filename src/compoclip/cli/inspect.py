@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import InputFolder, InputPlace, ModelName, OutputFolder, Shown
+from compoclip.config import InputPlace, ModelFolder, ModelName, OutputFolder, Shown
 from compoclip.errors import CompoclipError
 from compoclip.typed import Count, Within
 
@@ -176,7 +176,7 @@ class PushOptions(Printing):
         message: Message of the commit.
     """
 
-    folder: Annotated[InputFolder, Shown("FOLDER", positional=True)]
+    folder: Annotated[ModelFolder, Shown("FOLDER", positional=True)]
     repository: Annotated[str, Shown("REPO", positional=True)]
     results: Annotated[tuple[InputPlace, ...], Shown("RESULTS ...")] = ()
     private: bool = False

@@ -235,10 +235,10 @@ def index_main(options: IndexOptions) -> Outcome:
     from compoclip.search import calibrate, duplicates, index_photos
 
     encoder = ModelEncoder(load_model(options.model, device=device_named(options.device)))
-    folder = Path(options.model)
-    model = str(folder.absolute()) if folder.exists() else options.model
     request = options.request(options.photos)
-    index = index_photos(request, encoder, options.out, model, options.batch_size, options.fast)
+    index = index_photos(
+        request, encoder, options.out, options.model, options.batch_size, options.fast
+    )
     about = index.about
     done = ", ".join(f"{n:,} {what}" for what, n in about["changes"].items())
     lines = [f"{options.out}: {counted(len(index.names), 'photo')} ({done})"]

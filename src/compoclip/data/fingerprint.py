@@ -6,7 +6,6 @@ lie in one small file: within the folder of a run or pack, beside any other prod
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -25,7 +24,14 @@ from numpy.typing import NDArray
 from compoclip.console import note
 from compoclip.data.decode import stored_bytes
 from compoclip.errors import CompoclipError
-from compoclip.files import content_hash, read_arrays, reason, save_arrays, write_atomically
+from compoclip.files import (
+    bytes_hash,
+    content_hash,
+    read_arrays,
+    reason,
+    save_arrays,
+    write_atomically,
+)
 from compoclip.version import __version__
 
 FILE = "fingerprint.safetensors"
@@ -178,7 +184,7 @@ def photo_hash(image: Path | bytes) -> str:
         data = stored_bytes(image)
     except CompoclipError:  # reading it for the model says why
         data = b"unreadable"
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return bytes_hash(data)
 
 
 def file_stamp(path: str) -> str:

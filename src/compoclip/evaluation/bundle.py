@@ -27,7 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from compoclip.benchmarks.files import data_hash, file_hash
+from compoclip.benchmarks.files import data_hash
 from compoclip.config import CONFIG
 from compoclip.data.fingerprint import FILE
 from compoclip.errors import CompoclipError, require
@@ -38,7 +38,13 @@ from compoclip.evaluation.published.beside import shown as table_text
 from compoclip.evaluation.published.read import PublishedTable, published_table
 from compoclip.evaluation.results import Results, by_model, file_stem, load_items, load_results
 from compoclip.evaluation.tables import comparison_text, results_text
-from compoclip.files import new_folder, require_new_folder, write_atomically, write_json
+from compoclip.files import (
+    file_hash,
+    new_folder,
+    require_new_folder,
+    write_atomically,
+    write_json,
+)
 from compoclip.models.config import RECORD, read_object, read_record
 from compoclip.training.log import LOG
 from compoclip.version import __version__

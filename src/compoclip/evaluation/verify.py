@@ -20,7 +20,6 @@ from compoclip import own
 from compoclip.benchmarks.case import Aggregate, TiePolicy
 from compoclip.benchmarks.entries import official_hash
 from compoclip.benchmarks.fetch import unpack
-from compoclip.benchmarks.files import file_hash
 from compoclip.config import CONFIG, parsed_config
 from compoclip.console import counted
 from compoclip.data.fingerprint import FILE, Fingerprint
@@ -46,7 +45,7 @@ from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_table, table_names
 from compoclip.evaluation.results import Results, file_stem, load_items, load_results
 from compoclip.evaluation.summary import summarise
-from compoclip.files import read_json, read_text
+from compoclip.files import file_hash, read_json, read_text
 from compoclip.methods.registry import recipe_card
 from compoclip.models.config import RECORD, read_object, read_record, sound
 from compoclip.training.log import LOG, read_log

@@ -212,7 +212,7 @@ def index_photos(
         request: A folder of photos, at any depth, or image-text data.
         encoder: The model.
         out: The file. One that is there must be an index.
-        model: What `load` loads the model by.
+        model: What `load` loads the model by; of a folder its absolute path is recorded.
         batch_size: Photos encoded at once; None: the default of `EncodeOptions`.
         fast: Do not read photos whose files have the size and modification time that they had.
 
@@ -220,6 +220,8 @@ def index_photos(
         CompoclipError: For a damaged file at `out`, and when no photo can be read.
         UsageError: For an unknown format, and options that the format has no use for.
     """
+    if Path(model).exists():
+        model = str(Path(model).absolute())
     with files.only_writer(out):
         old = read_index(out) if out.exists() else None
         photos = _photos(request)

@@ -26,7 +26,7 @@ from compoclip.training.watch import Watch
 
 _FEW = 64  # samples at most
 _LEAST_NEGATIVES = 0.02  # share of samples
-_SAID = 0.001  # share of pairs from which on it is worth a line
+_LEAST_TRUE_PAIRS = 0.001  # share of pairs that is worth a line
 _NO_TEXT = re.compile(rf"[\W\d_]+|\S+\.({'|'.join(sorted(EXTENSIONS))})", re.IGNORECASE)
 
 
@@ -133,7 +133,8 @@ def notes(method: Method, source: Source, total: int, masks_duplicates: bool = T
             "  a batch of one image has no other image to be told apart from: contrasts over the "
             "batch are 0 and teach nothing; raise --batch-size"
         )
-    if masks_duplicates and (share := true_pair_share(source)) >= _SAID:
+    share = true_pair_share(source) if masks_duplicates else 0.0
+    if share >= _LEAST_TRUE_PAIRS:
         found.append(
             f"  {share:.1%} of the pairs of two samples share a photo or a caption; contrasts over "
             "the batch leave them out (--set mask_duplicates=false keeps them)"

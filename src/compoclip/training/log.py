@@ -220,7 +220,7 @@ def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
                 mode="offline" if offline else None,
                 settings=wandb.Settings(console="off", silent=True),
             )
-    except Exception as error:  # no network, no key, no disk: each has a type of its own
+    except Exception as error:  # a missing network, key or disk raises another type each
         raise CompoclipError(
             f"--track wandb: could not start ({reason(error)}); WANDB_MODE=offline needs no network"
         ) from error

@@ -29,6 +29,8 @@ from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
 from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
 
+_CHANCE = "the loss of equal scores"  # no name of a term
+
 
 class StepResult(NamedTuple):
     """The loss of a step, on its device; reading a number waits for the device.
@@ -146,9 +148,12 @@ def step(
         terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
     except WidthError as error:
         raise UsageError(str(error)) from error
-    chance = [chance_loss(active, features, layout, terms)] if with_chance else []
-    sums = peers.summed(torch.stack([*terms.values(), *chance, loss])).unbind()
-    values, total = sums[: len(terms)], sums[-1]
+    sums = dict(terms)
+    if with_chance:
+        sums[_CHANCE] = chance_loss(active, features, layout, terms)
+    *values, total = peers.summed(torch.stack([*sums.values(), loss])).unbind()
+    summed = dict(zip(sums, values))
+    chance = summed.pop(_CHANCE, None)
 
     # Backward: to the parameters, or to the cached features and from there to the parameters. From
     # W times the share, since the mean over the ranks is taken of the gradients.
@@ -163,7 +168,7 @@ def step(
         cache.backward()
         if mean is not None:
             mean.backward(torch.zeros_like(loss))
-    return StepResult(dict(zip(terms, values)), total, sums[-2] if with_chance else None)
+    return StepResult(summed, total, chance)
 
 
 def on_dimensions(method: Method, widths: tuple[int, ...], copied: bool = True) -> Method:
@@ -234,11 +239,8 @@ def chance_loss(
     }
     equal = replace(features, **constant)
     with torch.no_grad():
-        return torch.stack(
-            [
-                # A loss with a state must not notice.
-                term.weight
-                * (terms[term.name] if term.head else deepcopy(term.loss)(equal, layout))
-                for term in active
-            ]
-        ).sum()
+        # A copy of a loss is called, so that one with a state does not notice.
+        values = [
+            terms[term.name] if term.head else deepcopy(term.loss)(equal, layout) for term in active
+        ]
+        return torch.stack([term.weight * value for term, value in zip(active, values)]).sum()

@@ -43,7 +43,6 @@ from compoclip.data.sources.splits import (
 )
 from compoclip.data.sources.tables import (
     HUB,
-    STREAM,
     open_hugging_face,
     open_records,
     open_tables,
@@ -51,7 +50,6 @@ from compoclip.data.sources.tables import (
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import write_json
 from compoclip.tables import (
-    expand_braces,
     has_ending,
     require_local,
 )
@@ -149,22 +147,19 @@ def require_there(asked: Request) -> None:
 
 
 def _require_files(asked: Request) -> None:
-    spec = asked.spec
-    for path in (spec, asked.images or ""):
-        if not str(path).startswith((HUB, STREAM)) or str(path).startswith(f"{HUB}//"):
-            require_local(path)
-    if (weights := mixture_of(spec)) is not None:
+    spec, data = asked.spec, Data(asked)
+    if not data.remote:
+        require_local(spec)
+    require_local(asked.images or "")
+    weights = mixture_of(spec)
+    if weights is not None:
         for part in weights:
             _require_files(replace(asked, spec=part))
         return
-    if spec.startswith((HUB, STREAM)):
-        return
-    if Path(spec).is_dir():
+    if data.folder:
         empty = not any(Path(spec).iterdir())
         require(not empty, spec, "an empty folder; name one with photos or data")
-        return
-    files = [Path(spec)] if Path(spec).is_file() else [Path(name) for name in expand_braces(spec)]
-    missing = next((file for file in files if not file.is_file()), None)
+    missing = next((file for file in data.files if not file.is_file()), None)
     if missing and _HUB_ID.fullmatch(spec) and not has_ending(missing, *ENDINGS):
         raise CompoclipError(
             f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "

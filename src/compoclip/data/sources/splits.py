@@ -122,8 +122,8 @@ def by_hash(source: Source, split: str, share: float, seed: int) -> Source:
 
     A hash of the seed, the size and the first bytes of a photo's file decides. All rows and copies
     of a photo are in one split, re-encoded and scaled copies included, and adding other photos
-    moves none. share: of the photos in
-    each of val and test. Raises UsageError for a share outside (0, 0.5), and for an empty split.
+    moves none. share: of the photos in each of val and test. Raises UsageError for a share outside
+    (0, 0.5), and for an empty split.
     """
     if not 0 < share < 0.5:
         raise UsageError(f"--held-out {share:g}: must lie between 0 and 0.5")
@@ -205,7 +205,7 @@ def _copies(source: Source, digests: NDArray[np.uint64]) -> NDArray[np.int64]:
     pairs = _pairs(_small_images(source, photos, first))
     edges = coo_array((np.ones(len(pairs)), pairs.T), (len(photos),) * 2)
     groups = connected_components(edges, directed=False)[1].astype(np.int64)
-    # Photos of one kind are no copies: each is a group of its own.
+    # A larger group holds photos of one kind, not copies: they are split one by one.
     crowds = np.bincount(groups)[groups] > _MOST_COPIES
     groups[crowds] = len(photos) + np.flatnonzero(crowds)
     return np.unique(groups, return_inverse=True)[1][labels]
