@@ -7,8 +7,7 @@ import io
 import json
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import MISSING, asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,8 @@ from compoclip.config import (
     require,
     require_ranges,
 )
-from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.data.options import naming_options
+from compoclip.errors import UsageError, shown
 from compoclip.files import only_writer, write_text
 from compoclip.methods.registry import method_summaries, recipe_card
 from compoclip.ranks import launched
@@ -77,22 +77,20 @@ SAVE_CONFIG = Option(
 )
 
 
-@contextmanager
-def spelling_keys() -> Iterator[None]:
-    """Let errors name options that are keys as --set takes them: other verbs have them as flags."""
+_FLAG = re.compile(r"--([a-z][a-z0-9-]*)( (?=-?[A-Z\d]))?")
+
+
+def as_keys(text: str) -> str:
+    """Return a message that names keys as --set takes them: other verbs have them as flags."""
 
     def spell(flag: re.Match[str]) -> str:
         name = flag[1].replace("-", "_")
         return f"--set {name}{'=' if flag[2] else ''}" if name in KEYS else flag[0]
 
-    try:
-        yield
-    except CompoclipError as error:
-        error.args = (re.sub(r"--([a-z][a-z0-9-]*)( (?=-?[A-Z\d]))?", spell, str(error)),)
-        raise
+    return _FLAG.sub(spell, text)
 
 
-@spelling_keys()
+@naming_options(as_keys)
 def train_main(argv: Sequence[str]) -> int:
     """Parse the method's own options and the run's, train, print a summary."""
     if not argv or argv[0] in ("-h", "--help"):
@@ -279,7 +277,7 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
 # --- `compoclip sweep METHOD --grid NAME=VALUES ...`: many runs, one table, one report. ---
 
 
-@spelling_keys()
+@naming_options(as_keys)
 def sweep_main(argv: Sequence[str]) -> int:
     """Parse, train and measure every run, print the table; 1 when a run failed."""
     if not argv or argv[0] in ("-h", "--help"):

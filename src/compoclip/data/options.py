@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip.config import InputFolder, Shown
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -74,9 +74,9 @@ def as_column(text: str) -> str:
 
 @contextmanager
 def naming_options(rename: Callable[[str], str]) -> Iterator[None]:
-    """Rename the options in errors of readers to those of the running command."""
+    """Rename the options in errors to those of the running command."""
     try:
         yield
     except CompoclipError as error:
-        kind = UsageError if isinstance(error, UsageError) else CompoclipError
-        raise kind(rename(str(error))) from error.__cause__
+        error.args = (rename(str(error)),)
+        raise
