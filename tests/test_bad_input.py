@@ -251,7 +251,8 @@ def test_unknown_names(
 def test_numbers_out_of_range(
     table: Path, tmp_path: Path, capsys: Capture, option: str, words: str
 ) -> None:
-    name = option.rpartition("=")[0].removeprefix("--set=").removeprefix("--")
+    flag, _, value = option.partition("=")
+    name = f"--set {value.partition('=')[0]}" if flag == "--set" else flag
     refused(capsys, training(table, tmp_path / "run", option), 2, name, words)
     assert not (tmp_path / "run").exists()
 

@@ -51,10 +51,10 @@ def in_pieces(
 ) -> dict[str, Any]:
     """How far gradients are from those of one process, and how many numbers a process keeps."""
 
-    def cut(*args: Any) -> Any:
+    def cut(*args: Any, **options: Any) -> Any:
         *others, settings, whole, mean, scaler, known = args
         settings = replace(settings, micro_batch=micro_batch)
-        return step(*others, settings, whole, mean, scaler, known)
+        return step(*others, settings, whole, mean, scaler, known, **options)
 
     loop.step = cut
     kept: list[int] = []

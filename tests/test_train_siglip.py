@@ -105,7 +105,7 @@ def test_what_contrasts_are_can_be_chosen(folder: Path, capsys: pytest.CaptureFi
     assert len(bias) == 1  # a softmax has no use for it
     command = ["train", "clip-ft", "--set=contrast=sigmoid", f"--out={folder / 'run'}"]
     assert main([*command, f"--data={folder / 'data' / 'data.tsv'}"]) == 2
-    assert "--contrast sigmoid: the logits of bundled have no bias" in capsys.readouterr().err
+    assert "--set contrast=sigmoid: the logits of bundled have no bias" in capsys.readouterr().err
 
 
 def test_a_published_scale_above_that_of_clip_stays(folder: Path) -> None:

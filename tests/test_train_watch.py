@@ -328,7 +328,7 @@ def test_wrong_names_and_options(folder: Path, capsys: pytest.CaptureFixture[str
     assert "--keep-best goes with --on" in refused("--keep-best=x")
     on = (f"--on={BENCHMARK}", f"--eval-data={folder}")
     assert "--keep-best goes with --eval-every" in refused(*on, "--keep-best=foils")
-    assert "--patience goes with --keep-best" in refused(*watching(folder, "--set=patience=2"))
+    assert "--set patience goes with --keep-best" in refused(*watching(folder, "--set=patience=2"))
     assert "--eval-every must not be negative" in refused(*on, "--eval-every=-1")
     wrong = refused(*watching(folder, "--keep-best=foils:nope"))
     assert "foils has no 'nope'; known: micro, macro, positive_score, even, odd" in wrong

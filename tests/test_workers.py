@@ -114,17 +114,26 @@ def test_workers_that_die_again_and_again_are_given_up() -> None:
         list(workers.as_done(die, range(3)))
 
 
-def test_a_script_that_starts_itself_in_every_worker_is_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("begin", "words"),
+    [
+        ("", "every worker process runs this script again"),
+        ("# __name__ is not looked at\n", "workers failed 1 time in a row"),
+    ],
+)
+def test_a_script_that_starts_itself_in_every_worker_is_told_so(
+    begin: str, words: str, tmp_path: Path
+) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
-        "from compoclip.workers import Workers\n"
+        f"{begin}from compoclip.workers import Workers\n"
         "with Workers(1, retries=0) as workers:\n"
         "    print(list(workers.map(abs, [-1])))\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
-    assert "workers failed 1 time in a row" in last
+    assert words in last
     assert 'if __name__ == "__main__":' in last
     assert "memory" not in last
 

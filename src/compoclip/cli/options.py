@@ -21,6 +21,7 @@ from compoclip.config import (
     built,
     name_here,
     options_of,
+    require,
     require_ranges,
 )
 from compoclip.errors import UsageError, closest
@@ -159,12 +160,14 @@ class OptionParser(argparse.ArgumentParser):
 
         def convert(text: str) -> Any:
             try:
-                return of_text(text, option.kind)
+                value = of_text(text, option.kind)
             except ValueError:
                 hint = closest(text, get_args(kind)) if get_origin(kind) is Literal else ""
                 hint = f"; {hint}" if hint.startswith("did you mean") else ""
                 wrong = f"{text!r} is not {kind_named(kind)}{hint}"
                 raise argparse.ArgumentTypeError(wrong) from None
+            require(option.flag, value, get_args(kind)[0] if several else option.kind)
+            return value
 
         told |= {"type": convert, "metavar": _place(option)}
         if several or option.shown.words:

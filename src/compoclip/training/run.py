@@ -210,8 +210,8 @@ class _Run:
                 for n in settings.matryoshka
             }
             | {
-                f"--contrast sigmoid: the logits of {name} have no bias; take a SigLIP model, or "
-                "leave --contrast out": settings.contrast == "sigmoid" and not biased
+                f"--set contrast=sigmoid: the logits of {name} have no bias; take a SigLIP model, "
+                "or leave contrast out": settings.contrast == "sigmoid" and not biased
             }
         )
         for each in self.method.passes:
