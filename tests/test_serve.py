@@ -456,7 +456,7 @@ def test_wrong_usage(loaded: LoadedModel, capsys: pytest.CaptureFixture[str]) ->
     for options, expected in (
         (["--max-batch=0"], "--max-batch must be at least 1"),
         (["--max-wait=-1"], "--max-wait must lie"),
-        (["--max-wait=nan"], "--max-wait must lie"),
+        (["--max-wait=nan"], "--max-wait must be a number, found nan"),
         (["--queue=10"], "--max-items must not be above --queue"),
         (["--port=70000"], "--port must lie"),
     ):

@@ -9,7 +9,6 @@ and numpy's numbers are numbers.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -62,11 +61,17 @@ def is_a(value: object, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if kind is float:
-        real = not isinstance(value, bool) and isinstance(value, Real)
-        return real and abs(cast(Any, value)) <= sys.float_info.max
+        return not isinstance(value, bool) and isinstance(value, Real) and _finite(value)
     if kind in (None, Any):
         return kind is Any or value is None
     return isinstance(value, kind)
+
+
+def _finite(value: Real) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
 
 
 def limits_of(kind: Any) -> list[Within]:
