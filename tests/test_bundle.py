@@ -177,7 +177,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "resamples": (
         lambda b: edited(b / RESULT, lambda d: d.update(resamples=10**9)),
         rf"{RESULT}: has the hash",
-        rf"{RESULT}: resamples must be a whole number from 0 to 100,000, not 1000000000 \(int\)",
+        rf"{RESULT}: resamples must lie between 0 and 100000, found 1000000000 \(int\)",
     ),
     "method": (
         lambda b: (b / "run" / "config.yaml").write_text("method: clip-ft\n"),

@@ -269,7 +269,7 @@ def test_retrieval_and_classification_results(tmp_path):
         ("{", "not valid JSON .*evaluate again"),
         ("[]", "schema None"),
         ('{"schema": 99}', "schema 99, expected 2"),
-        ('{"schema": 2}', "malformed result file .*missing .*aggregates"),
+        ('{"schema": 2}', "no field 'model'; .*evaluate again"),
     ],
 )
 def test_malformed_results_are_named(tmp_path, text, message):

@@ -167,9 +167,9 @@ def test_every_protocol_names_what_there_is() -> None:
         ("mine: {recipe: negclip}", "mine is malformed"),
         ("mine: {recipe: negclip, data: none}", "mine is malformed"),
         ("mine: {recipe: 3, model: m, data: coco, table: t, base: [], row: [], benchmarks: [], "
-         "small: []}", "recipe is 3 \\(int\\)"),
+         "small: []}", "recipe must be a text, found 3 \\(int\\)"),
         ("mine: {recipe: r, model: m, data: coco, table: t, base: [], row: [], benchmarks: [], "
-         "small: [], more: 1}", "unexpected keyword argument 'more'"),
+         "small: [], more: 1}", "unknown field 'more'"),
     ],
 )  # fmt: skip
 def test_malformed_protocols(text: str, message: str, tmp_path: Path) -> None:

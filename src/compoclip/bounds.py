@@ -6,8 +6,6 @@ of rounds. Each bound lies far above what honest files hold, and its comment say
 
 from __future__ import annotations
 
-from compoclip.errors import CompoclipError, shown
-
 # --- Text files and tables. ---
 
 MAX_CONFIG_CHARACTERS = 1 << 16  # of a YAML configuration; a run's own has 2,000
@@ -76,19 +74,3 @@ MAX_OPEN_REQUESTS = 256  # at once
 MAX_CONNECTIONS = 512  # at once, and at most half of the files that the process may open
 MAX_HEAD_SECONDS = 10.0  # for the head of a request, which fits into one packet, to arrive
 MAX_ANSWER_SECONDS = 120.0  # for the client to read its answer
-
-
-def require_within(
-    value: object, least: float, most: float, where: object, name: str, remedy: str
-) -> None:
-    """Raise CompoclipError unless a value of a file is a number within bounds.
-
-    where: the file. name: of the field. A whole number is asked for where `most` is an int.
-    """
-    kinds = (int,) if isinstance(most, int) else (int, float)
-    if type(value) in kinds and least <= value <= most:  # type: ignore[operator]
-        return
-    number = "a whole number" if isinstance(most, int) else "a number"
-    raise CompoclipError(
-        f"{where}: {name} must be {number} from {least:,} to {most:,}, not {shown(value)}; {remedy}"
-    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.bounds import MAX_RESAMPLES, require_within
+from compoclip.bounds import MAX_RESAMPLES
 from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
 from compoclip.evaluation.statistics import FEWEST
-from compoclip.evaluation.typed import hints, typed
 from compoclip.files import only_writer, read_json, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
+from compoclip.typed import Natural, Within, build
 
 if TYPE_CHECKING:
     from compoclip.models.formats.hub import CardResult
@@ -94,7 +94,7 @@ class Results:
 
     model: str
     benchmark: str
-    protocol: int
+    protocol: Natural
     identity: dict[str, Any]
     data_hash: str
     tie_policy: dict[str, str]
@@ -106,14 +106,14 @@ class Results:
     rules: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    missing_count: int = 0
+    missing_count: Natural = 0
     partial: bool = False
-    truncated_texts: int = 0
+    truncated_texts: Natural = 0
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     known_as: str = ""
-    resamples: int = 0
-    seed: int = 0
+    resamples: Annotated[int, Within(0, MAX_RESAMPLES)] = 0
+    seed: Natural = 0
     score: str = "cosine"
     pairs_per_second: float = 0.0
     images: str = ""
@@ -232,9 +232,11 @@ def load_results(path: Path) -> list[Results]:
         data.pop("clean", None)  # of earlier versions: scores without faulty items
         if data.get("score") == "itc":  # what earlier versions call it
             data["score"] = "cosine"
+        results: Results = build(Results, data, str(file), remedy)
+        known = get_type_hints(ModelIdentity, include_extras=True)
+        for name in known.keys() & results.identity.keys():
+            build(known[name], results.identity[name], str(file), remedy, f"identity.{name}")
         try:
-            results: Results = typed(data, Results)
-            require_within(results.resamples, 0, MAX_RESAMPLES, file, "resamples", "evaluate again")
             _require_none(_contradictions(results))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CompoclipError(f"{file}: malformed result file ({error}); {remedy}") from error
@@ -256,9 +258,6 @@ def _contradictions(results: Results) -> Iterator[str]:
         yield f"no aggregate {results.headline!r}"
     if not all(results.scores.values()):
         yield "a sub-task without scores"
-    known = hints(ModelIdentity)
-    for name in known.keys() & results.identity.keys():
-        typed(results.identity[name], known[name], f"identity.{name}")
     for rule in results.rules.values():
         Aggregate.from_json(rule)
     for metrics in (*results.scores.values(), results.aggregates):

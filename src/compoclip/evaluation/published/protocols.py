@@ -10,8 +10,8 @@ from typing import Any
 
 from compoclip.config import parsed_yaml
 from compoclip.errors import CompoclipError, UsageError, closest
-from compoclip.evaluation.typed import typed
 from compoclip.files import read_text
+from compoclip.typed import build
 
 _FILE = Path(__file__).with_name("protocols.yaml")
 
@@ -82,13 +82,11 @@ def _names(path: Path) -> tuple[str, ...]:
 
 
 def _read(path: Path, name: str) -> Protocol:
-    data = _content(path)
+    data, remedy = _content(path), "see protocols.yaml of the package"
     try:
         entry = {"name": name, **data[name]}
         entry["data"] = {**_content(_FILE)["_data"], **data.get("_data", {})}[entry["data"]]
-        found: Protocol = typed(entry, Protocol)
-        return found
-    except (KeyError, TypeError, ValueError) as error:
-        raise CompoclipError(
-            f"{path}: {name} is malformed ({error}); see protocols.yaml of the package"
-        ) from error
+    except (KeyError, TypeError) as error:
+        raise CompoclipError(f"{path}: {name} is malformed ({error}); {remedy}") from error
+    found: Protocol = build(Protocol, entry, f"{path}: {name}", remedy)
+    return found

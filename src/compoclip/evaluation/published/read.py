@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import UsageError, closest
-from compoclip.evaluation.typed import typed
 from compoclip.files import read_json
+from compoclip.typed import build
 
 _FOLDER = Path(__file__).parent / "tables"
 
@@ -96,14 +96,14 @@ def published_table(name: str) -> PublishedTable:
     """Read a published table by its id; raise UsageError for an unknown one."""
     if name not in table_names():
         raise UsageError(f"no published table '{name}'; {closest(name, table_names())}")
-    data = read_json(_FOLDER / f"{name}.json", damaged="install compoclip again")
+    path, remedy = _FOLDER / f"{name}.json", "install compoclip again"
+    data = read_json(path, damaged=remedy)
     columns: dict[str, Column] = {}
     for each in data["columns"]:
         columns[each["id"]] = _column(each, columns)
     blocks = {each["id"]: each["label"] for each in data.get("blocks", ())}
-    table: PublishedTable = typed(
-        {**data, "id": name, "blocks": blocks, "columns": []}, PublishedTable
-    )
+    facts = {**data, "id": name, "blocks": blocks, "columns": []}
+    table: PublishedTable = build(PublishedTable, facts, str(path), remedy)
     return replace(table, columns=tuple(columns.values()))
 
 
