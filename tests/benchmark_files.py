@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import Target, read_suite
 from compoclip.errors import CompoclipError
 from data_samples import encode, write_json
 
@@ -152,6 +153,15 @@ def made_suite(places: pytest.TempPathFactory) -> Path:
         _MADE.append(places.mktemp("world") / "suite")
         write_suite(_MADE[0], SuiteSpec(WorldConfig(size=32), 4), builders=BUILDERS)
     return _MADE[0]
+
+
+def suite_targets(root: Path) -> dict[str, Target]:
+    """The targets of a suite by spec, or by id where an earlier one has the same spec."""
+    targets: dict[str, Target] = {}
+    for target in read_suite(root / "suite.json"):
+        name = str(target.id) if target.spec in targets else target.spec
+        targets[name] = target
+    return targets
 
 
 def refuses(words: str, file: str, spec: str, root: Path, *places: Any, **options: Any) -> str:

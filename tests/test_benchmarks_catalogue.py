@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmark_files import made_suite
+from benchmark_files import made_suite, suite_targets
 from compoclip.benchmarks.registry import benchmark_names, meta, require_present
-from compoclip.benchmarks.targets import Target, read_suite
+from compoclip.benchmarks.targets import Target
 from compoclip.errors import CompoclipError
 from official import BUILDERS
 
@@ -39,10 +39,6 @@ def bare(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def targets(root: Path) -> dict[str, Target]:
-    return {target.spec: target for target in read_suite(root / "suite.json")}
-
-
 def annotations(root: Path, folder: str) -> Iterator[Path]:
     """Files below a folder that a benchmark reads."""
     for path in sorted((root / folder).rglob("*")):
@@ -51,19 +47,22 @@ def annotations(root: Path, folder: str) -> Iterator[Path]:
 
 
 def readers(known: dict[str, Target], root: Path, path: Path) -> list[str]:
-    """The targets of the suite that read a file, by what their benchmarks say of themselves."""
+    """The names of targets that read a file, by what their benchmarks say of themselves."""
     folder, *inner = path.relative_to(root).parts
     if folder == "elevater":
         return [f"zero_shot:{inner[0]}"]
     found = []
-    for spec, target in known.items():
-        name, _, part = spec.partition(":")
+    for key, target in known.items():
+        name, _, part = target.spec.partition(":")
         about = meta(name)
         files = about.of_set(part, about.files) if about.family else about.files
         if {f"{folder}_captions", "annotations"} & target.options.keys():
             files = ()  # the target reads other ones
-        if path in target.options.values() or any(path in root.glob(each) for each in files):
-            found.append(spec)
+        given = [value for value in target.options.values() if isinstance(value, Path)]
+        if any(path.is_relative_to(each) for each in given) or any(
+            path in root.glob(each) for each in files
+        ):
+            found.append(key)
     return found
 
 
@@ -88,7 +87,7 @@ def binary(data: bytes, suffix: str) -> bytes:
 def test_damaged_files_are_one_clear_line(
     root: Path, folder: str, spoil: Callable[[bytes, str], bytes]
 ) -> None:
-    known = targets(root)
+    known = suite_targets(root)
     files = list(annotations(root, folder))
     assert files
     for path in files:
@@ -111,7 +110,7 @@ def test_damaged_files_are_one_clear_line(
 
 @pytest.mark.parametrize("folder", sorted({*FOLDERS} - {"foils", "crepe"}))
 def test_absent_files_are_named(root: Path, folder: str) -> None:
-    known = targets(root)
+    known = suite_targets(root)
     for path in annotations(root, folder):
         wanted = readers(known, root, path)
         assert wanted
@@ -126,7 +125,7 @@ def test_absent_files_are_named(root: Path, folder: str) -> None:
 
 @pytest.mark.parametrize("name", benchmark_names())
 def test_absent_images_are_refused_and_named(bare: Path, name: str) -> None:
-    for spec, target in targets(bare).items():
+    for spec, target in suite_targets(bare).items():
         if spec.partition(":")[0] != name:
             continue
         if name == "sugarcrepe_pp_tot":

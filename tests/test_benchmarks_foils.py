@@ -25,6 +25,22 @@ def row(**changes: Any) -> dict[str, Any]:
     return {**known, **changes}
 
 
+def test_a_negative_image_makes_a_strict_pair(tmp_path: Path) -> None:
+    """Right only if each image prefers its caption and each caption its image."""
+    for name in ("1", "2"):
+        write_photo(tmp_path / "photos" / f"{name}.png")
+    write_lines(tmp_path, "x.jsonl", row(negative_image="photos/2.png"))
+    benchmark = load_benchmark("foils", tmp_path)
+    (case,) = benchmark.content
+    assert case.form is Form.GROUP
+    assert case.texts == ("a cup", "a plate")
+    assert [ref.path.name for ref in case.images] == ["1.png", "2.png"]
+    assert all(ref.upright for ref in case.images)
+    (results,) = evaluate("fake", FakeEncoder(), [benchmark], tmp_path / "out", Options())
+    assert list(results.scores["x"])[:3] == ["group", "text", "image"]
+    assert results.scores["x"]["group"].chance == pytest.approx(1 / 6)
+
+
 def write_lines(root: Path, name: str, *rows: dict[str, Any]) -> Path:
     path = root / "foils" / name
     return write_jsonl(path, rows)
@@ -227,8 +243,16 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
         ((row(label=1),), "has both of 'negative_caption'"),
         (
             (row(), row(id=2, negative_caption=None, label=1)),
-            "line 2: statements with a 'label' and captions .* two folders",
+            "line 2: captions with a 'negative_caption', .* put each kind into a folder of its own",
         ),
+        ((row(), row(id=2, negative_image="2.png")), "line 2: captions with .* of its own"),
+        (
+            (row(negative_image="2.png", negative_caption=["a", "b"]),),
+            "a 'negative_image' shows what the one negative caption says, and has 2 of them",
+        ),
+        ((row(negative_image="2.png", negative_caption=None, label=1),), "has no 'negative_image'"),
+        ((row(negative_image=7),), "'negative_image' must be text"),
+        ((row(negative_image="../2.png"),), "leads outside the image folder"),
         ((row(negative_caption=None, label=1),), "'x' has no true or no false statements; add"),
         ((row(subtask=3),), "'subtask' must be text"),
         (({"id": 1},), "no 'image', only 'id'; fix the row"),

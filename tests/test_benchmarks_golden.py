@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import made_suite
+from benchmark_files import made_suite, suite_targets
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, image_key
 from compoclip.benchmarks.registry import benchmark_names, meta, option_types
-from compoclip.benchmarks.targets import Target, read_suite
+from compoclip.benchmarks.targets import Target
 from test_benchmarks_spoilt import OWN, WRITERS
 
 GOLDEN = Path(__file__).with_name("golden") / "benchmarks" / "items.json"
@@ -83,7 +83,7 @@ def made(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Recorded]]:
     suite = made_suite(tmp_path_factory)
-    found = {target.spec: outlines(target) for target in read_suite(suite / "suite.json")}
+    found = {name: outlines(target) for name, target in suite_targets(suite).items()}
     for name, (spec, write) in WRITERS.items():
         root = tmp_path / name
         root.mkdir()

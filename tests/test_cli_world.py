@@ -104,7 +104,7 @@ def test_suite_prints_what_it_made(capsys: pytest.CaptureFixture[str], tmp_path:
     summary = json.loads(text)
     assert set(summary["items"]) == {
         "world-sugarcrepe", "world-sugarcrepe-pp", "world-sugarcrepe-pp-tot", "world-winoground",
-        "world-foils",
+        "world-foils", "world-strict",
     }  # fmt: skip
     assert summary["items"]["world-sugarcrepe"]["swap_att"] == 3
     assert summary["images"] == len(list((tmp_path / "b").rglob("*.png")))

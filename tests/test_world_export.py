@@ -23,9 +23,10 @@ from compoclip.benchmarks.case import (
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.rewrites import crepe
 from compoclip_world.captions import captions_for
 from compoclip_world.export import aro
-from compoclip_world.export.pairs import TASKS
+from compoclip_world.export.pairs import STRICT_TASKS, TASKS, UNSEEN_WORDINGS
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.export.suite import write_suite
 from compoclip_world.export.texts import changed_words, phrases_of, seemly, with_synonym
@@ -158,6 +159,26 @@ def test_relations_are_told_apart(suite: Suite) -> None:
     shares = [labels[name] for name in labels if name]
     assert len(shares) == 8
     assert max(shares) - min(shares) <= 1
+
+
+def test_strict_pairs_ask_for_both_pictures_and_both_captions(suite: Suite) -> None:
+    cases = suite.cases("world-strict")
+    assert {case.form for case in cases} == {Form.GROUP}
+    assert Counter(case.subtask for case in cases) == dict.fromkeys(STRICT_TASKS, ITEMS * 2 // 5)
+    for case in cases:
+        assert truths(case, suite) == [[Truth.TRUE, Truth.FALSE], [Truth.FALSE, Truth.TRUE]]
+
+
+def test_unseen_negations_are_in_words_that_no_rewrite_has(suite: Suite) -> None:
+    written = {denial.lower().split("{", 1)[0].strip() for denial in crepe._DENIED}
+    starts = [wording.split("{", 1)[0].strip() for wording in UNSEEN_WORDINGS]
+    assert not written & {*starts} - {"the"}
+    met = [
+        next(start for start in starts if case.texts[0].startswith(start))
+        for case in suite.cases("world-strict")
+        if case.subtask == "negation_unseen"
+    ]
+    assert len({*met}) >= 3
 
 
 def test_a_swap_only_moves_words(suite: Suite) -> None:

@@ -10,7 +10,16 @@ of their names (option `annotations`: one such file, or another folder). A row, 
 negative_caption: a text, or a list of texts (in a cell of CSV written as JSON or Python does); more
 of them in columns negative_caption_2, negative_caption_3, ... The caption has to score better than
 all of them; a tie is wrong. Of several true captions, a list in caption, each is an item of its own
-against the same negatives (ID, ID#2, ...). Or, in all rows of all files:
+against the same negatives (ID, ID#2, ...).
+
+A strict pair has the image of its one negative_caption as well, in negative_image:
+
+    {"image": "photos/17.jpg", "caption": "a cup left of a plate",
+     "negative_image": "photos/18.jpg", "negative_caption": "a cup right of a plate"}
+
+It is right only if each image prefers its own caption and each caption its own image (metric
+"group", chance 1/6), so that neither the text alone nor a liking for one image scores. "text" asks
+for both images right, "image" for both captions (chance 1/4). Or, in all rows of all files:
 
     {"image": "photos/17.jpg", "caption": "the cup is left of the plate", "label": 1}
 
@@ -41,7 +50,8 @@ from compoclip.errors import require
 from compoclip.tables import text_list
 
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
-_KNOWN = ("id", "image", "caption", "negative_caption", "label", "subtask", "skill")
+_PAIR = ("image", "caption", "negative_image", "negative_caption")
+_KNOWN = ("id", *_PAIR, "label", "subtask", "skill")
 _MORE = re.compile(r"negative_caption_?[0-9]+")  # columns with further false captions
 # As pandas writes whole numbers of a column that has gaps, too.
 _TRUTH = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0}
@@ -52,7 +62,7 @@ Row = Mapping[str, Any]
 
 
 def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
-    """Read foils as CHOOSE_TEXT cases, or statements as BINARY cases; layout: see the module."""
+    """Read foils as CHOOSE_TEXT, pairs as GROUP and statements as BINARY cases; see the module."""
     place = annotations or data.root / "foils"
     paths = [place]
     if place.is_dir():
@@ -87,10 +97,17 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
             for number, caption in enumerate(captions, start=1):
                 item = f"{key}#{number}" if number > 1 else str(key)
                 shown = (replace(picture, upright=True),)
+                if row.get("negative_image") is not None:
+                    other = _text(row, "negative_image", where)
+                    path_of_other = files.image_path(data.images or data.root, other, where)
+                    shown = (*shown, ImageRef(path_of_other, upright=True))
                 case = _case({**row, "caption": caption}, name, item, shown, where)
-                problem = "statements with a 'label' and captions with a 'negative_caption' are "
+                problem = (
+                    "captions with a 'negative_caption', pairs with a 'negative_image' too, and "
+                )
+                problem += "statements with a 'label' are different benchmarks; put each kind into "
                 alike = not cases or case.form is cases[0].form
-                require(alike, where, f"{problem}two benchmarks; put them into two folders")
+                require(alike, where, f"{problem}a folder of its own")
                 if not own_id:  # rows with ids are what their author says: two items
                     same = (name, case.images, case.texts, case.truth)
                     files.once(same, where, places, _MEND_FILE)
@@ -156,6 +173,7 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], where:
     require((negatives is None and not more) is not (label is None), where, problem)
     made = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, images, (caption,), subtask)
     if label is not None:
+        require(len(images) == 1, where, f"a statement has no 'negative_image'; {_MEND_ROW}")
         known = isinstance(label, str | int | float)
         truth = _TRUTH.get(str(label).strip().lower()) if known else None
         problem = f"'label' must be 1 or 0, true or false; {_MEND_ROW}"
@@ -168,6 +186,10 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], where:
         files.nonempty(text, f"{where}: negative caption {k}", _MEND_ROW)
         for k, text in enumerate((*false, *(row[key] for key in more)), start=1)
     ]
+    if len(images) == 2:
+        problem = "a 'negative_image' shows what the one negative caption says, and has "
+        require(len(texts) == 1, where, f"{problem}{len(texts)} of them; {_MEND_ROW}")
+        made = replace(made, form=Form.GROUP)
     return replace(made, texts=(caption, *texts), labels=labels)
 
 

@@ -92,6 +92,7 @@ _ABSENT = re.compile(
     r"\b(?:an?|the) ([^,.;]+?) (?:is|are) (?:missing|gone|absent|not there)\b"
     r"|\bno ([^,.;]+?) (?:is|are) in the picture\b"
     r"|(?:\bthe picture has no|\ba picture without any|\bthere (?:is|are) not any) ([^,.;]+)"
+    r"|(?:\bthe picture does not have|\bthere is nothing that is|^not) an? ([^,.;]+)$"
 )
 """Other wordings of "there is no X"."""
 _WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*|[.,;!?:]")
@@ -112,7 +113,7 @@ _CONTENT = frozenset((Mark.ADJECTIVE, Mark.NOUN, Mark.BACKGROUND, Mark.NUMBER, M
 def lex(text: str) -> list[Lexeme]:
     """The lexemes of a caption. A leading "a picture of" and filler words are dropped."""
     words: list[str] = []
-    stated = _ABSENT.sub(r"there is no \1\2\3", _PREFIX.sub("", text.lower().strip()))
+    stated = _ABSENT.sub(r"there is no \1\2\3\4", _PREFIX.sub("", text.lower().strip()))
     for word in _WORD.findall(stated):
         words.extend(_ALIASES.get(word, (word,)))
     lexemes: list[Lexeme] = []

@@ -1,8 +1,10 @@
-"""The world's Winoground and foils: minimal pairs of scenes, so that words alone tell nothing.
+"""The world's Winoground, foils and strict pairs: minimal pairs of scenes, so that words alone tell
+nothing.
 
 In a pair each caption is true of its own picture and false of the other one, which differs in
 one thing. The foils ask for each picture of a pair which of its two captions is true; every
-caption is thus as often true as false.
+caption is thus as often true as false. Winoground and the strict pairs ask for both pictures and
+both captions at once, where a model that does not look at the pictures scores nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from compoclip_world.export.texts import is_false, is_true
 from compoclip_world.logic import Relation, nodes_of
 from compoclip_world.pairs import WorldPair, pair
 from compoclip_world.parser import parse
+from compoclip_world.sampling import generator
 from compoclip_world.scene import Scene
 
 _FOLDER = "winoground/images"
@@ -52,15 +55,25 @@ def _with_relation(*names: str) -> Choice:
     return choose
 
 
-def _denied(wording: str) -> Choice:
-    """ "a star" and "a mug", made "there is no mug" and "there is no star" by a wording."""
+UNSEEN_WORDINGS = (
+    "a picture of no {0}",
+    "a picture with no {0}",
+    "not {1}",
+    "the picture does not have {1}",
+    "the {0} is missing",
+    "there is nothing that is {1}",
+)
+"""Negations that no rewrite of the package writes. {0}: the noun phrase, {1}: with its article."""
+
+
+def _denied(*wordings: str) -> Choice:
+    """ "a star" and "a mug" become "there is no mug" and "there is no star" in a wording."""
 
     def choose(found: WorldPair) -> WorldPair | None:
-        first, second = (
-            wording.format(text.removeprefix("there is ").split(" ", 1)[1])
-            for text in (found.caption_b, found.caption_a)
-        )
         a, b = found.scene_a, found.scene_b
+        absent = [text.removeprefix("there is ") for text in (found.caption_b, found.caption_a)]
+        wording = generator("denied", *absent, *(thing.x for thing in a.things)).choice(wordings)
+        first, second = (wording.format(text.split(" ", 1)[1], text) for text in absent)
         right, wrong = ((first, a), (second, b)), ((first, b), (second, a))
         held = all(is_true(*each) for each in right) and all(is_false(*each) for each in wrong)
         return replace(found, caption_a=first, caption_b=second) if held else None
@@ -92,17 +105,45 @@ TASKS: dict[str, _Task] = {
 }
 """Sub-task of the foils and tag of Winoground -> where its pairs come from."""
 
+STRICT_TASKS: dict[str, _Task] = {
+    **{name: task for name, task in TASKS.items() if name != "negation_missing"},
+    "negation_unseen": _Task(
+        "object",
+        "negation",
+        "the same in six wordings that no rewrite has",
+        _denied(*UNSEEN_WORDINGS),
+    ),
+}
+"""Sub-task of the strict pairs -> where its pairs come from."""
+
+_EVERY_TASK = {**TASKS, **STRICT_TASKS}
+
 
 def build(spec: SuiteSpec) -> list[Part]:
-    """`winoground/examples.jsonl` and one file per sub-task in `foils/`, on the same images."""
+    """`winoground/examples.jsonl` and one file per sub-task in `foils/` and `strict/`, on the same
+    images."""
     count = max(1, spec.items * 2 // 5)
     examples: list[dict[str, Any]] = []
     files: dict[str, Any] = {}
+    strict: dict[str, Any] = {}
     images: dict[str, Scene] = {}
-    for task, found in draw_pairs(spec, count).items():
-        about = TASKS[task]
+    drawn = draw_pairs(spec, count, [*_EVERY_TASK])
+    for task, about in STRICT_TASKS.items():
+        strict[f"strict/{task}.jsonl"] = [
+            {
+                "id": number,
+                "image": f"{_FOLDER}/{about.source}_{index:05d}_a.png",
+                "caption": made.caption_a,
+                "negative_image": f"{_FOLDER}/{about.source}_{index:05d}_b.png",
+                "negative_caption": made.caption_b,
+                "subtask": task,
+                "skill": about.skill,
+            }
+            for number, (index, made) in enumerate(drawn[task])
+        ]
+    for task, about in TASKS.items():
         rows = files[f"foils/{task}.jsonl"] = []
-        for index, made in found:
+        for index, made in drawn[task]:
             names = [f"{about.source}_{index:05d}_{side}" for side in "ab"]
             texts = (made.caption_a, made.caption_b)
             for k, (name, scene) in enumerate(zip(names, (made.scene_a, made.scene_b))):
@@ -143,11 +184,20 @@ def build(spec: SuiteSpec) -> list[Part]:
             {"winoground": "both pictures and both captions of every foil, by tag"},
         ),
         Part("foils", "world-foils", files, images, items, shown),
+        Part(
+            "foils",
+            "world-strict",
+            strict,
+            images,
+            dict.fromkeys(STRICT_TASKS, count),
+            {task: about.about for task, about in STRICT_TASKS.items()},
+            {"annotations": "strict"},
+        ),
     ]
 
 
 def draw_pairs(
-    spec: SuiteSpec, count: int, tasks: Sequence[str] = tuple(TASKS), first: int = 0
+    spec: SuiteSpec, count: int, tasks: Sequence[str], first: int = 0
 ) -> dict[str, list[tuple[int, WorldPair]]]:
     """`count` pairs of every task as (index, pair); tasks of one source share pairs.
 
@@ -155,15 +205,15 @@ def draw_pairs(
     CompoclipError when too few pairs come up.
     """
     found: dict[str, list[tuple[int, WorldPair]]] = {task: [] for task in tasks}
-    for source in dict.fromkeys(TASKS[task].source for task in tasks):
-        names = [name for name in tasks if TASKS[name].source == source]
+    for source in dict.fromkeys(_EVERY_TASK[task].source for task in tasks):
+        names = [name for name in tasks if _EVERY_TASK[name].source == source]
         for index in range(first, first + _PATIENCE * count + _PATIENCE):
             waiting = [name for name in names if len(found[name]) < count]
             if not waiting:
                 break
             made = pair(spec.config, spec.seed, index, source, spec.split)
             for name in waiting:
-                if (chosen := TASKS[name].choose(made)) is not None:
+                if (chosen := _EVERY_TASK[name].choose(made)) is not None:
                     found[name].append((index, chosen))
         for name in names:
             if len(found[name]) < count:
