@@ -75,7 +75,7 @@ def test_a_format_needs_no_more_than_a_way_to_load(tmp_path: Path) -> None:
     for ask, message in refused:
         with pytest.raises(CompoclipError, match=message):
             ask()
-    assert (found.has_adapter("x"), found.snippet(tmp_path)) == (False, ("", ""))
+    assert (found.adapters_only, found.snippet(tmp_path)) == (False, ("", ""))
 
 
 def test_a_checkpoint_passes_through_eleven_files_to_its_encoder() -> None:

@@ -94,10 +94,8 @@ def make(root: Path) -> dict[str, Load]:
     convert(str(root / "adapter"), root / "peft", "peft")
     (root / "raw").mkdir()
     torch.save({f"module.{k}": v for k, v in state.items()}, root / "raw" / "w.pt")
-    (root / "loralib").mkdir()
-    name = "transformer.resblocks.0.mlp.c_fc"
-    factors = {f"{name}.lora_A": torch.ones(2, 16), f"{name}.lora_B": torch.ones(64, 2)}
-    save_file({**state, **factors}, root / "loralib" / "w.safetensors")
+    (root / "safe").mkdir()
+    save_file(state, root / "safe" / "w.safetensors")
 
     base = str(shutil.copytree(root / "open-clip", root / "base"))
 
@@ -123,7 +121,7 @@ def make(root: Path) -> dict[str, Load]:
         "adapter": whole,
         "peft": lambda folder: format_of(str(folder)).load_on(str(folder), base, None),
         "raw": with_base("w.pt"),
-        "loralib": with_base("w.safetensors"),
+        "safe": with_base("w.safetensors"),
     }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model
 from compoclip.models.config import ModelConfig
-from compoclip.models.formats.adapters import lora_of, split
+from compoclip.models.conversion import inspect_model
 from compoclip.models.formats.weights_file import candidates, load_tuned_file
 from compoclip.models.weights import kinship, read_weights
 from models_thin import config, only_known
@@ -24,7 +24,6 @@ TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
 SMALL = config(text=TEXT)
 RESNET = config(vision={"layers": [1, 1, 1, 1], "width": 8}, text=TEXT)
 RESNET["vision_cfg"] = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8}
-RANK = 3
 
 
 @pytest.fixture(autouse=True)
@@ -189,143 +188,19 @@ def test_one_strange_tower_is_unclear() -> None:
         kinship({**own, "visual.proj": torch.zeros(3, 2)}, own, "file")
 
 
-# --- LoRA inside state dicts ---------------------------------------------------------------------
-
-
-def with_loralib(
-    state: dict[str, Tensor], rank: int = RANK, only_attention: bool = False, resnet: bool = False
-) -> dict[str, Tensor]:
-    """The state dict of the layers of TSVLC's, DAC's and FSC-CLIP's code."""
-    generator = torch.Generator().manual_seed(5)
-
-    def draw(*shape: int) -> Tensor:
-        return 0.1 * torch.randn(*shape, generator=generator)
-
-    out = {}
-    for name, value in state.items():
-        out[name] = value
-        if name.endswith("in_proj_weight"):
-            out[f"{name}_lora_A"] = draw(rank, value.shape[1])
-            out[f"{name}_lora_B"] = draw(value.shape[0], rank)
-        layers = (".out_proj.weight",) if only_attention else (".out_proj.weight", ".c_fc.weight")
-        layers = layers if only_attention else (*layers, ".c_proj.weight")
-        stem = name.removesuffix("weight")
-        if name.endswith(layers) and value.ndim == 2:
-            out[f"{stem}lora_A"] = draw(rank, value.shape[1])
-            out[f"{stem}lora_B"] = draw(value.shape[0], rank)
-        if value.ndim == 4 and not only_attention and (resnet or "conv1" in name):
-            k = value.shape[-1]
-            out[f"{stem}lora_A"] = draw(rank * k, value.shape[1] * k)
-            out[f"{stem}lora_B"] = draw(value.shape[0] * k, rank * k)
-    return out
-
-
-def merged_by_hand(state: dict[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """W + B A / r, row by row."""
-    out = {}
-    for name, value in state.items():
-        if "lora_" in name:
-            continue
-        stem = name.removesuffix("weight")
-        a = state.get(f"{name}_lora_A", state.get(f"{stem}lora_A"))
-        b = state.get(f"{name}_lora_B", state.get(f"{stem}lora_B"))
-        if a is None or b is None:
-            out[name] = value
-            continue
-        product = torch.zeros(len(b), a.shape[1])
-        for j in range(len(a)):
-            for row in range(len(b)):
-                product[row] += b[row, j] * a[j]
-        out[name] = value + product.view(value.shape) / rank
-    return out
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "described"),
-    [
-        ("Tiny", {}, "lora rank 3, alpha 1, both towers, +conv, init xavier_ab"),
-        ("Tiny", {"only_attention": True}, "lora rank 3, alpha 1, both towers, init xavier_ab"),
-        ("Res", {"resnet": True}, "lora rank 3, alpha 1, both towers, +conv, init xavier_ab"),
-    ],
-)
-def test_lora_weights_in_a_state_dict_are_merged(
-    tmp_path: Path, name: str, options: dict[str, bool], described: str
-) -> None:
-    base = base_model(name)
-    start = dict(base.encoder.model.state_dict())
-    state = with_loralib(start, **options)
-    torch.save(open_clip_trainer(state, "module."), tmp_path / "dac.pt")
-    loaded = load_model(f"{name}-quickgelu@{tmp_path / 'dac.pt'}")
-    found = loaded.encoder.model.state_dict()
-    for key, value in merged_by_hand(state, RANK).items():
-        assert torch.allclose(found[key].float(), value.float(), atol=1e-6), key
-    assert loaded.identity.adapter == described
-    assert loaded.identity.base == base.identity.weights
-    assert loaded.provenance["lora"]["rank"] == RANK
-    assert load_tuned_file(tmp_path / "dac.pt", base).identity.weights == loaded.identity.weights
-
-
-def test_lora_weights_alone_need_their_base(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["attn.in_proj_weight_lora_A", "mlp.c_fc.lora_B"])
+def test_lora_weights_beside_plain_ones_are_refused(tmp_path: Path, key: str) -> None:
+    """Files of TSVLC and DAC: read without them they would be the untuned model."""
     base = base_model()
-    start = dict(base.encoder.model.state_dict())
-    state = with_loralib(start)
-    alone = {k: v for k, v in state.items() if "lora_" in k}
-    torch.save({"state_dict": alone}, tmp_path / "lora.pt")
-    torch.save({"state_dict": state}, tmp_path / "full.pt")
-    with pytest.raises(CompoclipError, match=r"lora\.pt: holds LoRA weights alone.*--base BASE"):
-        load_model(f"Tiny-quickgelu@{tmp_path / 'lora.pt'}")
-    loaded = load_tuned_file(tmp_path / "lora.pt", base)
-    full = load_model(f"Tiny-quickgelu@{tmp_path / 'full.pt'}")
-    assert loaded.identity.weights == full.identity.weights
-    assert loaded.identity.base == base.identity.weights
-
-
-def test_damaged_lora_files_are_one_line(tmp_path: Path) -> None:
-    start = dict(base_model().encoder.model.state_dict())
-    state = with_loralib(start)
-    block = "transformer.resblocks.0"
-    changes: dict[str, tuple[dict[str, Tensor | None], str]] = {
-        "half": ({f"{block}.mlp.c_fc.lora_B": None}, "'.*c_fc.weight' has no lora_B"),
-        "ranks": (
-            {
-                f"{block}.mlp.c_fc.lora_A": torch.zeros(2, 16),
-                f"{block}.mlp.c_fc.lora_B": torch.zeros(64, 2),
-            },
-            r"LoRA ranks differ \('.*c_fc.weight' has 2, '.*' has 3\)",
-        ),
-        "shape": (
-            {f"{block}.mlp.c_fc.lora_A": torch.zeros(3, 15)},
-            r"lora_A \(3, 15\) and lora_B \(64, 3\) of '.*c_fc.weight' do not fit its shape",
-        ),
-        "alien": (
-            {
-                "visual.nothing.lora_A": torch.zeros(3, 4),
-                "visual.nothing.lora_B": torch.zeros(4, 3),
-            },
-            "adapts 'visual.nothing.weight', which the model does not have",
-        ),
-    }
-    for name, (change, message) in changes.items():
-        changed = {**state, **change}
-        torch.save({k: v for k, v in changed.items() if v is not None}, tmp_path / f"{name}.pt")
-        with pytest.raises(CompoclipError, match=message) as caught:
-            load_model(f"Tiny-quickgelu@{tmp_path / f'{name}.pt'}")
-        assert f"{name}.pt" in str(caught.value)
-        assert "\n" not in str(caught.value)
-
-
-def test_lora_settings_are_read_from_shapes() -> None:
-    start = dict(base_model().encoder.model.state_dict())
-    plain, adapters = split(with_loralib(start, rank=2))
-    text = {k: v for k, v in adapters.items() if not k.startswith("visual.")}
-    image = {k: v for k, v in adapters.items() if k.startswith("visual.")}
-    assert lora_of(text, start, "f").describe() == (
-        "lora rank 2, alpha 1, text tower, init xavier_ab"
-    )
-    assert lora_of(image, start, "f").towers == "image"
-    assert plain.keys() == start.keys()
-    with pytest.raises(CompoclipError, match="has no LoRA weights"):
-        lora_of({}, start, "f")
+    state = {**base.encoder.model.state_dict(), f"transformer.resblocks.0.{key}": torch.ones(3, 16)}
+    torch.save(open_clip_trainer(state, "module."), tmp_path / "dac.pt")
+    for load in (
+        lambda: load_model(f"Tiny-quickgelu@{tmp_path / 'dac.pt'}"),
+        lambda: load_tuned_file(tmp_path / "dac.pt", base),
+        lambda: inspect_model(str(tmp_path / "dac.pt")),
+    ):
+        with pytest.raises(CompoclipError, match=r"dac\.pt: holds LoRA weights beside plain ones"):
+            load()
 
 
 def test_two_models_in_one_file_are_refused(tmp_path: Path) -> None:

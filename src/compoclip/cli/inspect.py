@@ -91,14 +91,14 @@ class ConvertOptions(Printing):
         hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
         hf-text    folder of transformers' CLIPTextModelWithProjection: the text tower alone
         merged     an adapter merged into its base, as a checkpoint folder
-        lora       an adapter folder, from a PEFT folder or from published files with LoRA inside
+        lora       an adapter folder, from a PEFT folder
         peft       a PEFT folder for the CLIPModel of the base
         onnx       both towers, checked with onnxruntime
 
     Examples:
         compoclip convert runs/fsc/model fsc-hf --to hf
         compoclip convert negclip.pth negclip --to open-clip --base ViT-B-32-quickgelu:openai
-        compoclip convert ViT-B-32-quickgelu@dac.pt dac --to merged
+        compoclip convert runs/dac/adapter dac --to merged
         compoclip convert ViT-B-32-quickgelu:openai long --to open-clip --context-length 248
 
     Args:

@@ -341,15 +341,10 @@ class Format(ABC):
             f"{source}: says itself what it is; --base is for weights files and PEFT adapters"
         )
 
-    def has_adapter(self, source: str) -> bool:
-        """Return whether the folder has adapters, which `load` merges."""
-        return self.adapters_only
-
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
         """Return the adapters and their base, unmerged. Raises CompoclipError without adapters."""
         raise CompoclipError(
-            f"{source}: has no adapters (an adapter folder, a PEFT folder, or a file with LoRA "
-            "inside)"
+            f"{source}: has no adapters, as an adapter folder or a PEFT folder has"
         )
 
     def fits(self, loaded: LoadedModel) -> bool:
@@ -396,7 +391,7 @@ class Format(ABC):
             "image_size": identity.image_size[0],
             "vocabulary": loaded.tokenizer.vocab_size,
             "adapter": identity.adapter,
-            "parameters": counts(dict(loaded.encoder.model.named_parameters()), {}),
+            "parameters": counts(dict(loaded.encoder.model.named_parameters())),
             "dtypes": dtypes(state if alone else read_state_dict(file)),
             "provenance": loaded.provenance,
             "identity": identity.to_json(),

@@ -102,7 +102,7 @@ def convert(
                 "adapter": adapted.lora.describe(),
                 "adapted": sum(key.endswith(".a") for key in adapted.adapters),
             }
-    plain = form == "merged" and not format_of(source).has_adapter(source)
+    plain = form == "merged" and not format_of(source).adapters_only
     if plain:
         raise UsageError(f"{source}: is no adapter, so there is nothing to merge: --to open-clip")
     if base is None:

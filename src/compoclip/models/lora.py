@@ -22,6 +22,7 @@ from torch.nn.utils import parametrize
 
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.models.config import part_of
+from compoclip.typed import is_a
 
 Towers = Literal["both", "image", "text"]
 Targets = Literal["linear", "+conv"]
@@ -51,8 +52,8 @@ class Lora:
 
     def __post_init__(self) -> None:
         """Raises UsageError for a rank or alpha that is not positive, and unknown words."""
-        rank = isinstance(self.rank, int) and self.rank >= 1
-        alpha = 0 < self.alpha < math.inf
+        rank = is_a(self.rank, int) and self.rank >= 1
+        alpha = is_a(self.alpha, float) and self.alpha > 0
         require(rank, f"LoRA rank {self.rank}", "must be a whole number, at least 1", UsageError)
         require(alpha, f"LoRA alpha {self.alpha}", "must be a positive number", UsageError)
         for name, words in (("towers", Towers), ("targets", Targets), ("init", Init)):

@@ -287,16 +287,15 @@ def as_stored(state: Mapping[str, Tensor], dtype: str, name: str) -> dict[str, T
     return stored
 
 
-def counts(plain: Mapping[str, Tensor], adapters: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return numbers of parameters by part (image, text, temperature, adapter, total).
+def counts(state: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return numbers of parameters by part (image, text, temperature, total).
 
     Running statistics of batch norms in a file are not parameters.
     """
     found = {"image": 0, "text": 0, "temperature": 0}
-    for name, value in plain.items():
+    for name, value in state.items():
         if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
             found[part_of(name)] += value.numel()
-    found["adapter"] = sum(value.numel() for value in adapters.values())
     return found | {"total": sum(found.values())}
 
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters without their base, in the layout of Hugging Face's PEFT and earlier ones.
+"""Low-rank adapters without their base, in the layout of Hugging Face's PEFT and an earlier one.
 
     adapter_config.json         PEFT's: rank, alpha, adapted modules, base
     adapter_model.safetensors   base_model.model.<module>.lora_A.weight and .lora_B.weight
@@ -11,12 +11,6 @@ all three (see `lora`). To write PEFT, each third gets a copy of A and its rows 
 three different A are stacked (rank 3 r) with B block by block. Both are exact. PEFT's patch
 embedding is a rank-r map from k x k patches, ours a (out k, in k) matrix: it is written with the
 full change as one factor and an identity as the other, and unchanged ("<name>.a", "<name>.b").
-
-The code of TSVLC, DAC and FSC-CLIP stores W with A and B in one state dict (the naming of
-Microsoft's loralib), with alpha = 1; for a k x k convolution A is (r k, in k) and B (out k, r k):
-
-    NAME.weight           with  NAME.lora_A, NAME.lora_B                  linear and convolution
-    NAME.in_proj_weight   with  NAME.in_proj_weight_lora_A and _lora_B    attention, one shared A
 """
 
 from __future__ import annotations
@@ -61,7 +55,6 @@ _PREFIX = "base_model.model."
 _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out", "lora_bias")
 _OTHERS = "which our adapters do not: merge it with PEFT (merge_and_unload), or a weights file by "
 _OTHERS += "--to merged"
-ALPHA = 1.0  # of loralib's files, divided by the rank; no published script changes it
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
 """A and B of each adapted weight, by its open_clip name."""
 
@@ -382,67 +375,3 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
         # scaling is part of B already: alpha / rank = 1
         lora = Lora(rank, float(rank), lora.towers, lora.targets)
         return _filled(network, lora, pairs, folder), lora
-
-
-# --- loralib's names. ---
-
-
-def split(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return plain weights, as before training, and adapters as `lora_state` names them."""
-    plain, adapters = {}, {}
-    for name, value in state.items():
-        found = re.fullmatch(r"(.*)([._])lora_([AB])", name)
-        if found is None:
-            plain[name] = value
-        else:
-            weight = f"{found[1]}.weight" if found[2] == "." else found[1]
-            adapters[f"{weight}.{found[3].lower()}"] = value
-    return plain, adapters
-
-
-def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: object) -> Lora:
-    """Return the settings of adapters (as `split` gives them) on `weights`.
-
-    Raises CompoclipError when a pair is incomplete, a shape does not fit its weight, or ranks
-    differ.
-    """
-    ranks: dict[int, str] = {}
-    names = dict.fromkeys(key[:-2] for key in adapters)
-    for name in names:
-        a, b, weight = adapters.get(f"{name}.a"), adapters.get(f"{name}.b"), weights.get(name)
-        if a is None or b is None:
-            lacking = "lora_A" if a is None else "lora_B"
-            raise CompoclipError(f"{source}: '{name}' has no {lacking}; get the whole file")
-        if weight is None:
-            raise CompoclipError(
-                f"{source}: adapts '{name}', which the model does not have: it is for another "
-                "architecture"
-            )
-        kernel = weight.shape[-1] if weight.ndim == 4 else 1
-        rows, rank = weight.shape[0] * kernel, len(a) if a.ndim else 0
-        fit = a.ndim == b.ndim == 2 and rank and rank % kernel == 0
-        fit = fit and tuple(b.shape) == (rows, rank) and a.shape[1] * rows == weight.numel()
-        what = f"lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)} of '{name}' do not fit its "
-        require(fit, source, f"{what}shape {tuple(weight.shape)}")
-        ranks[rank // kernel] = name
-    require(ranks, source, "has no LoRA weights (names that end in lora_A, lora_B)")
-    low, high = min(ranks), max(ranks)
-    what = f"LoRA ranks differ ('{ranks[low]}' has {low}, '{ranks[high]}' has {high}), so its "
-    require(low == high, source, f"{what}scaling is unknown: parts of several files were mixed")
-    conv = any(weights[name].ndim == 4 for name in names)
-    return Lora(low, ALPHA, towers_of(names), "+conv" if conv else "linear", "xavier_ab")
-
-
-def adapters_inside(state: Mapping[str, Tensor], base: LoadedModel, file: Path) -> Adapted:
-    """Return loralib's adapters in a state dict on their base, with zeros for other layers."""
-    plain, found = split(state)
-    network = base.encoder.model
-    own = network.state_dict()
-    lora = lora_of(found, own, file)
-    for name, value in plain.items():
-        start = own.get(name, torch.empty(0))
-        what = f"its LoRA weights were trained on another base than {base.name} ('{name}' "
-        what += "differs): name its own base, or use --to merged"
-        require(torch.equal(value.float().reshape(-1), start.float().reshape(-1)), file, what)
-    pairs = {name: (found[f"{name}.a"], found[f"{name}.b"]) for name in _adapted(found)}
-    return Adapted(base, lora, _filled(network, lora, pairs, file), {})

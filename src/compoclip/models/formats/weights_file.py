@@ -1,8 +1,8 @@
 """Weights files that others published: tensors alone, without a record of what they are.
 
 Nothing is guessed: the user or a base gives the architecture; the user, or a base with weights near
-to these, the activation (see `weights`). LoRA weights beside plain ones are merged (TSVLC, DAC,
-FSC-CLIP; see `adapters`), and a shorter table of text positions is a shorter context (CLoVe's 64).
+to these, the activation (see `weights`). A shorter table of text positions is a shorter context
+(CLoVe's 64).
 
 Weights that open_clip publishes, and random ones, are named by their architecture, too.
 """
@@ -10,6 +10,7 @@ Weights that open_clip publishes, and random ones, are named by their architectu
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
@@ -20,7 +21,6 @@ from typing import Any
 import open_clip
 from torch import Tensor
 
-from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.models.architecture import (
     activation_of,
@@ -31,16 +31,13 @@ from compoclip.models.architecture import (
 )
 from compoclip.models.checkpoint import (
     Above,
-    Adapted,
     Format,
     LoadedModel,
     assemble,
     distance,
     load_model,
-    merged_model,
 )
 from compoclip.models.config import ModelConfig
-from compoclip.models.formats.adapters import adapters_inside, lora_of, split
 from compoclip.models.formats.hub import downloading
 from compoclip.models.names import split_part
 from compoclip.models.weights import (
@@ -55,6 +52,7 @@ from compoclip.models.weights import (
 
 _POSITIONS = ("positional_embedding", "text.positional_embedding")
 _UNSHAPED = (*_POSITIONS, "logit_scale")  # whose shapes say nothing of the architecture
+_LORALIB = re.compile(r"[._]lora_[AB]$")  # names of loralib, as in files of TSVLC and DAC
 _TELLING = ("token_embedding.weight", "text_projection")
 
 
@@ -100,27 +98,14 @@ class TensorsAlone(Format):
         """Return the weights as a fine-tune of the base."""
         return _load_tuned(source, *_read(source), load_model(base), activation)
 
-    def has_adapter(self, source: str) -> bool:
-        """Return whether there are LoRA weights inside."""
-        _, adapters = split(_read(source)[1].state)
-        return bool(adapters)
-
-    def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
-        """Return the LoRA weights inside, on the base that the user names."""
-        if base is None:
-            raise UsageError(f"{source}: to keep its LoRA weights apart, give --base BASE")
-        file, found = _read(source)
-        inside = adapters_inside(found.state, load_model(base, activation=activation), file)
-        return replace(inside, provenance={"file": {"name": file.name, **found.facts}})
-
     def describe(
         self, source: str, base: LoadedModel | None, activation: str | None
     ) -> dict[str, Any]:
         """Describe the tensors. Nearness to the base reveals the activation."""
         file, found = _read(source)
-        plain, adapters = split(found.state)
+        state = found.state
         stated = source.partition("@")[0] if "@" in source and not Path(source).is_file() else ""
-        kind, known, by, adapter = self.kind, "not recorded", self.known_by, ""
+        kind, known, by = self.kind, "not recorded", self.known_by
         below = f"names below '{found.prefix}'" if found.prefix else ""
         if found.entry:
             places = ", ".join(filter(None, (f"weights under '{found.entry}'", below)))
@@ -129,39 +114,32 @@ class TensorsAlone(Format):
             kind += f", {below}"
         if found.others:
             kind += f", FILE#ENTRY takes {' or '.join(found.others)} instead"
-        if adapters and plain:
-            adapter = lora_of(adapters, plain, file).describe()
-            kind += ", LoRA weights inside"
-        elif adapters:
-            number = counted(len(adapters) // 2, "weight")
-            adapter = f"lora on {number}, its base is not in the file"
-            kind += ", LoRA weights alone"
         kin: dict[str, Any] = {}
-        if base is not None and plain:
-            kin = distance(plain, base, str(file))
+        if base is not None:
+            kin = distance(state, base, str(file))
             by = f"the weights are not near {base.name} ({kin['distance']})"
             if kin["verdict"] in ("same", "derived"):
                 known = base.identity.activation
                 by = f"that of the base {base.name}: {kin['distance']}"
         if activation is not None or stated.endswith("-quickgelu"):
             known, by = activation or "quick_gelu", "stated by the user"
-        side, image_size = _rows(plain, "visual.positional_embedding"), None
-        patches = plain.get("visual.conv1.weight")
+        side, image_size = _rows(state, "visual.positional_embedding"), None
+        patches = state.get("visual.conv1.weight")
         if side and patches is not None:  # patches a side, times their size
             image_size = math.isqrt(side - 1) * int(patches.shape[-1]) if patches.ndim else None
-        elif rows := _rows(plain, "visual.attnpool.positional_embedding"):
+        elif rows := _rows(state, "visual.attnpool.positional_embedding"):
             image_size = 32 * math.isqrt(rows - 1)
         return {
             "kind": kind,
-            "architecture": stated or ", ".join(candidates(found.state)) or "unknown",
+            "architecture": stated or ", ".join(candidates(state)) or "unknown",
             "activation": known,
             "activation_by": by,
-            "context": _rows(plain, *_POSITIONS),
+            "context": _rows(state, *_POSITIONS),
             "image_size": image_size,
-            "vocabulary": _rows(plain, "token_embedding.weight", "text.token_embedding.weight"),
-            "adapter": adapter,
-            "parameters": counts(plain, adapters),
-            "dtypes": dtypes(found.state),
+            "vocabulary": _rows(state, "token_embedding.weight", "text.token_embedding.weight"),
+            "adapter": "",
+            "parameters": counts(state),
+            "dtypes": dtypes(state),
             "provenance": dict(found.facts),
             "identity": {},
             "base": kin,
@@ -227,7 +205,13 @@ def _read(source: str) -> tuple[Path, WeightsFile]:
     """Read the one model in FILE or ARCHITECTURE@FILE, with or without a #PART."""
     whole = source if split_part(source)[0].is_file() else source.partition("@")[2] or source
     file, part = split_part(whole)
-    return file, require_one_model(read_weights(file, part), file)
+    found = require_one_model(read_weights(file, part), file)
+    inside = next((name for name in found.state if _LORALIB.search(name)), "")
+    what = (
+        f"holds LoRA weights beside plain ones ('{inside}'): merge them with the code that wrote "
+    )
+    require(not inside, file, f"{what}them, and save the state_dict() again")
+    return file, found
 
 
 def load_tuned_file(
@@ -244,14 +228,9 @@ def load_tuned_file(
 def _load_tuned(
     name: str, file: Path, found: WeightsFile, base: LoadedModel, activation: str | None
 ) -> LoadedModel:
-    plain, adapters = split(found.state)
-    own = base.encoder.model.state_dict()
     known = "stated by the user"
-    if not plain and adapters:
-        found = replace(found, state={**own, **found.state})
-        known = f"that of the base {base.name}, which the adapters are put on"
-    elif activation is None:
-        kin = kinship(plain, own, str(file))
+    if activation is None:
+        kin = kinship(found.state, base.encoder.model.state_dict(), str(file))
         what = f"is not a fine-tune of {base.name} ({kin['distance']}; unrelated weights are near "
         what += "1.4), so its activation is unknown: name its own base or give --activation"
         require(kin["verdict"] in ("same", "derived"), file, what)
@@ -268,7 +247,7 @@ def candidates(state: Mapping[str, Tensor]) -> list[str]:
 
     The number of heads cannot be seen in weights; it is the architecture's.
     """
-    plain = {name: value for name, value in split(state)[0].items() if name not in _UNSHAPED}
+    plain = {name: value for name, value in state.items() if name not in _UNSHAPED}
     tokens, ends = (tuple(plain[name].shape) if name in plain else () for name in _TELLING)
     found = []
     for name in open_clip.list_models():
@@ -288,9 +267,8 @@ def candidates(state: Mapping[str, Tensor]) -> list[str]:
 def _load(
     name: str, file: Path, found: WeightsFile, config: ModelConfig, known: str
 ) -> LoadedModel:
-    plain, adapters = split(found.state)
     model_cfg = deepcopy(dict(config.model_cfg))
-    rows = _rows(plain, *_POSITIONS) or 0
+    rows = _rows(found.state, *_POSITIONS) or 0
     if 0 < rows < int(model_cfg["text_cfg"].get("context_length", 77)):
         model_cfg["text_cfg"]["context_length"] = rows
     assumed = list(config.assumed)
@@ -302,19 +280,8 @@ def _load(
         "file": {"name": file.name, **found.facts},
         "activation": f"{activation_of(model_cfg)}, {known}",
     }
-    what = f"holds LoRA weights alone; say what they were trained on: compoclip convert {file} DST "
-    require(plain or not adapters, file, f"{what}--to open-clip --base BASE")
-    lora = lora_of(adapters, plain, file) if adapters else None
-    loaded = assemble(config, name, state=plain, path=file)
-    if lora is None:
-        return replace(loaded, provenance=provenance)
-    provenance["lora"] = {
-        "rank": lora.rank,
-        "alpha": lora.alpha,
-        "adapted": len(adapters) // 2,
-        "note": "merged on load; alpha is the default of the code these files come from",
-    }
-    return merged_model(Adapted(loaded, lora, adapters, provenance), name, file)
+    loaded = assemble(config, name, state=found.state, path=file)
+    return replace(loaded, provenance=provenance)
 
 
 _PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
