@@ -19,7 +19,13 @@ from compoclip.evaluation.aggregate import MeanNode, evaluate
 from compoclip.evaluation.comparison import Evidence, Pair, joined
 from compoclip.evaluation.items import Values
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.statistics import RESAMPLES, SIGNIFICANT, Significance, significance
+from compoclip.evaluation.statistics import (
+    BOOTSTRAP,
+    SIGNIFICANT,
+    Bootstrap,
+    Significance,
+    significance,
+)
 
 SDS = 2.0
 """How many standard deviations of the seeds a difference must exceed."""
@@ -161,8 +167,7 @@ def differences(
     other: Sequence[Run],
     trained: bool = True,
     columns: Sequence[Column] = COLUMNS,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> dict[str, Difference]:
     """Each column's difference between two arms, each the runs of its seeds; other minus base.
 
@@ -176,7 +181,7 @@ def differences(
         math.hypot(*(mean_and_sd([column_value(each, run) for run in runs])[1] for runs in varied))
         for each in columns
     ]
-    found = _by_column(columns, base[0], pairs, resamples, seed)
+    found = _by_column(columns, base[0], pairs, bootstrap)
     corrected = significance([evidence.p for _, evidence in found.values()])
     runs = min(len(each) for each in varied)
     return {
@@ -212,7 +217,7 @@ def _mean(runs: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
 
 
 def _by_column(
-    columns: Sequence[Column], run: Run, pairs: Mapping[str, Pair], resamples: int, seed: int
+    columns: Sequence[Column], run: Run, pairs: Mapping[str, Pair], bootstrap: Bootstrap
 ) -> dict[str, tuple[float, Evidence]]:
     """Each column's difference, and what speaks for it. Columns of a benchmark share its draws."""
     found: dict[str, list[tuple[float, Evidence, int]]] = {each.name: [] for each in columns}
@@ -225,7 +230,8 @@ def _by_column(
         }
         if not trees:
             continue
-        speaking = pair.evidence(list(trees.values()), resamples, seed + number)
+        shifted = replace(bootstrap, seed=bootstrap.seed + number)
+        speaking = pair.evidence(list(trees.values()), shifted)
         for (name, tree), each in zip(trees.items(), speaking):
             value = evaluate(tree, pair.other) - evaluate(tree, pair.base)
             found[name].append((value, each, len(tree.parts)))

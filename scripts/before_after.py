@@ -20,6 +20,7 @@ from jinja2 import Environment
 
 from compoclip.console import end_with, note
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.files import write_text
 from compoclip.report import Album, before_after, read_items, read_study
 from compoclip.report.cards import Card
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=3, help="number of items")
     parser.add_argument("--lost", action="store_true", help="draw items that the base gets right")
     options = parser.parse_args(argv)
-    study = read_study([options.base, options.tuned], None, 1, 0)
+    study = read_study([options.base, options.tuned], None, Bootstrap(1))
     for skill in options.skills:
         if skill not in study.skills.groups:
             raise CompoclipError(f"--skills {skill}: has {', '.join(study.skills.groups)}")

@@ -25,9 +25,12 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import evaluate, plan
+from compoclip.evaluation.comparison import Comparison, compare_all
 from compoclip.evaluation.encoder import Pending, Precision, TextKey
 from compoclip.evaluation.forms import score
 from compoclip.evaluation.items import EncodedFeatures, Items
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.models.config import ModelIdentity
 
 TINY: dict[str, Any] = {
@@ -259,3 +262,11 @@ def bootstrap_means(
     names, rng = list(members), np.random.default_rng(seed)
     draws = (rng.integers(len(names), size=len(names)) for _ in range(resamples))
     return np.array([np.mean([v for k in draw for v in members[names[k]]]) for draw in draws])
+
+
+def compare(
+    base: Sequence[Results], other: Sequence[Results], resamples: int = 2000, seed: int = 0
+) -> Comparison:
+    """Compare a single model with a base."""
+    (comparison,) = compare_all(base, [other], Bootstrap(resamples, seed))
+    return comparison

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import DualEncoder
@@ -138,15 +139,15 @@ def test_intervals_and_paired_differences() -> None:
     values = np.random.default_rng(0).normal(0.5, 0.1, (400, 1))
     one = {"noun": {MASS: np.hstack([values, values * 0 + 0.25])}}
     other = {"noun": {MASS: np.hstack([values + 0.03, values * 0 + 0.25])}}
-    share = shares(one, 300, 0)["noun"][MASS]
+    share = shares(one, Bootstrap(300))["noun"][MASS]
     assert share.value == pytest.approx(values.mean())
     assert share.chance == 0.25
     assert share.high - share.low == pytest.approx(2 * 1.96 * 0.1 / 20, rel=0.2)
-    gap = shares(other, 300, 0, one)["noun"][MASS]
+    gap = shares(other, Bootstrap(300), one)["noun"][MASS]
     assert (gap.value, gap.low, gap.high) == pytest.approx((0.03,) * 3)
-    assert shares(one, 300, 0) == shares(one, 300, 0)
+    assert shares(one, Bootstrap(300)) == shares(one, Bootstrap(300))
     single = {"noun": {MASS: one["noun"][MASS][:1]}}
-    for found in (shares(single, 300, 0), shares(single, 300, 0, single)):
+    for found in (shares(single, Bootstrap(300)), shares(single, Bootstrap(300), single)):
         assert (found["noun"][MASS].low, found["noun"][MASS].high) == (None, None)
 
 

@@ -26,7 +26,7 @@ from compoclip.analysis.trees import (
 from compoclip.cli.explain import _cell
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.statistics import Estimate
+from compoclip.evaluation.statistics import Bootstrap, Estimate
 from compoclip.models.checkpoint import LoadedModel, ModelConfig, create_model, save_model
 from evaluation_helpers import TINY
 
@@ -122,13 +122,13 @@ def test_thresholds() -> None:
 
 def test_estimates_are_means_over_captions_with_the_mean_over_layers_last() -> None:
     values = np.random.default_rng(0).normal(size=(200, 2))
-    first, second, mean = estimates(values, 500, 0)
+    first, second, mean = estimates(values, Bootstrap(500))
     assert first.value == pytest.approx(values[:, 0].mean())
     assert mean.value == pytest.approx(values.mean())
     error = values[:, 1].std() / 200**0.5
     assert second.high - second.low == pytest.approx(2 * 1.96 * error, rel=0.15)
     assert second.low < second.value < second.high
-    (alone, _, _) = estimates(values[:1], 500, 0)
+    (alone, _, _) = estimates(values[:1], Bootstrap(500))
     assert alone == Estimate(values[0, 0], None, None)
     assert _cell(alone) == f"{values[0, 0]:.3f} [-]"
 
@@ -136,11 +136,11 @@ def test_estimates_are_means_over_captions_with_the_mean_over_layers_last() -> N
 def test_differences_are_paired_on_common_captions(model: LoadedModel) -> None:
     one = measure_trees("a", model, CAPTIONS[:3])
     two = measure_trees("b", model, [CAPTIONS[2], CAPTIONS[6], CAPTIONS[0]])
-    n, gaps = differences(one, two, 100, 0)
+    n, gaps = differences(one, two, Bootstrap(100))
     assert n == 2
     assert [gap.value for gap in gaps] == pytest.approx([0.0] * 4, abs=1e-5)
     with pytest.raises(CompoclipError, match="no caption was measured for both"):
-        differences(one, measure_trees("b", model, [CAPTIONS[6]]), 100, 0)
+        differences(one, measure_trees("b", model, [CAPTIONS[6]]), Bootstrap(100))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import evaluate, plan, resample, rows_of
+from compoclip.evaluation.statistics import Bootstrap
 
 SUBTASKS = ["a", "a", "a", "a", "b", "b", "c"]
 LABELS = [{"r": v} for v in ("on", "on", "on", "in", "in", "by")] + [{}]
@@ -65,7 +66,7 @@ def test_bootstrap_draws_equal_a_plain_loop_for_a_nested_rule():
     applies = {"accuracy": np.ones(n, dtype=bool)}
     rule = Aggregate((Aggregate(("a", "b"), "micro"), "c"))
     tree = plan(rule, Listed(subtasks, [{}] * n), applies, "accuracy")
-    (draws,) = resample([tree], values, clusters, 20, 3)
+    (draws,) = resample([tree], values, clusters, Bootstrap(20, 3))
     drawn = np.random.default_rng(3).integers(photos, size=(20, photos))
     for got, photo_list in zip(draws, drawn):
         ab, c = [], []
@@ -84,5 +85,8 @@ def test_bootstrap_is_linear_so_differences_can_be_drawn_at_once():
     clusters = [str(k // 3) for k in range(90)]
     applies = {"accuracy": np.ones(90, dtype=bool)}
     tree = plan(Aggregate(("a", "b")), Listed(subtasks, [{}] * 90), applies, "accuracy")
-    draws = [resample([tree], {"accuracy": v}, clusters, 50, 1)[0] for v in (one, two, one - two)]
+    draws = [
+        resample([tree], {"accuracy": v}, clusters, Bootstrap(50, 1))[0]
+        for v in (one, two, one - two)
+    ]
     assert draws[2] == pytest.approx(draws[0] - draws[1])

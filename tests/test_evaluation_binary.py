@@ -10,16 +10,16 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, TiePolicy
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import ScorePart, compare
+from compoclip.evaluation.comparison import ScorePart
 from compoclip.evaluation.curves import weighted_auc
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.groups import group_differences, group_scores
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import percentile_interval
+from compoclip.evaluation.statistics import Bootstrap, percentile_interval
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.tables import comparison_text, results_text
-from evaluation_helpers import FakeEncoder, features_from, photos, ref, score_items
+from evaluation_helpers import FakeEncoder, compare, features_from, photos, ref, score_items
 
 RULES = {
     "auc": Aggregate(("test",)),
@@ -64,7 +64,7 @@ def test_scores_by_hand():
     assert items.outcomes["auc"].used == pytest.approx([1, 2 / 3, 1 / 2, 1, 1])
     assert items.positive[:2] == pytest.approx([0.8, 0.4])
     assert np.isnan(items.positive[2:]).all()
-    found = summarise(items, RULES, {"test": 6, "dev": 3}, 200)
+    found = summarise(items, RULES, {"test": 6, "dev": 3}, Bootstrap(200))
     assert found.scores["test"]["auc"].value == pytest.approx(5 / 6)
     assert (found.scores["test"]["auc"].n, found.scores["test"]["auc"].expected) == (5, 6)
     assert found.scores["test"]["positive_score"].value == pytest.approx(0.6)
@@ -84,7 +84,7 @@ def test_chance_of_plain_accuracy_is_what_one_answer_reaches(share):
     n = 40
     rows = [(binary(f"{part}{k}", int(k < share * n), part), 0.3) for k in range(n)
             for part in ("test", "dev")]  # fmt: skip
-    found = summarise(scored(rows, {"test": "dev"}), RULES, None, 20)
+    found = summarise(scored(rows, {"test": "dev"}), RULES, None, Bootstrap(20))
     accuracy = found.scores["test"]["accuracy"]
     assert accuracy.chance == max(share, 1 - share)
     assert accuracy.value == share  # a constant is called true: its threshold lies below it
@@ -92,7 +92,12 @@ def test_chance_of_plain_accuracy_is_what_one_answer_reaches(share):
     assert found.aggregates["auc"].chance == 0.5
     rng = np.random.default_rng(0)
     guessed = [
-        summarise(scored([(case, rng.random()) for case, _ in rows], {"test": "dev"}), {}, None, 2)
+        summarise(
+            scored([(case, rng.random()) for case, _ in rows], {"test": "dev"}),
+            {},
+            None,
+            Bootstrap(2),
+        )
         for _ in range(60)
     ]
     mean = np.mean([each.scores["test"]["accuracy"].value for each in guessed])
@@ -104,7 +109,9 @@ def test_ties_count_only_where_a_true_and_a_false_item_are_equal():
     rows[1] = (rows[1][0], 0.2)
     rows.append((binary("f", 1), 0.8))
     items = scored(rows)
-    found = summarise(items, {"relations": RULES["relations"], "auc": RULES["auc"]}, None, 50)
+    found = summarise(
+        items, {"relations": RULES["relations"], "auc": RULES["auc"]}, None, Bootstrap(50)
+    )
     score = found.aggregates["auc"]
     assert score.ties == 2  # b and e
     assert score.value == score.fractional == pytest.approx((3 + 3 + 1.5) / 9)
@@ -121,7 +128,7 @@ def test_interval_is_the_bootstrap_of_the_area_itself():
         (binary(f"i{k}", int(truth[k]), photo=f"p{k % shots:02d}"), float(scores[k]))
         for k in range(n)
     ]
-    got = summarise(scored(rows), {}, None, 300, seed=4).scores["test"]["auc"]
+    got = summarise(scored(rows), {}, None, Bootstrap(300, 4)).scores["test"]["auc"]
     draws = []
     for drawn in np.random.default_rng(4).integers(shots, size=(300, shots)):
         kept = np.concatenate([np.flatnonzero(np.arange(n) % shots == photo) for photo in drawn])
@@ -207,11 +214,11 @@ def test_from_evaluation_to_comparison_and_tables(tmp_path):
     groups = {"s": (ScorePart("bin", "test"),), "a": (ScorePart("bin", "test", "accuracy"),)}
     scores = group_scores(one, groups)
     assert scores["s"].value == one[0].scores["test"]["auc"].value
-    both = group_differences(one, two, groups, 100)
+    both = group_differences(one, two, groups, Bootstrap(100))
     assert both[0].base_only is None
     assert both[1].base_only is not None
     pair = {"mean": (ScorePart("bin", "test"), ScorePart("bin", "auc", ""))}
-    assert group_scores(one, pair, 50)["mean"].value == pytest.approx(scores["s"].value)
+    assert group_scores(one, pair, Bootstrap(50))["mean"].value == pytest.approx(scores["s"].value)
 
 
 def test_dev_items_count_for_coverage(tmp_path):
@@ -275,7 +282,7 @@ def test_no_interval_is_a_point_because_all_items_are_wrong():
     for k, case in enumerate(shared):
         table[f"p{k // 2}"] |= {case.texts[0]: 0.1, case.texts[1]: 0.2}
     items = score_items(shared, features_from(table))
-    found = summarise(items, {"macro": Aggregate(("part",))}, None, 50)
+    found = summarise(items, {"macro": Aggregate(("part",))}, None, Bootstrap(50))
     for score in (found.aggregates["macro"], found.scores["part"]["accuracy"]):
         assert (score.value, score.low, score.interval) == (0.0, 0.0, "wilson")
         assert score.high == pytest.approx(0.4899, abs=1e-4)  # none of 4 photos

@@ -12,13 +12,13 @@ import pytest
 
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, present
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import compare
 from compoclip.evaluation.curves import expected_ap_11
 from compoclip.evaluation.forms.classification import log_odds
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.summary import Summary, summarise
-from evaluation_helpers import FakeEncoder, ref, score_items
+from evaluation_helpers import FakeEncoder, compare, ref, score_items
 from test_evaluation_curves import ap_11
 
 CLASSES = ("cat", "dog", "cow")
@@ -62,7 +62,7 @@ def softmax(row: list[float]) -> list[float]:
 
 def summary(content: Classification, known: EncodedFeatures) -> Summary:
     items = score_items(content, known)
-    return summarise(items, content.rules(), resamples=200)
+    return summarise(items, content.rules(), bootstrap=Bootstrap(200))
 
 
 def test_log_odds_are_those_of_a_softmax_of_100_cosines() -> None:

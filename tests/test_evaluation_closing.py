@@ -13,6 +13,7 @@ from compoclip.evaluation.closing import bound_scores, closing_sentences, giveaw
 from compoclip.evaluation.groups import skill_groups
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import Bootstrap
 from evaluation_helpers import Scripted, choice_benchmark
 
 
@@ -33,7 +34,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Results]
 
 
 def test_gain_loss_and_means_with_their_verdicts(results: dict[str, list[Results]]) -> None:
-    said = closing_sentences([*results["base"], *results["tuned"]], "base", resamples=300)
+    said = closing_sentences(
+        [*results["base"], *results["tuned"]], "base", bootstrap=Bootstrap(300)
+    )
     assert said[0] == "Measured 2 models on 1 benchmark, 100 items."
     assert [line.partition(", 95 %")[0] for line in said[1:]] == [
         "tuned: binding 50.0 -> 90.0 (+40.0",
@@ -48,14 +51,14 @@ def test_gain_loss_and_means_with_their_verdicts(results: dict[str, list[Results
 
 
 def test_no_significant_change_is_one_sentence(results: dict[str, list[Results]]) -> None:
-    said = closing_sentences([*results["base"], *results["same"]], "base", resamples=300)
+    said = closing_sentences([*results["base"], *results["same"]], "base", bootstrap=Bootstrap(300))
     assert said[1] == "same: no significant change on any of 2 skills."
     assert "binding" not in " ".join(said)
 
 
 def test_one_model_is_read_against_chance_and_bounds(results: dict[str, list[Results]]) -> None:
     first, mean, low, *bound = closing_sentences(
-        results["base"], "base", results["text only"], resamples=300
+        results["base"], "base", results["text only"], bootstrap=Bootstrap(300)
     )
     assert first == "Measured 1 model on 1 benchmark, 100 items."
     assert mean == (
@@ -70,7 +73,7 @@ def test_bounds_have_what_they_were_measured_on(results: dict[str, list[Results]
     (base,), (bound,) = results["base"], results["text only"]
     groups = {**skill_groups([base]), "all": (*skill_groups([base])["order"],)}
     groups["elsewhere"] = tuple(replace(part, benchmark="other") for part in groups["order"])
-    every = bound_scores([bound], [base], groups, resamples=50)
+    every = bound_scores([bound], [base], groups, bootstrap=Bootstrap(50))
     scores = every["text only"]
     assert scores.keys() == {"binding", "order", "all"}
     assert giveaways(every, [bound], groups)["text only"].keys() == {"order", "all"}

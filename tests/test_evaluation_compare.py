@@ -14,12 +14,19 @@ from scipy.stats import binomtest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import Difference, compare, compare_all, corrected, one_model
+from compoclip.evaluation.comparison import Difference, compare_all, corrected, one_model
 from compoclip.evaluation.results import Results, load_items
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import holm, percentile_interval, sign_flip
+from compoclip.evaluation.statistics import Bootstrap, holm, percentile_interval, sign_flip
 from compoclip.evaluation.tables import comparison_text, results_text
-from evaluation_helpers import FakeEncoder, Scripted, bootstrap_means, choice_benchmark, photos
+from evaluation_helpers import (
+    FakeEncoder,
+    Scripted,
+    bootstrap_means,
+    choice_benchmark,
+    compare,
+    photos,
+)
 
 QUICK = Options(resamples=200)
 
@@ -129,7 +136,7 @@ def test_several_models_are_one_family(tmp_path):
         for name, right in (("base", 40), ("one", 47), ("two", 46), ("three", 40))
     )
     alone = [compare(base, other, 50) for other in others]
-    found = compare_all(base, others, 50)
+    found = compare_all(base, others, Bootstrap(50))
     assert [each.headlines[0].verdict for each in alone[:2]] == ["higher", "higher"]
     assert [each.headlines[0].verdict for each in found[:2]] == ["higher", "not significant"]
     for kind in ("headlines", "subtasks"):

@@ -17,6 +17,7 @@ from compoclip.evaluation.forms.cases import group_sizes, with_joint
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import _without
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.summary import summarise
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
@@ -91,7 +92,9 @@ def test_faulty_items_are_left_out_and_named(
     assert macro.value == pytest.approx(sum(means.values()) / 7)
     assert result.scores["swap_obj"]["accuracy"].value == pytest.approx(means["swap_obj"])
     assert gone.isdisjoint(row["item"] for row in load_items(result).to_pylist())
-    page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=20).read_text("utf-8")
+    page = write_report([tmp_path / "out"], tmp_path / "r.html", bootstrap=Bootstrap(20)).read_text(
+        "utf-8"
+    )
     assert "faulty item (duplicate)" in page
 
     assert main([*arguments, "--exclude-faulty", "--details"]) == 0
@@ -121,7 +124,7 @@ def test_broken_groups_have_no_joint_outcome() -> None:
         return Audit("made", {"s": 4}, bad)
 
     kept = _without(items, without("c").faulty, benchmark)
-    scores = summarise(kept, rules, {"s": 4, "s/pair": 2}, 20).aggregates
+    scores = summarise(kept, rules, {"s": 4, "s/pair": 2}, Bootstrap(20)).aggregates
     assert {name: (each.n, each.expected) for name, each in scores.items()} == {
         "micro": (3, 4),
         "pair": (1, 2),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import ScorePart, compare
+from compoclip.evaluation.comparison import ScorePart
 from compoclip.evaluation.groups import (
     group_differences,
     group_scores,
@@ -17,8 +17,8 @@ from compoclip.evaluation.groups import (
 )
 from compoclip.evaluation.results import load_items
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import sign_flip
-from evaluation_helpers import FakeEncoder, choice_benchmark
+from compoclip.evaluation.statistics import Bootstrap, sign_flip
+from evaluation_helpers import FakeEncoder, choice_benchmark, compare
 
 
 @pytest.fixture(scope="module")
@@ -49,26 +49,26 @@ def test_skills_gather_their_subtasks_and_others_stay_alone(models):
 
 def test_scores_are_plain_means_of_the_parts(models):
     one, two = models[0]
-    found = group_scores(models[0], skill_groups(models[0]), 200, 3)
+    found = group_scores(models[0], skill_groups(models[0]), Bootstrap(200, 3))
     assert found["order"] == one.scores["odd"]["accuracy"]
     means = [np.mean(list(outcomes(each, "even").values())) for each in (one, two)]
     assert found["role"].value == pytest.approx(np.mean(means))
     assert (found["role"].n, found["role"].photos) == (15 + 24, 12)
     assert found["role"].chance == 0.5
     assert found["role"].low <= found["role"].value <= found["role"].high
-    assert found == group_scores(models[0], skill_groups(models[0]), 200, 3)
+    assert found == group_scores(models[0], skill_groups(models[0]), Bootstrap(200, 3))
 
 
 def test_an_interval_is_the_same_in_every_group_of_these_parts(models):
     parts = (ScorePart("one", "even"), ScorePart("two", "even"))
-    alone = group_scores(models[0], {"x": parts}, 100)["x"]
-    among = group_scores(models[0], {**skill_groups(models[0]), "x": parts}, 100)["x"]
+    alone = group_scores(models[0], {"x": parts}, Bootstrap(100))["x"]
+    among = group_scores(models[0], {**skill_groups(models[0]), "x": parts}, Bootstrap(100))["x"]
     assert alone == among
 
 
 def test_differences_are_paired_and_corrected(models):
     groups = skill_groups(models[0])
-    found = {d.name: d for d in group_differences(*models, groups, 400)}
+    found = {d.name: d for d in group_differences(*models, groups, Bootstrap(400))}
     gaps = []
     for base, other in zip(*models):
         before, after = outcomes(base, "even"), outcomes(other, "even")
@@ -100,10 +100,10 @@ def test_differences_are_paired_and_corrected(models):
 def test_a_rule_is_the_headline(models):
     groups = {"all": (ScorePart("one", "micro", ""), ScorePart("two", "micro", ""))}
     comparison = compare(*models, 100)
-    (found,) = group_differences(*models, groups, 100)
+    (found,) = group_differences(*models, groups, Bootstrap(100))
     assert found.difference == pytest.approx(comparison.overall.difference)
     value = np.mean([each.aggregates["micro"].value for each in models[1]])
-    assert group_scores(models[1], groups, 100)["all"].value == pytest.approx(value)
+    assert group_scores(models[1], groups, Bootstrap(100))["all"].value == pytest.approx(value)
 
 
 def test_unknown_parts_are_named(models):
@@ -116,7 +116,7 @@ def test_unknown_parts_are_named(models):
         with pytest.raises(CompoclipError, match="evaluate again"):
             part_score(named, part)
         with pytest.raises(CompoclipError, match="evaluate again"):
-            group_differences(*models, {"x": (part,)}, 20)
+            group_differences(*models, {"x": (part,)}, Bootstrap(20))
     renamed = [replace(each, data_hash="other") for each in models[1]]
     with pytest.raises(CompoclipError, match="different annotations"):
-        group_differences(models[0], renamed, skill_groups(models[0]), 20)
+        group_differences(models[0], renamed, skill_groups(models[0]), Bootstrap(20))

@@ -12,9 +12,11 @@ from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retri
 from compoclip.benchmarks.registry import SUITES
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import UsageError
-from compoclip.evaluation.groups import group_scores, overall_groups, overall_text, part_score
+from compoclip.evaluation.groups import group_scores, overall_groups, part_score
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import Bootstrap
+from compoclip.evaluation.tables import overall_text
 from compoclip.report.looks import Album
 from evaluation_helpers import FakeEncoder
 
@@ -63,7 +65,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
 
 
 def test_means_over_complete_suites_only(results: list[Results]) -> None:
-    found = group_scores(results, overall_groups(results), resamples=50)
+    found = group_scores(results, overall_groups(results), bootstrap=Bootstrap(50))
     assert set(found) == {"ZS (21)", "ZS (20)", "I2T Ret", "T2I Ret"}
     zero = {
         each.benchmark: each.aggregates["accuracy"].value

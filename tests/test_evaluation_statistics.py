@@ -13,7 +13,7 @@ from scipy import stats
 from compoclip.evaluation import statistics
 from compoclip.evaluation.statistics import (
     LEVEL,
-    cluster_weights,
+    Bootstrap,
     guessing,
     holm,
     percentile_interval,
@@ -41,13 +41,13 @@ def test_wilson_edges() -> None:
 
 
 def test_blocks_do_not_change_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = np.concatenate(list(cluster_weights(60, 100, 3)))
+    whole = np.concatenate(list(Bootstrap(100, 3).weights(60)))
     monkeypatch.setattr(statistics, "_DRAWS_AT_ONCE", 130)
-    blocks = list(cluster_weights(60, 100, 3))
+    blocks = list(Bootstrap(100, 3).weights(60))
     assert len(blocks) == 50
     np.testing.assert_array_equal(np.concatenate(blocks), whole)
     assert (whole.sum(axis=1) == 60).all()
-    assert not np.array_equal(np.concatenate(list(cluster_weights(60, 100, 4))), whole)
+    assert not np.array_equal(np.concatenate(list(Bootstrap(100, 4).weights(60))), whole)
 
 
 def test_percentile_interval_leaves_out_undefined_draws() -> None:
@@ -67,7 +67,7 @@ def test_one_photo_or_no_draw_gives_no_interval() -> None:
 @pytest.mark.parametrize("n", [10, 30, 100])
 def test_the_interval_of_a_mean_is_as_wide_as_students(n: int) -> None:
     values = np.random.default_rng(n).normal(size=n)
-    draws = np.concatenate([w @ values / n for w in cluster_weights(n, 200_000, 0)])
+    draws = np.concatenate([w @ values / n for w in Bootstrap(200_000, 0).weights(n)])
     low, high = percentile_interval(draws, n)
     theirs = stats.ttest_1samp(values, 0).confidence_interval()
     assert high - low == pytest.approx(theirs.high - theirs.low, rel=0.08)

@@ -1,5 +1,5 @@
 """How often verdicts are wrong and how often they see what is there, simulated: the functions that
-`compare` calls, on data sets of equal and of unequal models."""
+`compare` makes, on data sets of equal and of unequal models."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from compoclip.evaluation.comparison import (
     Difference,
     Pair,
     ScorePart,
-    compare,
     corrected,
     differences,
 )
 from compoclip.evaluation.items import MAIN
 from compoclip.evaluation.run import Options
 from compoclip.evaluation.run import evaluate as measure
-from compoclip.evaluation.statistics import sign_flip
-from evaluation_helpers import FakeEncoder, choice_benchmark
+from compoclip.evaluation.statistics import Bootstrap, sign_flip
+from evaluation_helpers import FakeEncoder, choice_benchmark, compare
 
 SETS = 60
 FAMILIES = (1, 10, 60)
@@ -73,7 +72,7 @@ def data_sets(
             rest = rng.standard_normal(shown, dtype=np.float32)
             own = np.sqrt(shape.alike) * photo + np.sqrt(1 - shape.alike) * rest
             values[:] = (hard + own + better > 0).ravel()
-        yield [*differences({"simulated": pair}, parts, 0, 0).values()]
+        yield [*differences({"simulated": pair}, parts, Bootstrap(0)).values()]
 
 
 def wrong(shape: Shape, sets: int, seed: int = 0) -> dict[int, int]:

@@ -34,7 +34,7 @@ from compoclip.data.pack import PackSummary
 from compoclip.data.sources.open import open_source
 from compoclip.data.written import read_bags, read_units, read_written_texts
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import compare
+from compoclip.evaluation.comparison import compare_all
 from compoclip.evaluation.results import load_results
 from compoclip.files import read_json, save_arrays
 from compoclip.methods.registry import recipe_card
@@ -225,7 +225,7 @@ def foreign_files(made: Path) -> dict[str, Foreign]:
             lambda p: read_peft(p.parent, network),
         ),
         "adapter": (made / "adapter/adapter.json", None, lambda p: read_adapter_record(p.parent)),
-        "results": (results, None, lambda p: compare(base, load_results(p), resamples=10)),
+        "results": (results, None, lambda p: compare_all(base, [load_results(p)])),
         "record of a run": (
             made / "run/model/compoclip.json",
             None,

@@ -17,7 +17,7 @@ import pytest
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.results import Results, load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import holm, percentile_interval, sign_flip
+from compoclip.evaluation.statistics import Bootstrap, holm, percentile_interval, sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab import curves
 from lab.columns import COLUMNS, Column, best_rate, column_value, differences, merit
@@ -65,7 +65,7 @@ def test_a_column_is_the_mean_of_the_sub_tasks_of_its_skills(tmp_path: Path) -> 
 def test_differences_match_plain_loops(tmp_path: Path) -> None:
     base = [measured(tmp_path, f"b{seed}", 0.4) for seed in range(2)]
     other = [measured(tmp_path, f"o{seed}", 1.0) for seed in range(3)]
-    found = differences(base, other, columns=(EVEN, BOTH, ODD), resamples=300, seed=4)
+    found = differences(base, other, columns=(EVEN, BOTH, ODD), bootstrap=Bootstrap(300, 4))
 
     values = {
         column.name: [[column_value(column, run) for run in runs] for runs in (base, other)]
@@ -86,11 +86,11 @@ def test_differences_match_plain_loops(tmp_path: Path) -> None:
     count = len(set(clusters.tolist()))
     low, high = percentile_interval(draws, count)
     assert (found["odd"].low, found["odd"].high) == pytest.approx((low, high))
-    alone = differences(base, other, columns=(ODD,), resamples=300, seed=4)["odd"]
+    alone = differences(base, other, columns=(ODD,), bootstrap=Bootstrap(300, 4))["odd"]
     adds = np.bincount(np.unique(clusters, return_inverse=True)[1], weights=gap / len(gap))
     assert (alone.photos, alone.p) == (count, pytest.approx(sign_flip(adds)))
     singly = [
-        differences(base, other, columns=(column,), resamples=300, seed=4)[column.name].p
+        differences(base, other, columns=(column,), bootstrap=Bootstrap(300, 4))[column.name].p
         for column in (EVEN, BOTH, ODD)
     ]
     assert [each.p for each in found.values()] == pytest.approx(holm(singly))
@@ -161,7 +161,7 @@ def test_a_lab_runs_to_its_table_and_goes_on(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("lab.pool.Workers", Here)
-    monkeypatch.setattr("lab.run.differences", partial(differences, resamples=50))
+    monkeypatch.setattr("lab.run.differences", partial(differences, bootstrap=Bootstrap(50)))
     out, settings = tmp_path / "lab", replace(SETTINGS, model=str(world / "base"))
     with pytest.raises(UsageError, match="no arm 'nobody'; there are: clip-ft, triplet"):
         run_lab(settings, out, ["nobody"])

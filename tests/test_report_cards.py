@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from compoclip.evaluation.comparison import ScorePart
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.models.checkpoint import load_model
 from compoclip.report.cards import SCENES, before_after, card, examples, read_items, scenes
 from compoclip.report.looks import Album, changed_runs, word_diff
@@ -90,7 +91,7 @@ def test_the_rewording_is_marked_against_the_foil():
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     results = make_study(folder, photos=100, models=("base", "fsc-clip"), resamples=20)
-    return read_study([results], None, 20, 0)
+    return read_study([results], None, Bootstrap(20))
 
 
 def test_examples_are_won_and_lost_items_and_tallies_count_them(study):
@@ -136,7 +137,7 @@ def test_the_first_screen_has_items_that_one_model_wins(study):
 
 def test_scenes_take_turns_and_leave_the_rest(tmp_path):
     results = make_study(tmp_path, photos=30, resamples=20)
-    study = read_study([results], None, 20, 0)
+    study = read_study([results], None, Bootstrap(20))
     found = examples(study, read_items(study), Album())
     before = sum(len(cards) for *_, cards in found)
     top = scenes(found)

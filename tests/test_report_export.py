@@ -9,6 +9,7 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.models.checkpoint import load_model
 from compoclip.report.looks import require_measured
 from compoclip.report.plotting import on_front, tradeoff
@@ -20,7 +21,7 @@ from report_study import make_study
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     results = make_study(tmp_path_factory.mktemp("study"), photos=24, resamples=30)
-    return read_study([results], None, 30, 0)
+    return read_study([results], None, Bootstrap(30))
 
 
 def test_tables_in_every_layout(study, tmp_path):

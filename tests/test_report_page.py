@@ -12,6 +12,7 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.report.write import write_report
 from report_study import EVIL, make_run, make_study
 
@@ -33,7 +34,7 @@ def study(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(study) -> Path:
     runs = (study / "runs" / "negclip", study / "runs" / "fsc-clip")
-    return write_report([study / "results"], study / "r.html", runs=runs, resamples=50)
+    return write_report([study / "results"], study / "r.html", runs=runs, bootstrap=Bootstrap(50))
 
 
 class Outline(html.parser.HTMLParser):
@@ -100,7 +101,9 @@ def test_captions_are_text_and_never_markup(page):
 
 def test_the_same_input_gives_the_same_bytes(study, page, tmp_path):
     runs = (study / "runs" / "negclip", study / "runs" / "fsc-clip")
-    again = write_report([study / "results"], tmp_path / "r.html", runs=runs, resamples=50)
+    again = write_report(
+        [study / "results"], tmp_path / "r.html", runs=runs, bootstrap=Bootstrap(50)
+    )
     assert again.read_bytes() == page.read_bytes()
 
 
@@ -111,7 +114,9 @@ def test_each_photo_is_embedded_once(page):
 
 
 def test_one_model_alone_gives_a_page_without_comparisons(study, tmp_path):
-    out = write_report([study / "results" / "negclip"], tmp_path / "one.html", resamples=20)
+    out = write_report(
+        [study / "results" / "negclip"], tmp_path / "one.html", bootstrap=Bootstrap(20)
+    )
     text = out.read_text(encoding="utf-8")
     assert "nothing to compare" in text
     assert "No runs were given" in text
@@ -127,7 +132,7 @@ def test_a_hostile_title_and_model_name_are_escaped(study, tmp_path):
         data = json.loads(path.read_text())
         path.write_text(json.dumps({**data, "model": "<b>$x$</b>\u0007"}))
     title = "</title><script>x</script>"
-    out = write_report([folder], tmp_path / "r.html", title=title, resamples=20)
+    out = write_report([folder], tmp_path / "r.html", title=title, bootstrap=Bootstrap(20))
     text = out.read_text(encoding="utf-8")
     assert Outline(text).scripts == 1
     assert "<b>$x$" not in text
@@ -167,7 +172,7 @@ def test_errors_are_one_line(study, tmp_path, capsys):
 
 def test_contradictory_results_are_refused(study, tmp_path):
     shutil.copytree(study / "results" / "base", tmp_path / "a" / "base")
-    with pytest.raises(CompoclipError, match="two results of base"):
+    with pytest.raises(CompoclipError, match="base: two results for"):
         write_report([study / "results", tmp_path / "a"], tmp_path / "r.html")
     path = tmp_path / "a" / "base" / "sugarcrepe.json"
     data = json.loads(path.read_text())
@@ -176,14 +181,14 @@ def test_contradictory_results_are_refused(study, tmp_path):
         write_report([tmp_path / "a"], tmp_path / "r.html")
     runs = [study / "runs" / "negclip"] * 2
     with pytest.raises(UsageError, match="two runs are called negclip"):
-        write_report([study / "results"], tmp_path / "r.html", runs=runs, resamples=20)
+        write_report([study / "results"], tmp_path / "r.html", runs=runs, bootstrap=Bootstrap(20))
 
 
 def test_missing_photos_are_counted_and_said(study, tmp_path):
     photos, away = study / "photos", tmp_path / "away"
     photos.rename(away)
     try:
-        out = write_report([study / "results"], tmp_path / "r.html", resamples=20)
+        out = write_report([study / "results"], tmp_path / "r.html", bootstrap=Bootstrap(20))
     finally:
         away.rename(photos)
     text = out.read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,15 @@ from compoclip.evaluation.groups import (
     MATCH,
     RECOGNITION,
     RETRIEVAL,
+    against_chance,
+    chance_flag,
+    chance_flags,
     group_scores,
 )
-from compoclip.evaluation.results import Score, load_items, load_results, save_results
+from compoclip.evaluation.results import load_items, load_results, save_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import wilson
-from compoclip.evaluation.tables import chance_flag, remarks
+from compoclip.evaluation.statistics import Bootstrap, wilson
+from compoclip.evaluation.tables import remarks
 from compoclip.report.findings import (
     direction,
     findings,
@@ -37,7 +41,7 @@ from compoclip.report.looks import PHOTO_SIDE, Album, word_diff
 from compoclip.report.plotting import place_labels
 from compoclip.report.study import read_study
 from compoclip.report.training import POINTS, read_run
-from compoclip.report.wording import interval, listed, points, signed_interval
+from compoclip.report.wording import interval, listed, percent
 from compoclip.report.write import write_report, write_tables
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from report_study import make_run, make_study
@@ -80,23 +84,35 @@ def test_direction_knows_what_is_good():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"), [(0.4, 0.6, "at"), (0.6, 0.7, "above"), (0.1, 0.2, "below")]
+    ("verdict", "p", "said"),
+    [
+        ("higher", 0.01, ""),
+        ("lower", 0.01, "below chance"),
+        ("not significant", 0.2, "at chance"),
+        ("equivalent within 1 point", 0.9, "at chance"),
+        ("too few photos: 9", None, "too few photos: 9"),
+    ],
 )
-def test_standing_against_chance(low, high, said):
-    score = Score("accuracy", (low + high) / 2, 9, 9, low, high, "wilson", 0.5, 10)
-    assert score.standing == said
-    assert replace(score, photos=9).standing == ""
-    assert replace(score, low=None, high=None).standing == ""
-    assert chance_flag(replace(score, photos=9)) == "too few photos: 9"
-    assert chance_flag(replace(score, photos=9, metric="brittleness")) == ""
+def test_standing_against_chance(verdict, p, said):
+    assert chance_flag(replace(difference(verdict=verdict), p=p)) == said
+
+
+def test_flags_are_decided_by_the_test_and_not_by_the_interval(study):
+    for model, benchmark in product(study.models, study.common):
+        results = study.results[model][benchmark]
+        flags = chance_flags(results)
+        parts = {key: (ScorePart(benchmark, *key),) for key in flags if key[0]}
+        decided = against_chance([results], parts)
+        assert {key: chance_flag(d) for key, d in decided.items()}.items() <= flags.items()
+        assert not {metric for _, metric in flags} & {"brittleness", "positive_score"}
 
 
 def test_wording():
-    assert points(-0.123) == "−12.3"
-    assert points(-0.0001) == "0.0"
+    assert percent(-0.123, "+") == "−12.3"
+    assert percent(-0.0001, "+") == percent(0.0, "+") == "0.0"
     assert interval(0.1, 0.256) == "10.0 to 25.6"
-    assert signed_interval(-0.01, 0.2) == "−1.0 to +20.0"
-    assert interval(None, None) == signed_interval(None, None) == "–"
+    assert interval(-0.01, 0.2, "+") == "−1.0 to +20.0"
+    assert interval(None, None) == interval(None, None, "+") == "–"
     assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
 
 
@@ -104,13 +120,13 @@ def test_wording():
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     results = make_study(folder, photos=40, models=("base", "fsc-clip"), resamples=40)
-    return read_study([results], None, 60, 0)
+    return read_study([results], None, Bootstrap(60))
 
 
 def test_the_base_is_the_model_that_others_come_from(tmp_path):
     results = make_study(tmp_path, photos=4, models=("clip-ft", "base"), resamples=10)
-    assert read_study([results], None, 10, 0).base == "base"
-    assert read_study([results], "clip-ft", 10, 0).models == ("clip-ft", "base")
+    assert read_study([results], None, Bootstrap(10)).base == "base"
+    assert read_study([results], "clip-ft", Bootstrap(10)).models == ("clip-ft", "base")
 
 
 def test_groups_hold_the_benchmarks_of_their_kind(study):
@@ -145,7 +161,7 @@ def test_the_summary_says_what_the_tests_say(study):
 def test_bounds_are_badges_where_they_give_something_away(tmp_path):
     results = make_study(tmp_path, photos=40, models=("base", "fsc-clip", "negclip"), resamples=40)
     shown = [results / "base", results / "fsc-clip"]
-    study = read_study(shown, "base", 60, 0, bounds=[results / "negclip"])
+    study = read_study(shown, "base", Bootstrap(60), bounds=[results / "negclip"])
     assert study.models == ("base", "fsc-clip")
     rows = {row.name: row for row in skill_rows(study)}
     for name, row in rows.items():
@@ -164,7 +180,9 @@ def test_bounds_are_badges_where_they_give_something_away(tmp_path):
         f"{100 * study.skills.bounds['negclip'][name].value:.1f}."
         for name in wanted
     ]
-    page = write_report(shown, tmp_path / "r.html", resamples=40, bounds=[results / "negclip"])
+    page = write_report(
+        shown, tmp_path / "r.html", bootstrap=Bootstrap(40), bounds=[results / "negclip"]
+    )
     assert '<tbody class="bound"><tr><th scope="row">negclip</th>' in page.read_text()
 
 
@@ -186,17 +204,17 @@ def test_the_interval_of_a_mean_of_constants_is_not_a_point(tmp_path):
         replace(foils, scores=scores, items=Path(foils.items).name), items, tmp_path / "right"
     )
     groups = {"all": tuple(ScorePart("foils@world", part) for part in ("object", "spatial"))}
-    score = group_scores([whole], groups, 50)["all"]
+    score = group_scores([whole], groups, Bootstrap(50))["all"]
     assert (score.low, score.high) == wilson(score.photos, score.photos)
     assert score.interval == "wilson"
     assert score.low < 1
 
 
 def test_tables_flag_partial_and_chance(study):
-    lines = score_lines(study.measured("sugarcrepe"), aggregates=False)
-    assert {score.items() for _, _, score in lines} == {"40 of 46"}
+    lines = score_lines(study, "sugarcrepe", aggregates=False)
+    assert {score.items() for _, _, score, _ in lines} == {"40 of 46"}
     rows = {row.name: row for row in skill_rows(study)}
-    assert chance_flag(rows["spatial"].scores[0]) == "at chance"
+    assert rows["spatial"].flags[0] == "at chance"
     assert [part.name for part in rows["binding"].parts] == ["binding", "swap_att"]
     assert len(rows["spatial"].parts) == 0
     assert "cut: longer than the model's context" in remarks(study.measured("hard_positives"))[0]
@@ -268,11 +286,13 @@ def test_a_page_about_too_few_photos_says_so(tmp_path, number):
     for name, quality in (("base", 0.0), ("other", 3.0)):
         encoder = FakeEncoder(name, quality=quality)
         evaluate(name, encoder, [toy], tmp_path / "out", Options(resamples=30))
-    study = read_study([tmp_path / "out"], "base", 30, 0)
+    study = read_study([tmp_path / "out"], "base", Bootstrap(30))
     (said,) = findings(study).values()
     assert said == ["2 skills not judged: fewer than 10 photos."]
     photos = {1: 1, 4: 2}[number]  # each sub-task has every other one
-    page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=30).read_text()
+    page = write_report(
+        [tmp_path / "out"], tmp_path / "r.html", bootstrap=Bootstrap(30)
+    ).read_text()
     assert f"too few photos: {photos}" in page
     assert ('<span class="small">–</span>' in page) == (number == 1)
     for path in write_tables(study, tmp_path / "tables"):
@@ -289,6 +309,6 @@ def test_a_lead_tells_what_was_not_judged(tmp_path):
     for name, quality in (("base", 0.0), ("other", 9.0)):
         encoder = FakeEncoder(name, quality=quality)
         evaluate(name, encoder, [many, few], tmp_path / "out", Options(resamples=30))
-    (said,) = findings(read_study([tmp_path / "out"], "base", 30, 0)).values()
+    (said,) = findings(read_study([tmp_path / "out"], "base", Bootstrap(30))).values()
     assert said[0].startswith("Better on ")
     assert said[0].endswith("; 1 skill not judged: fewer than 10 photos.")

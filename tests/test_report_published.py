@@ -9,6 +9,7 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.report.study import read_study
 from compoclip.report.write import published_tradeoffs, write_report
 from evaluation_helpers import FakeEncoder, choice_benchmark
@@ -23,7 +24,7 @@ def test_a_table_is_shown_when_a_column_is_measured(
         tmp_path / "p", 12, name="mine", aggregates=rules, headline="vl_compo", known_as=known_as
     )
     (ours,) = evaluate("<ours>", FakeEncoder(), [made], tmp_path / "out", Options(resamples=20))
-    page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=20)
+    page = write_report([tmp_path / "out"], tmp_path / "r.html", bootstrap=Bootstrap(20))
     text = page.read_text(encoding="utf-8")
     assert ('<details class="block" id="published">' in text) == shown
     if not shown:
@@ -44,7 +45,7 @@ def test_models_of_mieb_are_grey_points_where_both_axes_are_measured(tmp_path: P
         rules = {rule: Aggregate(("even", "odd"), "micro")}
         made = choice_benchmark(tmp_path / "p", 24, name=name, aggregates=rules, headline=rule)
         evaluate("ours", FakeEncoder(), [made], tmp_path / "out", Options(resamples=20))
-    study = read_study([tmp_path / "out"], None, 20, 0)
+    study = read_study([tmp_path / "out"], None, Bootstrap(20))
     (mieb,) = (each for each in published_tradeoffs(study) if each[0].id == "mieb")
     _, (group,) = mieb  # ARO is not measured
     x, y = (100 * study.results["ours"][name].headline_score.value for name in study.benchmarks)

@@ -306,6 +306,7 @@ def compare(
     """
     from compoclip.evaluation.comparison import compare_all, one_model
     from compoclip.evaluation.results import load_results
+    from compoclip.evaluation.statistics import Bootstrap
     from compoclip.evaluation.tables import comparison_text
 
     if not others:
@@ -316,7 +317,7 @@ def compare(
         else one_model(each, Path("the results"))
         for each in (base, *others)
     )
-    pairs = compare_all(first, rest, resamples, seed)
+    pairs = compare_all(first, rest, Bootstrap(resamples, seed))
     return ShownList(
         pairs, lambda: "\n\n".join(comparison_text(each, "text", len(pairs)) for each in pairs)
     )

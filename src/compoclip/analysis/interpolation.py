@@ -124,11 +124,16 @@ def _compared(
     results: Mapping[str, Sequence[Results]], groups: Groups, options: Options
 ) -> tuple[Scores, Differences]:
     """Return by model the scores of the groups, and the differences to the base (none for it)."""
-    drawing = (options.resamples, options.seed)
-    scores = {name: group_scores(found, groups, *drawing) for name, found in results.items()}
+    scores = {
+        name: group_scores(found, groups, options.bootstrap) for name, found in results.items()
+    }
     differences = {}
     for name, found in results.items():
-        each = group_differences(results[BASE], found, groups, *drawing) if name != BASE else ()
+        each = (
+            group_differences(results[BASE], found, groups, options.bootstrap)
+            if name != BASE
+            else ()
+        )
         differences[name] = {d.name: d for d in each}
     return scores, differences
 
@@ -316,8 +321,7 @@ def study_towers(
     groups = {**axes_of(results[BASE]), **own}
     scores, differences = _compared(results, groups, options)
     signs = {TUNED: 1, BASE: 1, IMAGE: -1, TEXT: -1}
-    drawing = (options.resamples, options.seed)
-    drawn = {name: group_draws(found, groups, *drawing) for name, found in results.items()}
+    drawn = {name: group_draws(found, groups, options.bootstrap) for name, found in results.items()}
     interplay = {}
     for group in groups:
         value = sum(sign * scores[name][group].value for name, sign in signs.items())

@@ -31,7 +31,7 @@ from torch import Tensor
 from compoclip.console import track
 from compoclip.errors import UsageError, require
 from compoclip.evaluation.encoder import evaluating, require_finite
-from compoclip.evaluation.statistics import Estimate
+from compoclip.evaluation.statistics import Bootstrap, Estimate
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.text_plan import choose_buckets
 from compoclip.models.text_tower import TextLayers
@@ -361,21 +361,20 @@ def measure_trees(
     )
 
 
-def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
+def estimates(values: Floats, bootstrap: Bootstrap) -> list[Estimate]:
     """Return H estimates of means over captions, by threshold, then that of the mean over
     thresholds.
 
     Args:
         values: (N, H), captions by thresholds.
-        resamples: draws of the bootstrap over captions.
-        seed: of the draws.
+        bootstrap: over captions.
     """
     columns = np.column_stack([values, values.mean(axis=1)])
-    return Estimate.of_means(columns, resamples, seed)
+    return Estimate.of_means(columns, bootstrap)
 
 
 def differences(
-    base: TreeScores, other: TreeScores, resamples: int, seed: int
+    base: TreeScores, other: TreeScores, bootstrap: Bootstrap
 ) -> tuple[int, list[Estimate]]:
     """Return the number of captions measured for two models, and the means over these of other
     minus base, of the best trees' scores, as `estimates` gives them.
@@ -383,8 +382,7 @@ def differences(
     Args:
         base: the scores of the model compared with.
         other: the same of the other model, at the same thresholds.
-        resamples: bootstrap draws of captions.
-        seed: of the draws.
+        bootstrap: the draws for the intervals.
 
     Raises CompoclipError when they have no caption in common.
     """
@@ -393,4 +391,4 @@ def differences(
     require(rows, f"{base.model} and {other.model}", "no caption was measured for both")
     mine, theirs = (list(each) for each in zip(*rows))
     gap = other.scores[BEST][theirs] - base.scores[BEST][mine]
-    return len(rows), estimates(gap, resamples, seed)
+    return len(rows), estimates(gap, bootstrap)

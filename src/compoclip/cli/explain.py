@@ -304,9 +304,11 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
     drawn = random.Random(options.seed).sample(known, min(options.sample, len(known)))
 
     from compoclip.analysis.trees import BEST, TREES, differences, estimates, measure_trees
+    from compoclip.evaluation.statistics import Bootstrap
     from compoclip.models.checkpoint import load_model
 
-    device, drawing = device_named(options.device), (options.resamples, options.seed)
+    device = device_named(options.device)
+    bootstrap = Bootstrap(options.resamples, options.seed)
     scores: list[TreeScores] = []
     means, records, texts = [], [], []
     for name, spec in models.items():
@@ -315,7 +317,7 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
             name, loaded, drawn, options.threshold, options.batch_size, options.seed
         )
         scores.append(each)
-        means.append({tree: estimates(each.scores[tree], *drawing) for tree in TREES})
+        means.append({tree: estimates(each.scores[tree], bootstrap) for tree in TREES})
         record: dict[str, Any] = {
             "model": name,
             "weights": each.weights,
@@ -330,7 +332,7 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
         rows = [[tree, *map(_cell, found)] for tree, found in means[-1].items()]
         base = scores[0]
         if each is not base and each.thresholds == base.thresholds:
-            number, gap = differences(base, each, *drawing)
+            number, gap = differences(base, each, bootstrap)
             record["difference"] = {"captions": number, "best": _by_threshold(each, gap)}
             rows.append(["best, minus first", *(_cell(estimate, "+") for estimate in gap)])
         elif each is not base:

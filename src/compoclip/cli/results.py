@@ -39,17 +39,18 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     if options.json:
         return [asdict(each) for each in results], "", code
     from compoclip.evaluation.closing import closing_sentences
-    from compoclip.evaluation.groups import group_scores, overall_groups, overall_text
-    from compoclip.evaluation.tables import overview_text, results_text
+    from compoclip.evaluation.groups import group_scores, overall_groups
+    from compoclip.evaluation.statistics import Bootstrap
+    from compoclip.evaluation.tables import overall_text, overview_text, results_text
 
     names = list(dict.fromkeys(each.model for each in results))
-    draws = options.resamples, options.seed
+    bootstrap = Bootstrap(options.resamples, options.seed)
     texts = [overview_text(results, names[0])]
     for name in names:
         own = [each for each in results if each.model == name]
         texts += [results_text(each) for each in own] if options.details else []
-        texts.append(overall_text(name, group_scores(own, overall_groups(own), *draws)))
-    texts.append(console.prose(closing_sentences(results, names[0], (), *draws)))
+        texts.append(overall_text(name, group_scores(own, overall_groups(own), bootstrap)))
+    texts.append(console.prose(closing_sentences(results, names[0], (), bootstrap)))
     more = "" if options.details else "--details adds the sub-tasks\n"
     texts.append(f"{more}next: compoclip report {options.out} -o report.html")
     return None, "\n\n".join(filter(None, texts)), code
@@ -110,10 +111,12 @@ def compare_main(options: CompareOptions) -> Outcome:
         raise UsageError("give the base's results and at least one other; see compare --help")
     from compoclip.evaluation.comparison import compare_all, one_model
     from compoclip.evaluation.results import load_results
+    from compoclip.evaluation.statistics import Bootstrap
     from compoclip.evaluation.tables import comparison_text
 
     base, *others = (one_model(load_results(path), path) for path in options.results)
-    found = compare_all(base, others, options.resamples, options.seed)
+    bootstrap = Bootstrap(options.resamples, options.seed)
+    found = compare_all(base, others, bootstrap)
     plain = options.format == "text"  # other layouts are for files
     details = options.details or not plain
     texts = [comparison_text(each, options.format, len(found), details) for each in found]
@@ -121,8 +124,7 @@ def compare_main(options: CompareOptions) -> Outcome:
         from compoclip.evaluation.closing import closing_sentences
 
         results = [each for model in (base, *others) for each in model]
-        draws = options.resamples, options.seed
-        texts.append(console.prose(closing_sentences(results, base[0].model, (), *draws)))
+        texts.append(console.prose(closing_sentences(results, base[0].model, (), bootstrap)))
         more = "" if details else "--details adds the sub-tasks\n"
         places = " ".join(map(str, options.results))
         texts.append(f"{more}next: compoclip report {places} -o report.html")
@@ -215,6 +217,7 @@ class ReportOptions(Printing):
 
 def report_main(options: ReportOptions) -> Outcome:
     """Parse, write the page, say where it is."""
+    from compoclip.evaluation.statistics import Bootstrap
     from compoclip.report.write import write_report
 
     out = write_report(
@@ -225,8 +228,7 @@ def report_main(options: ReportOptions) -> Outcome:
         maps=load_models(options.maps),
         tables=options.tables,
         title=options.title,
-        resamples=options.resamples,
-        seed=options.seed,
+        bootstrap=Bootstrap(options.resamples, options.seed),
         bounds=options.bounds,
     )
     size = out.stat().st_size

@@ -1,7 +1,6 @@
 from .comparison import Comparison as Comparison
 from .comparison import Difference as Difference
 from .comparison import ScorePart as ScorePart
-from .comparison import compare as compare
 from .comparison import compare_all as compare_all
 from .embedder import Embedder as Embedder
 from .embedder import ExternalEncoder as ExternalEncoder
@@ -27,6 +26,7 @@ from .results import Score as Score
 from .results import load_results as load_results
 from .run import Options as Options
 from .run import evaluate as evaluate
+from .statistics import Bootstrap as Bootstrap
 from .statistics import Estimate as Estimate
 from .tables import comparison_text as comparison_text
 from .tables import overview_text as overview_text

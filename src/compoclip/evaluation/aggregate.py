@@ -26,7 +26,7 @@ from compoclip.evaluation.items import (
     Values,
     main_values,
 )
-from compoclip.evaluation.statistics import RESAMPLES, cluster_weights
+from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 
 RANKED: Mapping[str, Callable[[Values, Flags, Values, float], Values]] = MappingProxyType(
     {
@@ -236,28 +236,27 @@ def resample(
     trees: Sequence[MeanNode],
     values: Mapping[str, Values],
     clusters: Sequence[str],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    bootstrap: Bootstrap = BOOTSTRAP,
     base: Mapping[str, Values] | None = None,
 ) -> list[Values]:
-    """Compute every tree in `resamples` draws of whole clusters; all share the draws.
+    """Compute every tree in bootstrap draws of whole clusters; all share the draws.
 
     values: metric -> (n,) per-item values. clusters: (n,), items that share a photo. base: values
     of another model, whose trees in the same draws are subtracted. Returns one (resamples,) array
     per tree. A part that a draw misses altogether is left out of that draw's mean; nan for a draw
     without any of the tree's items.
     """
-    if not resamples:
+    if not bootstrap.resamples:
         return [np.zeros(0) for _ in trees]
     if base is not None and any(each.curve for tree in trees for each, _ in tree.leaves()):
-        one, two = (resample(trees, each, clusters, resamples, seed) for each in (base, values))
+        one, two = (resample(trees, each, clusters, bootstrap) for each in (base, values))
         return [after - before for before, after in zip(one, two)]
     if base is not None:  # all is linear
         values = {name: values[name] - base[name] for name in base}
     _, codes = np.unique(np.asarray(clusters), return_inverse=True)
     leaves = {each.key: each for tree in trees for each, _ in tree.leaves()}
     blocks: dict[tuple[str, bytes], list[Values]] = {key: [] for key in leaves}
-    for weights in cluster_weights(int(codes.max()) + 1, resamples, seed):
+    for weights in bootstrap.weights(int(codes.max()) + 1):
         for key, each in leaves.items():
             blocks[key].append(each.value(values, 0.5, weights, codes))
     drawn = {key: np.concatenate(parts) for key, parts in blocks.items()}

@@ -20,7 +20,7 @@ from compoclip.evaluation.groups import (
     skill_groups,
 )
 from compoclip.evaluation.results import Results, Score, by_model
-from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 from compoclip.evaluation.tables import percent, span
 
 _MOST = 3  # skills that a sentence names
@@ -30,8 +30,7 @@ def closing_sentences(
     results: Sequence[Results],
     base: str,
     bounds: Sequence[Results] = (),
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> list[str]:
     """Return what results say, one fact per sentence.
 
@@ -52,9 +51,9 @@ def closing_sentences(
     ]
     skills = skill_groups([each for each in mine if kind(each) not in _MEANS.values()])
     if models:
-        said += _changes(mine, models, resamples, seed)
+        said += _changes(mine, models, bootstrap)
     else:
-        scores = group_scores(mine, _means(mine), resamples, seed)
+        scores = group_scores(mine, _means(mine), bootstrap)
         for name, d in against_chance(mine, _means(mine)).items():
             s = scores[name]
             value = f"{percent(s.value)} (95 % interval {span(s.low, s.high)})"
@@ -66,7 +65,7 @@ def closing_sentences(
                 f"{base}: not significantly above chance on {len(low)} of "
                 f"{counted(len(skill_changes), 'skill')}: {_some(low)}."
             )
-    reached = bound_scores(bounds, mine, skills, resamples, seed)
+    reached = bound_scores(bounds, mine, skills, bootstrap)
     for bound, scores in giveaways(reached, bounds, skills).items():
         high = sorted(scores.items(), key=lambda pair: pair[1].chance - pair[1].value)
         texts = [f"{n} {percent(s.value)} (chance {percent(s.chance)})" for n, s in high]
@@ -91,8 +90,7 @@ def bound_scores(
     bounds: Sequence[Results],
     measured: Sequence[Results],
     groups: Groups,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of reference models in each group that they were measured on in full.
 
@@ -113,7 +111,7 @@ def bound_scores(
             for group, parts in groups.items()
             if all((part.benchmark, part.name) in here for part in parts)
         }
-        scores[name] = group_scores(own, known, resamples, seed)
+        scores[name] = group_scores(own, known, bootstrap)
     return scores
 
 
@@ -137,15 +135,15 @@ def _means(results: Sequence[Results]) -> Groups:
 
 
 def _changes(
-    base: Sequence[Results], others: Mapping[str, Sequence[Results]], resamples: int, seed: int
+    base: Sequence[Results], others: Mapping[str, Sequence[Results]], bootstrap: Bootstrap
 ) -> list[str]:
     skills, means = [], []
     for results in others.values():
         names = {each.benchmark for each in results}
         common = [each for each in base if each.benchmark in names]
         probing = skill_groups([each for each in common if kind(each) not in _MEANS.values()])
-        skills.append(group_differences(common, results, probing, resamples, seed))
-        means.append(group_differences(common, results, _means(common), resamples, seed))
+        skills.append(group_differences(common, results, probing, bootstrap))
+        means.append(group_differences(common, results, _means(common), bootstrap))
     said = []
     for model, changed, overall in zip(others, together(skills), together(means)):
         judged = sorted((d for d in changed if d.significant), key=lambda d: d.difference)
@@ -161,7 +159,7 @@ def _changes(
 def change_text(d: Difference) -> str:
     """Return a difference in words: name, both values, change, interval, verdict."""
     return (
-        f"{_lower(d.name)} {percent(d.base)} -> {percent(d.other)} ({100 * d.difference:+.1f}, "
+        f"{_lower(d.name)} {percent(d.base)} -> {percent(d.other)} ({percent(d.difference, '+')}, "
         f"95 % interval {span(d.low, d.high, '+')}, {d.word})"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -27,13 +27,14 @@ from compoclip.evaluation.aggregate import (
 )
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import MAIN, Indices, Items, Values
-from compoclip.evaluation.results import Results, load_items, too_few
+from compoclip.evaluation.results import Results, by_benchmark, load_items, too_few
 from compoclip.evaluation.statistics import (
+    BOOTSTRAP,
     FEWEST,
     NOT_SIGNIFICANT,
-    RESAMPLES,
     SIGNIFICANT,
     TOO_FEW,
+    Bootstrap,
     Interval,
     guessing,
     percentile_interval,
@@ -245,17 +246,17 @@ class Pair:
         return found
 
     def evidence(
-        self, trees: Sequence[MeanNode], resamples: int, seed: int, alone: bool = False
+        self, trees: Sequence[MeanNode], bootstrap: Bootstrap, alone: bool = False
     ) -> list[Evidence]:
         """Return the evidence about each tree's difference, or `alone` about the base's value."""
         photos = [int(np.count_nonzero(np.bincount(self.codes[rows_of(t)]))) for t in trees]
         if alone:
-            draws = resample(trees, self.base, self.clusters, resamples, seed)
+            draws = resample(trees, self.base, self.clusters, bootstrap)
             return [Evidence(*each) for each in zip(draws, photos)]
         # The jackknife of a curve leaves out groups of photos where there are very many.
         units = self.codes % _GROUPS if RANKED.keys() & self.base else self.codes
         adds = [additions(tree, self.base, self.other, units) for tree in trees]
-        draws = resample(trees, self.other, self.clusters, resamples, seed, self.base)
+        draws = resample(trees, self.other, self.clusters, bootstrap, self.base)
         return [Evidence(*each) for each in zip(draws, photos, adds)]
 
 
@@ -281,8 +282,7 @@ K = TypeVar("K")
 def evidence_of(
     pairs: Mapping[str, Pair],
     groups: Mapping[K, Parts],
-    resamples: int,
-    seed: int,
+    bootstrap: Bootstrap,
     alone: bool = False,
 ) -> dict[K, Evidence]:
     """Return the evidence about each group's difference, or `alone` about the base's value.
@@ -298,21 +298,22 @@ def evidence_of(
             tree = mean_of(own)
             if tree is not None:
                 trees[key], shares[key] = tree, len(own) / len(parts)
-        seed_here = seed + crc32(benchmark.encode())  # the same whatever else is compared
-        known = pair.evidence(list(trees.values()), resamples, seed_here, alone)
+        # The same draws whatever else is compared.
+        here = replace(bootstrap, seed=bootstrap.seed + crc32(benchmark.encode()))
+        known = pair.evidence(list(trees.values()), here, alone)
         for key, each in zip(trees, known):
             found[key].append((each, shares[key]))
     return {key: joined(parts) for key, parts in found.items()}
 
 
 def differences(
-    pairs: Mapping[str, Pair],
-    groups: Mapping[tuple[str, ...], Parts],
-    resamples: int,
-    seed: int,
-) -> dict[tuple[str, ...], Difference]:
-    """Return each group's difference, uncorrected; it is called by the last part of the key."""
-    evidence = evidence_of(pairs, groups, resamples, seed)
+    pairs: Mapping[str, Pair], groups: Mapping[K, Parts], bootstrap: Bootstrap
+) -> dict[K, Difference]:
+    """Return each group's difference, uncorrected.
+
+    It is called by its key, or by the last part of a key of several.
+    """
+    evidence = evidence_of(pairs, groups, bootstrap)
     found = {}
     for key, parts in groups.items():
         at = [pairs[part.benchmark] for part in parts]
@@ -325,7 +326,7 @@ def differences(
             p = guessing(evidence[key].adds, evidence[key].photos, other, base)
         each = Difference(
             benchmark=parts[0].benchmark if len(parts) == 1 else "",
-            name=key[-1],
+            name=key[-1] if isinstance(key, tuple) else str(key),
             base=base,
             other=other,
             difference=other - base,
@@ -364,38 +365,18 @@ class Comparison:
     partial: tuple[str, ...]
 
 
-def compare(
-    base: Sequence[Results],
-    other: Sequence[Results],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Comparison:
-    """Compare two models as `compare_all` does.
-
-    Args:
-        base: results of the model compared with, one per benchmark.
-        other: results of the other model.
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
-    """
-    (found,) = compare_all(base, [other], resamples, seed)
-    return found
-
-
 def compare_all(
     base: Sequence[Results],
     others: Sequence[Sequence[Results]],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> list[Comparison]:
     """Compare models with a base, item by item, on their common benchmarks.
 
     Args:
         base: results of the model compared with, one per benchmark.
         others: results of each other model.
-        resamples: bootstrap draws for the intervals; 0 for no intervals: "higher" and "lower" need
-            no draws, equivalence does.
-        seed: of the draws.
+        bootstrap: the draws for the intervals. Without resamples there are no intervals: "higher"
+            and "lower" need none, equivalence does.
 
     Returns:
         One comparison per model. p-values are corrected over all models; a family is all sub-tasks,
@@ -405,53 +386,55 @@ def compare_all(
         CompoclipError: the models have no benchmark or no item in common, a model has two results
             for one benchmark, or annotations, protocol, tie policy, rules or a gallery differ.
     """
-    found = [_compared(base, other, resamples, seed) for other in others]
-    for name in ("headlines", "subtasks", "rules"):
-        tables = together([getattr(each, name) for each in found])
-        new: list[dict[str, Any]] = [{name: tuple(table)} for table in tables]
-        found = [replace(each, **fields) for each, fields in zip(found, new)]
-    overall = together([[each.overall] if each.overall else [] for each in found])
-    return [replace(each, overall=next(iter(o), None)) for each, o in zip(found, overall)]
+    mine = by_benchmark(base)
+    theirs = [by_benchmark(other) for other in others]
+    uncorrected = [_by_family(mine, each, bootstrap) for each in theirs]
+    families = {name: together([each[name] for each in uncorrected]) for name in _FAMILIES}
+    return [
+        Comparison(
+            base=base[0].model,
+            other=other[0].model,
+            headlines=tuple(families["headlines"][place]),
+            subtasks=tuple(families["subtasks"][place]),
+            rules=tuple(families["rules"][place]),
+            overall=next(iter(families["overall"][place]), None),
+            unmatched=tuple(sorted(mine.keys() ^ theirs[place].keys())),
+            partial=tuple(
+                name
+                for name, results in mine.items()
+                if name in theirs[place] and (results.partial or theirs[place][name].partial)
+            ),
+        )
+        for place, other in enumerate(others)
+    ]
 
 
-def _compared(
-    base: Sequence[Results], other: Sequence[Results], resamples: int, seed: int
-) -> Comparison:
-    mine: dict[str, Results] = {}
-    theirs: dict[str, Results] = {}
-    for known, results in ((mine, base), (theirs, other)):
-        for each in results:
-            files = f"{known.get(each.benchmark, each).items} and {each.items}"
-            problem = f"two results for {each.benchmark}: {files}; give the folder of one run"
-            require(each.benchmark not in known, each.model, problem)
-            known[each.benchmark] = each
-    common = [name for name in mine if name in theirs]
-    wrong = f"no benchmark in common: {base[0].model} has {', '.join(mine)}; {other[0].model} has "
-    if not common:
-        raise CompoclipError(f"{wrong}{', '.join(theirs)}")
-    pairs = {name: Pair.of(mine[name], theirs[name]) for name in common}
+_FAMILIES = ("headlines", "subtasks", "rules", "overall")
+
+
+def _by_family(
+    base: Mapping[str, Results], other: Mapping[str, Results], bootstrap: Bootstrap
+) -> dict[str, list[Difference]]:
+    """Return the differences of two models, uncorrected, by family."""
+    pairs = {name: Pair.of(base[name], other[name]) for name in base if name in other}
+    if not pairs:
+        one, two = (next(iter(each.values())).model for each in (base, other))
+        raise CompoclipError(
+            f"no benchmark in common: {one} has {', '.join(base)}; {two} has {', '.join(other)}"
+        )
     groups: dict[tuple[str, ...], Parts] = {}
     for name, pair in pairs.items():
         for rule in pair.trees:
-            quoted = "headlines" if rule == pair.headline else "rules"
-            groups[quoted, name, rule] = (ScorePart(name, rule, ""),)
+            family = "headlines" if rule == pair.headline else "rules"
+            groups[family, name, rule] = (ScorePart(name, rule, ""),)
         groups |= {("subtasks", name, part): (ScorePart(name, part),) for part in pair.subtask_rows}
     headlines = tuple(part for key, (part,) in groups.items() if key[0] == "headlines")
     if len(headlines) > 1:
         groups["overall", "mean of headlines"] = headlines
-    found: dict[str, list[Difference]] = {"headlines": [], "subtasks": [], "rules": []}
-    for key, change in differences(pairs, groups, resamples, seed).items():
-        found.setdefault(key[0], []).append(change)
-    return Comparison(
-        base=base[0].model,
-        other=other[0].model,
-        headlines=tuple(found["headlines"]),
-        subtasks=tuple(found["subtasks"]),
-        rules=tuple(found["rules"]),
-        overall=found.get("overall", [None])[0],
-        unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
-        partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
-    )
+    families: dict[str, list[Difference]] = {kind: [] for kind in _FAMILIES}
+    for key, difference in differences(pairs, groups, bootstrap).items():
+        families[key[0]].append(difference)
+    return families
 
 
 def one_model(results: Sequence[Results], path: Path) -> list[Results]:
@@ -477,6 +460,13 @@ def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:
     few = {name: each.photos for name, each in found if each.p is None}
     shown = ", ".join(f"{name} {photos}" for name, photos in few.items())
     return [f"not judged, too few photos: {shown}"] if few else []
+
+
+def family(
+    pairs: Mapping[str, Pair], groups: Mapping[K, Parts], bootstrap: Bootstrap
+) -> dict[K, Difference]:
+    """Return each group's difference, all of them corrected as one family."""
+    return dict(zip(groups, corrected([*differences(pairs, groups, bootstrap).values()])))
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:

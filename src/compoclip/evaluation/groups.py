@@ -7,28 +7,26 @@ parts of one benchmark share the draws and benchmarks are drawn independently, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SANITY_CHECKS, SUITES
-from compoclip.console import table
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import (
     Difference,
     Pair,
     Parts,
     ScorePart,
-    corrected,
-    differences,
     evidence_of,
+    family,
 )
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
-from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import RESAMPLES, wilson
-from compoclip.evaluation.tables import percent, span
+from compoclip.evaluation.results import Results, Score, by_benchmark
+from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap, wilson
 
+K = TypeVar("K")
 Groups = Mapping[str, Parts]
 
 
@@ -60,7 +58,7 @@ def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
 
 
 def group_scores(
-    results: Sequence[Results], groups: Groups, resamples: int = RESAMPLES, seed: int = 0
+    results: Sequence[Results], groups: Groups, bootstrap: Bootstrap = BOOTSTRAP
 ) -> dict[str, Score]:
     """Average one model's scores, one result per benchmark, in each group of equally weighted
     parts.
@@ -70,9 +68,9 @@ def group_scores(
     all resamples are alike, as of parts that are all right, the interval is Wilson's. Raises
     CompoclipError when results lack a part, or their items cannot be read.
     """
-    named = {each.benchmark: each for each in results}
+    named = by_benchmark(results)
     several = {name: parts for name, parts in groups.items() if len(parts) > 1}
-    evidence = evidence_of(_pairs(results, results, several), several, resamples, seed, alone=True)
+    evidence = evidence_of(_pairs(results, results, several), several, bootstrap, alone=True)
     scores = {}
     for name, parts in groups.items():
         found = [part_score(named, part) for part in parts]
@@ -104,14 +102,14 @@ def group_scores(
 
 
 def group_draws(
-    results: Sequence[Results], groups: Groups, resamples: int = RESAMPLES, seed: int = 0
+    results: Sequence[Results], groups: Groups, bootstrap: Bootstrap = BOOTSTRAP
 ) -> dict[str, Values]:
-    """Return one model's value of each group in each bootstrap draw of photos, (resamples,).
+    """Return one model's value of each group in each bootstrap draw of photos.
 
-    Draws of a benchmark depend on its name and `seed` alone, so those of two models on the same
+    Draws of a benchmark depend on its name and the seed alone, so those of two models on the same
     items go together. Arguments and errors: as `group_scores`.
     """
-    found = evidence_of(_pairs(results, results, groups), groups, resamples, seed, alone=True)
+    found = evidence_of(_pairs(results, results, groups), groups, bootstrap, alone=True)
     return {name: each.draws for name, each in found.items()}
 
 
@@ -119,35 +117,62 @@ def group_differences(
     base: Sequence[Results],
     other: Sequence[Results],
     groups: Groups,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> tuple[Difference, ...]:
     """Compare two models in each group on the same items; p-values are corrected over the groups.
 
     Raises CompoclipError as `compare_all` does.
     """
-    pairs = _pairs(base, other, groups)
-    named: dict[tuple[str, ...], Parts] = {(name,): parts for name, parts in groups.items()}
-    return tuple(corrected([*differences(pairs, named, resamples, seed).values()]))
+    return tuple(family(_pairs(base, other, groups), groups, bootstrap).values())
 
 
-def against_chance(results: Sequence[Results], groups: Groups) -> dict[str, Difference]:
+def against_chance(results: Sequence[Results], groups: Mapping[K, Parts]) -> dict[K, Difference]:
     """Compare one model with guessing in each group; p-values are corrected over the groups.
 
     Returns group -> difference of the model to chance. Raises CompoclipError when items cannot be
     read.
     """
-    names = {part.benchmark for parts in groups.values() for part in parts}
-    pairs = {
-        each.benchmark: Pair.with_guessing(each) for each in results if each.benchmark in names
-    }
-    named: dict[tuple[str, ...], Parts] = {(name,): parts for name, parts in groups.items()}
-    return {d.name: d for d in corrected([*differences(pairs, named, 0, 0).values()])}
+    named = by_benchmark(results)
+    benchmarks = dict.fromkeys(part.benchmark for parts in groups.values() for part in parts)
+    pairs = {name: Pair.with_guessing(named[name]) for name in benchmarks}
+    return family(pairs, groups, Bootstrap(resamples=0))
+
+
+RATES = ("brittleness", "both_below", POSITIVE_SCORE)
+"""Metrics that are no accuracies: guessing has none of them."""
+Flags = Mapping[tuple[str, str], str]
+"""(sub-task, metric), or ("", rule) -> where the score stands to chance, as of `chance_flag`."""
+
+
+def chance_flag(difference: Difference) -> str:
+    """Return "at chance", "below chance" or "too few photos: 7"; "" for a score above chance.
+
+    difference: to guessing, corrected in its family (`against_chance`).
+    """
+    if difference.p is None:
+        return difference.verdict
+    return {"higher": "", "lower": "below chance"}.get(difference.verdict, "at chance")
+
+
+def chance_flags(results: Results) -> Flags:
+    """Return the flag of every accuracy of one model on one benchmark.
+
+    p-values are corrected over the metrics of all sub-tasks, and over all aggregates.
+    """
+    name = results.benchmark
+    metrics = [(part, each) for part, scores in results.scores.items() for each in scores]
+    rules = [rule for rule, score in results.aggregates.items() if score.metric not in RATES]
+    families: list[dict[tuple[str, str], Parts]] = [
+        {key: (ScorePart(name, *key),) for key in metrics if key[1] not in RATES},
+        {("", rule): (ScorePart(name, rule, ""),) for rule in rules},
+    ]
+    compared = [against_chance([results], groups) for groups in families]
+    return {key: chance_flag(d) for each in compared for key, d in each.items()}
 
 
 def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) -> dict[str, Pair]:
     """Return by benchmark the items that two models (or one and itself) have in common."""
-    mine, theirs = ({each.benchmark: each for each in results} for results in (base, other))
+    mine, theirs = by_benchmark(base), by_benchmark(other)
     names = dict.fromkeys(part.benchmark for parts in groups.values() for part in parts)
     return {name: Pair.of(mine[name], theirs[name]) for name in names}
 
@@ -227,7 +252,7 @@ _OVERALL = {  # title -> suite, and the sub-task whose R@1 counts in place of th
 def overall_groups(results: Sequence[Results]) -> dict[str, Parts]:
     """Return the means of `registry.SUITES` of which one model has all benchmarks: headlines for
     Comp and ZS, R@1 for I2T Ret and T2I Ret."""
-    named = {each.benchmark: each for each in results}
+    named = by_benchmark(results)
     groups: dict[str, Parts] = {}
     for title, (suite, way) in _OVERALL.items():
         found = [named.get(spec.replace(":", "_")) for spec in SUITES[suite]]
@@ -236,15 +261,3 @@ def overall_groups(results: Sequence[Results]) -> dict[str, Parts]:
             parts = ((each.benchmark, way or each.headline, way and "r1") for each in whole)
             groups[title] = tuple(ScorePart(*each) for each in parts)
     return groups
-
-
-def overall_text(model: str, scores: Mapping[str, Score]) -> str:
-    """Return a table of the means of `overall_groups`, with coverage; "" without any."""
-    if not scores:
-        return ""
-    rows = [
-        [name, percent(s.value), span(s.low, s.high), percent(s.chance), s.items()]
-        for name, s in scores.items()
-    ]
-    header = ["mean", "score", "95 % interval", "chance", "items"]
-    return f"{model} over whole suites\n{table(rows, header)}"

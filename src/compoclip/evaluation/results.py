@@ -20,7 +20,6 @@ from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
-from compoclip.evaluation.statistics import FEWEST
 from compoclip.files import only_writer, read_json, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
 from compoclip.typed import Natural, Within, build
@@ -56,15 +55,6 @@ class Score:
     strict: float | None = None
     fractional: float | None = None
 
-    @property
-    def standing(self) -> str:
-        """Return "at" chance if the interval contains it, or "above", "below"; "" if unclear."""
-        if self.low is None or self.high is None or self.photos < FEWEST:
-            return ""
-        if self.low <= self.chance <= self.high:
-            return "at"
-        return "above" if self.low > self.chance else "below"
-
     def items(self, separator: str = "") -> str:
         """Return "30", or "12 of 30" if items are missing; separator: of thousands."""
         here = f"{self.n:{separator}}"
@@ -86,7 +76,7 @@ class Results:
     missing_count: their number. left_out: reason -> rows that became no items. partial: whether
     items of the full benchmark are missing. tie_policy: sub-task -> policy of `value`. items: name
     of the parquet file. known_as: the reader's name of the benchmark if `benchmark` is another
-    (id=NAME), else "". resamples, seed: of the bootstrap. score: "cosine" of features, or the name
+    (id=NAME), else "". bootstrap: of the bootstrap. score: "cosine" of features, or the name
     of a score of pairs (`evaluation.pairs`), with pairs_per_second, 0.0 if all were cached.
     images: hash of the names, sizes and modification times of the images. assumed: what the reader
     of the benchmark took for granted.
@@ -143,12 +133,24 @@ def by_model(results: Iterable[Results]) -> dict[str, list[Results]]:
     return found
 
 
+def by_benchmark(results: Iterable[Results]) -> dict[str, Results]:
+    """Return one model's results by benchmark; raise CompoclipError for two of one benchmark."""
+    named: dict[str, Results] = {}
+    for each in results:
+        files = f"{named.get(each.benchmark, each).items} and {each.items}"
+        problem = f"two results for {each.benchmark}: {files}; give the folder of one run, or "
+        problem += "evaluate under another name (NAME=MODEL)"
+        require(each.benchmark not in named, each.model, problem)
+        named[each.benchmark] = each
+    return named
+
+
 def score_named(results: Sequence[Results], name: str) -> Score:
     """Return the score of a name (`split_score`) in a model's results, one per benchmark."""
-    found = {each.benchmark: each for each in results}
-    known = {each.benchmark: [*each.aggregates, *each.scores] for each in results}
+    named = by_benchmark(results)
+    known = {benchmark: [*of.aggregates, *of.scores] for benchmark, of in named.items()}
     benchmark, score = split_score(known, name)
-    one = found[benchmark]
+    one = named[benchmark]
     if not score:
         return one.headline_score
     return one.aggregates[score] if score in one.aggregates else one.main(score)

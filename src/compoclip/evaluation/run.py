@@ -36,7 +36,7 @@ from compoclip.evaluation.results import (
     score_named,
     split_score,
 )
-from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 from compoclip.evaluation.summary import summarise
 from compoclip.files import fingerprint, sweep_abandoned
 from compoclip.models.checkpoint import LoadedModel
@@ -52,7 +52,7 @@ _version = cache(version)
 class Options(EncodeOptions):
     """Settings of encoding and measuring; of several ranks, rank 0 scores and writes.
 
-    allow_partial: score the available items and mark results. resamples, seed: of the bootstrap.
+    allow_partial: score the available items and mark results. bootstrap: of the bootstrap.
     fresh: ignore existing results. audits: benchmark -> its audit, whose faulty items are left out.
     score: a name of `pairs.score_of`; "" is the default, cosines of features if the model has them.
     dimensions: of the features, the first so many are used; 0 is all. judge: the model that is
@@ -60,13 +60,18 @@ class Options(EncodeOptions):
     """
 
     allow_partial: bool = False
-    resamples: int = RESAMPLES
-    seed: int = 0
+    resamples: int = BOOTSTRAP.resamples
+    seed: int = BOOTSTRAP.seed
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
     score: str = ""
     dimensions: int = 0
     judge: Encoder | None = None
+
+    @property
+    def bootstrap(self) -> Bootstrap:
+        """Return the bootstrap of the intervals."""
+        return Bootstrap(self.resamples, self.seed)
 
 
 class _Job:
@@ -284,8 +289,7 @@ def _measure(
         items,
         job.rules,
         {part: job.expected[part] for part in job.parts} | groups_by_part(job.sizes),
-        options.resamples,
-        options.seed,
+        options.bootstrap,
         listed=benchmark.content.listed,
     )
     ties = {"": form_of(benchmark.content).ties, **benchmark.ties}

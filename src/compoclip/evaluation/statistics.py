@@ -18,7 +18,6 @@ from scipy import optimize, special, stats
 Floats = NDArray[np.float64]
 Interval = tuple[float | None, float | None]
 
-RESAMPLES = 2000
 FEWEST = 10
 """Photos below which a number is printed but not judged."""
 LEVEL = 0.05
@@ -86,20 +85,30 @@ def significance(pvalues: Sequence[float | None]) -> list[Significance]:
     return [Significance(p) for p in holm(pvalues)]
 
 
-def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """Draw clusters with replacement: blocks of counts (r, clusters), `resamples` rows in all.
+@dataclass(frozen=True)
+class Bootstrap:
+    """A bootstrap: the number of its resamples, 0 for no intervals, and the seed of its draws."""
 
-    The block size bounds memory and does not change the draws. Columns are contiguous: a product
-    with a sparse matrix would copy rows.
-    """
-    rng = np.random.default_rng(seed)
-    block = max(1, _DRAWS_AT_ONCE // clusters)
-    for first in range(0, resamples, block):
-        rows = min(block, resamples - first)
-        drawn = rng.integers(clusters, size=(rows, clusters))
-        drawn += np.arange(rows)[:, None] * clusters
-        counts = np.bincount(drawn.ravel(), minlength=rows * clusters)
-        yield counts.reshape(rows, clusters).astype(np.float64, order="F")
+    resamples: int = 2000
+    seed: int = 0
+
+    def weights(self, clusters: int) -> Iterator[Floats]:
+        """Draw clusters with replacement: blocks of counts (r, clusters), one row per resample.
+
+        The block size bounds memory and does not change the draws. Columns are contiguous: a
+        product with a sparse matrix would copy rows.
+        """
+        rng = np.random.default_rng(self.seed)
+        block = max(1, _DRAWS_AT_ONCE // clusters)
+        for first in range(0, self.resamples, block):
+            rows = min(block, self.resamples - first)
+            sampled = rng.integers(clusters, size=(rows, clusters))
+            sampled += np.arange(rows)[:, None] * clusters
+            counts = np.bincount(sampled.ravel(), minlength=rows * clusters)
+            yield counts.reshape(rows, clusters).astype(np.float64, order="F")
+
+
+BOOTSTRAP = Bootstrap()
 
 
 def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
@@ -214,10 +223,10 @@ class Estimate:
     high: float | None
 
     @classmethod
-    def of_means(cls, values: Floats, resamples: int, seed: int) -> list[Self]:
+    def of_means(cls, values: Floats, bootstrap: Bootstrap) -> list[Self]:
         """Estimate the means of the columns of (n, columns), by a bootstrap over the rows."""
         n = len(values)
-        draws = np.concatenate([w @ values / n for w in cluster_weights(n, resamples, seed)])
+        draws = np.concatenate([w @ values / n for w in bootstrap.weights(n)])
         return [
             cls(float(column.mean()), *percentile_interval(drawn, n))
             for column, drawn in zip(values.T, draws.T)

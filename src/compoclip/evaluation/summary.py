@@ -31,7 +31,13 @@ from compoclip.evaluation.items import (
     main_values,
 )
 from compoclip.evaluation.results import Score
-from compoclip.evaluation.statistics import RESAMPLES, Interval, percentile_interval, wilson
+from compoclip.evaluation.statistics import (
+    BOOTSTRAP,
+    Bootstrap,
+    Interval,
+    percentile_interval,
+    wilson,
+)
 
 
 class Summary(NamedTuple):
@@ -45,8 +51,7 @@ def summarise(
     items: Items,
     rules: Mapping[str, Aggregate],
     expected: Mapping[str, int] | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    bootstrap: Bootstrap = BOOTSTRAP,
     listed: Listed | None = None,
 ) -> Summary:
     """Score all sub-tasks and rules, plus the aggregate "positive_score" over all items.
@@ -105,7 +110,7 @@ def summarise(
     # Of one proportion of items that share no photo the interval is Wilson's.
     photos = {key: len(np.unique(frame.photos[rows_of(tree)])) for key, (tree, _) in trees.items()}
     drawn = [k for k, (tree, _) in trees.items() if not tree.share or photos[k] < len(tree.rows)]
-    draws = resample([trees[k][0] for k in drawn], frame.used, items.clusters, resamples, seed)
+    draws = resample([trees[k][0] for k in drawn], frame.used, items.clusters, bootstrap)
     draws_of = dict(zip(drawn, draws))
     scores = {k: frame.score(*each, photos[k], draws_of.get(k)) for k, each in trees.items()}
     return Summary(

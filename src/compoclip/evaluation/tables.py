@@ -10,8 +10,10 @@ from typing import Literal
 
 from compoclip.console import Narrower, counted, prose, table, without
 from compoclip.evaluation.comparison import Comparison, Difference, compare_all, not_judged
+from compoclip.evaluation.groups import chance_flags
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.results import Results, Score, too_few
+from compoclip.evaluation.results import Results, Score, by_benchmark, by_model
+from compoclip.evaluation.statistics import Bootstrap
 
 Layout = Literal["text", "markdown", "latex", "csv"]
 _ESCAPES = {
@@ -25,14 +27,19 @@ _ESCAPES = {
 }
 
 
+def percent(value: float, sign: str = "") -> str:
+    """Return a fraction as percent with one decimal; sign: "+" for differences."""
+    return f"{100 * value:{sign}.1f}"
+
+
 def span(low: float | None, high: float | None, sign: str = "") -> str:
     """Return an interval of fractions in percent, "70.1 to 75.9", or "-" without one.
 
-    sign: "+" for differences.
+    sign: as of `percent`.
     """
     if low is None or high is None:
         return "-"
-    return f"{100 * low:{sign}.1f} to {100 * high:{sign}.1f}"
+    return f"{percent(low, sign)} to {percent(high, sign)}"
 
 
 SIGNS = {"higher": "+", "lower": "-"}
@@ -40,8 +47,8 @@ SIGNS = {"higher": "+", "lower": "-"}
 
 
 def with_interval(value: float, low: float | None, high: float | None, sign: str = "") -> str:
-    """Return a number and its interval in percent, "71.2 [70.1, 75.9]"; sign: as of `span`."""
-    return f"{100 * value:{sign}.1f} [{span(low, high, sign).replace(' to ', ', ')}]"
+    """Return a number and its interval in percent, "71.2 [70.1, 75.9]"; sign: as of `percent`."""
+    return f"{percent(value, sign)} [{span(low, high, sign).replace(' to ', ', ')}]"
 
 
 def laid_out(
@@ -97,18 +104,7 @@ def laid_out(
     return "\n\n".join([*above, "\n".join([line(header), f"|{rule}|", *body, *remarks])])
 
 
-# --- Remarks that go with a score wherever it is shown: chance, coverage, cut texts. ---
-
-_NO_ACCURACIES = ("brittleness", "both_below", POSITIVE_SCORE)
-
-
-def chance_flag(score: Score) -> str:
-    """Return "at chance", "below chance" or "too few photos: 7"; "" for a score above chance, and
-    for rates that are no score."""
-    where = score.standing
-    if where == "above" or score.metric in _NO_ACCURACIES:
-        return ""
-    return f"{where} chance" if where else too_few(score.photos)
+# --- Remarks that go with a score wherever it is shown: coverage, cut texts, ties. ---
 
 
 def data_notes(results: Results, details: bool = True) -> list[str]:
@@ -161,31 +157,27 @@ def tie_values(score: Score) -> str:
     return f"strict {percent(score.strict)}, fractional {percent(score.fractional)}"
 
 
-def percent(value: float) -> str:
-    """Return a fraction as percent with one decimal."""
-    return f"{100 * value:.1f}"
-
-
 # --- One model, two, and several side by side. ---
 
 
 def results_text(results: Results) -> str:
     """Return one benchmark as aligned text: sub-tasks, aggregates, and notes on the data.
 
-    The headline is marked. Scores at or below chance are flagged. Where ties decide outcomes, their
-    number is followed by the strict and the fractional value.
+    The headline is marked. Scores that are not significantly above chance are flagged. Where ties
+    decide outcomes, their number is followed by the strict and the fractional value.
     """
+    flags = chance_flags(results)
     scores = [
-        (part, score)
+        (part, score, flags.get((part, metric), ""))
         for part, metrics in results.scores.items()
         for metric, score in metrics.items()
         if metric != POSITIVE_SCORE
     ]
     for name, score in results.aggregates.items():
         mark = " (headline)" if name == results.headline else ""
-        scores.append((f"= {name}{mark}", score))
+        scores.append((f"= {name}{mark}", score, flags.get(("", name), "")))
     rows = []
-    for name, score in scores:
+    for name, score, flag in scores:
         positive, tied = score.metric == POSITIVE_SCORE, tie_values(score)
         ties = f"{score.ties} ({tied})" if tied else str(score.ties)
         rows.append(
@@ -197,7 +189,7 @@ def results_text(results: Results) -> str:
                 "" if positive else percent(score.chance),
                 score.items(),
                 "" if positive else ties,
-                chance_flag(score),
+                flag,
             ]
         )
     header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", ""]
@@ -234,7 +226,7 @@ def comparison_text(
             name,
             percent(d.base),
             percent(d.other),
-            f"{100 * d.difference:+.1f}",
+            percent(d.difference, "+"),
             span(d.low, d.high, "+"),
             str(d.n),
             shown(d.p),
@@ -270,26 +262,26 @@ def overview_text(results: Sequence[Results], base: str, details: bool = False) 
         base: name of the model compared with.
         details: add the sub-tasks.
     """
-    models = list(dict.fromkeys(each.model for each in results))
-    models.sort(key=lambda name: name != base)
-    by_key = {(each.model, each.benchmark): each for each in results}
-    benchmarks = list(dict.fromkeys(each.benchmark for each in results))
-    own = {model: [each for each in results if each.model == model] for model in models}
-    measured = {each.benchmark for each in own[base]}
-    others = [m for m in models if m != base and measured & {each.benchmark for each in own[m]}]
+    own = by_model(results)
+    models = sorted(own, key=lambda name: name != base)
+    named = {model: by_benchmark(own[model]) for model in models}
+    others = [m for m in models[1:] if named[base].keys() & named[m].keys()]
     # (model, benchmark, sub-task or "" for the headline) -> difference to the base
     compared: dict[tuple[str, str, str], Difference] = {}
-    for model, found in zip(others, compare_all(own[base], [own[m] for m in others], resamples=0)):
+    for model, found in zip(
+        others, compare_all(own[base], [own[m] for m in others], Bootstrap(resamples=0))
+    ):
         compared |= {(model, d.benchmark, ""): d for d in found.headlines}
         compared |= {(model, d.benchmark, d.name): d for d in found.subtasks if details}
     rows: list[list[str]] = []
     notes = []
-    for benchmark in benchmarks:
-        known = {m: by_key[m, benchmark] for m in models if (m, benchmark) in by_key}
+    for benchmark in dict.fromkeys(each.benchmark for each in results):
+        known = {m: named[m][benchmark] for m in models if benchmark in named[m]}
         first = next(iter(known.values()))
         head = first.headline_score
         part_of = f", {head.n} of {head.expected} items" if first.partial else ""
         parts = dict.fromkeys(part for each in known.values() for part in each.scores)
+        flags = chance_flags(first) if len(models) == 1 else {}
         for part in ("", *(parts if details and len(parts) > 1 else ())):
             cells = [f"  {part}" if part else f"{benchmark} ({first.headline}{part_of})"]
             scores = {
@@ -304,7 +296,8 @@ def overview_text(results: Sequence[Results], base: str, details: bool = False) 
                     f"{with_interval(score.value, score.low, score.high)}{mark}" if score else "-"
                 )
             score = next(iter(scores.values()))
-            alone = [score.items(), chance_flag(score)] if len(models) == 1 else []
+            key = (part, score.metric) if part else ("", first.headline)
+            alone = [score.items(), flags.get(key, "")] if len(models) == 1 else []
             rows.append([*cells, percent(score.chance), *alone])
         for model, each in known.items():
             score = each.headline_score
@@ -324,3 +317,15 @@ def overview_text(results: Sequence[Results], base: str, details: bool = False) 
     ]
     text = table(rows, header, narrower=bare)
     return f"{text}\n{prose(notes)}" if notes else text
+
+
+def overall_text(model: str, scores: Mapping[str, Score]) -> str:
+    """Return a table of the means of `overall_groups`, with coverage; "" without any."""
+    if not scores:
+        return ""
+    rows = [
+        [name, percent(s.value), span(s.low, s.high), percent(s.chance), s.items()]
+        for name, s in scores.items()
+    ]
+    header = ["mean", "score", "95 % interval", "chance", "items"]
+    return f"{model} over whole suites\n{table(rows, header)}"

@@ -44,6 +44,7 @@ from compoclip.evaluation.items import POLICIES, Items, Outcomes
 from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_table, table_names
 from compoclip.evaluation.results import Results, file_stem, load_items, load_results
+from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.summary import summarise
 from compoclip.files import file_hash, read_json, read_text
 from compoclip.methods.registry import recipe_card
@@ -374,8 +375,7 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
         replace(items, outcomes=outcomes),
         {rule: Aggregate.from_json(each) for rule, each in results.rules.items()},
         expected,
-        results.resamples,
-        results.seed,
+        Bootstrap(results.resamples, results.seed),
     )
     stated_scores = {**results.scores, "": results.aggregates}
     for part, found in {**scores, "": aggregates}.items():

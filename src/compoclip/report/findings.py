@@ -15,10 +15,10 @@ from compoclip.evaluation.groups import (
     NEITHER_IS_BETTER,
     SENSITIVITY,
 )
-from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import FEWEST
 from compoclip.report.study import Study
-from compoclip.report.wording import count, percent, signed_interval
+from compoclip.report.wording import interval, percent
 
 BETTER, WORSE, SAME = "better", "worse", "same"
 
@@ -77,13 +77,15 @@ _HARD_POSITIVES = {  # changes of sensitivity, and of sensitivity and invariance
 
 
 class NumberRow(NamedTuple):
-    """A number of all models, its changes against the base (None for the base itself), the numbers
-    it is the mean of, and what reference models reach (`Table.giveaways`)."""
+    """A number of all models, its changes against the base (None for the base itself), where it
+    stands to chance, the numbers it is the mean of, and what reference models reach
+    (`Table.giveaways`)."""
 
     name: str
     about: str
     scores: Sequence[Score]
     changes: Sequence[Difference | None]
+    flags: Sequence[str]
     parts: Sequence[NumberRow] = ()
     giveaways: Mapping[str, Score] = {}
 
@@ -107,20 +109,24 @@ def skill_rows(study: Study) -> list[NumberRow]:
                 changes += [
                     d for d in found if (d.benchmark, d.name) == (part.benchmark, part.name)
                 ]
-            about_part = f"{part.benchmark}, {scores[0].metric}"
-            children.append(NumberRow(part.name, about_part, scores, changes))
+            metric = scores[0].metric
+            of_models = [study.flags[model][part.benchmark] for model in study.models]
+            flags = [each.get((part.name, metric), "") for each in of_models]
+            about_part = f"{part.benchmark}, {metric}"
+            children.append(NumberRow(part.name, about_part, scores, changes, flags))
         if len(parts) == 1 and skill in SKILLS:
             about += f" ({parts[0].benchmark}, {parts[0].name})"
         whole: list[Difference | None] = [None]
         whole += [table.differences[m][skill] for m in study.others]
         scores = [table.scores[m][skill] for m in study.models]
-        rows.append(NumberRow(skill, about, scores, whole, children, table.giveaways(skill)))
+        flags = [table.flags[m][skill] for m in study.models]
+        rows.append(NumberRow(skill, about, scores, whole, flags, children, table.giveaways(skill)))
     return rows
 
 
 def sizes(scores: Sequence[Score]) -> str:
     """Numbers of items: "24", or "20–24" where models differ."""
-    return "–".join(count(n) for n in sorted({min(s.n for s in scores), max(s.n for s in scores)}))
+    return "–".join(f"{n:,}" for n in sorted({min(s.n for s in scores), max(s.n for s in scores)}))
 
 
 def strength(change: Difference | None) -> int:
@@ -136,20 +142,25 @@ def tip(change: Difference) -> str:
     if change.p_holm is not None:
         p = "< 0.001" if change.p_holm < 0.001 else f"= {change.p_holm:.3f}"
         tested = f"p {p} after Holm"
-    return f"95 % interval of the change {signed_interval(change.low, change.high)}, {tested}"
+    return f"95 % interval of the change {interval(change.low, change.high, '+')}, {tested}"
 
 
-Line = tuple[str, str, Score]
-"""A number of a benchmark's own tables: sub-task or rule, model, score."""
+Line = tuple[str, str, Score, str]
+"""A number of a benchmark's own tables: sub-task or rule, model, score, flag."""
 
 
-def score_lines(measured: Mapping[str, Results], aggregates: bool) -> list[Line]:
+def score_lines(study: Study, benchmark: str, aggregates: bool) -> list[Line]:
     """Return every aggregate, or every metric of every sub-task, by model."""
     tables = {
-        model: {(name, ""): score for name, score in each.aggregates.items()}
+        model: {("", name): score for name, score in each.aggregates.items()}
         if aggregates
         else {(part, m): s for part, metrics in each.scores.items() for m, s in metrics.items()}
-        for model, each in measured.items()
+        for model, each in study.measured(benchmark).items()
     }
-    order = dict.fromkeys(key for found in tables.values() for key in found)
-    return [(k[0], m, found[k]) for k in order for m, found in tables.items() if k in found]
+    order = dict.fromkeys(key for scores in tables.values() for key in scores)
+    return [
+        (key[0] or key[1], model, scores[key], study.flags[model][benchmark].get(key, ""))
+        for key in order
+        for model, scores in tables.items()
+        if key in scores
+    ]

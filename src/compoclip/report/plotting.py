@@ -31,7 +31,7 @@ from compoclip.files import write_atomically
 from compoclip.report.findings import BETTER, WORSE, direction
 from compoclip.report.study import Study
 from compoclip.report.training import LogCurve, Run
-from compoclip.report.wording import listed, percent, points, short, signed_interval
+from compoclip.report.wording import interval, listed, percent, short
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (3, 3)))
@@ -343,7 +343,8 @@ def changes(study: Study) -> dict[str, Plot]:
         differences = study.skills.differences[model].values()
         rows = sorted(differences, key=lambda d: -d.difference)
         said = "; ".join(
-            f"{d.name} {points(d.difference)} ({signed_interval(d.low, d.high)}, {direction(d)})"
+            f"{d.name} {percent(d.difference, '+')} "
+            f"({interval(d.low, d.high, '+')}, {direction(d)})"
             for d in rows
         )
         alt = f"Change of every skill, {model} against {study.base}, in points with 95 % intervals"

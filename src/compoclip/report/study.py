@@ -17,14 +17,19 @@ from compoclip.evaluation.comparison import (
     together,
 )
 from compoclip.evaluation.groups import (
+    Flags,
     Groups,
+    against_chance,
+    chance_flag,
+    chance_flags,
     group_differences,
     group_scores,
     profile_groups,
     skill_groups,
     triple_groups,
 )
-from compoclip.evaluation.results import Results, Score, load_results
+from compoclip.evaluation.results import Results, Score, by_benchmark, by_model, load_results
+from compoclip.evaluation.statistics import Bootstrap
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,8 @@ class Table:
 
     scores: model -> group -> score. differences: other model -> group -> difference. bounds:
     reference model -> group -> score, of the groups that it was measured on. reached: those of them
-    that are significantly above chance and below 100 %.
+    that are significantly above chance and below 100 %. flags: model -> group -> where its score
+    stands to chance (`groups.chance_flag`).
     """
 
     groups: Groups
@@ -41,6 +47,7 @@ class Table:
     differences: Mapping[str, Mapping[str, Difference]]
     bounds: Mapping[str, Mapping[str, Score]]
     reached: Mapping[str, Mapping[str, Score]]
+    flags: Mapping[str, Mapping[str, str]]
 
     def giveaways(self, group: str) -> dict[str, Score]:
         """Return what reference models reach without learning what the group tests, by model."""
@@ -53,7 +60,8 @@ class Study:
 
     models: the base first. results: model -> benchmark -> results. common: benchmarks of every
     model; only these are compared. skills, profile: means over sub-tasks by skill, and over
-    benchmarks by kind. triples: benchmark with hard positives -> its numbers.
+    benchmarks by kind. triples: benchmark with hard positives -> its numbers. flags: model ->
+    benchmark -> `groups.chance_flags`.
     """
 
     models: tuple[str, ...]
@@ -64,6 +72,7 @@ class Study:
     skills: Table
     profile: Table
     triples: Mapping[str, Table]
+    flags: Mapping[str, Mapping[str, Flags]]
 
     @property
     def base(self) -> str:
@@ -83,8 +92,7 @@ class Study:
 def read_study(
     paths: Sequence[Path],
     base: str | None,
-    resamples: int,
-    seed: int,
+    bootstrap: Bootstrap,
     bounds: Sequence[Path] = (),
 ) -> Study:
     """Load results, and compare every model with the base on their common benchmarks.
@@ -93,15 +101,21 @@ def read_study(
         paths: folders of results.
         base: name of the base model; None takes the one that others were trained from, else the
         first.
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
+        bootstrap: the draws for the intervals.
         bounds: folders of results of reference models (random weights, texts alone, an oracle).
 
     Raises:
         UsageError: the base is unknown, or there are no paths.
         CompoclipError: results are missing, malformed or contradictory.
     """
-    results = _by_model(paths)
+    if not paths:
+        raise UsageError("give at least one results folder; see report --help")
+    # A folder may be given twice, or with the folder around it.
+    loaded = {Path(each.items).resolve(): each for path in paths for each in load_results(path)}
+    of_models = by_model(loaded.values())
+    for of_one in of_models.values():
+        require_one_checkpoint(of_one)
+    results = {model: by_benchmark(of_one) for model, of_one in of_models.items()}
     if base is not None and base not in results:
         raise UsageError(f"--base {base}: no results of that model; there are {', '.join(results)}")
     if base is None:
@@ -120,14 +134,18 @@ def read_study(
     references = [each for path in bounds for each in load_results(path)]
 
     def table(groups: Groups) -> Table:
-        scores = bound_scores(references, first, groups, resamples, seed)
-        found = [group_differences(first, shared[m], groups, resamples, seed) for m in models[1:]]
+        scores = bound_scores(references, first, groups, bootstrap)
+        found = [group_differences(first, shared[m], groups, bootstrap) for m in models[1:]]
         return Table(
             groups=groups,
-            scores={m: group_scores(shared[m], groups, resamples, seed) for m in models},
+            scores={m: group_scores(shared[m], groups, bootstrap) for m in models},
             differences={m: {d.name: d for d in of} for m, of in zip(models[1:], together(found))},
             bounds=scores,
             reached=giveaways(scores, references, groups),
+            flags={
+                m: {name: chance_flag(d) for name, d in against_chance(shared[m], groups).items()}
+                for m in models
+            },
         )
 
     triples = {each.benchmark: triple_groups([each]) for each in first}
@@ -137,28 +155,10 @@ def read_study(
         common=common,
         benchmarks=benchmarks,
         comparisons=dict(
-            zip(models[1:], compare_all(first, [shared[m] for m in models[1:]], resamples, seed))
+            zip(models[1:], compare_all(first, [shared[m] for m in models[1:]], bootstrap))
         ),
         skills=table(skill_groups(first)),
         profile=table(profile_groups(first)),
         triples={name: table(groups) for name, groups in triples.items() if groups},
+        flags={m: {name: chance_flags(of) for name, of in results[m].items()} for m in models},
     )
-
-
-def _by_model(paths: Sequence[Path]) -> dict[str, dict[str, Results]]:
-    if not paths:
-        raise UsageError("give at least one results folder; see report --help")
-    found: dict[str, dict[str, Results]] = {}
-    for path in paths:
-        for each in load_results(path):
-            mine = found.setdefault(each.model, {})
-            earlier = mine.get(each.benchmark)
-            if earlier is not None and Path(earlier.items).resolve() != Path(each.items).resolve():
-                raise CompoclipError(
-                    f"{path}: two results of {each.model} on {each.benchmark}: {earlier.items} and "
-                    f"{each.items}; give one, or evaluate under another name (NAME=MODEL)"
-                )
-            mine[each.benchmark] = each
-    for results in found.values():
-        require_one_checkpoint(list(results.values()))
-    return found

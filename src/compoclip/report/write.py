@@ -39,10 +39,9 @@ from compoclip.evaluation.published.read import (
     table_names,
 )
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import FEWEST, RESAMPLES
+from compoclip.evaluation.statistics import BOOTSTRAP, FEWEST, Bootstrap
 from compoclip.evaluation.tables import (
     Layout,
-    chance_flag,
     comparison_text,
     laid_out,
     percent,
@@ -67,7 +66,7 @@ from compoclip.report.looks import Album, require_measured
 from compoclip.report.plotting import DARK, LIGHT
 from compoclip.report.study import Study, read_study
 from compoclip.report.training import Run, read_run
-from compoclip.report.wording import count, interval, listed, points
+from compoclip.report.wording import interval, listed
 from compoclip.version import __version__
 
 # --- The tables of a study as files: Markdown, LaTeX and CSV, models as rows as papers print
@@ -161,10 +160,10 @@ def coverage(study: Study) -> dict[str, tuple[str, ...]]:
             (
                 score.items(","),
                 f"{100 * score.n / max(1, score.expected):.0f} %",
-                count(each.missing_count),
+                f"{each.missing_count:,}",
                 _left_out(measured[0]) or "0",
-                count(each.truncated_texts),
-                count(score.ties),
+                f"{each.truncated_texts:,}",
+                f"{score.ties:,}",
             )
             for score, each in zip(every, measured)
         ]
@@ -175,7 +174,7 @@ def coverage(study: Study) -> dict[str, tuple[str, ...]]:
 
 
 def _left_out(results: Results) -> str:
-    return ", ".join(f"{count(n)} × {why}" for why, n in results.left_out.items() if n)
+    return ", ".join(f"{n:,} × {why}" for why, n in results.left_out.items() if n)
 
 
 # --- Where every number comes from: models, data, versions. ---
@@ -314,8 +313,7 @@ def write_report(
     maps: Mapping[str, LoadedModel] | None = None,
     tables: Path | None = None,
     title: str = TITLE,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    bootstrap: Bootstrap = BOOTSTRAP,
     bounds: Sequence[Path] = (),
 ) -> Path:
     """Write the report on all results below some folders; equal input gives equal bytes.
@@ -329,8 +327,7 @@ def write_report(
         maps: models by name, for token-patch maps in the examples.
         tables: folder for the tables as Markdown, LaTeX and CSV.
         title: of the page.
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
+        bootstrap: the draws for the intervals.
         bounds: folders of results of reference models (random weights, texts alone, an oracle),
             which the page shows next to the models.
 
@@ -344,9 +341,9 @@ def write_report(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"two runs are called {twice}; rename one of the folders")
-    study = read_study(results, base, resamples, seed, bounds)
+    study = read_study(results, base, bootstrap, bounds)
     require_measured(maps or {}, study)
-    page = render(study, read, title, resamples, seed, maps or {})
+    page = render(study, read, title, bootstrap, maps or {})
     size = len(page.encode())
     if size > LIMIT:
         note(f"{out}: {size / 1e6:.1f} MB; report on fewer models or benchmarks for a smaller page")
@@ -360,8 +357,7 @@ def render(
     study: Study,
     runs: Sequence[Run],
     title: str,
-    resamples: int,
-    seed: int,
+    bootstrap: Bootstrap,
     maps: Mapping[str, LoadedModel],
 ) -> str:
     """The page."""
@@ -372,11 +368,10 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    functions = (chance_flag, count, direction, interval, points, remarks, score_lines, sizes)
-    known = {each.__name__: each for each in (*functions, strength, tip, counted)}
+    functions = (direction, interval, remarks, score_lines, sizes, strength, tip, counted)
     published = {"header": header, "lines": lines, "notes": notes}
     environment.globals |= {f"published_{name}": each for name, each in published.items()}
-    environment.globals |= known
+    environment.globals |= {each.__name__: each for each in functions}
     environment.globals |= {"BRITTLENESS": BRITTLENESS, "POSITIVE_SCORE": POSITIVE_SCORE}
     environment.filters["percent"] = wording.percent
     environment.tests["tied"] = tie_values
@@ -393,8 +388,7 @@ def render(
         title=title,
         study=study,
         version=__version__,
-        resamples=resamples,
-        seed=seed,
+        bootstrap=bootstrap,
         fewest=FEWEST,
         script=script,
         script_hash=f"sha256-{digest}",

@@ -18,7 +18,7 @@ from compoclip import console
 from compoclip.analysis.maps import Box, Floats, patch_maps
 from compoclip.cli.options import Models, OnDevice, Outcome
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.statistics import Estimate
+from compoclip.evaluation.statistics import Bootstrap, Estimate
 from compoclip.evaluation.tables import with_interval
 from compoclip.files import require_writable, write_json
 from compoclip.models.checkpoint import LoadedModel
@@ -147,7 +147,7 @@ def _centres(grid: tuple[int, ...], region: Box, box: Box) -> Floats:
 
 
 def shares(
-    found: Pointing, resamples: int, seed: int, base: Pointing | None = None
+    found: Pointing, bootstrap: Bootstrap, base: Pointing | None = None
 ) -> dict[str, dict[str, MeanShare]]:
     """Average a model's measures over images: kind -> measure -> mean, interval and chance.
 
@@ -159,7 +159,7 @@ def shares(
         for measure, values in each.items():
             chance = float(values[:, 1].mean()) if base is None else 0.0
             column = values[:, :1] if base is None else (values - base[kind][measure])[:, :1]
-            (mean,) = MeanShare.of_means(column, resamples, seed)
+            (mean,) = MeanShare.of_means(column, bootstrap)
             made = replace(mean, chance=chance, n=len(values))
             means.setdefault(kind, {})[measure] = made
     return means
@@ -243,11 +243,11 @@ def main(options: PointingOptions) -> Outcome:
     models = load_models(options.models, options.device)
     size = max(max(each.preprocess.size) for each in models.values())
     scenes = pointing_scenes(bundled_world(), options.scenes, size, options.seed)
-    draw = options.resamples, options.seed
+    bootstrap = Bootstrap(options.resamples, options.seed)
     found = {name: measure_pointing(model, scenes) for name, model in models.items()}
     first = next(iter(found))
-    means = {name: shares(each, *draw) for name, each in found.items()}
-    gaps = {name: shares(found[name], *draw, found[first]) for name in found if name != first}
+    means = {name: shares(each, bootstrap) for name, each in found.items()}
+    gaps = {name: shares(found[name], bootstrap, found[first]) for name in found if name != first}
     records = [
         {
             "model": name,
