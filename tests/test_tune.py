@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from PIL import Image
 
 from compoclip.analysis.interpolation import Mix, Point
 from compoclip.cli.main import main
-from compoclip.data.sources.open import open_source
+from compoclip.data.sources import open as opening
+from compoclip.data.sources import splits
+from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import UsageError
 from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import COMPOSITION, RETRIEVAL
@@ -180,7 +184,12 @@ def test_from_photos_to_a_verdict(
     data, out = write_data(tmp_path / "data", 72), tmp_path / "tuned"
     arguments = ["tune", str(data), "--out", str(out), "--model", str(tmp_path / "base")]
     arguments += ["--device=cpu"]
+    opened = MagicMock(wraps=opening.open_source)
+    heads = MagicMock(wraps=splits._head)
+    monkeypatch.setattr(opening, "open_source", opened)
+    monkeypatch.setattr(splits, "_head", heads)
     assert main(arguments) == 0
+    assert (opened.call_count, heads.call_count) == (1, 72)  # each photo is hashed once
     said = capsys.readouterr()
     assert f"{out / 'model'}: the model to use" in said.out
     lines = [line for line in said.err.splitlines() if line.startswith("table ")]
@@ -278,3 +287,40 @@ def test_too_few_photos_and_splits_that_are_not_there(
     arguments = ["tune", str(data), f"--out={tmp_path / 'out'}", f"--model={tmp_path / 'base'}"]
     assert main([*arguments, "--device=cpu"]) == 2
     assert "12 photos; tune needs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("names", "opened"),
+    [
+        ((), 1),
+        (("photos.jsonl",), 1),
+        (("train.jsonl", "val.jsonl", "test.jsonl"), 4),
+        (("trainset.jsonl", "valset.jsonl", "testset.jsonl"), 4),
+    ],
+)
+def test_parts_of_opened_data_are_what_opening_each_part_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], opened: int
+) -> None:
+    """No names: a table with a column of splits."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with write_data(tmp_path, 30).open(newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    spec = folder if names else folder / "rows.jsonl"
+    wanted = ("train", "val", "test")
+    if not names:
+        rows = [{**row, "split": wanted[place % 3]} for place, row in enumerate(rows)]
+    for place, name in enumerate(names or ("rows.jsonl",)):
+        part = rows[place :: len(names) or 1]
+        (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in part))
+    request = Request(str(spec), images=tmp_path, held_out=0.3, split_seed=1)
+    counter = MagicMock(wraps=opening.open_source)
+    monkeypatch.setattr(opening, "open_source", counter)
+    parts = request.parts_of(replace(request, split="all").open(), wanted)
+    assert counter.call_count == opened
+    for split, part in parts.items():
+        alone = replace(request, split=split).open()
+        assert part.describe() == alone.describe()
+        assert part.left_out == alone.left_out
+        assert not part.fingerprint().differences(alone.fingerprint())

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from compoclip.analysis.interpolation import Point
     from compoclip.benchmarks.case import Benchmark
     from compoclip.data.sources import Source
+    from compoclip.data.sources.open import OpenedPart
     from compoclip.evaluation.comparison import Difference
     from compoclip.evaluation.groups import Groups
     from compoclip.evaluation.results import Results, Score
@@ -125,11 +126,6 @@ class TuneOptions:
     seed: int = 0
     json: bool = False
 
-    def part(self, split: str, share: float) -> dict[str, Any]:
-        """Return what names a part of the photos, for training and for measuring."""
-        columns = {"image_column": self.image_column, "caption_column": self.caption_column}
-        return {"split": split, "held_out": share, "split_seed": self.seed, **columns}
-
 
 @dataclass(frozen=True)
 class Tuned:
@@ -181,38 +177,39 @@ def tune(options: TuneOptions) -> Tuned:
     from compoclip.analysis import interpolation as mixes
     from compoclip.benchmarks.registry import require_present
     from compoclip.data.fingerprint import Fingerprint, make_once
-    from compoclip.data.options import HELD_OUT
-    from compoclip.data.sources.open import Request
+    from compoclip.data.sources.open import OpenedPart, Request
     from compoclip.evaluation.run import Options
     from compoclip.models.checkpoint import load_model, save_model
     from compoclip.ranks import device_named
     from compoclip.run import Measuring
 
-    def opened(split: str, share: float = HELD_OUT) -> Source:
-        part = options.part(split, share)
-        return Request(options.data, images=options.images, **part).open()
-
     device = device_named(options.device)
-    every = opened("all")
-    rule = rule_for(len(every))
-    share = rule.held_out if options.held_out is None else options.held_out
-    photos = {part: len(opened(part, share)) for part in ("train", "val", "test")}
-    _require_photos(every)
+    shared = ("images", "image_column", "caption_column")
+    reading = {name: getattr(options, name) for name in shared} | {"split_seed": options.seed}
+    source = Request(options.data, split="all", **reading).open()
+    rule = rule_for(len(source))
+    reading["held_out"] = rule.held_out if options.held_out is None else options.held_out
+    parts = Request(options.data, **reading).parts_of(source, ("train", "val", "test"))
+    photos = {split: len(part) for split, part in parts.items()}
+    _require_photos(source)
     base = load_model(options.model)
     size = sum(each.numel() for each in base.encoder.model.parameters())
     lr = rule.lr if size <= SMALL else rule.lr_large
     batch = min(rule.batch_size, photos["train"])
     chosen_is = f"{rule.method}, learning rate {lr:g}, {rule.steps} steps of {batch} photos"
     note(f"{_parts(photos)}; {chosen_is}, {' and '.join(rule.freeze)} frozen")
-    choosing, judging = (_benchmarks(options, split, share) for split in ("val", "test"))
+    file = Path(options.data)
+    choosing, judging = (
+        _benchmarks(OpenedPart(file, split, parts[split])) for split in ("val", "test")
+    )
     others = Measuring(on=options.on).benchmarks() if options.on else []
     for benchmark in (*choosing, *judging):
         require_present(benchmark, allow_partial=False)
-    named = ("data", "images", "model", "device", "seed")
     values: dict[str, Any] = {
-        **{name: getattr(options, name) for name in named},
-        **options.part("train", share),
+        **{name: getattr(options, name) for name in ("data", "model", "device", "seed")},
+        **reading,
         **rule.parameters,
+        "split": "train",
         "out": options.out / "run",
         "freeze": rule.freeze,
         "cache_frozen": True,
@@ -225,7 +222,12 @@ def tune(options: TuneOptions) -> Tuned:
     given = {name: value for name, value in values.items() if value is not None}
     request = TrainRequest.of(rule.method, given)
     with only_writer(options.out, folder=True):
-        _, summary = train(request.options, request.composed(), config=request.text(repeats=True))
+        _, summary = train(
+            request.options,
+            request.composed(),
+            config=request.text(repeats=True),
+            inputs=(parts["train"], []),
+        )
         tuned = load_model(str(options.out / "run" / "model"))
         pair = mixes.BaseAndTuned(base, tuned)
         settings = Options(cache=options.out / ".features")
@@ -246,8 +248,8 @@ def tune(options: TuneOptions) -> Tuned:
         if mix.mix.alpha and not holds(trained):
             mix, by = points[0.0], f"{photos['test']} photos that judge"
         model, alpha = options.out / "model", mix.mix.alpha
-        parts = {"base": asdict(base.identity), "tuned": asdict(tuned.identity), "alpha": alpha}
-        make_once(model, Fingerprint(parts), lambda: save_model(pair.mixed(mix.mix), model))
+        mixed = {"base": asdict(base.identity), "tuned": asdict(tuned.identity), "alpha": alpha}
+        make_once(model, Fingerprint(mixed), lambda: save_model(pair.mixed(mix.mix), model))
         verdict = Tuned(
             model=model,
             alpha=alpha,
@@ -275,14 +277,15 @@ def _require_photos(source: Source) -> None:
         )
 
 
-def _benchmarks(options: TuneOptions, split: str, share: float) -> list[Benchmark]:
+def _benchmarks(part: OpenedPart) -> list[Benchmark]:
     """Retrieval and the suite of rewrites of a part of the photos."""
-    from compoclip.benchmarks.targets import FILES, Target
+    from compoclip.benchmarks.registry import load_benchmark
+    from compoclip.benchmarks.targets import FILES
 
-    values = {"annotations": Path(options.data), **options.part(split, share)}
+    options: dict[str, dict[str, Any]] = {"retrieval": {}, "rewrites": {"most": _MOST}}
     return [
-        Target(spec, Path("data"), options.images, options={**values, **more}).load()
-        for spec, more in zip(FILES.values(), ({}, {"most": _MOST}))
+        load_benchmark(FILES[name], Path("data"), annotations=part, **more)
+        for name, more in options.items()
     ]
 
 

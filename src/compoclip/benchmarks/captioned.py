@@ -37,6 +37,7 @@ from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.console import note_once
 from compoclip.data.options import DataOptions, as_target_option, naming_options
+from compoclip.data.sources.open import OpenedPart
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.reading import Reading, read
 
@@ -70,13 +71,19 @@ class CaptionedPhoto:
         return any(each.holds(word.strip(".,")) for each in self.readings for word in new)
 
 
-def open_photos(data: Loading, place: Path, reading: DataOptions) -> tuple[CaptionedPhoto, ...]:
-    """Open the photos of a file, in its order; they end the name of the benchmark.
+def open_photos(
+    data: Loading, place: Path | OpenedPart, reading: DataOptions
+) -> tuple[CaptionedPhoto, ...]:
+    """Open the photos of a file, in its order; file and split end the name of the benchmark.
 
     Raises UsageError for wrong options and what is no data, CompoclipError for malformed files.
     """
-    with naming_options(as_target_option):
-        source = reading.request(str(place)).open_held_out()
+    if isinstance(place, OpenedPart):
+        file, split, source = place
+    else:
+        file, split = place, reading.split or ""
+        with naming_options(as_target_option):
+            source = reading.request(str(place)).open_held_out()
     photos: dict[ImageRef, CaptionedPhoto] = {}
     columns = source.located(), source.column("image"), source.column("captions")
     for (path, member), name, texts in zip(*columns, strict=True):
@@ -85,7 +92,7 @@ def open_photos(data: Loading, place: Path, reading: DataOptions) -> tuple[Capti
         photos[image] = CaptionedPhoto(name, image, tuple(dict.fromkeys((*earlier, *texts))))
     counts = f"{len(photos):,} photos, {sum(len(p.captions) for p in photos.values()):,} captions"
     note_once(f"{source.describe()}: {counts}")  # two benchmarks may be made of them
-    data.name += f"_{place.name}_{reading.split}" if reading.split else f"_{place.name}"
+    data.name += f"_{file.name}_{split}" if split else f"_{file.name}"
     data.left_out.update({as_target_option(why): n for why, n in source.left_out.items()})
     return tuple(photos.values())
 
@@ -100,7 +107,7 @@ def rewritten(
     data: Loading,
     *,
     reading: DataOptions,
-    annotations: Path | None = None,
+    annotations: Path | OpenedPart | None = None,
     seed: int = 42,
     most: int = 1000,
 ) -> Iterator[Case]:

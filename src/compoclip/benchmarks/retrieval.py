@@ -38,6 +38,7 @@ from compoclip.benchmarks.reader import Loading
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.decode import is_read
 from compoclip.data.options import DataOptions
+from compoclip.data.sources.open import OpenedPart
 from compoclip.data.sources.published import token_lines
 from compoclip.errors import UsageError, closest, require
 from compoclip.files import bytes_hash
@@ -216,7 +217,7 @@ def read(
     data: Loading,
     *,
     reading: DataOptions,
-    annotations: Path | None = None,
+    annotations: Path | OpenedPart | None = None,
     split_file: Path | None = None,
     pre_caption_words: int | None = None,
     pairs: int | None = PAIRS,
@@ -232,6 +233,7 @@ def read(
         custom = captioned.open_photos(data, annotations, reading)
         data.files["captions"], data.expected = captioned.hashed(custom), {}
         return _retrieval((photo.image, photo.captions) for photo in custom)
+    assert not isinstance(annotations, OpenedPart)  # these are sets of their own
     known = name in about.parts
     require(known, about.id, f"no set or file {name!r}; {closest(name, about.parts)}", UsageError)
     problem = f"{name} is published as one split; options of reading data go with a file of yours"

@@ -215,7 +215,8 @@ class Source:
     of rows, the folder of the images. mix: how a mixture of data sets is sampled; other data show
     every sample once per epoch. upright: whether images are rotated by their EXIF orientation;
     images of published data sets are not. classes: the names that labels may have, in the order of
-    their numbers, where the data list them.
+    their numbers, where the data list them. selected: whether a selection names the rows, which may
+    be of one split already.
     """
 
     def __init__(
@@ -232,6 +233,7 @@ class Source:
         self._description, self._made_from, self.mix = description, made_from, mix
         self.upright = True
         self.classes: tuple[str, ...] = ()
+        self.selected = False
         self._left_out = left_out
         self.hashes: dict[int, tuple[NDArray[np.float64], int]] = {}  # see `splits`
         self._ends = np.cumsum(list(mix.sizes.values())) if mix else None

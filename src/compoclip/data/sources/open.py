@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from compoclip.data.sources.splits import (
     NoUseError,
     members_of,
     part_of,
+    split_of,
 )
 from compoclip.data.sources.tables import (
     HUB,
@@ -88,12 +89,37 @@ class Request(DataOptions):
         split = next((name for name in (TEST, VAL) if members_of(name, counts)), None)
         return part_of(whole, split, self.held_out, self.split_seed)
 
+    def parts_of(self, whole: Source, splits: Sequence[str]) -> dict[str, Source]:
+        """Return several splits of the data, the same as `open` returns for each.
+
+        Args:
+            whole: All of the data. They are opened again only where the name of a split decides
+                which files are read, or how their rows are numbered.
+            splits: Names of splits.
+        """
+        data = Data(self)
+        by_name = data.remote and any(whole.split_counts())
+        if data.folder:
+            names = [entry.name for entry in Path(self.spec).iterdir()]
+            by_name = any(name.startswith(tuple(splits)) or split_of(name) for name in names)
+        if by_name or whole.mix or whole.selected:
+            return {split: replace(self, split=split).open() for split in splits}
+        return {split: part_of(whole, split, self.held_out, self.split_seed) for split in splits}
+
     def refuse(self, kind: str, *names: str) -> None:
         """Raise UsageError for an option that was given but means nothing to a format."""
         for name in names:
             value = getattr(self, name)
             if value not in (None, ()) and (name, value) != ("split", ALL):
                 raise NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
+
+
+class OpenedPart(NamedTuple):
+    """A split of the data of a file that is opened already."""
+
+    file: Path
+    split: str
+    source: Source
 
 
 def open_source(spec: str, **options: Any) -> Source:
@@ -437,7 +463,9 @@ def _open_selection(path: Path, data: Mapping[str, Any], asked: Request) -> Sour
     require(len(rows), path, f"leaves out every sample; {_REMEDY}")
     because = str(data.get("because") or "sample that the selection leaves out")
     fewer = len(ids) - len(rows)
-    return source.take(rows, f"{source.describe()} without {fewer} ({path})", {because: fewer})
+    taken = source.take(rows, f"{source.describe()} without {fewer} ({path})", {because: fewer})
+    taken.selected = True
+    return taken
 
 
 def write_selection(path: Path, asked: Request, without: Sequence[str], because: str) -> None:
