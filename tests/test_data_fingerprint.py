@@ -77,6 +77,14 @@ def touch(folder: Path) -> None:
     os.utime(folder / "5.jpg", ns=(1, 1))
 
 
+def exchange(folder: Path) -> None:
+    """Write another photo of the same size and time in the place of one."""
+    photo = folder / "5.jpg"
+    status, content = photo.stat(), photo.read_bytes()
+    photo.write_bytes(content[:-4] + bytes(4))
+    os.utime(photo, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "captions": (lambda folder: edit(folder, "photo 5", "photo five"), "captions"),
     "negatives": (lambda folder: edit(folder, '["no photo 5"]', '["photo 6"]'), "negatives"),
@@ -85,6 +93,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "score": (lambda folder: edit(folder, '"score": 3.0', '"score": 3.5'), "score"),
     "image size": (grow, "images"),
     "image time": (touch, "images"),
+    "image content": (exchange, "images"),
 }
 
 

@@ -20,6 +20,7 @@ from compoclip import reproduce
 from compoclip.benchmarks.registry import SUITES, meta
 from compoclip.cli.main import main
 from compoclip.config import parsed_config
+from compoclip.data.fingerprint import FILE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import MachineSpeed
 from compoclip.evaluation.plan_page import stated
@@ -86,6 +87,7 @@ def test_from_download_to_bundle_with_ten_kills(
     plan = json.loads((whole / "plan.json").read_text())
     del plan["weights"]
     (out / "plan.json").write_text(json.dumps(plan))
+    shutil.copy(whole / FILE, out)
     words = rehearsal.arguments(out, site)
 
     def kill(number: int, frame: FrameType | None) -> None:
@@ -134,7 +136,7 @@ def test_from_download_to_bundle_with_ten_kills(
     assert "run/config.yaml: method is negclip, the protocol fsc-clip has fsc-clip" in list(
         _unplanned(claimed, config)
     )
-    with pytest.raises(UsageError, match="holds rehearsal; choose another --out"):
+    with pytest.raises(UsageError, match=r"holds rehearsal \(protocol.*choose another --out"):
         reproduce.reproduce(
             ReproduceOptions(name="negclip", out=out), lambda plan: True, lambda job: None
         )
@@ -267,6 +269,12 @@ def test_the_photos_of_a_smaller_protocol(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     chosen = list(open_source(reproduce._training_data(plan, tmp_path / "out")).column("id"))
     assert len(chosen) == 8
+    before = (tmp_path / "out" / "photos.json").stat()
+    reproduce._training_data(plan, tmp_path / "out")
+    assert (tmp_path / "out" / "photos.json").stat() == before
+    reproduce._training_data({**plan, "photos": 4}, tmp_path / "out")  # what was there is not used
+    fewer = json.loads((tmp_path / "out" / "photos.json").read_text())["without"]
+    assert len(names) - len(fewer) == 4
     assert all(each.startswith("val2014/") for each in chosen)
     more = {**plan, "photos": 16}
     (tmp_path / "more").mkdir()

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from compoclip.bounds import MAX_MEMBER_BYTES
 from compoclip.console import note
 from compoclip.errors import CompoclipError, require
-from compoclip.files import cache_paths, fingerprint, reading, reason, unreadable, write_cache
+from compoclip.files import cache_paths, file_stamp, reading, reason, unreadable, write_cache
 from compoclip.tables import arrow_table, has_image, opened_parquet
 
 _AGAIN = "fetch the archive again"
@@ -173,12 +173,12 @@ class EmbeddedImages:
     """The images of one column of Parquet files, by row number over all files.
 
     Attributes:
-        stamp: Size and modification time of every file.
+        stamp: Stamps of the files.
     """
 
     def __init__(self, files: Sequence[Path], column: str) -> None:
         self._files, self._column = files, column
-        self.stamp = " ".join(map(fingerprint, files))
+        self.stamp = " ".join(map(file_stamp, files))
         self._open_all()
 
     def __call__(self, image: str) -> bytes:
@@ -221,7 +221,7 @@ def _copied(file: Path, column: str, again: bool = False) -> list[pa.RecordBatch
 
     again: make it in any case.
     """
-    stamp = json.dumps([_VERSION, fingerprint(file), column])
+    stamp = json.dumps([_VERSION, file_stamp(file), column])
     # Each column has a file of its own.
     suffix = f"{_SUFFIX}-{hashlib.blake2b(column.encode(), digest_size=4).hexdigest()}"
     for path in () if again else cache_paths(file, suffix):

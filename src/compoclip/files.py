@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOCK = ".lock"
+_STAMPED = 1 << 12  # bytes of a file that its stamp depends on
 _RACES = 1000  # times that a folder may vanish between two system calls before that is an error
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what disks without locks answer
 _WRITING = re.compile(r"\..*\.[0-9a-f]{8}\.tmp")  # folders that `_beside` makes
@@ -451,11 +452,18 @@ def content_hash(path: Path) -> str:
 # --- Caches of data files: next to the file, else in the user's cache folder. ---
 
 
-def fingerprint(path: Path) -> str:
-    """Return size and modification time of a file, to recognise a stale cache."""
-    with reading(path):
-        status = path.stat()
-    return f"{status.st_size}-{status.st_mtime_ns}"
+def file_stamp(path: Path) -> str:
+    """Return size, modification time and a checksum of the beginning of a file; "missing" without.
+
+    It changes when the file is written, and also when a file of the same size and time takes its
+    place, unless both begin with the same 4 KiB.
+    """
+    try:
+        with open_regular(path) as file:
+            status, head = os.fstat(file.fileno()), file.read(_STAMPED)
+    except OSError:
+        return "missing"
+    return f"{status.st_size}-{status.st_mtime_ns}-{zlib.crc32(head):08x}"
 
 
 def cache_folder() -> Path:

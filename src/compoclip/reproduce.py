@@ -23,10 +23,12 @@ from compoclip.benchmarks.registry import SUITES, meta
 from compoclip.benchmarks.sources import RemoteFile, shared
 from compoclip.config import BenchmarkName, DataName, DeviceName, InputFolder, OutputFolder, Shown
 from compoclip.console import duration, note
+from compoclip.data.fingerprint import FILE, Fingerprint, listed, make_once
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import measure, micro_batch
 from compoclip.evaluation.published.protocols import TrainingPhotos, protocol, work
 from compoclip.files import (
+    content_hash,
     file_hash,
     free_bytes,
     only_writer,
@@ -293,15 +295,18 @@ def reproduce(
 
     out = options.out
     with only_writer(out, folder=True):
+        inputs = _inputs(options)
         if (out / PLAN).is_file():
             plan = read_json(out / PLAN, damaged="delete it to plan anew")
-            if plan.get("protocol") != protocol(options.name).name:
-                raise UsageError(f"{out}: holds {plan.get('name')}; choose another --out")
+            if differences := Fingerprint.load(out).differences(inputs):
+                problem = f"holds {plan.get('name')} ({listed(differences)}); choose another --out"
+                raise UsageError(f"{out}: {problem}")
             note(f"{out}: resumes {plan['name']}")
         else:
             plan = make_plan(options)
             if not agree(plan):
                 return None
+            inputs.save(out)
             write_json(out / PLAN, plan)
         if "weights" not in plan:
             plan["weights"] = verified_weights(plan["model"])
@@ -341,9 +346,21 @@ def reproduce(
         evaluate(measuring, {"base": plan["model"], plan["recipe"]: tuned})
         text = plan_page(plan, load_results(out / "results"), summary.seconds)
         write_text(out / "page.md", text)
-        if not bundle.is_file():
-            write_bundle(out / "run", out / "results", bundle, [plan["table"]], plan)
+        run, results = out / "run", out / "results"
+        parts = {"plan": out / PLAN, "run": run / FILE, "results": results}
+        make_once(
+            bundle,
+            Fingerprint({name: content_hash(part) for name, part in parts.items()}),
+            lambda: write_bundle(run, results, bundle, [plan["table"]], plan),
+        )
     return bundle
+
+
+def _inputs(options: ReproduceOptions) -> Fingerprint:
+    """Return all options that decide what is planned; another machine may go on."""
+    values = {name: getattr(options, name) for name in ("captions", "on", "budget")}
+    folders = {name: str(getattr(options, name) or "") for name in ("data", "images")}
+    return Fingerprint({"protocol": asdict(protocol(options.name)), **values, **folders})
 
 
 def _training_data(plan: Mapping[str, Any], out: Path) -> str:
@@ -352,9 +369,9 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
         return str(plan["captions"])
     from compoclip.data.sources.open import Request, open_source, write_selection
 
-    path = out / "photos.json"
-    if not path.is_file():
-        images = Path(plan["images"])
+    path, images = out / "photos.json", Path(plan["images"])
+
+    def select() -> None:
         ids = [str(each) for each in open_source(plan["captions"], images=images).column("id")]
         inside = tuple(f"{PurePosixPath(each).name}/" for each in plan["folders"]) or ""
         able = [each for each in ids if each.startswith(inside)]
@@ -364,4 +381,9 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
             raise CompoclipError(f"{plan['captions']}: fewer than {plan['photos']} photos")
         because = f"photo that {plan['name']} leaves out"
         write_selection(path, Request(plan["captions"], images=images), without, because)
+
+    names = ("name", "captions", "images", "folders", "photos")
+    inputs = {name: plan[name] for name in names}
+    inputs["content of captions"] = content_hash(Path(plan["captions"]))
+    make_once(path, Fingerprint(inputs), select)
     return str(path)

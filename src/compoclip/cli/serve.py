@@ -215,8 +215,8 @@ class IndexOptions(DataOptions, OnDevice):
             trained on; of a folder of photos paths start there. They set the score below which
             search says that nothing matches.
         batch_size: Photos encoded at once [default: 64, on a GPU 512].
-        fast: Take photos whose files have the size and modification time that they had for
-            unchanged. Otherwise all are read, and their bytes decide.
+        fast: Take photos whose files have the size, time and beginning that they had for
+            unchanged. Otherwise all are read, and all of their bytes decide.
     """
 
     photos: Annotated[DataName, Shown("PHOTOS", positional=True)]

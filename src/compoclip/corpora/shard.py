@@ -41,7 +41,7 @@ from compoclip.data.sources.shards import (
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import (
     encodable,
-    fingerprint,
+    file_stamp,
     replacing,
     unwritable,
     write_json,
@@ -369,7 +369,7 @@ def finished(task: ShardTask) -> Counts | None:
         return None
     if not isinstance(known, dict) or known.get("bytes") != size:
         return None
-    if known.get("state") == fingerprint(task.source):
+    if known.get("state") == file_stamp(task.source):
         counts, usual = known.get("counts"), new_counts()
         task.job.make([], usual)  # zeros
         with suppress(AttributeError, TypeError):  # no counts
@@ -386,7 +386,7 @@ def make_shard(task: ShardTask) -> ShardResult:
     name = task.source.name
     counts = new_counts()
     try:
-        state = fingerprint(task.source)
+        state = file_stamp(task.source)
         part = task.target.with_name(f".{name}.part")
         with replacing(task.target, part) as place:
             shard = opened_shard(task.source, task.column, task.job.fields, counts)

@@ -7,7 +7,6 @@ lie in one small file: within the folder of a run or pack, beside any other prod
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import zlib
@@ -185,15 +184,6 @@ def photo_hash(image: Path | bytes) -> str:
     except CompoclipError:  # reading it for the model says why
         data = b"unreadable"
     return bytes_hash(data)
-
-
-def file_stamp(path: str) -> str:
-    """Return size and modification time of a file, "missing" without one."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return "missing"
-    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Results:
     of the parquet file. known_as: the reader's name of the benchmark if `benchmark` is another
     (id=NAME), else "". bootstrap: of the bootstrap. score: "cosine" of features, or the name
     of a score of pairs (`evaluation.pairs`), with pairs_per_second, 0.0 if all were cached.
-    images: hash of the names, sizes and modification times of the images. assumed: what the reader
+    images: hash of the names and stamps (`file_stamp`) of the images. assumed: what the reader
     of the benchmark took for granted.
     """
 

@@ -38,7 +38,7 @@ from compoclip.evaluation.results import (
 )
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 from compoclip.evaluation.summary import summarise
-from compoclip.files import fingerprint, sweep_abandoned
+from compoclip.files import file_stamp, sweep_abandoned
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import WatchSettings
@@ -101,7 +101,7 @@ class _Job:
         audit = options.audits.get(benchmark.name)
         faults = audit.faults if audit is not None else {}
         files = dict.fromkeys(ref.path for ref in self.content.images)
-        stamps = "\n".join(f"{file.name} {fingerprint(file)}" for file in files)
+        stamps = "\n".join(f"{file.name} {file_stamp(file)}" for file in files)
         images = hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8)
         known = described(encoder) | ({"score": dict(score.about)} if score and score.about else {})
         known |= {"dimensions": options.dimensions} if options.dimensions else {}

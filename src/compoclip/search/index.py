@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from compoclip import files
 from compoclip.console import note, track
 from compoclip.data.decode import decode
-from compoclip.data.fingerprint import file_stamp, photo_hash
+from compoclip.data.fingerprint import photo_hash
 from compoclip.data.folders import image_files
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError, UsageError, require
@@ -41,8 +41,8 @@ class PhotoIndex:
     Args:
         features: (N, D) float32 of unit length.
         names: N paths within the root folder; ids of photos that lie in tables or shards.
-        stamps: N texts "state hash": what changes when the file of a photo is written (its size
-            and modification time), and a hash of the bytes of the photo.
+        stamps: N texts "state hash": what changes when the file of a photo is written (see
+            `file_stamp`), and a hash of the bytes of the photo.
         about: JSON-ready: "identity" and "model" of the features; "source", "root" and "upright" of
             the photos; "left_out" (reason -> number), "unreadable" (name -> why), "changes" (counts
             of the last run), "calibration".
@@ -168,7 +168,7 @@ def _photos(request: Request) -> _Photos:
     folder, left_out = Path(request.spec).absolute(), Counter[str]()
     if folder.is_dir() and (names := sorted(image_files(folder, left_out, request.exclude))):
         request.refuse("folders of photos", "images", "image_column", "caption_column", "split")
-        stamps = [file_stamp(f"{folder}/{name}") for name in names]
+        stamps = [files.file_stamp(folder / name) for name in names]
         upright = request.orientation != "stored"
         return _Photos(
             str(folder), names, stamps, lambda row: folder / names[row], upright, left_out
@@ -181,7 +181,7 @@ def _photos(request: Request) -> _Photos:
     for row, (id, mark) in enumerate(zip(source.column("id"), marks.rows["images"])):
         image = source.bare(row).image
         if isinstance(image, Path):
-            found.setdefault(os.path.relpath(image, root), (row, file_stamp(str(image))))
+            found.setdefault(os.path.relpath(image, root), (row, files.file_stamp(image)))
         else:
             found.setdefault(id, (row, str(mark)))
     rows, places = zip(*found.values())
@@ -214,7 +214,7 @@ def index_photos(
         out: The file. One that is there must be an index.
         model: What `load` loads the model by; of a folder its absolute path is recorded.
         batch_size: Photos encoded at once; None: the default of `EncodeOptions`.
-        fast: Do not read photos whose files have the size and modification time that they had.
+        fast: Do not read photos wholly whose files have the size, time and beginning that they had.
 
     Raises:
         CompoclipError: For a damaged file at `out`, and when no photo can be read.

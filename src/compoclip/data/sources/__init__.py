@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,9 +19,10 @@ from numpy.typing import NDArray
 from compoclip.archives import read_at, whole_members
 from compoclip.data.columns import SAMPLE_REASONS
 from compoclip.data.decode import Mirrored, Picture, mirrored, unmirrored
-from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
+from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums
 from compoclip.data.sources.mixture import WeightedMix
 from compoclip.errors import UsageError, require
+from compoclip.files import file_stamp
 
 NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
 POSITIVES = "positives"
@@ -117,9 +117,9 @@ class ImageFolder:
         """Return the file of an image, which is no member of it."""
         return self.root / image, ""
 
-    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
-        """Return the name with what changes when the image does; stat: see `file_stamp`."""
-        return f"{image} {stat(os.path.join(self.root, image))}"
+    def stamp(self, image: str, state: Callable[[Path], str]) -> str:
+        """Return the name with what changes when the image does; state: see `file_stamp`."""
+        return f"{image} {state(self.root / image)}"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class ImageColumn:
         file, row = self.images.located(int(image))
         return file, f"{self.name}:{row}"
 
-    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
+    def stamp(self, image: str, state: Callable[[Path], str]) -> str:
         """Return column and row with what changes when the image does."""
         return f"{self.name}:{image} {self.images.stamp}"
 
@@ -159,9 +159,9 @@ class ImageShard:
         """Return the tar file, and the name of the member."""
         return self.path, _member_names(self.path)[image]
 
-    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
+    def stamp(self, image: str, state: Callable[[Path], str]) -> str:
         """Return tar file and member with what changes when the file does."""
-        return f"{self.path} {stat(str(self.path))} {image}"
+        return f"{self.path} {state(self.path)} {image}"
 
 
 @cache
@@ -188,11 +188,11 @@ class GivenImages:
         assert isinstance(picture, Path)
         return picture, ""
 
-    def stamp(self, image: str, stat: Callable[[str], str]) -> str:
+    def stamp(self, image: str, state: Callable[[Path], str]) -> str:
         """Return what changes when the image does."""
         picture = self(image)
         if isinstance(picture, Path):
-            return f"{picture} {stat(str(picture))}"
+            return f"{picture} {state(picture)}"
         return str(zlib.crc32(picture))
 
 
@@ -320,13 +320,13 @@ class Source:
         return "upright" if self.upright else "stored"
 
     def fingerprint(self) -> Fingerprint:
-        """Return a checksum per row of every column, and of the name, size and modification time
-        of every image file; images in tables count as the table."""
-        stat = cache(file_stamp)
+        """Return a checksum per row of every column, and of the name and stamp of every image file;
+        images in tables count as the table."""
+        state = cache(file_stamp)
 
         def stamps(side: str) -> list[str]:
             cells = zip(*map(self.column, (side, f"{side[:-5]}image")))
-            return [self._places[n].stamp(image, stat) if image else "" for n, image in cells]
+            return [self._places[n].stamp(image, state) if image else "" for n, image in cells]
 
         columns = {name: self._table[name] for name in COLUMNS}
         columns |= {"ids": self._table["id"], "images": stamps("place")}

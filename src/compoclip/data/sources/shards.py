@@ -36,7 +36,7 @@ from compoclip.errors import CompoclipError, require
 from compoclip.files import (
     cache_paths,
     encodable,
-    fingerprint,
+    file_stamp,
     load_arrays,
     parse_json,
     save_arrays,
@@ -186,7 +186,7 @@ _ROWS, _LEFT_OUT = b"rows", b"left_out"  # metadata: of all samples; how many of
 
 def _load(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Table:
     """The rows of a shard, with their numbers in a column "row"."""
-    made_from = [_VERSION, fingerprint(shard), caption_key, *classes]
+    made_from = [_VERSION, file_stamp(shard), caption_key, *classes]
     for path in cache_paths(shard, _SUFFIX):
         cached = load_arrays(path, made_from)
         if cached is not None:
