@@ -23,18 +23,97 @@ are asked; "above_below" has no second picture, so look at its text-only baselin
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta
 from compoclip.benchmarks.hooks_photos import PAIRS, asked_of_pair, positions_rules
-from compoclip.benchmarks.photo_set import MEND, boxed_photo, coco_boxes
+from compoclip.benchmarks.photo_set import coco_instances
 from compoclip.benchmarks.reader import CaseReader, Loading
-from compoclip.data.boxes import OPPOSITES, BoxedPhoto, BoxedThing, named
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
 from compoclip.rewrites.base import rng_for
+from compoclip.rewrites.edit import article_for
+
+MEND = "fix the file"
+LEAST_SHARE = 0.01  # of the photo's area
+OPPOSITES = {
+    "left_right": ("to the left of", "to the right of"),
+    "above_below": ("above", "below"),
+}
+"""Of each axis the word for what comes first along it, and the word for what comes second."""
+_PLURALS = frozenset({"scissors", "skis"})  # of COCO's categories; they take no article
+
+Box = tuple[float, float, float, float]
+"""Left, upper, right, lower edge in pixels."""
+
+
+@dataclass(frozen=True)
+class BoxedThing:
+    """A thing of a photo. crowd: whether the box holds many of them."""
+
+    label: str
+    box: Box
+    crowd: bool = False
+
+
+@dataclass(frozen=True)
+class BoxedPhoto:
+    """A photo, by file name, with all its things and its area in pixels."""
+
+    image: str
+    area: float
+    things: tuple[BoxedThing, ...]
+
+    def apart(self, axis: int) -> list[tuple[str, str]]:
+        """Return (first, second) labels of things that do not overlap on an axis, 0 for x."""
+        seen = Counter(each.label for each in self.things)
+        alone = []
+        for each in self.things:
+            left, upper, right, lower = each.box
+            large = (right - left) * (lower - upper) >= LEAST_SHARE * self.area
+            if large and seen[each.label] == 1 and not each.crowd:
+                alone.append(each)
+        return [
+            (a.label, b.label)
+            for a in alone
+            for b in alone
+            if a is not b and a.box[axis + 2] <= b.box[axis]
+        ]
+
+
+def named(label: str) -> str:
+    """Return a label with its article: "a dog", "an apple", "scissors"."""
+    return label if label in _PLURALS else f"{article_for(label)} {label}"
+
+
+def coco_boxes(path: Path) -> list[BoxedPhoto]:
+    """Return the photos, with their things in order, of a file like COCO's instances."""
+    names, photos, annotations = coco_instances(path, MEND)
+    things: dict[Any, list[BoxedThing]] = {key: [] for key in photos}
+    for (where, row), image, category in annotations:
+        box = files.corners(files.field(row, "bbox", where), f"{where}: box", flat=True)
+        crowd = row.get("iscrowd") not in (None, 0, False)
+        things[image].append(BoxedThing(names[category], box, crowd))
+    return [
+        boxed_photo(row, "file_name", things[key], where) for key, (where, row) in photos.items()
+    ]
+
+
+def boxed_photo(
+    row: Mapping[str, Any], key: str, things: Sequence[BoxedThing], where: str
+) -> BoxedPhoto:
+    """Return a photo whose row has its name (`key`), width and height."""
+    width, height = (files.number(row, side, where) for side in ("width", "height"))
+    problem = f"a photo of {width:g} x {height:g} pixels; {MEND}"
+    require(min(width, height) > 0, where, problem)
+    return BoxedPhoto(files.text(row, key, where), width * height, tuple(things))
+
+
+# --- The items. ---
 
 
 def positions(

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compoclip.benchmarks.photo_set import coco_boxes, read_coco
+from compoclip.benchmarks.photo_set import read_coco
 from compoclip.benchmarks.retrieval import read_captions
 from compoclip.benchmarks.targets import read_suite
 from compoclip.cli.caption_input import read_captions as read_all_captions
@@ -46,6 +46,7 @@ from compoclip.report.training import read_run
 from compoclip.run import TrainOptions
 from compoclip.search.index import _FIELDS, _VERSION, read_index
 from compoclip.training.state import Progress, load_state, save_state
+from lab.own_boxes import coco_boxes
 from models_thin import config
 from report_study import make_run, make_study
 from test_state_files import PROGRESS, learner

@@ -18,6 +18,7 @@ from PIL import Image
 from compoclip.analysis.maps import patch_maps
 from compoclip.cli.main import main
 from compoclip.data.folders import HIDDEN, NO_IMAGE_FILE
+from compoclip.data.images.neighbours import nearest
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation import ModelEncoder
@@ -27,7 +28,6 @@ from compoclip.search import (
     calibrate,
     duplicates,
     index_photos,
-    nearest,
     read_index,
     rerank,
     results_page,

@@ -14,7 +14,6 @@ from compoclip.archives import DAMAGED_ZIP, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.prompts import read_names
-from compoclip.data.boxes import BoxedPhoto, BoxedThing
 from compoclip.data.options import DataOptions, as_target_option, naming_options
 from compoclip.errors import CompoclipError, require
 from compoclip.tables import ROW_FILES, has_ending
@@ -132,22 +131,22 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
 
 Row = tuple[str, str, tuple[int, ...]]
 """Place in the file for messages, photo, labels."""
-_Placed = tuple[str, dict[str, Any]]
+Placed = tuple[str, dict[str, Any]]
 """Place in the file for messages, row."""
 
 
-def _coco(
+def coco_instances(
     path: Path, damaged: str
-) -> tuple[dict[Any, str], dict[Any, _Placed], list[tuple[_Placed, Any, Any]]]:
+) -> tuple[dict[Any, str], dict[Any, Placed], list[tuple[Placed, Any, Any]]]:
     """Return category names and photos by id, and annotations with image and category."""
     data = files.record(files.read_json(path, damaged=damaged), str(path))
 
-    def rows(key: str) -> Iterator[_Placed]:
+    def rows(key: str) -> Iterator[Placed]:
         listed = files.items(files.field(data, key, str(path)), f"{path}: {key!r}")
         for k, value in enumerate(listed):
             yield f"{path}: {key} {k}", files.record(value, f"{path}: {key} {k}")
 
-    def by_id(key: str) -> Iterator[tuple[Any, _Placed]]:
+    def by_id(key: str) -> Iterator[tuple[Any, Placed]]:
         seen: set[object] = set()
         for where, row in rows(key):
             files.identifier(row, "id", where, seen, damaged)
@@ -169,9 +168,9 @@ def _coco(
     return names, photos, annotations
 
 
-def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
+def readcoco_instances(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     """Return the photos in file order, each with a label, and the category names by label."""
-    names, photos, annotations = _coco(path, files.OFFICIAL)
+    names, photos, annotations = coco_instances(path, files.OFFICIAL)
     order = sorted(names, key=lambda key: (isinstance(key, str), key))
     place = {key: k for k, key in enumerate(order)}
     labels: dict[Any, set[int]] = {key: set() for key in photos}
@@ -182,32 +181,6 @@ def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
         require(labels[key], where, f"no annotation gives it a label; {files.OFFICIAL}")
         rows.append((where, files.text(row, "file_name", where), tuple(sorted(labels[key]))))
     return rows, tuple(names[key] for key in order)
-
-
-MEND = "fix the file"
-
-
-def coco_boxes(path: Path) -> list[BoxedPhoto]:
-    """Return the photos, with their things in order, of a file like COCO's instances."""
-    names, photos, annotations = _coco(path, MEND)
-    things: dict[Any, list[BoxedThing]] = {key: [] for key in photos}
-    for (where, row), image, category in annotations:
-        box = files.corners(files.field(row, "bbox", where), f"{where}: box", flat=True)
-        crowd = row.get("iscrowd") not in (None, 0, False)
-        things[image].append(BoxedThing(names[category], box, crowd))
-    return [
-        boxed_photo(row, "file_name", things[key], where) for key, (where, row) in photos.items()
-    ]
-
-
-def boxed_photo(
-    row: Mapping[str, Any], key: str, things: Sequence[BoxedThing], where: str
-) -> BoxedPhoto:
-    """Return a photo whose row has its name (`key`), width and height."""
-    width, height = (files.number(row, side, where) for side in ("width", "height"))
-    problem = f"a photo of {width:g} x {height:g} pixels; {MEND}"
-    require(min(width, height) > 0, where, problem)
-    return BoxedPhoto(files.text(row, key, where), width * height, tuple(things))
 
 
 # --- Photos listed in one file, as the ELEVATER toolkit stores its sets. ---
@@ -229,7 +202,7 @@ def read_photo_index(path: Path) -> PhotoSet:
     """Read an index. Members that their archive does not hold are photos that do not exist."""
     rows: Iterable[Row]
     if path.suffix == ".json":
-        rows, names = read_coco(path)
+        rows, names = readcoco_instances(path)
     else:
         rows = _of_lines(path)
         listed = next((each for name in LABELS if (each := path.parent / name).is_file()), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +24,7 @@ from compoclip.config import Shown
 from compoclip.console import counted, note, progress_bar, table, without
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
-from compoclip.files import require_writable
+from compoclip.files import require_writable, write_text
 from compoclip.typed import Natural
 
 TASKS = Verbs(
@@ -37,11 +39,7 @@ TASKS = Verbs(
             "find faulty items: equal captions, duplicates, guessable answers, ...",
             "data_audit",
         ),
-        "mirror-pairs": (
-            "write left-right and above-below captions for photos with boxes, for training",
-            "data_pairs",
-        ),
-        "cc-neg": ("convert the training rows of CC-Neg's pickle into a table", "data_pairs"),
+        "cc-neg": ("convert the training rows of CC-Neg's pickle into a table", "data"),
     },
 )
 main = TASKS.main
@@ -384,3 +382,42 @@ def pack_main(options: PackOptions) -> Outcome:
         for line in (*(f"left out: {reason}" for reason in packed.bad.values()), *left_out):
             note(line)
     return {**asdict(packed), "out": str(options.out)}, told
+
+
+# --- `compoclip data cc-neg`. ---
+
+
+@dataclass(frozen=True)
+class CcNegOptions(Printing):
+    """Convert the training rows of CC-Neg into a table for train.
+
+    These are all rows but the last 40,000, which are the test (benchmark cc_neg). No code in the
+    pickle is executed: a pickle that names any class or function is refused. Image paths are the
+    last two parts of the authors' paths: train with --images, the folder of CC3M.
+
+    Examples:
+        compoclip data cc-neg ccneg_preprocessed.pt --out cc_neg.tsv
+
+    Args:
+        pickle: The authors' file, ccneg_preprocessed.pt.
+        out: Table to write, .tsv: title, filepath, neg_caption.
+    """
+
+    pickle: Annotated[Path, Shown(positional=True)]
+    out: Path
+
+
+def cc_neg_main(options: CcNegOptions) -> Outcome:
+    """Write the table, print what it holds."""
+    from compoclip.benchmarks.negation import cc_neg_training
+
+    if options.out.suffix.lower() != ".tsv":
+        raise UsageError(f"--out {options.out}: the name must end in .tsv")
+    rows = list(cc_neg_training(options.pickle))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ("title", "filepath", "neg_caption"), delimiter="\t")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(options.out, text.getvalue())
+    record = {"out": str(options.out), "rows": len(rows), "left_out": {}}
+    return record, f"{options.out}: {len(rows):,} rows"

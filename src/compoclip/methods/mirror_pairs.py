@@ -19,7 +19,7 @@ def mirror_pairs() -> Method:
     .. math::
         L = L_{clip}([x; x'],\ [c; c']).
 
-    Data: the output of `compoclip data mirror-pairs` for photos with boxes, or any table with the
+    Data: the output of `python -m lab.mirror_pairs` for photos with boxes, or any table with the
     columns neg_caption and mirror. Rows about above and below have only a negative caption, which
     competes for every image. Mix such rows with captions written by people, at most one in four:
     on their own they ruin retrieval. After Zhang et al., CounterCurate (Findings of ACL 2024),

@@ -6,7 +6,6 @@ from .page import results_page as results_page
 from .query import Found as Found
 from .query import Hit as Hit
 from .query import calibrate as calibrate
-from .query import nearest as nearest
 from .query import search as search
 from .query import split_negation as split_negation
 from .rerank import rerank as rerank

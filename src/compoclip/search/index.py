@@ -28,7 +28,6 @@ from compoclip.workers import available_cores
 if TYPE_CHECKING:
     from compoclip.evaluation.encoder import ModelEncoder
 
-Matrix = NDArray[np.float32]
 _VERSION = "compoclip index 1"
 _MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of arrays
 _FIELDS = {"identity", "model", "source", "root", "upright", "left_out", "unreadable"}
@@ -48,7 +47,7 @@ class PhotoIndex:
             of the last run), "calibration".
     """
 
-    features: Matrix
+    features: NDArray[np.float32]
     names: Sequence[str]
     stamps: Sequence[str]
     about: Mapping[str, Any]
@@ -299,7 +298,7 @@ def _encoded(
     batch_size: int | None,
     unreadable: dict[str, str],
     hashes: dict[int, str],
-) -> Iterator[tuple[list[int], Matrix]]:
+) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
     """Yield rows with their features, batch by batch, and note the hashes of their photos.
 
     What cannot be read goes to `unreadable`.

@@ -8,59 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compoclip.captions.lists import WORDS
 from compoclip.captions.parser import parse
 from compoclip.console import counted, note, table
 from compoclip.data.decode import decode
+from compoclip.data.images.neighbours import Matrix, nearest
 from compoclip.data.sources.open import Request
 from compoclip.errors import UsageError, require
 from compoclip.evaluation.encoder import ModelEncoder
-from compoclip.search.index import Matrix, PhotoIndex
+from compoclip.search.index import PhotoIndex
 
-Rows = NDArray[np.int64]
-_BLOCK, _SCORES = 1 << 16, 1 << 25  # photos at once, and scores that are held
 _BATCH = 64
-
-
-# --- The nearest vectors. ---
-
-
-def nearest(features: Matrix, queries: Matrix, top: int, block: int = 0) -> tuple[Rows, Matrix]:
-    """Find the vectors with the highest dot products, exactly, block by block.
-
-    Return (Q, K) rows and their scores, K = min(top, N), the highest first; of equal ones the
-    first.
-
-    Args:
-        features: (N, D).
-        queries: (Q, D), Q > 0.
-        top: Number of results per query.
-        block: Vectors at once; 0 chooses.
-    """
-    block = block or max(1024, min(_BLOCK, _SCORES // len(queries)))
-    rows, scores = np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32)
-    for start in range(0, len(features), block):
-        part = features[start : start + block]
-        # For one query the product of a matrix and a vector, which is faster.
-        found = (part @ queries[0])[None] if len(queries) == 1 else queries @ part.T
-        best = np.stack([_best(each, top) for each in found])
-        rows = np.concatenate([rows, best + start], axis=1)
-        scores = np.concatenate([scores, np.take_along_axis(found, best, 1)], axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-        rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
-    return rows, scores
-
-
-def _best(scores: Matrix, top: int) -> Rows:
-    """Return the rows of the highest scores, ascending; of equal ones the first."""
-    if len(scores) <= top:
-        return np.arange(len(scores))
-    least = np.partition(scores, -top)[-top]
-    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
-    return np.sort(np.concatenate([above, equal[: top - len(above)]]))
-
 
 # --- What a query denies. ---
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from compoclip.console import track
 from compoclip.data.decode import decode
@@ -24,6 +23,9 @@ from compoclip.data.images import (
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.preprocess import Preprocess
+
+Rows = NDArray[np.int64]
+Matrix = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Neighbours(ImagePlan):
 _BATCH = 64
 
 
-def mine(source: Source, encode: Encode, preprocess: Preprocess, count: int) -> NDArray[np.int64]:
+def mine(source: Source, encode: Encode, preprocess: Preprocess, count: int) -> Rows:
     """Return (N, count) indices of the nearest other photos by the model's image features.
 
     Unreadable images have no neighbours and are no neighbours.
@@ -117,40 +119,76 @@ def mine(source: Source, encode: Encode, preprocess: Preprocess, count: int) -> 
             with torch.no_grad():
                 features = encode(torch.stack(readable)).float().cpu()
             parts.append(torch.nn.functional.normalize(features, dim=-1))
-    number = torch.tensor(numbers)
-    whole = torch.zeros(len(numbers), parts[0].shape[1] if parts else 0)
+    number = np.array(numbers, np.int64)
+    whole = np.zeros((len(numbers), parts[0].shape[1] if parts else 0), np.float32)
     if parts:
-        whole[number >= 0] = torch.cat(parts)
-    return nearest(whole, number, count).numpy()
+        whole[number >= 0] = torch.cat(parts).numpy()
+    return nearest_others(whole, number, count)
 
 
-# --- Exact nearest neighbours of every row among all rows, in bounded memory. ---
+# --- The nearest vectors. ---
 
 _QUERIES = 1024
-_BLOCK = 32_768
+_BLOCK, _SCORES = 1 << 16, 1 << 25  # vectors at once, and scores that are in memory
 
 
-def nearest(features: Tensor, photo: Tensor, count: int) -> Tensor:
-    """Return (N, count) int64: the rows of highest inner product with each row, highest first.
+def nearest_others(features: Matrix, photos: Rows, count: int) -> Rows:
+    """Return (N, count): the rows with the highest dot products with each row, highest first.
 
-    features: (N, D) float32. photo: (N,) int64; rows of the same number are one photo and not
-    neighbours of each other; -1 excludes a row. The result is padded with -1.
+    features: (N, D). photos: (N,); rows of the same number are one photo and not neighbours of each
+    other; -1 excludes a row. The result is padded with -1.
     """
-    total = len(features)
-    found = torch.full((total, count), -1, dtype=torch.int64)
-    for start in range(0, total, _QUERIES):
-        rows = slice(start, min(start + _QUERIES, total))
-        best = features.new_full((rows.stop - rows.start, count), -torch.inf)
-        index = found[rows].clone()
-        for first in range(0, total, _BLOCK):
-            columns = slice(first, min(first + _BLOCK, total))
-            scores = features[rows] @ features[columns].T
-            other = photo[columns]
-            scores.masked_fill_((other == photo[rows, None]) | (other == -1), -torch.inf)
-            top = scores.topk(min(count, scores.shape[1]), dim=1)
-            best, order = torch.cat([best, top.values], dim=1).topk(count, dim=1)
-            index = torch.cat([index, top.indices + first], dim=1).gather(1, order)
-        index[best == -torch.inf] = -1
-        index[photo[rows] == -1] = -1
-        found[rows] = index
-    return found
+    neighbours = np.full((len(features), count), -1, np.int64)
+    for start in range(0, len(features), _QUERIES):
+        part = slice(start, start + _QUERIES)
+        both = photos, photos[part]
+        rows, scores = nearest(features, features[part], count, photos=both)
+        neighbours[part, : rows.shape[1]] = np.where(np.isneginf(scores), -1, rows)
+    neighbours[photos == -1] = -1
+    return neighbours
+
+
+def nearest(
+    features: Matrix,
+    queries: Matrix,
+    top: int,
+    block: int = 0,
+    photos: tuple[Rows, Rows] | None = None,
+) -> tuple[Rows, Matrix]:
+    """Find the vectors with the highest dot products, exactly, block by block.
+
+    Return (Q, K) rows and their scores, K = min(top, N), the highest first; of equal ones the
+    first.
+
+    Args:
+        features: (N, D).
+        queries: (Q, D), Q > 0.
+        top: Number of results per query.
+        block: Vectors at once; 0 chooses.
+        photos: Numbers of the photos of vectors and queries. The scores of a query with vectors of
+            its own photo, and of photo -1, are minus infinity.
+    """
+    block = block or max(1024, min(_BLOCK, _SCORES // len(queries)))
+    rows, scores = np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32)
+    for start in range(0, len(features), block):
+        part = features[start : start + block]
+        # For one query the product of a matrix and a vector, which is faster.
+        products = (part @ queries[0])[None] if len(queries) == 1 else queries @ part.T
+        if photos is not None:
+            number = photos[0][start : start + block]
+            products[(number == photos[1][:, None]) | (number == -1)] = -np.inf
+        best = np.stack([_best(row, top) for row in products])
+        rows = np.concatenate([rows, best + start], axis=1)
+        scores = np.concatenate([scores, np.take_along_axis(products, best, 1)], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+        rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+    return rows, scores
+
+
+def _best(scores: Matrix, top: int) -> Rows:
+    """Return the rows of the highest scores, ascending; of equal ones the first."""
+    if len(scores) <= top:
+        return np.arange(len(scores))
+    least = np.partition(scores, -top)[-top]
+    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+    return np.sort(np.concatenate([above, equal[: top - len(above)]]))
