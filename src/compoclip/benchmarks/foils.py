@@ -96,7 +96,7 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
             require(captions, where, f"'caption' is an empty list; {_MEND_ROW}")
             for number, caption in enumerate(captions, start=1):
                 item = f"{key}#{number}" if number > 1 else str(key)
-                shown = (replace(picture, upright=True),)
+                shown: tuple[ImageRef, ...] = (replace(picture, upright=True),)
                 if row.get("negative_image") is not None:
                     other = _text(row, "negative_image", where)
                     path_of_other = files.image_path(data.images or data.root, other, where)
