@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from compoclip.benchmarks.case import ImageRef
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options
 from compoclip.models.checkpoint import load_model
@@ -20,9 +18,7 @@ from compoclip_world.bounds import (
     ORACLE,
     TEXT_ONLY,
     UNTRAINED,
-    CaptionModel,
     OracleEncoder,
-    TextOnlyEncoder,
     measure_bound,
 )
 from compoclip_world.export.part import SuiteSpec
@@ -102,38 +98,3 @@ def test_the_text_alone_sees_no_picture(found: dict[str, dict[str, Results]]) ->
     identities = {name: each["world-aro"].identity for name, each in found.items()}
     assert identities[UNTRAINED]["weights"] != load_model("bundled").identity.weights
     assert len({str(each["weights"]) for each in identities.values()}) == len(BOUNDS)
-
-
-def test_probabilities_of_captions_by_hand() -> None:
-    model = CaptionModel(["a star", "A star.", "a ball"])
-    # Words: a (3), star (2), ball (1), the end (3); with the unknown one five, in nine steps.
-    end, star = (3 + 2 / 5) / (9 + 2), (2 + 2 / 5) / (9 + 2)
-    first = (3 + 2 * (3 + 2 * (3 + 2 / 5) / 11) / 5) / 5
-    after = (2 + 2 * (2 + 2 * star) / 5) / 5
-    last = (2 + 2 * (2 + 2 * end) / 4) / 4
-    expected = math.log(first) + math.log(after) + math.log(last)
-    assert model.log_probability("a star") == pytest.approx(expected)
-    assert model.log_probability("a star") > model.log_probability("a ball")
-    assert model.log_probability("a ball") > model.log_probability("ball a")
-    assert model.log_probability("a zebra") < model.log_probability("a ball")
-    total = sum(math.exp(model.log_probability(text)) for text in ("a star", "a ball", "", "star"))
-    assert total < 1
-
-
-def test_cosines_rise_with_probability_and_ignore_the_picture() -> None:
-    encoder = TextOnlyEncoder(CAPTIONS)
-    model = CaptionModel(CAPTIONS)
-    texts = ("a red star", "a blue ring", "star red a", "a ball and a red star and a zebra")
-    features = EncodedFeatures(
-        images=encoder.start_images([None, None])(),
-        image_rows={},
-        texts=encoder.start_texts(texts)(),
-        text_rows={},
-        bad={},
-        truncated=frozenset(),
-    )
-    assert np.allclose(np.linalg.norm(features.texts, axis=1), 1, atol=1e-6)
-    one, two = (features.scores(np.full(4, row), np.arange(4)) for row in (0, 1))
-    assert (one == two).all()
-    by_model = sorted(range(4), key=lambda k: model.log_probability(texts[k]))
-    assert by_model == np.argsort(one).tolist()

@@ -257,6 +257,7 @@ def _start(options: TrainOptions) -> LoadedModel:
 
 def _teacher(options: TrainOptions, device: torch.device) -> ExternalTeacher:
     """The model that --set teacher names, in the precision of the run as far as it has that."""
+    from compoclip.evaluation.blind import TextOnlyEncoder
     from compoclip.evaluation.embedder import open_encoder
     from compoclip.evaluation.encoder import described
     from compoclip.evaluation.libraries import ModelOptions
@@ -264,6 +265,8 @@ def _teacher(options: TrainOptions, device: torch.device) -> ExternalTeacher:
 
     lower = options.precision in ("bf16", *(["auto"] if device.type == "cuda" else []))
     encoder = open_encoder(options.teacher, ModelOptions(device, "bf16" if lower else "fp32"))
+    if isinstance(encoder, TextOnlyEncoder):
+        raise UsageError(f"--teacher {options.teacher}: sees no image; name a model that does")
     return ExternalTeacher(encoder, {"model": options.teacher, **described(encoder)})
 
 
@@ -380,8 +383,9 @@ class EvaluateOptions(Measuring):
     Args:
         models: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE,
             hf-hub:ID or "bundled"; ./my_model.py, a file of yours; st:ID, hf:ID or mteb:ID, a model
-            of sentence-transformers, transformers or mteb, with @REVISION or without; NAME=MODEL
-            gives it a name in the results.
+            of sentence-transformers, transformers or mteb, with @REVISION or without;
+            blind:CAPTIONS, a model that knows the captions of training data and sees no image;
+            NAME=MODEL gives it a name in the results.
         out: Folder for the results.
         score: cosine of features; of pairs, for benchmarks of items only: itm (the matching head of
             BLIP), local or maxsim (tokens against patches), parts (units of the caption against

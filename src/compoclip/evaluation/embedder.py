@@ -26,6 +26,7 @@ from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.evaluation.blind import TextOnlyEncoder
 from compoclip.evaluation.encoder import (
     ModelEncoder,
     Pending,
@@ -38,7 +39,7 @@ from compoclip.evaluation.items import Scores
 from compoclip.evaluation.libraries import DTYPES, LIBRARIES, ModelOptions
 from compoclip.models.checkpoint import load_model
 from compoclip.models.config import Tower
-from compoclip.models.names import is_external
+from compoclip.models.names import BLIND, is_external
 from compoclip.models.weights import weights_hash
 
 _REMEDY = "correct the model; where memory is short, lower --batch-size"
@@ -255,12 +256,12 @@ class ExternalEncoder:
 
 def open_encoder(
     spec: str, options: ModelOptions | None = None, activation: str | None = None
-) -> ModelEncoder | ExternalEncoder:
+) -> ModelEncoder | ExternalEncoder | TextOnlyEncoder:
     """Load any model by what a user writes for it.
 
     Args:
-        spec: FILE.py or FILE.py:NAME; st:ID, hf:ID or mteb:ID, each with @REVISION or without; the
-            name of a model of another package; else what `load_model` takes.
+        spec: FILE.py or FILE.py:NAME; st:ID, hf:ID or mteb:ID, each with @REVISION or without;
+            blind:CAPTIONS; the name of a model of another package; else what `load_model` takes.
         options: Device, precision and prompts.
         activation: As for `load_model`.
 
@@ -276,6 +277,8 @@ def open_encoder(
         return ModelEncoder(
             load_model(spec, activation=activation, device=options.device), options.precision
         )
+    if library == BLIND:
+        return TextOnlyEncoder.of_data(name)
     if own.is_file(spec):
         own.refresh(spec)
         found = own.chosen(

@@ -15,6 +15,8 @@ from compoclip.models.config import RECORD
 LOCAL, HUB, RANDOM, BUNDLED = "local-dir:", "hf-hub:", "random:", "bundled"
 LIBRARIES = ("hf", "mteb", "st")
 """Libraries whose models are measured as LIBRARY:ID."""
+BLIND = "blind"
+"""Prefix of the name of a model that sees no image, BLIND:CAPTIONS, and its architecture."""
 _FORMS = "a checkpoint folder, bundled, or ARCHITECTURE:TAG such as ViT-B-32-quickgelu:openai"
 _INSIDE = ("model", "adapter")  # folders of a run that are models
 
@@ -43,8 +45,8 @@ def require_architecture(name: str) -> None:
 
 
 def is_external(spec: str) -> bool:
-    """Return whether a name is a file, a library's model or another package's model."""
-    library = spec.partition(":")[0] in LIBRARIES
+    """Return whether a name is a file, a library's, a blind or another package's model."""
+    library = spec.partition(":")[0] in (BLIND, *LIBRARIES)
     return own.is_file(spec) or library or spec in own.installed("models")
 
 
