@@ -418,7 +418,8 @@ class Meta:
     status: one of `STATUSES`. part_folders: set of a family -> its folder under the root, if that
     has another name. optional: files that are read if they are there. elsewhere: file or pattern ->
     another place below the root, tried first. remote: sources of the files and image folders that
-    need no permission.
+    need no permission. by_others: whether others than the user and this
+    project wrote the texts.
     """
 
     id: str
@@ -442,6 +443,7 @@ class Meta:
     optional: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     remote: tuple[RemoteFile, ...] = ()
+    by_others: bool = True
 
     @property
     def sources(self) -> dict[str, RemoteFile]:

@@ -67,7 +67,9 @@ def meta_of(name: str, entry: Entry) -> Meta:
     chance = entry.get("chance", {})
     chances = chance if isinstance(chance, dict) else {"": chance}
     texts = ("title", "citation", "source", "licence", "status", "requires")
-    facts: dict[str, Any] = {key: entry[key] for key in (*texts, "family") if key in entry}
+    facts: dict[str, Any] = {
+        key: entry[key] for key in (*texts, "family", "by_others") if key in entry
+    }
     facts |= {key: tuple(entry.get(key, ())) for key in ("images", "archives", "optional")}
     facts |= {key: dict(entry.get(key, {})) for key in ("part_folders", "hashes")}
     parts = [part for part in known if part not in aside]

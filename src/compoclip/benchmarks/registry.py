@@ -82,6 +82,15 @@ def _readers_in(file: str) -> dict[str, Reader]:
     return {each.meta.id: each for each in found if id(each) not in imported}
 
 
+def by_others(name: str) -> bool:
+    """Return whether results of this name are of official items whose texts others wrote."""
+    return any(
+        name == key or (about.family and name in {f"{key}_{part}" for part in about.parts})
+        for key, about in ((key, each.meta) for key, each in readers().items())
+        if about.by_others
+    )
+
+
 def benchmark_origin(name: str) -> str:
     """Return where a benchmark comes from, for lists: this package, another, or a file."""
     if own.is_file(name):

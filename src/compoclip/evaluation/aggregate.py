@@ -18,12 +18,14 @@ from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import weighted_ap_11, weighted_auc
 from compoclip.evaluation.items import (
+    BOTH_IMAGES,
     MAIN,
     POSITIVE_SCORE,
     Flags,
     Indices,
     Items,
     Values,
+    both_images_right,
     main_values,
 )
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
@@ -42,13 +44,16 @@ def ruled_values(items: Items) -> dict[str, Values]:
     """Return the per-item values that rules average: metric -> (n,), nan where it does not apply.
 
     Outcomes, "main" being the first that applies to an item, and for curves the ranked scores.
+    `BOTH_IMAGES` is the outcome of pairs of choices.
     """
     used = {name: each.used for name, each in items.outcomes.items()}
     ranked = [name for name in RANKED if name in used]
     first = np.array([each[0] for each in items.scores if ranked], dtype=float)
+    main = main_values(used, len(items))
     return {
         **used,
-        MAIN: main_values(used, len(items)),
+        MAIN: main,
+        BOTH_IMAGES: both_images_right(items, main),
         POSITIVE_SCORE: items.positive,
         **dict.fromkeys(ranked, first),
     }

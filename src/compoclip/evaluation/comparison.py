@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
-from zlib import crc32
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from compoclip.evaluation.aggregate import (
     ruled_values,
 )
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import MAIN, Indices, Items, Values
+from compoclip.evaluation.items import BOTH_IMAGES, MAIN, Indices, Items, Values
 from compoclip.evaluation.results import Results, by_benchmark, load_items, too_few
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
@@ -148,6 +147,7 @@ class Pair:
         """
         pair = cls.of(results, results)
         chances = {metric: np.zeros(len(values)) for metric, values in pair.other.items()}
+        chances[BOTH_IMAGES] += 0.25
         for subtask, rows in pair.subtask_rows.items():
             for metric, score in {MAIN: results.main(subtask), **results.scores[subtask]}.items():
                 chances[metric][rows] = score.chance
@@ -298,8 +298,7 @@ def evidence_of(
             tree = mean_of(own)
             if tree is not None:
                 trees[key], shares[key] = tree, len(own) / len(parts)
-        # The same draws whatever else is compared.
-        here = replace(bootstrap, seed=bootstrap.seed + crc32(benchmark.encode()))
+        here = bootstrap.of_benchmark(benchmark)
         known = pair.evidence(list(trees.values()), here, alone)
         for key, each in zip(trees, known):
             found[key].append((each, shares[key]))

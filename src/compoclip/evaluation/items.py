@@ -195,6 +195,32 @@ def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
     return main
 
 
+BOTH_IMAGES = "both images"
+"""Name, in rules, of the outcome of two choices between the same two texts on two images."""
+
+
+def both_images_right(items: Items, right: Values) -> Values:
+    """Return whether both are right of two choices between the same texts with exchanged answers.
+
+    A model that prefers one of the texts whatever the image shows is right on exactly one. The
+    outcome stands at the earlier item of a pair; nan elsewhere. Items with equal texts and answers
+    find their partners in order, as in `case_clusters`. right: (n,) the outcomes of the items.
+    """
+    outcomes = np.full(len(items), np.nan)
+    waiting: dict[tuple[str, str, str], list[int]] = {}
+    for row, texts in enumerate(items.texts):
+        if items.forms[row] != Form.CHOOSE_TEXT or len(texts) != 2:
+            continue
+        answer, rival = texts[items.truth[row]], texts[1 - items.truth[row]]
+        partners = waiting.get((items.subtasks[row], rival, answer), [])
+        if partners:
+            first = partners.pop(0)
+            outcomes[first] = min(right[first], right[row])
+        else:
+            waiting.setdefault((items.subtasks[row], answer, rival), []).append(row)
+    return outcomes
+
+
 # --- Which items are about the same photos, and so not independent of each other. ---
 
 _CHAIN, _LONG = 0.25, 100

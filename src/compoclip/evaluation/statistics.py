@@ -8,8 +8,9 @@ their signs. `tests/test_evaluation_verdicts.py` simulates the error rates of bo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,10 @@ class Bootstrap:
 
     resamples: int = 2000
     seed: int = 0
+
+    def of_benchmark(self, name: str) -> Bootstrap:
+        """Return the bootstrap of a benchmark's photos: the same whatever else is compared."""
+        return replace(self, seed=self.seed + crc32(name.encode()))
 
     def weights(self, clusters: int) -> Iterator[Floats]:
         """Draw clusters with replacement: blocks of counts (r, clusters), one row per resample.

@@ -1,0 +1,304 @@
+"""Grounded gain: what a model reaches beyond what is reached without looking at an image.
+
+- A column is a sub-task in its main metric. Blind is the better of chance and the blind models
+  (`blind`) on the same items.
+- The gain of a column is score - blind. A gain below zero counts as zero: a model that is
+  systematically wrong is not paid for getting to chance.
+- Three kinds of columns stand apart and count in no mean: those with a blind score above
+  `NEEDS_NO_IMAGE`, those without images, and those that repeat the items of an earlier column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compoclip.benchmarks.case import Case, Form
+from compoclip.benchmarks.registry import by_others
+from compoclip.evaluation.aggregate import additions, evaluate
+from compoclip.evaluation.comparison import Difference, Pair, ScorePart, corrected
+from compoclip.evaluation.forms import FORMS
+from compoclip.evaluation.groups import kind
+from compoclip.evaluation.items import BOTH_IMAGES, Items, Values
+from compoclip.evaluation.results import Results, load_items
+from compoclip.evaluation.statistics import (
+    BOOTSTRAP,
+    FEWEST,
+    Bootstrap,
+    Estimate,
+    percentile_interval,
+)
+from compoclip.models.names import BLIND
+
+NEEDS_NO_IMAGE = 0.85
+CHANCE = "chance"
+MEAN = "mean grounded gain"
+EXCHANGES = 9999
+"""Draws of `exchange_test`: the p-values of ten models, corrected, can be as small as 0.001."""
+_CHOICES_AT_ONCE = 4_000_000
+_SAME = 1e-12  # differences closer than that are equal
+
+
+def is_blind(results: Results) -> bool:
+    """Return whether these are results of a blind model."""
+    return results.identity.get("architecture") == BLIND
+
+
+@dataclass(frozen=True)
+class Column:
+    """A score beside what is reached without looking; values lie in [0, 1].
+
+    results: what the score is part of. blind_by: the blind model whose score `blind` is, or CHANCE.
+    gains: score - blind in bootstrap draws of photos. apart: why the column counts in no mean, ""
+    for one that counts.
+    """
+
+    results: Results
+    part: ScorePart
+    score: float
+    blind: float
+    blind_by: str
+    gains: Values
+    photos: int
+    apart: str
+
+    @property
+    def gain(self) -> Estimate:
+        """Return score - blind, with its 95 % interval."""
+        return Estimate(self.score - self.blind, *percentile_interval(self.gains, self.photos))
+
+    @property
+    def credited(self) -> float:
+        """Return the gain as it counts in means."""
+        return max(0.0, self.score - self.blind)
+
+    @property
+    def below_blind(self) -> bool:
+        """Return whether the model does worse than without looking."""
+        return self.score < self.blind
+
+
+@dataclass(frozen=True)
+class Grounded:
+    """The columns of one model.
+
+    pairs: sub-tasks with choices between the same two texts on two images, as the share of pairs
+    in which both are right, chance 1/4. Their items are those of columns, so they count in no mean.
+    """
+
+    model: str
+    columns: tuple[Column, ...]
+    pairs: tuple[Column, ...]
+
+    def counted(self, others: bool = False) -> list[Column]:
+        """Return the columns that count in the mean; others: those whose texts others wrote."""
+        return [
+            column
+            for column in self.columns
+            if not column.apart and (not others or by_others(column.results.benchmark))
+        ]
+
+    def mean(self, others: bool = False) -> Estimate | None:
+        """Return the mean grounded gain with its 95 % interval, None if no column counts."""
+        columns = self.counted(others)
+        if not columns:
+            return None
+        value = float(np.mean([column.credited for column in columns]))
+        photos = min(column.photos for column in columns)
+        return Estimate(value, *percentile_interval(_mean_draws(columns), photos))
+
+
+def _mean_draws(columns: Sequence[Column]) -> Values:
+    """Return the mean credited gain in each draw; a column that a draw misses is left out of it."""
+    gains = np.stack([column.gains for column in columns])
+    known = ~np.isnan(gains)
+    total = np.where(known, np.maximum(gains, 0.0), 0.0).sum(axis=0)
+    mean: Values = total / np.maximum(known.sum(axis=0), 1)
+    return mean
+
+
+def ground(
+    results: Sequence[Results],
+    blind: Sequence[Results] = (),
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> Grounded:
+    """Compare one model with what is reached without looking.
+
+    Args:
+        results: of the model, one per benchmark.
+        blind: of blind models. On a benchmark without any, chance alone is blind.
+        bootstrap: the draws for the intervals.
+
+    Raises:
+        CompoclipError: items cannot be read, or a blind model was measured on other data.
+    """
+    columns: list[Column] = []
+    earlier: dict[Hashable, str] = {}
+    for measured in results:
+        if kind(measured) == "sanity":
+            continue
+        pairs = {CHANCE: Pair.with_guessing(measured)}
+        same = (each for each in blind if each.benchmark == measured.benchmark)
+        pairs |= {each.model: Pair.of(each, measured) for each in same}
+        apart = _apart(measured, earlier)
+        by_reference: dict[str, list[tuple[float, ScorePart]]] = {}
+        for part in _parts(measured, pairs[CHANCE]):
+            blinds = {
+                name: evaluate(pair.tree(part.name, part.metric), pair.base)
+                for name, pair in pairs.items()
+            }
+            best = max(blinds, key=lambda name: blinds[name])
+            by_reference.setdefault(best, []).append((blinds[best], part))
+        for name, parts in by_reference.items():
+            pair = pairs[name]
+            trees = [pair.tree(part.name, part.metric) for _, part in parts]
+            draws = bootstrap.of_benchmark(measured.benchmark)
+            for (value, part), tree, evidence in zip(parts, trees, pair.evidence(trees, draws)):
+                reason = apart.get(part.name, "")
+                if value > NEEDS_NO_IMAGE:
+                    reason = reason or "needs no image"
+                columns.append(
+                    Column(
+                        results=measured,
+                        part=part,
+                        score=evaluate(tree, pair.other),
+                        blind=value,
+                        blind_by=name,
+                        gains=evidence.draws,
+                        photos=evidence.photos,
+                        apart=reason,
+                    )
+                )
+    strict = [column for column in columns if column.part.metric == BOTH_IMAGES]
+    plain = [column for column in columns if column.part.metric != BOTH_IMAGES]
+    return Grounded(results[0].model, tuple(plain), tuple(strict))
+
+
+def _parts(results: Results, pair: Pair) -> list[ScorePart]:
+    """Return the columns of a benchmark. Classes that are sub-tasks are one column together."""
+    name = results.benchmark
+    if any("ap11" in metrics for metrics in results.scores.values()):
+        return [ScorePart(name, results.headline, "")]
+    strict = [
+        ScorePart(name, subtask, BOTH_IMAGES)
+        for subtask, rows in pair.subtask_rows.items()
+        if not np.isnan(pair.other[BOTH_IMAGES][rows]).all()
+    ]
+    return [*(ScorePart(name, subtask) for subtask in pair.subtask_rows), *strict]
+
+
+def _apart(results: Results, earlier: dict[Hashable, str]) -> dict[str, str]:
+    """Return the sub-tasks that have no images, or the items of an earlier column, with the reason.
+
+    earlier: the questions of a column -> its name; those of these results are added.
+    """
+    items = Items.from_arrow(load_items(results))
+    questions: dict[str, set[Hashable]] = {}
+    for row, subtask in enumerate(items.subtasks):
+        in_pairs = FORMS[Form(items.forms[row])].in_pairs
+        alone = results.benchmark, subtask, items.ids[row]
+        question = _question(items, row) if in_pairs else alone
+        questions.setdefault(subtask, set()).add(question)
+    shown = zip(items.subtasks, items.images)
+    reasons = {subtask: "has no images" for subtask, images in shown if not images}
+    for subtask, asked in questions.items():
+        column = f"{results.benchmark} {subtask}"
+        first = earlier.setdefault(frozenset(asked), column)
+        if first != column:
+            reasons[subtask] = f"repeats {first}"
+    return reasons
+
+
+def _question(items: Items, row: int) -> Hashable:
+    """Return what an item asks: its images, and the words of its true and of its false texts.
+
+    Texts of the same words, such as "a cup and a plate" and "a plate and a cup", are alike, so that
+    a further true text that only changes the order makes no other question.
+    """
+    form, truth, texts = Form(items.forms[row]), items.truth[row], items.texts[row]
+    true, false = Case("", form, (), texts, "", truth).sides
+    words = [tuple(sorted(re.findall(r"\w+", text.lower()))) for text in texts]
+    images = tuple(image.rpartition("/")[2] for image in items.images[row])
+    answer = -1 if false else truth
+    return images, answer, frozenset(words[k] for k in true), frozenset(words[k] for k in false)
+
+
+# --- The difference between two models' mean gains. ---
+
+
+def gain_differences(base: Grounded, others: Sequence[Grounded]) -> dict[str, Difference]:
+    """Compare mean grounded gains with a base's, on the columns that count for both.
+
+    Returns model -> difference, with p-values of `exchange_test` corrected over all models; models
+    that share no such column are left out. Raises CompoclipError as `compare_all` does.
+    """
+    found = {other.model: _difference(base, other) for other in others}
+    known = {model: difference for model, difference in found.items() if difference is not None}
+    return dict(zip(known, corrected([*known.values()])))
+
+
+def _difference(base: Grounded, other: Grounded) -> Difference | None:
+    theirs = {column.part: column for column in other.counted()}
+    mine = [column for column in base.counted() if column.part in theirs]
+    if not mine:
+        return None
+    twins = [theirs[column.part] for column in mine]
+    pairs = {one.part.benchmark: Pair.of(one.results, two.results) for one, two in zip(mine, twins)}
+    blocks = []
+    for benchmark, pair in pairs.items():
+        adds = np.zeros((int(pair.codes.max()) + 1, len(mine)))
+        for place, column in enumerate(mine):
+            if column.part.benchmark == benchmark:
+                tree = pair.tree(column.part.name, column.part.metric)
+                adds[:, place] = additions(tree, pair.base, pair.other, pair.codes)
+        blocks.append(adds)
+    photos = min(column.photos for column in (*mine, *twins))
+    p = None
+    if photos >= FEWEST:
+        before, after = (
+            np.array([c.score - c.blind for c in columns]) for columns in (mine, twins)
+        )
+        p = exchange_test(before, after, np.concatenate(blocks))
+    one, two = (float(np.mean([c.credited for c in columns])) for columns in (mine, twins))
+    low, high = percentile_interval(_mean_draws(twins) - _mean_draws(mine), photos)
+    items = sum(len(pair.clusters) for pair in pairs.values())
+    return Difference("", MEAN, one, two, two - one, low, high, items, photos, p)
+
+
+def exchange_test(
+    base: Values, other: Values, adds: Values, draws: int = EXCHANGES, seed: int = 0
+) -> float:
+    """Return the two-sided p-value that the mean grounded gains of two models do not differ.
+
+    If two models are equally good, the outcomes of both on a photo could as well be exchanged. p is
+    the share of random choices of photos after whose exchange the mean gains, with their floors at
+    zero, differ at least as much as observed; the observed choice counts as one of them.
+
+    Args:
+        base, other: (columns,) scores minus what is reached without looking.
+        adds: (photos, columns) what each photo adds to other - base.
+        draws: number of random choices.
+        seed: of these.
+
+    Source: Good, Permutation, Parametric and Bootstrap Tests of Hypotheses (2005).
+    """
+    rng = np.random.default_rng(seed)
+    adds = adds[adds.any(axis=1)]
+
+    def gap(moved: Values) -> Values:
+        """Return how far mean gains differ when `moved` goes from `other` to `base`."""
+        gains = np.maximum(other - moved, 0.0) - np.maximum(base + moved, 0.0)
+        distance: Values = np.abs(gains.mean(axis=-1))
+        return distance
+
+    observed = gap(np.zeros(len(base))) - _SAME
+    hits = 1
+    at_once = max(1, _CHOICES_AT_ONCE // max(1, len(adds)))
+    for first in range(0, draws, at_once):
+        size = min(at_once, draws - first), len(adds)
+        exchanged = rng.integers(0, 2, size, dtype=np.int8).astype(np.float64)
+        hits += int(np.count_nonzero(gap(exchanged @ adds) >= observed))
+    return hits / (1 + draws)
