@@ -15,7 +15,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import inspect_model
 from compoclip.models.formats.closed_list import check_entries
-from compoclip.models.formats.weights_file import load_tuned_file
+from compoclip.models.formats.weights_file import load_tuned
 from compoclip.models.weights import weights_hash
 from foreign_folders import KINDS, outcomes
 from test_models_hf import features, model
@@ -418,9 +418,9 @@ def test_one_of_several_models_in_a_file_is_picked(
     torch.save(write(state, {name: value + 1 for name, value in state.items()}), file)
     if message:
         with pytest.raises(CompoclipError, match=message):
-            load_tuned_file(file, loaded)
+            load_tuned(str(file), loaded)
     place = f"{file}#{part}" if part else str(file)
-    picked = load_tuned_file(Path(place), loaded)
+    picked = load_tuned(place, loaded)
     assert picked.identity.weights == weights_hash(state)
     described = inspect_model(place)
     parameters = sum(parameter.numel() for parameter in loaded.encoder.model.parameters())
@@ -430,7 +430,7 @@ def test_one_of_several_models_in_a_file_is_picked(
         assert "FILE#ENTRY takes state_dict instead" in described["kind"]
         assert "entry ema, not of state_dict" in picked.identity.assumed[-1]
     with pytest.raises(CompoclipError, match=r"has no entry 'nothing\.'|not usual"):
-        load_tuned_file(Path(f"{file}#nothing."), loaded)
+        load_tuned(f"{file}#nothing.", loaded)
 
 
 @pytest.mark.slow

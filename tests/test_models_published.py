@@ -16,7 +16,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import inspect_model
-from compoclip.models.formats.weights_file import candidates, load_tuned_file
+from compoclip.models.formats.weights_file import candidates, load_tuned
 from compoclip.models.weights import kinship, read_weights
 from models_thin import config, only_known
 
@@ -119,7 +119,7 @@ def test_published_layouts_load(tmp_path: Path, layout: str, name: str) -> None:
     if layout == "negclip":
         assert loaded.provenance["file"]["epoch"] == 5
         assert read_weights(tmp_path / "w.pt").prefix == "module."
-    from_base = load_tuned_file(tmp_path / "w.pt", base)
+    from_base = load_tuned(str(tmp_path / "w.pt"), base)
     assert from_base.identity.weights == loaded.identity.weights
     assert from_base.identity.base == base.identity.weights
     assert from_base.identity.activation == "quick_gelu"
@@ -140,7 +140,7 @@ def test_a_shorter_context_is_followed(tmp_path: Path) -> None:
     with torch.no_grad():
         ours = loaded.encoder.encode_texts(ids).pooled
         assert torch.allclose(ours, loaded.encoder.model.encode_text(ids), atol=1e-5)
-    assert load_tuned_file(tmp_path / "clove.safetensors", base).identity.context_length == 12
+    assert load_tuned(str(tmp_path / "clove.safetensors"), base).identity.context_length == 12
     state["positional_embedding"] = torch.zeros(40, 16)
     save_file(state, tmp_path / "long.safetensors")
     with pytest.raises(CompoclipError, match=r"'positional_embedding' is \(40, 16\) in the file"):
@@ -156,11 +156,11 @@ def test_an_activation_is_taken_from_a_near_base_only(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"does not record its activation.*--base BASE"):
         load_model(f"Tiny@{tmp_path / 'w.pt'}")
     with pytest.raises(CompoclipError, match=r"not a fine-tune of new model \(seed 9\).*1\.4"):
-        load_tuned_file(tmp_path / "w.pt", stranger)
-    stated = load_tuned_file(tmp_path / "w.pt", stranger, activation="gelu")
+        load_tuned(str(tmp_path / "w.pt"), stranger)
+    stated = load_tuned(str(tmp_path / "w.pt"), stranger, activation="gelu")
     assert stated.identity.activation == "gelu"
     with pytest.raises(UsageError, match="'relu' is not one of"):
-        load_tuned_file(tmp_path / "w.pt", base, activation="relu")
+        load_tuned(str(tmp_path / "w.pt"), base, activation="relu")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_lora_weights_beside_plain_ones_are_refused(tmp_path: Path, key: str) ->
     torch.save(open_clip_trainer(state, "module."), tmp_path / "dac.pt")
     for load in (
         lambda: load_model(f"Tiny-quickgelu@{tmp_path / 'dac.pt'}"),
-        lambda: load_tuned_file(tmp_path / "dac.pt", base),
+        lambda: load_tuned(str(tmp_path / "dac.pt"), base),
         lambda: inspect_model(str(tmp_path / "dac.pt")),
     ):
         with pytest.raises(CompoclipError, match=r"dac\.pt: holds LoRA weights beside plain ones"):

@@ -21,7 +21,6 @@ from compoclip.methods.base import LossTerm, Method, Optim, Trains
 from compoclip.methods.read_clip.decoders import (
     END,
     PAD,
-    GruDecoder,
     Reconstruction,
     ReconstructionHead,
     T5Decoder,
@@ -33,6 +32,8 @@ from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
+from compoclip_world import decoder as world_decoder
+from compoclip_world.decoder import GruDecoder
 from losses_oracle import CAPTION, NEGATIVE, features_for
 from method_data import arguments
 from models_thin import config, timm_config
@@ -46,6 +47,7 @@ CAPTIONS = [
     "a cat",
 ]
 DOUBLE = torch.float64
+GRU = str(world_decoder.__file__)
 
 
 def test_read_clip_is_the_weighted_sum_of_the_paper() -> None:
@@ -168,7 +170,7 @@ def written(model: Any) -> Batch:
     return replace(batch, block=replace(batch.block, targets=tuple(CAPTIONS)))
 
 
-@pytest.mark.parametrize("plan", [MeanState(), Reconstruction("gru")])
+@pytest.mark.parametrize("plan", [MeanState(), Reconstruction(GRU)])
 def test_gradient_reaches_the_text_tower_but_not_its_projection(plan: HeadPlan) -> None:
     model, method = with_head(plan)
     step(model.encoder, model.tokenizer, method, written(model), RunSettings(out=Path()))
@@ -332,7 +334,7 @@ def test_a_folder_of_a_t5_is_read_with_its_tokenizer(tmp_path: Path) -> None:
 def of_gru(world: Path, out: Path, *more: str) -> list[str]:
     """The command line of read-clip with the small decoder."""
     own = [each for each in arguments(world, "read-clip", out) if each != "--reconstruction=0"]
-    return [*own, "--decoder=gru", *more]
+    return [*own, f"--decoder={GRU}", *more]
 
 
 def test_without_a_decoder_the_recipe_says_what_to_do(

@@ -18,6 +18,7 @@ from compoclip.models.checkpoint import load_model
 from compoclip.models.config import RECORD
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
+from compoclip_world import decoder
 from method_data import write_world
 from ranks_helpers import Forked
 from train_helpers import FEW, weight_bytes, write_config, write_data
@@ -113,7 +114,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     ),
     "head": (
         "read-clip",
-        ("--decoder=gru", "--reconstruction=0.1"),
+        (f"--decoder={decoder.__file__}", "--reconstruction=0.1"),
         "model/heads.reconstruction.a",
     ),
     "masks": ("macco", ("--micro-batch=3",), "model/heads.masks."),

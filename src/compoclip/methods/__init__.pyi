@@ -11,7 +11,7 @@ from .base import Trains as Trains
 from .macco.heads import PatchPrediction as PatchPrediction
 from .macco.heads import TokenPrediction as TokenPrediction
 from .macco.hidden import MaskVectors as MaskVectors
-from .read_clip.decoders import GruDecoder as GruDecoder
+from .read_clip.decoders import Decoder as Decoder
 from .read_clip.decoders import Reconstruction as Reconstruction
 from .registry import load_recipe as load_recipe
 from .registry import method_names as method_names

@@ -23,7 +23,9 @@ from compoclip.losses import Role, similarity_distillation
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import LossTerm, Method, Teacher
 from compoclip.methods.registry import load_recipe, method_names
-from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
+from compoclip.rewrites.base import get_rewrite, rewrite_names
+from compoclip.rewrites.base import kind_named as rewrite_named
+from compoclip.typed import kind_named, of_text
 
 _TERMS = {
     "similarity": LossTerm(
@@ -37,7 +39,6 @@ _TERMS = {
 _SUFFIX = "-clip"  # may be left out of the name of a method
 _FROM_FILES = (*OF_DATA, *WRITTEN)
 _PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _SINGLE = {int, float, str}
 _NOT_SO = "cannot be set in this way"
 
@@ -108,7 +109,7 @@ def _with_texts(method: Method, name: str) -> Method:
         texts=(*plan.texts, *more),
         written=plan.written or added.written,
     )
-    return replace(method, plan=plan, name=f"{method.name}+{kind_named(name)}")
+    return replace(method, plan=plan, name=f"{method.name}+{rewrite_named(name)}")
 
 
 def _method_named(name: str, what: str, known: Sequence[str]) -> Method:
@@ -275,11 +276,11 @@ def _converted(current: Any, value: str) -> Any:
         if kind is bool:
             return {"true": True, "false": False, "1": True, "0": False}[value.lower()]
         if kind in _SINGLE:
-            return kind(value)
+            return of_text(value, kind)
         if kind is tuple and current and {*map(type, current)} <= _SINGLE:
-            return tuple(type(current[0])(each) for each in value.split(","))
+            return tuple(of_text(item, type(current[0])) for item in value.split(","))
     except (ValueError, KeyError):
-        raise UsageError(f"'{value}' is not {_KINDS.get(kind, 'a value of its kind')}") from None
+        raise UsageError(f"'{value}' is not {kind_named(kind)}") from None
     raise UsageError(_NOT_SO)
 
 

@@ -22,8 +22,8 @@ from torch import nn
 
 from compoclip.data.fingerprint import Fingerprint, listed
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError, shown
-from compoclip.files import reason, sync, sync_folder, writing
+from compoclip.errors import CompoclipError
+from compoclip.files import read_json, reason, sync, sync_folder, writing
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.process import give_back
@@ -31,13 +31,15 @@ from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.optim import AveragedWeights, ordered
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
-from compoclip.typed import is_a
+from compoclip.typed import Natural, build, read_fields
 
 _TENSORS = "tensors.safetensors"
 _PROGRESS = "progress.json"
 _SLOTS = ("exp_avg", "exp_avg_sq", "step")  # what AdamW remembers of a parameter
 _RANDOM, _RANDOM_GPU = "rng", "rng-cuda"
 _AVERAGE = "average/"
+_PLAN = {"samples": Natural, "rewrites": dict[str, dict[str, Any]]}  # counts of the caption plan
+_MADE = {"made": Natural, "samples": Natural, "refused": dict[str, int]}
 
 
 @dataclass(frozen=True)
@@ -50,45 +52,19 @@ class Progress:
     non-finite loss or gradient. scaler: of fp16. measured: step -> name -> value.
     """
 
-    step: int
-    epoch: int
-    epoch_step: int
-    images: int = 0
-    texts: int = 0
-    skipped: int = 0
-    truncated: int = 0
+    step: Natural
+    epoch: Natural
+    epoch_step: Natural
+    images: Natural = 0
+    texts: Natural = 0
+    skipped: Natural = 0
+    truncated: Natural = 0
     seconds: float = 0.0
     rewrites: dict[str, Any] = field(default_factory=dict)
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
-    skipped_steps: int = 0
-    scaler: dict[str, float] = field(default_factory=dict)
+    skipped_steps: Natural = 0
+    scaler: dict[str, int | float] = field(default_factory=dict)
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
-
-
-# The shape of `progress.json`: int is a count, float a finite number, _ANY stands for every name.
-_ANY = "*"
-_MADE = {"made": int, "samples": int, "refused": {_ANY: int}}
-_SHAPES: dict[str, Any] = {
-    **dict.fromkeys(("step", "epoch", "epoch_step", "images", "texts", "skipped"), int),
-    **dict.fromkeys(("truncated", "skipped_steps"), int),
-    "seconds": float,
-    "rewrites": {"samples": int, "rewrites": {_ANY: _MADE}},
-    "scaler": {_ANY: float},
-    "losses": {_ANY: {_ANY: float}},
-    "measured": {_ANY: {_ANY: float}},
-}
-
-
-def _matches(value: Any, shape: Any) -> bool:
-    if shape is int:
-        return type(value) is int and 0 <= value < 2**63
-    if shape is float:
-        return is_a(value, float)
-    return isinstance(value, dict) and all(
-        _matches(each, part)
-        for name, part in shape.items()
-        for each in (value.values() if name == _ANY else [value.get(name)])
-    )
 
 
 def save_state(
@@ -241,10 +217,12 @@ def load_state(
     """
     # Everything is read and checked before anything is restored.
     try:
-        progress = Progress(**json.loads((state / _PROGRESS).read_text(encoding="utf-8")))
-        for name, value in vars(progress).items():
-            if not (_matches(value, _SHAPES[name]) or (name, value) == ("rewrites", {})):
-                raise ValueError(f"{name}: {shown(value)}")
+        stated = read_json(state / _PROGRESS)
+        progress: Progress = build(Progress, stated, _PROGRESS, "it was written otherwise")
+        if progress.rewrites:
+            plan = read_fields(progress.rewrites, _PLAN, f"{_PROGRESS}: rewrites")
+            for name, counts in plan["rewrites"].items():
+                read_fields(counts, _MADE, f"{_PROGRESS}: rewrites.{name}")
         step, place = progress.step, (progress.epoch, progress.epoch_step)
         if (
             state.name != f"step-{step:08d}"
@@ -256,7 +234,15 @@ def load_state(
         tensors = load_file(state / _TENSORS)
         moments = _moments(tensors, model, averages)
         torch.Generator().set_state(tensors[_RANDOM])
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+    except (
+        CompoclipError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        SafetensorError,
+    ) as error:
         raise damaged(state, error) from error
 
     def under(prefix: str) -> dict[str, torch.Tensor]:

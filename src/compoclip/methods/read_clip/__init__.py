@@ -46,7 +46,7 @@ def read_clip(
 
     Args:
         decoder: Folder of a T5 with its tokenizer (published: google/t5-v1_1-large), read by
-            transformers; gru is a small one with random weights, for trials.
+            transformers; or a Python file with a decoder.
         reconstruction: Weight of the decoder's loss; 0 leaves out the loss and the decoder.
         alignment: Weight of the alignment of paraphrases with captions; 0 leaves it out.
         positives: File of further written paraphrases: JSON lines {"caption", "positive"}, with a

@@ -1,4 +1,4 @@
-"""READ-CLIP: frozen decoders that write a caption from one vector, and the head before them."""
+"""READ-CLIP: the frozen decoder that writes a caption from one vector, and the head before it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from compoclip import own
 from compoclip.errors import CompoclipError, UsageError, optional
 from compoclip.files import parse_json, reason
 from compoclip.losses.contract import Features, HeadPlan, Layout, TowerSizes, full_precision
@@ -22,49 +23,26 @@ from compoclip.losses.rows import captions
 
 PAD, END = 0, 1  # ids of T5, and of ours; decoding starts from PAD
 LONGEST = 64  # tokens that are asked of a decoder
-GRU = "gru"  # in place of a folder: one with random weights
 _CONFIG = "config.json"
 _TOKENIZERS = ("tokenizer.json", "spiece.model")
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError)
 
 
-class GruDecoder(nn.Module):
-    """A frozen decoder of one GRU layer over words, whose first state is the text's vector.
+class Decoder(Protocol):
+    """A frozen module that gives texts a likelihood from one vector of length `width` each."""
 
-    Its weights are random: it is for trials. A word's id is a hash below `vocabulary`. `width` E is
-    that of the vector, of embeddings and of the state.
-    """
-
-    def __init__(self, vocabulary: int = 1024, width: int = 64, seed: int = 0) -> None:
-        super().__init__()
-        self.width = width
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.embedding = nn.Embedding(vocabulary, width)
-            self.gru = nn.GRU(width, width, batch_first=True)
-            self.output = nn.Linear(width, vocabulary)
-        self.requires_grad_(False)
+    width: int
 
     def tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return (B, L) int64 ids on the CPU, and a (B, L) bool mask that is False at padding.
-
-        The ids are hashes of lower-case words, then the end token.
-        """
-        kinds = self.embedding.num_embeddings - 2
-        rows = []
-        for text in texts:
-            words = text.lower().split()[: LONGEST - 1]
-            hashes = (blake2b(word.encode(), digest_size=8).digest() for word in words)
-            rows.append([*(2 + int.from_bytes(each, "little") % kinds for each in hashes), END])
-        return _padded(rows)
+        """Return (B, L) int64 ids on the CPU, and a (B, L) bool mask that is False at padding."""
+        ...
 
     def nll(self, h: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the negative log-likelihood of texts, summed over their tokens.
 
         h: (B, 1, E). ids, mask: results of `tokens` on the device of h.
         """
-        states, _ = self.gru(self.embedding(_shifted(ids)), h.transpose(0, 1).contiguous())
-        return _summed(self.output(states), ids, mask)
+        ...
 
 
 class T5Decoder(nn.Module):
@@ -83,55 +61,62 @@ class T5Decoder(nn.Module):
         self._tokenize = tokenize
 
     def tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """See `GruDecoder.tokens`."""
+        """See `Decoder.tokens`."""
         rows = self._tokenize(list(texts))
-        return _padded([ids[: LONGEST - 1] + ids[LONGEST - 1 :][-1:] for ids in rows])
+        return padded([ids[: LONGEST - 1] + ids[LONGEST - 1 :][-1:] for ids in rows])
 
     def nll(self, h: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """See `GruDecoder.nll`; the vector is the only encoder state."""
+        """See `Decoder.nll`; the vector is the only encoder state."""
         logits: Tensor = self.model(
             encoder_outputs=(h,),
             attention_mask=h.new_ones(h.shape[:2], dtype=torch.int64),
-            decoder_input_ids=_shifted(ids),
+            decoder_input_ids=shifted(ids),
             use_cache=False,
         ).logits
-        return _summed(logits, ids, mask)
+        return summed(logits, ids, mask)
 
 
-def _padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
     longest = max(map(len, rows), default=0)
     ids = torch.tensor([row + [PAD] * (longest - len(row)) for row in rows], dtype=torch.int64)
     lengths = torch.tensor([len(row) for row in rows])
     return ids, torch.arange(longest) < lengths[:, None]
 
 
-def _shifted(ids: Tensor) -> Tensor:
+def shifted(ids: Tensor) -> Tensor:
     """The token before each of these."""
     return F.pad(ids[:, :-1], (1, 0), value=PAD)
 
 
-def _summed(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+def summed(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     losses = F.cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="none")
     return (losses * mask.flatten()).sum()
 
 
-# --- Finding a decoder: a folder, or one with random weights. ---
+# --- Finding a decoder: a folder, or a file. ---
 
 
-def load_decoder(spec: str) -> GruDecoder | T5Decoder:
+def load_decoder(spec: str) -> Decoder:
     """Load the frozen decoder that `--decoder` names, on the CPU.
 
-    spec: a folder that holds a T5 as transformers saves it, with its tokenizer; or "gru", one with
-    random weights. Raises UsageError when none is named, CompoclipError when the folder holds no
-    such decoder, or transformers is not installed.
+    spec: a folder that holds a T5 as transformers saves it, with its tokenizer; or a Python file
+    that defines a `Decoder`, FILE.py or FILE.py:CLASS. Raises UsageError when none is named,
+    CompoclipError when the folder holds no such decoder, or transformers is not installed.
     """
     if not spec:
         raise UsageError(
             "reconstruction needs a decoder: --decoder FOLDER of a T5 (google/t5-v1_1-large in the "
             "published runs), or --reconstruction 0 to train without"
         )
-    if spec == GRU:
-        return GruDecoder()
+    if own.is_file(spec):
+        parts = own.parts_of(spec)
+        classes = {
+            name: value
+            for name, value in parts.items()
+            if isinstance(value, type) and value.__module__ == parts["__name__"]
+        }
+        decoder: Decoder = own.chosen(spec, classes, "decoders", "a class with tokens and nll")()
+        return decoder
     folder = Path(spec)
     try:
         config = parse_json((folder / _CONFIG).read_text(encoding="utf-8"))
@@ -152,17 +137,18 @@ def load_decoder(spec: str) -> GruDecoder | T5Decoder:
         return T5Decoder(model, lambda texts: tokenizer(texts)["input_ids"])
     except _UNREADABLE as error:
         raise CompoclipError(
-            f"--decoder {folder} cannot be read ({reason(error)}); name the folder of a T5, or gru"
+            f"--decoder {folder} cannot be read ({reason(error)}); name the folder of a T5"
         ) from error
 
 
 def decoder_record(spec: str) -> dict[str, str]:
     """Return the name and hash of the decoder `spec`, for the record of a checkpoint."""
-    if spec in ("", GRU):
-        return {"name": spec, "hash": ""}
-    folder = Path(spec)
-    files = sorted({*folder.glob("*.safetensors"), *folder.glob("*.bin")})
-    return {"name": folder.name, "hash": _hash_of(tuple((f, f.stat().st_mtime_ns) for f in files))}
+    if not spec:
+        return {"name": "", "hash": ""}
+    place, _ = own.split(spec) if own.is_file(spec) else (Path(spec), "")
+    weights = {*place.glob("*.safetensors"), *place.glob("*.bin")}
+    files = [place] if place.is_file() else sorted(weights)
+    return {"name": place.name, "hash": _hash_of(tuple((f, f.stat().st_mtime_ns) for f in files))}
 
 
 @lru_cache(8)
@@ -214,7 +200,7 @@ class ReconstructionHead(nn.Module):
     width: W of a text state. seed: of A.
     """
 
-    def __init__(self, decoder: GruDecoder | T5Decoder, width: int, seed: int = 0) -> None:
+    def __init__(self, decoder: Decoder, width: int, seed: int = 0) -> None:
         super().__init__()
         a = torch.empty(decoder.width, width)
         nn.init.kaiming_uniform_(a, math.sqrt(5), generator=torch.Generator().manual_seed(seed))

@@ -96,7 +96,7 @@ class TensorsAlone(Format):
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
         """Return the weights as a fine-tune of the base."""
-        return _load_tuned(source, *_read(source), load_model(base), activation)
+        return load_tuned(source, load_model(base), activation)
 
     def describe(
         self, source: str, base: LoadedModel | None, activation: str | None
@@ -214,20 +214,13 @@ def _read(source: str) -> tuple[Path, WeightsFile]:
     return file, found
 
 
-def load_tuned_file(
-    file: Path, base: LoadedModel, activation: str | None = None, name: str | None = None
-) -> LoadedModel:
-    """Return the weights in `file` as the architecture of `base`, which they were trained from.
+def load_tuned(source: str, base: LoadedModel, activation: str | None = None) -> LoadedModel:
+    """Return the weights in a file as the architecture of `base`, which they were trained from.
 
     Without `activation` the weights must be near the base's, and it has the base's activation.
     Raises CompoclipError when they are not, or the file does not fit the architecture.
     """
-    return _load_tuned(name or str(file), *_read(str(file)), base, activation)
-
-
-def _load_tuned(
-    name: str, file: Path, found: WeightsFile, base: LoadedModel, activation: str | None
-) -> LoadedModel:
+    file, found = _read(source)
     known = "stated by the user"
     if activation is None:
         kin = kinship(found.state, base.encoder.model.state_dict(), str(file))
@@ -236,7 +229,7 @@ def _load_tuned(
         require(kin["verdict"] in ("same", "derived"), file, what)
         known = f"that of the base {base.name}: {kin['distance']}"
     config = replace(base.config, model_cfg=with_activation(base.config.model_cfg, activation))
-    loaded = _load(name, file, found, config, known)
+    loaded = _load(source, file, found, config, known)
     parent = loaded.identity.base or base.identity.weights
     return replace(loaded, identity=replace(loaded.identity, base=parent))
 
