@@ -96,6 +96,23 @@ def _require_free(name: str, there: Any, origin: object) -> None:
     require(name not in there, origin, f"has a field {name!r} already; rename or remove it")
 
 
+def _rows(
+    source: Path,
+    records: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    first: int,
+    counts: Counts,
+) -> list[CorpusRow]:
+    """The rows of records by column, numbered from `first`; count them."""
+    rows = []
+    for number, record in enumerate(records, first):
+        texts = [text for name in columns for text in cell_captions(record.get(name))]
+        id = record.get("id")
+        name = f"{source.name}#{number}" if id is None else str(id)
+        rows.append(row_of(name, texts, record.get(PARSE), counts))
+    return rows
+
+
 # --- JSON-lines shards, plain or compressed: blank lines are dropped. ---
 
 _JSONL_BATCH = 1000
@@ -114,13 +131,9 @@ def _jsonl(source: Path, column: str | None, fields: Fields, counts: Counts) -> 
     def batches() -> Iterator[Batch]:
         number, held = 0, [*first, *islice(lines, _JSONL_BATCH - 1)]
         while held:
-            rows = []
-            for _, _, row in held:
-                texts = [text for name in columns for text in cell_captions(row.get(name))]
-                id = str(row.get("id", f"{source.name}#{number}"))
-                rows.append(row_of(id, texts, row.get(PARSE), counts))
-                number += 1
-            yield rows, partial(write, held)
+            records = [row for _, _, row in held]
+            yield _rows(source, records, columns, number, counts), partial(write, held)
+            number += len(held)
             held = list(islice(lines, _JSONL_BATCH))
 
     def write(held: list[tuple[int, str, dict[str, Any]]], out: IO[bytes], made: Made) -> None:
@@ -159,19 +172,10 @@ def _parquet(source: Path, column: str | None, fields: Fields, counts: Counts) -
         with opened_parquet(source) as parquet:
             for group in range(parquet.num_row_groups):
                 table = parquet.read_row_group(group)
-                absent = [None] * table.num_rows
-                cells = [table[name].to_pylist() for name in columns]
-                ids, stored = (
-                    table[name].to_pylist() if name in table.column_names else absent
-                    for name in ("id", PARSE)
-                )
-                rows = []
-                for place, (id, parses) in enumerate(zip(ids, stored)):
-                    texts = [text for cell in cells for text in cell_captions(cell[place])]
-                    name = f"{source.name}#{number + place}" if id is None else str(id)
-                    rows.append(row_of(name, texts, parses, counts))
-                number += len(rows)
-                yield rows, partial(write, table)
+                read = {*columns, "id", PARSE}.intersection(table.column_names)
+                records = table.select(sorted(read)).to_pylist()
+                yield _rows(source, records, columns, number, counts), partial(write, table)
+                number += len(records)
 
     def write(table: pa.Table, out: pq.ParquetWriter, made: Made) -> None:
         for field in fields:

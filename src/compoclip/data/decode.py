@@ -78,8 +78,6 @@ ARRAY = ".npy"
 _COSTS = {"ppm": (1000, 0), "ppm_plain": (1000, 0), "bmp_rle": (1000, 130), "jpeg2k": (5, 20)}
 _COMMENT_COST = 10_000  # of a comment in a plain PPM: all that is read so far is copied
 _BITS, _PHOTOMETRIC, _STRIPS, _TILES = 258, 262, 273, 324  # TIFF tags
-# The limits of an image, the same for every reader.
-_PLAIN_SCANS = 10  # of an ordinary progressive JPEG
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,21 +228,11 @@ def _open_metadata(data: Data) -> Source:
     return open_tables([data.metadata], data.asked)
 
 
-def _open_by_photo(data: Data) -> Source:
-    rows = [{"image": image, "caption": texts} for image, texts in data.json.items()]
-    return open_records(data.path, rows, data.asked)
-
-
 def _open_layout(data: Data) -> Source:
     """Open rows of a JSON file that a published data set has."""
     layouts = (UNITS, *IN_JSON)
     layout = next((each for each in layouts if each.matches(data.first)), KARPATHY)
     return layout.read(data.path, numbered(data.json, f"{data.path}, row"), data.asked)
-
-
-def _open_original(data: Data) -> Source:
-    rows = numbered(data.json["images"], f"{data.path}, image")
-    return ORIGINAL.read(data.path, rows, data.asked)
 
 
 # --- The table of forms. ---
@@ -350,7 +340,9 @@ FORMS = (
         "Karpathy's files",
         "",
         lambda data: "images" in data.keys and isinstance(data.json["images"], list),
-        _open_original,
+        lambda data: ORIGINAL.read(
+            data.path, numbered(data.json["images"], f"{data.path}, image"), data.asked
+        ),
         ("images",),
         published=True,
     ),
@@ -368,7 +360,11 @@ FORMS = (
         "captions by photo",
         'JSON of rows, or of captions by photo ({"photo.jpg": ["one", "two"]})',
         lambda data: any(is_read(key) for key in data.keys),
-        _open_by_photo,
+        lambda data: open_records(
+            data.path,
+            [{"image": image, "caption": texts} for image, texts in data.json.items()],
+            data.asked,
+        ),
         ("images",),
     ),
     DataForm(
