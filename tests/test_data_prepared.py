@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from compoclip.data.batch import IntBuffer, Numbers, TextBlock
+from compoclip.data.batch import Numbers, TextBlock
 from compoclip.data.prepared import Preparation
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Layout, Role
 from compoclip.methods.registry import load_recipe
@@ -36,21 +34,6 @@ BLOCK = TextBlock(
 def preparation(**planner: Any) -> Preparation:
     usual = {"causal": True, "pools_at_end": True, "end": None, "cost": 4}
     return Preparation(build_tokenizer({}), TextPlanner(**{**usual, **planner}))
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.booleans()), max_size=6))
-def test_a_buffer_keeps_every_array(shapes: list[tuple[int, int, bool]]) -> None:
-    rng = np.random.default_rng(0)
-    arrays = [
-        rng.integers(0, 2, (n, m)).astype(bool) if mask else rng.integers(-9, 2**31 - 1, (n, m))
-        for n, m, mask in shapes
-    ]
-    buffer = IntBuffer.of(arrays)
-    assert buffer.values.dtype == torch.int32
-    for slot, (array, tensor) in enumerate(zip(arrays, buffer.on(CPU), strict=True)):
-        assert tensor.dtype == (torch.bool if array.dtype == bool else torch.int64)
-        assert np.array_equal(tensor.numpy(), array)
-        assert np.array_equal(buffer.parts(buffer.values)[slot].numpy(), array)
 
 
 @pytest.mark.parametrize("planner", [{}, {"causal": False}, {"limit": 1}, {"end": 49407}])

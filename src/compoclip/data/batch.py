@@ -108,42 +108,17 @@ def _keys(items: Iterable[str | bytes]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class IntBuffer:
-    """Arrays of integers and of truth values as one int32 tensor.
+class Numbers:
+    """The texts of a batch as numbers: arrays of integers and of truth values in one buffer.
 
-    slots: shape of each array, and whether it has truth values.
+    values: the buffer, int32. slots: shape of each array, and whether it has truth values. texts,
+    layout, answers: slots of the text tower's inputs, of the layout's fields, and of the indices
+    that losses request from it. keys: of texts and photos over several processes (see
+    `HostLayout`). truncated: number of texts that the tokenizer cuts.
     """
 
     values: Tensor
     slots: tuple[tuple[tuple[int, ...], bool], ...]
-
-    @staticmethod
-    def of(arrays: list[Ints]) -> IntBuffer:
-        """Pack arrays of integers within int32 and of truth values; array i has slot i."""
-        flat = [np.empty(0, np.int32), *(array.ravel() for array in arrays)]
-        values = torch.from_numpy(np.concatenate(flat, dtype=np.int32, casting="unsafe"))
-        return IntBuffer(values, tuple((array.shape, array.dtype == bool) for array in arrays))
-
-    def parts(self, values: Tensor) -> list[Tensor]:
-        """Return views of `values`, which is the buffer or a copy, in the shapes of the slots."""
-        flat = torch.split(values, [int(np.prod(shape)) for shape, _ in self.slots])
-        return [part.view(shape) for part, (shape, _) in zip(flat, self.slots)]
-
-    def on(self, device: torch.device) -> list[Tensor]:
-        """Copy the buffer to a device; return its arrays by slot, integers as int64."""
-        parts = self.parts(self.values.to(device, non_blocking=True).long())
-        return [part.bool() if truth else part for part, (_, truth) in zip(parts, self.slots)]
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The texts of a batch as numbers in one buffer; tensors are slots of it.
-
-    answers: indices that losses request from the layout. keys: of texts and photos over several
-    processes (see `HostLayout`). truncated: number of texts that the tokenizer cuts.
-    """
-
-    buffer: IntBuffer
     texts: TextInputs
     layout: Mapping[str, int]
     images: int
@@ -154,7 +129,8 @@ class Numbers:
 
     def on(self, device: torch.device) -> tuple[TextInputs, Layout]:
         """Return the text tower's inputs and the layout on the device of the step."""
-        views: Any = self.buffer.on(device)
+        parts = self.parts(self.values.to(device, non_blocking=True).long())
+        views: Any = [part.bool() if truth else part for part, (_, truth) in zip(parts, self.slots)]
         texts = self.texts.mapped(views.__getitem__)
         tensors: dict[str, Any] = {name: views[slot] for name, slot in self.layout.items()}
         layout = Layout(images=self.images, kinds=self.kinds, **tensors)
@@ -163,17 +139,22 @@ class Numbers:
             layout.answers[request] = tuple(views[slot] for slot in slots)
         return texts, layout
 
+    def parts(self, values: Tensor) -> list[Tensor]:
+        """Return views of `values`, which is the buffer or a copy, in the shapes of the slots."""
+        flat = torch.split(values, [int(np.prod(shape)) for shape, _ in self.slots])
+        return [part.view(shape) for part, (shape, _) in zip(flat, self.slots)]
+
     @property
     def host(self) -> HostLayout:
         """Return the layout on the host."""
-        parts = self.buffer.parts(self.buffer.values)
+        parts = self.parts(self.values)
         arrays: Any = {name: parts[slot].numpy() for name, slot in self.layout.items()}
         return HostLayout(images=self.images, kinds=self.kinds, keys=self.keys, **arrays)
 
     def lengths(self, request: IndexRequest) -> list[int]:
         """Return the lengths of the arrays of a request. Raises ValueError without an answer."""
         if request in self.answers:
-            return [self.buffer.slots[slot][0][0] for slot in self.answers[request]]
+            return [self.slots[slot][0][0] for slot in self.answers[request]]
         return [len(array) for array in self.host.answer(request)]
 
 
@@ -223,6 +204,5 @@ class Batch:
         """Return a copy in page-locked memory, for copies to a CUDA device."""
         numbers = self.numbers
         if numbers is not None:
-            values = numbers.buffer.values.pin_memory()
-            numbers = replace(numbers, buffer=replace(numbers.buffer, values=values))
+            numbers = replace(numbers, values=numbers.values.pin_memory())
         return replace(self, pixels=self.pixels.pin_memory(), numbers=numbers)

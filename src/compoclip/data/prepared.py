@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from compoclip.data.batch import IntBuffer, Numbers, TextBlock
+from compoclip.data.batch import Numbers, TextBlock
 from compoclip.losses.contract import IndexRequest, Ints, Role
 from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import FurtherTexts, TextPlanner
@@ -53,8 +53,10 @@ class Preparation:
                 found = host.answer(request)  # pairs of a very large batch do not fit
                 if all(each.size == 0 or int(each.max()) < 2**31 for each in found):
                     answers[request] = tuple(map(kept, found))
+        flat = [np.empty(0, np.int32), *(array.ravel() for array in arrays)]  # all within int32
         return Numbers(
-            IntBuffer.of(arrays),
+            torch.from_numpy(np.concatenate(flat, dtype=np.int32, casting="unsafe")),
+            tuple((array.shape, array.dtype == bool) for array in arrays),
             texts,
             layout,
             block.images,
