@@ -132,8 +132,7 @@ def _named(row: Any, photo: str) -> Any:
 
 def _builder(path: Path, asked: Request, *columns: ImageColumn) -> RowBuilder:
     """Rows whose photos lie in the folder that is named, or else beside the file."""
-    root = asked.images if asked.images is not None else path.parent
-    absolute = asked.images is None
+    root, absolute = asked.images or path.parent, asked.images is None
     return RowBuilder(path, root, *columns, needs=asked.needs, absolute=absolute)
 
 
@@ -401,7 +400,7 @@ def open_flickr8k(path: Path, asked: Request) -> Source:
     CompoclipError for a malformed line and without any photo.
     """
     usual = (path.parent / name for name in _FOLDERS if (path.parent / name).is_dir())
-    root = asked.images if asked.images is not None else next(usual, path.parent)
+    root = asked.images or next(usual, path.parent)
     captions, splits = _token_file(path), _listed(path, asked.split)
     builder = RowBuilder(path, root, needs=asked.needs)
     for name, split in splits.items():

@@ -115,9 +115,10 @@ def read_tables(
     asked: Request,
     root: Path,
     images: Callable[[str], EmbeddedImages | _Cells],
-    describe: Callable[[Sequence[str]], str],
+    title: str,
     renamed: Mapping[str, str] = MappingProxyType({}),
     lists: bool = False,
+    published: bool = False,
 ) -> Source:
     """Read one or several tables of the same columns, as one source.
 
@@ -131,9 +132,10 @@ def read_tables(
             a caption column holds a caption or a list of them.
         root: What paths are relative to.
         images: Opens the images of a column of all tables.
-        describe: Describes the source, given its image and caption columns.
+        title: Begins the description of the source, which lists the image and caption columns.
         renamed: What an extra column is called in the tables.
         lists: Whether neg_caption may be a list only.
+        published: Whether the columns are known, and not listed.
 
     Raises:
         UsageError: For a column that is not there.
@@ -196,7 +198,7 @@ def read_tables(
     head = "a header" if str(first.name).endswith((".csv", ".tsv")) else "columns"
     require(builder.rows, first.name, f"has {head} and no rows; add rows, or name another file")
     used = dict.fromkeys(name for image, texts in columns for name in (image, *texts))
-    source = builder.build(describe([*used]))
+    source = builder.build(title if published else f"{title} (columns {', '.join(used)})")
     source.classes = classes
     return source
 
@@ -211,17 +213,10 @@ def open_tables(
     """Open files as `read_tables` does. splits: of the files. name: of a published table."""
     splits = splits or [""] * len(files)
     tables = [table_of(file, asked.quoting, split) for file, split in zip(files, splits)]
-    root = asked.images if asked.images is not None else files[0].parent
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-
-    def describe(columns: Sequence[str]) -> str:
-        return (
-            f"{name} {files[0]}"
-            if name
-            else f"table {files[0]}{more} (columns {', '.join(columns)})"
-        )
-
-    return read_tables(tables, asked, root, partial(EmbeddedImages, files), describe, **options)
+    title = f"{name} {files[0]}" if name else f"table {files[0]}{more}"
+    images, root = partial(EmbeddedImages, files), asked.images or files[0].parent
+    return read_tables(tables, asked, root, images, title, published=bool(name), **options)
 
 
 def open_records(path: Path, rows: Sequence[Any], asked: Request) -> Source:
@@ -232,14 +227,9 @@ def open_records(path: Path, rows: Sequence[Any], asked: Request) -> Source:
         require(isinstance(row, dict), f"{path}, row {number}", problem)
     columns = dict.fromkeys(str(name) for row in rows for name in row)
     numbered = [(f"row {number}", row) for number, row in enumerate(rows, 1)]
-    root = asked.images if asked.images is not None else path.parent
-    return read_tables(
-        [RowTable(path, [*columns], lambda wanted: numbered)],
-        asked,
-        root,
-        partial(EmbeddedImages, [path]),
-        lambda names: f"table {path} (columns {', '.join(names)})",
-    )
+    table = RowTable(path, [*columns], lambda wanted: numbered)
+    images, root = partial(EmbeddedImages, [path]), asked.images or path.parent
+    return read_tables([table], asked, root, images, f"table {path}")
 
 
 # --- Data sets of Hugging Face. ---
@@ -265,7 +255,6 @@ def open_hugging_face(asked: Request) -> Source:
         )
     parts = _loaded(spec, asked.split)
     tables = [_table(spec, data, split) for split, data in parts.items()]
-    root = asked.images if asked.images is not None else Path()
     first = tables[0]
     image, _ = pick_columns(
         first.columns, asked.image_column, asked.caption_column, spec, asked.needs, first.kinds
@@ -273,12 +262,8 @@ def open_hugging_face(asked: Request) -> Source:
     problem = f"column {image!r} holds paths: say with --images to what folder"
     good = holds_bytes(first.kinds[image]) or asked.images is not None
     require(good, spec, problem, UsageError)
-
-    def describe(columns: Sequence[str]) -> str:
-        return f"data set {spec} (columns {', '.join(columns)})"
-
     images = partial(_Cells, [*parts.values()], spec)
-    return read_tables(tables, asked, root, images, describe)
+    return read_tables(tables, asked, asked.images or Path(), images, f"data set {spec}")
 
 
 def _table(spec: str, data: Any, split: str) -> RowTable:
