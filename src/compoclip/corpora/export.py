@@ -287,8 +287,7 @@ def export(
     CompoclipError when an image or the folder does not serve, or nothing is left.
     """
     for name in settings.rewrites:
-        keeps = get_rewrite(name).keeps_meaning
-        if keeps:
+        if get_rewrite(name).keeps_meaning:
             raise UsageError(f"{name} keeps the meaning; name rewrites that make negatives")
     layout, each = LAYOUTS[trainer], len(settings.rewrites)
     totals: Counts = {"photos": 0, "captions": 0, "rows": 0, "negatives": 0, "left_out": {}}

@@ -145,8 +145,7 @@ def process(
         UsageError: When `column` does not exist, or `out` was written with other settings.
         CompoclipError: When `out` cannot be written.
     """
-    inside = any(out.absolute() == shard.absolute().parent for shard in shards)
-    if inside:
+    if any(out.absolute() == shard.absolute().parent for shard in shards):
         raise UsageError(f"{out}: holds the shards themselves; choose another -o")
     for shard in shards:  # check the column in the first readable one, before hours of work
         try:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from compoclip.data.drawn import EQUALS_CAPTION, NONE_APPLIES, NOT_CHOSEN, Drawing, Drawn
 from compoclip.data.sources import NEGATIVES, POSITIVES, Source
-from compoclip.errors import refuse
+from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import fits_context, kind_named, token_key
 
@@ -209,12 +209,10 @@ class CaptionPlan:
 
     def __post_init__(self) -> None:
         words, share = self.pre_caption, self.hn_fraction
-        refuse(
-            {
-                f"captions of {words} words: must be 0 (all) or more": words < 0,
-                f"hn-fraction {share}: must lie between 0 and 1": not 0 <= share <= 1,
-            }
-        )
+        if words < 0:
+            raise UsageError(f"captions of {words} words: must be 0 (all) or more")
+        if not 0 <= share <= 1:
+            raise UsageError(f"hn-fraction {share}: must lie between 0 and 1")
 
     @property
     def sorts(self) -> tuple[Texts, ...]:

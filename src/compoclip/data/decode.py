@@ -26,7 +26,7 @@ from compoclip.bounds import (
     MAX_WORK,
     MIN_READ_BYTES,
 )
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.files import open_regular, reading, reason
 
 _AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
@@ -244,13 +244,15 @@ def decode(
             raise _RefusedError("too many pixels for a box; cut it out of the image beforehand")
         left, upper, right, lower = (round(edge) for edge in box)
         outside = left >= rgb.width or upper >= rgb.height or right <= 0 or lower <= 0
-        wrong = {
-            "is empty": right <= left or lower <= upper,
-            f"lies outside the {rgb.width} x {rgb.height} image": outside,
-            "is too large": (right - left) * (lower - upper) > MAX_PIXELS,
-        }
-        told = {f"box {box} {what}; correct the annotation": bad for what, bad in wrong.items()}
-        refuse(told, _RefusedError)
+        problem = ""
+        if right <= left or lower <= upper:
+            problem = "is empty"
+        elif outside:
+            problem = f"lies outside the {rgb.width} x {rgb.height} image"
+        elif (right - left) * (lower - upper) > MAX_PIXELS:
+            problem = "is too large"
+        if problem:
+            raise _RefusedError(f"box {box} {problem}; correct the annotation")
         return rgb.crop((left, upper, right, lower))
 
 
@@ -348,13 +350,12 @@ def _reduction(file: Image.Image) -> int:
 
 
 def _check_size(width: int, height: int) -> None:
-    large = f"is more than the {MAX_PIXELS:,} allowed; scale the image down"
-    long = f"one side is more than {MAX_ASPECT} times the other; replace or remove the image"
-    wrong = {
-        f"{width} x {height} pixels {large}": width * height > MAX_PIXELS,
-        f"{width} x {height} pixels: {long}": max(width, height) > MAX_ASPECT * min(width, height),
-    }
-    refuse(wrong, _RefusedError)
+    size = f"{width} x {height} pixels"
+    if width * height > MAX_PIXELS:
+        raise _RefusedError(f"{size} is more than the {MAX_PIXELS:,} allowed; scale the image down")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        problem = f"one side is more than {MAX_ASPECT} times the other"
+        raise _RefusedError(f"{size}: {problem}; replace or remove the image")
 
 
 # --- The orientation of an image, and the scans of a JPEG. ---
@@ -399,12 +400,10 @@ def _from_array(path: Path) -> Image.Image:
     if not isinstance(array, np.memmap):  # an archive of arrays under another name
         array.close()
         raise _RefusedError("not a single numpy array; replace or remove it")
-    wrong = (
-        f"an array of {array.dtype} {array.shape} is no image; expected uint8 (height, width, 3)"
-    )
     good = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size
     if not good:
-        raise _RefusedError(wrong)
+        stated = f"an array of {array.dtype} {array.shape}"
+        raise _RefusedError(f"{stated} is no image; expected uint8 (height, width, 3)")
     _check_size(array.shape[1], array.shape[0])
     return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 
@@ -420,12 +419,11 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         # Plain conversion would clip to white. Pillow calls grey of 16 bits I;16, of some formats
         # I, as it does grey of 32 bits.
         deep = image.mode.startswith("I;16") or image.format in ("PNG", "PPM")
-        wrong = (
-            f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
-            "black to white; convert the image to 8 or 16 bits"
-        )
         if not deep or image.mode == "F":
-            raise _RefusedError(wrong)
+            raise _RefusedError(
+                f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
+                "black to white; convert the image to 8 or 16 bits"
+            )
         tags = getattr(image, "tag_v2", {})
         deepest = (1 << min(tags.get(_BITS, (16,)))) - 1
         values = np.minimum(np.asarray(image).astype(np.uint32), deepest)

@@ -85,15 +85,15 @@ class KeptFeatures:
             lacking = self._lacking()
             photos = sum(len(self._parts[part]) for part in lacking)
             size, free = photos * self._photo_bytes, free_bytes(self.folder)
-            wrong = (
-                f"{self.folder}: features of {counted(photos, 'image')} take {size / 1e6:,.0f} MB "
-                f"and {free / 1e6:,.0f} MB are free: name a folder on another disk (--features), "
-                "take fewer --crops, or leave --cache-frozen out"
-            )
+            megabytes = f"{size / 1e6:,.0f} MB"
             if size > free:
-                raise CompoclipError(wrong)
-            size_of = f"({size / 1e6:,.0f} MB)"
-            note(f"  encoding features of {photos} of {images}, cached in {self.folder} {size_of}")
+                raise CompoclipError(
+                    f"{self.folder}: features of {counted(photos, 'image')} take {megabytes} and "
+                    f"{free / 1e6:,.0f} MB are free: name a folder on another disk (--features), "
+                    "take fewer --crops, or leave --cache-frozen out"
+                )
+            cached = f"cached in {self.folder} ({megabytes})"
+            note(f"  encoding features of {photos} of {images}, {cached}")
             write_json(self.folder / "features.json", self._record)
             for part in track(lacking, "encoding images once", len(lacking), "parts"):
                 features, bad = encode(self._parts[part])

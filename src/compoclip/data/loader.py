@@ -113,9 +113,9 @@ class BatchLoader:
         cached features to use instead of photos. Raises CompoclipError when the batch cannot be
         split evenly.
         """
-        wrong = f"batch size {batch_size} cannot be split over {world} processes; change it"
         if batch_size < 1 or batch_size % world:
-            raise CompoclipError(wrong)
+            problem = f"cannot be split over {world} processes; change it"
+            raise CompoclipError(f"batch size {batch_size} {problem}")
         steps, order = images.schedule(source, batch_size, seed, world)
         self.steps_per_epoch, self.batch_size = steps, batch_size
         self.counts = PlanCounts()

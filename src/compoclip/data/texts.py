@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from compoclip.data.caption_plan import Texts
 from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
 from compoclip.data.written import WrittenLists, read_bags, read_units
-from compoclip.errors import UsageError, refuse
+from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import token_key
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
@@ -77,15 +77,12 @@ class GraphPlan(Texts):
     def __post_init__(self) -> None:
         weights, starts = self.weights, [stage.start for stage in self.stages]
         rising = starts[:1] == [0] and starts == sorted(set(starts))
-        few = any(min(stage.positives, stage.negatives) < 0 for stage in self.stages)
-        wrong = f"graph weights must be >= 0, one of them more, not {weights}"
-        refuse(
-            {
-                wrong: min(weights) < 0 or not sum(weights) > 0,
-                f"curriculum stages must start at epoch 0 and rise, not {starts}": not rising,
-                "a curriculum stage cannot have fewer than 0 texts": few,
-            }
-        )
+        if min(weights) < 0 or not sum(weights) > 0:
+            raise UsageError(f"graph weights must be >= 0, one of them more, not {weights}")
+        if not rising:
+            raise UsageError(f"curriculum stages must start at epoch 0 and rise, not {starts}")
+        if any(min(stage.positives, stage.negatives) < 0 for stage in self.stages):
+            raise UsageError("a curriculum stage cannot have fewer than 0 texts")
 
     @classmethod
     def published(
@@ -95,9 +92,8 @@ class GraphPlan(Texts):
 
         One positive and one negative before epoch `second_stage`, at most 3 and 6 from it on.
         """
-        wrong = f"the share of object negatives must be 0 to 1, not {objects}"
         if not 0 <= objects <= 1:
-            raise UsageError(wrong)
+            raise UsageError(f"the share of object negatives must be 0 to 1, not {objects}")
         other = (1 - objects) / 2
         first = (Stage(0, 1, 1),) if second_stage > 0 else ()
         stages = (*first, Stage(max(0, second_stage), 3, 6))
@@ -156,12 +152,10 @@ class BagPlan(Texts):
     kinds = (BAG, BAG_NEGATIVE)
 
     def __post_init__(self) -> None:
-        refuse(
-            {
-                f"a bag of {self.size} sentences: it must hold at least 1": self.size < 1,
-                "a bag needs a rewrite that makes its negatives": not self.negatives,
-            }
-        )
+        if self.size < 1:
+            raise UsageError(f"a bag of {self.size} sentences: it must hold at least 1")
+        if not self.negatives:
+            raise UsageError("a bag needs a rewrite that makes its negatives")
 
     @property
     def rewrites(self) -> tuple[str, ...]:
@@ -243,9 +237,11 @@ class UnitPlan(Texts):
 
     def __post_init__(self) -> None:
         one, two = self.relation_share, self.pair_share
-        wrong = f"shares of relations and pairs must lie between 0 and 1, not {one} and {two}"
-        few = f"{self.slots} slots of units: there must be at least 1"
-        refuse({few: self.slots < 1, wrong: not (0 <= one <= 1 and 0 <= two <= 1)})
+        if self.slots < 1:
+            raise UsageError(f"{self.slots} slots of units: there must be at least 1")
+        if not (0 <= one <= 1 and 0 <= two <= 1):
+            problem = "shares of relations and pairs must lie between 0 and 1, not"
+            raise UsageError(f"{problem} {one} and {two}")
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -354,9 +350,8 @@ class TargetPlan(Texts):
     needs_parsing = False
 
     def __post_init__(self) -> None:
-        wrong = f"texts.target '{self.of}' is not one of other, any"
         if self.of not in ("", "other", "any"):
-            raise UsageError(wrong)
+            raise UsageError(f"texts.target '{self.of}' is not one of other, any")
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:
         """Add the target, sampled among the allowed captions."""

@@ -95,19 +95,17 @@ def read_written_texts(path: Path) -> WrittenLists:
 
     Raises UsageError without a file, CompoclipError for a malformed one.
     """
-    wrong = (
-        "this method needs a file of written texts (where it is composed: "
-        '--set texts.written=FILE) with lines {"caption": ..., "positive": ...}'
-    )
     if path == Path():
-        raise UsageError(wrong)
+        raise UsageError(
+            "this method needs a file of written texts (where it is composed: "
+            '--set texts.written=FILE) with lines {"caption": ..., "positive": ...}'
+        )
 
     def rows() -> Iterator[tuple[str, Lists]]:
         kinds = dict.fromkeys(("positive", "negative"), str | list[str] | None)
         for origin, row in read_records(path):
             found = read_fields(row, {"caption": str, **kinds}, origin, "fix it")
-            there = not kinds.keys().isdisjoint(row)
-            if not there:
+            if kinds.keys().isdisjoint(row):
                 raise CompoclipError(f'{origin} needs "positive" or "negative"; fix it')
             values = (found[kind] for kind in kinds)
             texts = [[value] if isinstance(value, str) else value or [] for value in values]
@@ -125,13 +123,12 @@ def read_bags(path: Path) -> WrittenLists:
     Ids are those of the samples, or the same without "#row", so that one file serves tables in any
     order. Raises UsageError without a file, CompoclipError for a malformed one or a repeated id.
     """
-    wrong = (
-        "this method needs a bag of sentences for each image: --bags FILE (where it is composed: "
-        '--set texts.bags.file=FILE) with lines {"id": ..., "sentences": [...]}, or --bags '
-        "captions: the other captions of the image"
-    )
     if path == Path():
-        raise UsageError(wrong)
+        raise UsageError(
+            "this method needs a bag of sentences for each image: --bags FILE (where it is "
+            'composed: --set texts.bags.file=FILE) with lines {"id": ..., "sentences": [...]}, or '
+            "--bags captions: the other captions of the image"
+        )
     kinds = {"id": str | int, "sentences": list[str], "negatives": list[str | None] | None}
 
     def rows() -> Iterator[tuple[str, Lists]]:

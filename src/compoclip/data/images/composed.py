@@ -156,8 +156,7 @@ def join_images(
     to cut in half has an odd length.
     """
     height, width = size
-    odd = (height if landscape else width) % 2
-    if odd:
+    if (height if landscape else width) % 2:
         raise CompoclipError(f"{height} x {width} pixels cannot be halved; use an even size")
     half = half_of(size, landscape)
     joined = Image.new("RGB", (width, height))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compoclip.console import counted, note
 from compoclip.data.images import ImagePlan, Schedule
 from compoclip.data.sources import GROUP, Source
-from compoclip.errors import UsageError, refuse
+from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
 
 
@@ -35,8 +35,7 @@ class Groups(ImagePlan):
     least_image_score: float = 14.0
 
     def __post_init__(self) -> None:
-        bad = self.variations < 1 or self.pairs < 0
-        if bad:
+        if self.variations < 1 or self.pairs < 0:
             raise UsageError("a group needs at least 1 variation and no fewer than 0 pairs")
 
     def require(self, source: Source) -> None:
@@ -54,15 +53,16 @@ class Groups(ImagePlan):
         left out.
         """
         slots, source_name = self.variations + self.pairs, source.describe()
-        mixed = (
-            f"{source_name}: groups of variations have an order of their own, which weights say "
-            "nothing about; train on one data set, or put all rows into one"
-        )
-        uneven = (
-            f"--batch-size {batch_size}: must be a multiple of {slots * world}, "
-            f"{self.variations} variations and {self.pairs} pairs a group"
-        )
-        refuse({mixed: source.mix is not None, uneven: batch_size % (slots * world)})
+        if source.mix is not None:
+            raise UsageError(
+                f"{source_name}: groups of variations have an order of their own, which weights "
+                "say nothing about; train on one data set, or put all rows into one"
+            )
+        if batch_size % (slots * world):
+            raise UsageError(
+                f"--batch-size {batch_size}: must be a multiple of {slots * world}, "
+                f"{self.variations} variations and {self.pairs} pairs a group"
+            )
         scores = list(source.column("score"))
         members: dict[str, list[int]] = {}  # the variations that are good enough
         low = 0
@@ -81,9 +81,9 @@ class Groups(ImagePlan):
         if small := len(members) - len(groups):
             note(f"left out: {counted(small, 'group')} of fewer than {self.variations} variations")
         each = batch_size // slots  # groups in a step
-        few = f"{source_name}: {len(groups)} usable groups, and a batch takes {each}; lower "
         if len(groups) < each:
-            raise UsageError(f"{few}--batch-size or supply more")
+            problem = f"{len(groups)} usable groups, and a batch takes {each}"
+            raise UsageError(f"{source_name}: {problem}; lower --batch-size or supply more")
         steps = len(pairs) // (each * self.pairs) if self.pairs else len(groups) // each
         return steps, partial(self._order, groups, pairs, scores, seed, steps * each, each)
 

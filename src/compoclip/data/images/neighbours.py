@@ -44,9 +44,9 @@ class Neighbours(ImagePlan):
     among: int = 3
 
     def __post_init__(self) -> None:
-        wrong = f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
         if not 0 <= self.count <= self.among:
-            raise UsageError(wrong)
+            chosen = f"{self.count} hard images of the {self.among} nearest"
+            raise UsageError(f"{chosen}: must be 0 to {self.among}")
 
     @property
     def images_per_sample(self) -> int:
