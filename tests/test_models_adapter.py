@@ -175,9 +175,8 @@ def test_damage(base: LoadedModel, tmp_path: Path) -> None:
         assert "adapter" in str(caught.value)
 
     fails({**good, "lora": {**good["lora"], "rank": 2}}, r"'.*\.a' is \(4, \d+\) in the file")
-    fails(
-        {**good, "lora": {**good["lora"], "rank": 0}}, "rank 0: must be a whole number, at least 1"
-    )
+    fails({**good, "lora": {**good["lora"], "rank": 0}}, "LoRA rank must be at least 1, found 0")
+    fails({**good, "lora": {**good["lora"], "rank": True}}, "LoRA rank must be a whole number")
     fails({**good, "lora": {**good["lora"], "towers": "image"}}, "the architecture has no")
     fails({**good, "lora": {"rank": 4}}, "damaged .*alpha")
     fails({"lora": good["lora"]}, "damaged .*base")

@@ -245,11 +245,11 @@ def test_adapters_are_added_in_full_precisionunder_autocast() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"rank": 0}, "rank 0: must be a whole number, at least 1"),
-        ({"alpha": 0.0}, "alpha 0.0: must be a positive number"),
-        ({"alpha": math.inf}, "alpha inf: must be a positive number"),
-        ({"towers": "left"}, "towers left: must be one of both, image, text"),
-        ({"init": "ones"}, "init ones: must be one of"),
+        ({"rank": 0}, "LoRA rank must be at least 1, found 0"),
+        ({"alpha": 0.0}, "LoRA alpha: must be above 0"),
+        ({"alpha": math.inf}, "LoRA alpha must be a number, found inf"),
+        ({"towers": "left"}, "LoRA towers must be one of both, image, text, found 'left'"),
+        ({"init": "ones"}, "LoRA init must be one of zero, xavier_ab"),
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:

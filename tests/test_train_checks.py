@@ -129,7 +129,7 @@ def test_what_a_user_should_know_is_a_line(
         (["--precision=fp16"], "--precision fp16 is for GPUs without bf16"),
         (["--lora-rank=2"], "--lora-rank goes with --lora"),
         (["--set=merge=false"], "--no-merge goes with --lora"),
-        (["--lora", "--lora-rank=0"], "LoRA rank 0: must be a whole number, at least 1"),
+        (["--lora", "--lora-rank=0"], "LoRA rank must be at least 1, found 0"),
         (["--lora", "--from-scratch"], "leave --lora or --from-scratch out"),
         (["--cache-frozen", "--no-crop"], "negclip trains the image tower"),
         (["--cache-frozen", "--lora", "--set=lora_towers=text"], "add --no-crop"),

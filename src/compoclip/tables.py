@@ -278,15 +278,22 @@ def _require_one_of_each(names: Sequence[str], path: Path) -> None:
             raise CompoclipError(f"{path}: two columns are called {name!r:.60}; keep one of them")
 
 
+def literal(cell: str, longest: int = MAX_LITERAL_CHARACTERS) -> Any:
+    """Return the value of a Python literal written as text; None for any other or longer text."""
+    if len(cell) > longest:
+        return None
+    try:
+        return ast.literal_eval(cell.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return None
+
+
 def text_list(cell: str) -> list[str] | None:
     """Return the strings of a list or set literal written as text; None for any other text."""
     cell = cell.strip()
-    if len(cell) > MAX_LITERAL_CHARACTERS or (cell[:1], cell[-1:]) not in (("[", "]"), ("{", "}")):
+    if (cell[:1], cell[-1:]) not in (("[", "]"), ("{", "}")):
         return None
-    try:
-        value = ast.literal_eval(cell)
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return None
+    value = literal(cell)
     if isinstance(value, set):
         value = sorted(value, key=str)
     texts = isinstance(value, list) and all(isinstance(item, str) for item in value)

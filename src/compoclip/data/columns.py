@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from compoclip.bounds import MAX_TEXT_CHARACTERS
 from compoclip.data.options import Needs
 from compoclip.errors import CompoclipError, UsageError, quoted, require, shown
 from compoclip.files import encodable, parse_json
-from compoclip.tables import holds_bytes, text_list
+from compoclip.tables import holds_bytes, literal, text_list
 
 
 def relative_image(image: str, root: Path, origin: str, *, absolute: bool = False) -> str:
@@ -253,8 +252,7 @@ def _texts(cell: Any, lists: bool = False) -> list[str] | None:
 
 def _rows(cell: Any) -> list[int] | None:
     if isinstance(cell, str):
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            cell = literal_eval(cell.strip()) if len(cell) < 1 << 16 else None
+        cell = literal(cell, 1 << 16)
     good = isinstance(cell, list) and all(type(r) is int and 0 <= r < 1 << 62 for r in cell)
     return cell if good else None
 

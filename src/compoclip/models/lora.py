@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_type_hints
 
 import torch
 from open_clip.timm_model import TimmModel
@@ -22,7 +22,7 @@ from torch.nn.utils import parametrize
 
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.models.config import part_of
-from compoclip.typed import is_a
+from compoclip.typed import Count, Within, require_kind
 
 Towers = Literal["both", "image", "text"]
 Targets = Literal["linear", "+conv"]
@@ -44,22 +44,17 @@ class Lora:
             and B of in-projections from Xavier's uniform distribution, as in FSC-CLIP's code.
     """
 
-    rank: int = 4
-    alpha: float = 1.0
+    rank: Count = 4
+    alpha: Annotated[float, Within(0)] = 1.0
     towers: Towers = "both"
     targets: Targets = "linear"
     init: Init = "zero"
 
     def __post_init__(self) -> None:
         """Raises UsageError for a rank or alpha that is not positive, and unknown words."""
-        rank = is_a(self.rank, int) and self.rank >= 1
-        alpha = is_a(self.alpha, float) and self.alpha > 0
-        require(rank, f"LoRA rank {self.rank}", "must be a whole number, at least 1", UsageError)
-        require(alpha, f"LoRA alpha {self.alpha}", "must be a positive number", UsageError)
-        for name, words in (("towers", Towers), ("targets", Targets), ("init", Init)):
-            value, known = getattr(self, name), get_args(words)
-            what = f"must be one of {', '.join(known)}"
-            require(value in known, f"LoRA {name} {value}", what, UsageError)
+        for name, kind in get_type_hints(Lora, include_extras=True).items():
+            require_kind(f"LoRA {name}", getattr(self, name), kind, error=UsageError)
+        require(self.alpha, "LoRA alpha", "must be above 0", UsageError)
 
     @property
     def scaling(self) -> float:

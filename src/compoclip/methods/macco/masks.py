@@ -9,10 +9,8 @@ Words and boxes that were found beforehand are read from MACCO's table, NegCLIP'
 
 from __future__ import annotations
 
-import ast
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +23,8 @@ from compoclip.data.caption_plan import Texts
 from compoclip.data.drawn import Drawing
 from compoclip.data.masks import Box, Mask
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.tables import delimited_header, read_delimited, text_list
+from compoclip.tables import delimited_header, literal, read_delimited, text_list
+from compoclip.typed import is_a
 
 MASK = "mask"  # what masked captions are counted as
 NO_CONCEPT = "nothing-to-hide"
@@ -35,6 +34,7 @@ _TOLERANCE = 0.25  # of the area that a rectangle is to have
 _CELLS = 1000  # a rectangle's sides are drawn in these parts of the image
 _REMEDY = "is this MACCO's table?"
 _PHRASES = pa.large_list(pa.large_list(pa.list_(pa.float64(), 4)))
+_LISTED = list[dict[str, list[list[float] | tuple[float, ...]]]]
 Phrases = tuple[tuple[Box, ...], ...]
 """The boxes of each phrase of a caption."""
 
@@ -179,35 +179,23 @@ class ConceptFile:
 def _words(cell: str | None, name: str, origin: str) -> Sequence[str]:
     if not (cell or "").strip():
         return ()
-    found: Any = text_list(cell or "")
-    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+    words = text_list(cell or "")
+    if words is None:
         raise CompoclipError(f"{origin}: {name} is not a list of words; {_REMEDY}")
-    return found
+    return words
 
 
 def _phrases(cell: str | None, origin: str) -> list[list[Any]]:
     """The boxes of each phrase that has any."""
     if not (cell or "").strip():
         return []
-    found: Any = None
-    with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        if len(cell or "") < MAX_BOX_CHARACTERS:
-            found = ast.literal_eval((cell or "").strip())
-    if found == []:
-        return []
-    listed = isinstance(found, list) and isinstance(found[0], Mapping)
-    phrases = list(found[0].values()) if listed else [None]
-    if not all(isinstance(each, list) and all(map(_is_box, each)) for each in phrases):
+    listed = literal(cell or "", MAX_BOX_CHARACTERS)
+    typed = is_a(listed, _LISTED)
+    phrases = [boxes for row in listed[:1] for boxes in row.values()] if typed else []
+    sized = all(len(box) == 4 and max(map(abs, box)) < 1e6 for boxes in phrases for box in boxes)
+    if not (typed and sized):
         raise CompoclipError(
             f"{origin}: {_BOXES} is not a list of phrases with boxes of four numbers, left, upper, "
             f"right, lower; {_REMEDY}"
         )
-    return [[list(map(float, box)) for box in each] for each in phrases if each]
-
-
-def _is_box(value: object) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) == 4
-        and all(isinstance(edge, int | float) and abs(edge) < 1e6 for edge in value)
-    )
+    return [[list(map(float, box)) for box in boxes] for boxes in phrases if boxes]
