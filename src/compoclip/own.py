@@ -13,6 +13,7 @@ knows the name alone, can import it, too.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib
@@ -25,7 +26,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from itertools import accumulate, chain
 from pathlib import Path
 from types import CodeType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -47,6 +47,7 @@ PACKAGE = "compoclip"
 _SUFFIX = ".py"
 _PARSER = "argparse"  # of options
 _DIGEST = "__digest__"  # of the source that a module was made from
+_NOWHERE = ModuleType("")  # of what was typed into a notebook
 __path__: list[str] = []  # makes this module one that others can stand below
 
 
@@ -81,32 +82,28 @@ def refresh(name: str) -> None:
         _module(split(name)[0], again=True)
 
 
-def chosen(name: str, found: Mapping[str, T], what: str, none: str) -> T:
+def chosen(name: str, defined: Mapping[str, T], what: str, none: str) -> T:
     """Pick one of the things that a file defines.
 
     The one that is named, or the only one; else raise UsageError. what: what they are, in the
     plural. none: what a file that defines none should have defined.
     """
-    path, wanted = split(name)
-    key = wanted or (next(iter(found)) if len(found) == 1 else "")
-    if key not in found:
-        have = ", ".join(f"{path}:{each}" for each in found) or f"none, {none}"
-        raise UsageError(f"{path}: name one of its {what}; it has: {have}")
-    return found[key]
+    path, key = split(name)
+    if not key and len(defined) == 1:
+        key = next(iter(defined))
+    if key not in defined:
+        names = ", ".join(f"{path}:{other}" for other in defined) or f"none, {none}"
+        raise UsageError(f"{path}: name one of its {what}; it has: {names}")
+    return defined[key]
 
 
 def _module(path: Path, again: bool = False) -> ModuleType:
-    """The module made from a file; again: made anew if the file has changed."""
-    place = os.fsencode(path.absolute()).hex()
-    name = f"{__name__}.{path.stem.replace('.', '_')}_{place}"
-    known = sys.modules.get(name)
-    if known is not None and not again:
-        return known
+    """Import a file, or return its module; again: import it anew if the file has changed."""
+    name = f"{__name__}.{path.stem.replace('.', '_')}_{os.fsencode(path.absolute()).hex()}"
     with reading(path):
-        source = path.read_bytes()
-    if known is not None and getattr(known, _DIGEST) == _digest(source):
-        return known
-    sys.modules.pop(name, None)
+        source = path.read_bytes() if again or name not in sys.modules else b""
+    if source and getattr(sys.modules.get(name), _DIGEST, "") != _digest(source):
+        sys.modules.pop(name, None)
     with fence(str(path)):
         return importlib.import_module(name)
 
@@ -216,29 +213,36 @@ def sources_of(*things: object) -> dict[str, str]:
     `functools.partial` and of objects that hold functions these are looked at. Return absolute path
     -> hash, which `named_sources` shortens.
     """
-    found: dict[str, str] = {}
-    for each in (part for thing in things for part in _made_of(thing)):
-        for name, digest in _source_of(each).items():
-            known = found.get(name, digest)  # two typed-in functions may have one name
-            found[name] = digest if known == digest else _digest((known + digest).encode())
-    return dict(sorted(found.items()))
+    digests: dict[str, str] = {}
+    for part in (part for thing in things for part in _made_of(thing)):
+        module = sys.modules.get(part.__module__ or "", _NOWHERE)
+        if module.__name__.partition(".")[0] == PACKAGE and not hasattr(module, _DIGEST):
+            continue
+        if getattr(module, "__file__", None) and module.__name__ != "__main__":
+            _add_module(module, digests)
+        elif source := _typed_in(part):
+            name = f"{part.__qualname__} (typed in)"
+            digest = _digest(source)  # two typed-in functions may have one name
+            if digests.setdefault(name, digest) != digest:
+                digests[name] = _digest((digests[name] + digest).encode())
+    return dict(sorted(digests.items()))
 
 
-def named_sources(found: Mapping[str, str]) -> dict[str, str]:
+def named_sources(digests: Mapping[str, str]) -> dict[str, str]:
     """Return sources by their paths relative to the folder that all of them are in.
 
     The same wherever the folder lies.
     """
-    files = [each for each in found if os.path.isabs(each)]
-    folder = os.path.commonpath([os.path.dirname(each) for each in files]) if files else ""
+    files = [name for name in digests if os.path.isabs(name)]
+    folder = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
     return {
-        Path(each).relative_to(folder).as_posix() if os.path.isabs(each) else each: digest
-        for each, digest in sorted(found.items())
+        Path(name).relative_to(folder).as_posix() if os.path.isabs(name) else name: digest
+        for name, digest in sorted(digests.items())
     }
 
 
 def _made_of(thing: object) -> Iterator[Callable[..., Any]]:
-    """The functions and classes in a thing."""
+    """Yield the functions and classes in a thing."""
     parts: Iterable[object] = ()
     if isinstance(thing, functools.partial):
         parts = (thing.func, *thing.args, *thing.keywords.values())
@@ -247,67 +251,47 @@ def _made_of(thing: object) -> Iterator[Callable[..., Any]]:
     elif callable(thing):
         yield type(thing)
         parts = getattr(thing, "__dict__", {}).values()
-    for each in parts:
-        yield from _made_of(each)
+    for part in parts:
+        yield from _made_of(part)
 
 
-def _source_of(thing: Callable[..., Any]) -> dict[str, str]:
-    module = sys.modules.get(thing.__module__ or "")
-    name = getattr(module, "__name__", "")
-    if name.partition(".")[0] == PACKAGE and not hasattr(module, _DIGEST):
-        return {}
-    if module is not None and getattr(module, "__file__", None) and name != "__main__":
-        return _with_imports(module)
+def _typed_in(thing: Callable[..., Any]) -> bytes:
+    """Return the source of a function that is in no file, or its bytecode; b"" for none."""
     try:
-        source = inspect.getsource(thing).encode()
+        return inspect.getsource(thing).encode()
     except (OSError, TypeError):
         code = getattr(thing, "__code__", None)
         if code is None:
-            return {}
-        constants = [each for each in code.co_consts if not inspect.iscode(each)]
-        source = code.co_code + repr((code.co_names, code.co_varnames)).encode()
-        source += repr(constants).encode()
-    return {f"{thing.__qualname__} (typed in)": _digest(source)}
+            return b""
+        constants = [constant for constant in code.co_consts if not inspect.iscode(constant)]
+        return code.co_code + repr((code.co_names, code.co_varnames, constants)).encode()
 
 
-def _with_imports(module: ModuleType) -> dict[str, str]:
-    """The hashes of a module's file and of the local ones that it imports, by path."""
-    found: dict[str, str] = {}
-    todo = [module]
-    while todo:
-        each = todo.pop()
-        path = Path(os.path.abspath(str(each.__file__)))
-        try:
-            source = path.read_bytes()
-        except OSError:
-            continue
-        if str(path) in found:
-            continue
-        found[str(path)] = getattr(each, _DIGEST, None) or _digest(source)
-        if path.suffix == _SUFFIX:
-            todo += _local_imports(each, source)
-    return found
-
-
-def _local_imports(module: ModuleType, source: bytes) -> Iterator[ModuleType]:
-    """The imported modules that a source names, in files that are neither ours nor installed."""
-    import ast
-
-    names: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+def _add_module(module: ModuleType, digests: dict[str, str]) -> None:
+    """Add the hashes of a module's file and of the local ones that it imports, by path."""
+    path = Path(os.path.abspath(str(module.__file__)))
+    if str(path) in digests or not path.is_file():
+        return
+    source = path.read_bytes()
+    digests[str(path)] = getattr(module, _DIGEST, None) or _digest(source)
+    for node in ast.walk(ast.parse(source)) if path.suffix == _SUFFIX else ():
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
             base = importlib.util.resolve_name(base, module.__package__ or "")
-            names += [f"{base}.{alias.name}" for alias in node.names]
-    outside = (name.split(".") for name in names if name.partition(".")[0] != PACKAGE)
-    for name in chain.from_iterable(accumulate(parts, "{}.{}".format) for parts in outside):
-        each = sys.modules.get(name)
-        path = Path(getattr(each, "__file__", None) or _STANDARD)
-        if each and _INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(_STANDARD):
-            yield each
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        for parts in (name.split(".") for name in names):
+            for length in range(1, len(parts) + 1):
+                imported = sys.modules.get(".".join(parts[:length]))
+                if imported is not None and _is_local(imported):
+                    _add_module(imported, digests)
 
 
-_INSTALLED = frozenset(("site-packages", "dist-packages"))
-_STANDARD = sysconfig.get_path("stdlib")
+def _is_local(module: ModuleType) -> bool:
+    """Return whether a module is a file that is neither ours nor installed."""
+    path = Path(getattr(module, "__file__", None) or sysconfig.get_path("stdlib"))
+    installed = {"site-packages", "dist-packages"} & {*path.parts}
+    standard = path.is_relative_to(sysconfig.get_path("stdlib"))
+    return not (installed or standard or module.__name__.partition(".")[0] == PACKAGE)
