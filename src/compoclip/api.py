@@ -21,10 +21,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from compoclip import run
-from compoclip.config import option_hint, options_of, require
+from compoclip.config import options_of, require, typed
 from compoclip.errors import UsageError, shown
 from compoclip.methods.registry import method_summaries
 from compoclip.notebook import ShownList
@@ -34,7 +34,6 @@ from compoclip.request import TrainRequest
 from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import Settings, records
 from compoclip.run import EvaluateOptions, TrainOptions, named_models
-from compoclip.typed import convert
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     Features = NDArray[np.float32]
     Images = Image | str | Path | Sequence[Image | str | Path]
 
-T = TypeVar("T")
 _BATCH = 64  # images or texts at once
 _UNSET = TrainOptions(data="", out=Path())
 
@@ -351,7 +349,8 @@ def tune(data: str | Path, out: str | Path = "tuned", **settings: Any) -> Tuned:
     from compoclip.tune import TuneOptions
     from compoclip.tune import tune as tune_options
 
-    return tune_options(_options(TuneOptions, {"data": data, "out": out, **settings}))
+    values = {"data": data, "out": out, **settings}
+    return tune_options(TuneOptions(**typed(values, options_of(TuneOptions))))
 
 
 @fence()
@@ -484,23 +483,15 @@ def _train(method: str | Method, values: Mapping[str, Any], of_model: Model | No
     return load(summary.model) if summary.model else Model(model)
 
 
-def _options(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Make options of values by name; raise UsageError for an unknown name or another type."""
-    known = options_of(kind)
-    given = {}
-    for name, value in values.items():
-        if name not in known:
-            raise UsageError(f"no option '{name}'; {option_hint(name, known)}")
-        given[name] = convert(value, known[name].kind)
-        require(name, given[name], known[name].kind)
-    return kind(**given)
-
-
 def _measuring(on: Any, settings: Mapping[str, Any]) -> EvaluateOptions:
+    """Make options of the benchmarks that a notebook names, or of the types they state."""
     if isinstance(on, EvaluateOptions) or not isinstance(on, str | Path | Iterable):
-        return _tidy(on)
-    targets = (on,) if isinstance(on, str | Path) else tuple(on)
-    return _options(EvaluateOptions, {**settings, "on": tuple(map(str, targets))})
+        require("options", on, EvaluateOptions)
+        values = {**vars(on), **settings}
+    else:
+        targets = (on,) if isinstance(on, str | Path) else on
+        values = {**settings, "on": tuple(map(str, targets))}
+    return EvaluateOptions(**typed(values, options_of(EvaluateOptions)))
 
 
 def _table(results: list[Results]) -> ShownList[Results]:
@@ -518,16 +509,6 @@ def _listed(images: Any) -> Any:
     if isinstance(images, str | Path) and Path(images).is_dir():
         return [Path(images, name) for name in image_files(Path(images), Counter())]
     return [images] if isinstance(images, str | Path | Image) else images
-
-
-def _tidy(options: EvaluateOptions) -> EvaluateOptions:
-    """Return options of the types they state, where a notebook has a text for a path, say."""
-    require("options", options, EvaluateOptions)
-    given = {}
-    for name, each in options_of(EvaluateOptions).items():
-        given[name] = convert(getattr(options, name), each.kind)
-        require(name, given[name], each.kind)
-    return replace(options, **given)
 
 
 def _pixels(image: Image | str | Path) -> Image:

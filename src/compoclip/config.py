@@ -247,6 +247,24 @@ def require(name: str, value: object, kind: Any) -> None:
     require_kind(name, value, kind, error=UsageError)
 
 
+def typed(
+    values: Mapping[str, Any], options: Mapping[str, Option], place: str = "", owner: str = ""
+) -> dict[str, Any]:
+    """Return values by name in the types of their options.
+
+    Raise UsageError for an unknown name, with the closest one, and for a value of another type.
+    place: heads the messages, "run.yaml: ". owner: whose options they are, for messages.
+    """
+    converted: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in options:
+            subject = f"{owner} has no" if owner else "no"
+            raise UsageError(f"{place}{subject} option '{name}'; {option_hint(name, options)}")
+        converted[name] = convert(value, options[name].kind)
+        require(f"{place}{name}", converted[name], options[name].kind)
+    return converted
+
+
 def _types(kind: Any) -> set[Any]:
     found = {get_origin(kind) or kind}
     return found.union(*map(_types, get_args(kind)))
@@ -306,25 +324,16 @@ def checked(
     name, with the closest one, and for a value of another type. what: whose options they are, for
     messages.
     """
-    given: dict[str, Any] = {}
-    folder = Path.cwd()
-    for name, value in values.items():
-        if name == RELATIVE_TO:
-            folder = convert(value, Path)
-            require(f"{path}: {name}", folder, Path)
-            if not folder.is_dir():
-                raise UsageError(f"{path}: {name}: no folder {folder}; correct or remove the line")
-            continue
-        if name not in options:
-            hint = option_hint(name, [*options, RELATIVE_TO])
-            raise UsageError(f"{path}: {what} has no option '{name}'; {hint}")
-        given[name] = convert(value, options[name].kind)
-        require(f"{path}: {name}", given[name], options[name].kind)
+    of_file = {**options, RELATIVE_TO: Option(RELATIVE_TO, Path)}
+    converted = typed(values, of_file, f"{path}: ", what)
+    folder = converted.pop(RELATIVE_TO, Path.cwd())
+    if not folder.is_dir():
+        raise UsageError(f"{path}: {RELATIVE_TO}: no folder {folder}; correct or remove the line")
     if folder != Path.cwd():
-        for name in (name for name in given if options[name].is_place):
-            if given[name] != options[name].default:
-                given[name] = _moved(given[name], folder)
-    return given
+        for name, value in converted.items():
+            if options[name].is_place and value != options[name].default:
+                converted[name] = _moved(value, folder)
+    return converted
 
 
 def config_text(heading: str, values: Mapping[str, Any]) -> str:
@@ -332,12 +341,12 @@ def config_text(heading: str, values: Mapping[str, Any]) -> str:
 
     None and empty lists stand for options not given, and are left out. heading: lines of comment.
     """
-    said = {name: _plain(value) for name, value in values.items()}
-    said = {name: value for name, value in said.items() if value is not None and value != []}
-    said[RELATIVE_TO] = str(Path.cwd())
+    plain = {name: _plain(value) for name, value in values.items()}
+    plain = {name: value for name, value in plain.items() if value is not None and value != []}
+    plain[RELATIVE_TO] = str(Path.cwd())
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
-    body: str = yaml.dump(said, Dumper=_YamlWriter, sort_keys=False, allow_unicode=True, width=1000)
-    return comment + body
+    layout = {"sort_keys": False, "allow_unicode": True, "width": 1000}
+    return comment + str(yaml.dump(plain, Dumper=_YamlWriter, **layout))
 
 
 def read_value(text: str) -> Any:

@@ -264,7 +264,8 @@ def _typed_in(thing: Callable[..., Any]) -> bytes:
         if code is None:
             return b""
         constants = [constant for constant in code.co_consts if not inspect.iscode(constant)]
-        return code.co_code + repr((code.co_names, code.co_varnames, constants)).encode()
+        names = repr((code.co_names, code.co_varnames, constants))
+        return bytes(code.co_code) + names.encode()
 
 
 def _add_module(module: ModuleType, digests: dict[str, str]) -> None:

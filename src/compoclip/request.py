@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from compoclip.config import Option, config_text, option_hint, options_of, require
+from compoclip.config import Option, config_text, options_of, typed
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, recipe_card
 from compoclip.run import TrainOptions, require_options
@@ -37,17 +37,12 @@ class TrainRequest:
         Raise UsageError for an unknown method or name, and a value of another type.
         """
         of_run = options_of(TrainOptions)
-        known = known_options(method)
-        given = {}
-        for name, value in values.items():
-            if name not in known:
-                if not isinstance(method, str):
-                    raise UsageError(f"{method.name} is made already: leave {name} out")
-                raise UsageError(f"{method} has no option '{name}'; {option_hint(name, known)}")
-            given[name] = convert(value, known[name].kind)
-            require(name, given[name], known[name].kind)
-        options = TrainOptions(**{name: given.pop(name) for name in of_run if name in given})
-        return cls(method, options, given)
+        parameter = next((name for name in values if name not in of_run), "")
+        if parameter and not isinstance(method, str):
+            raise UsageError(f"{method.name} is made already: leave {parameter} out")
+        parameters = typed(values, known_options(method), owner=str(method))
+        run = {name: parameters.pop(name) for name in of_run if name in parameters}
+        return cls(method, TrainOptions(**run), parameters)
 
     def composed(self) -> Method:
         """Return the method to train with: its parts, optimiser and adapters as the options say.

@@ -23,8 +23,8 @@ from compoclip.config import (
     place_in,
     read_config,
     read_value,
-    require,
     require_ranges,
+    typed,
 )
 from compoclip.data.options import naming_options
 from compoclip.errors import UsageError, shown
@@ -34,7 +34,7 @@ from compoclip.ranks import launched
 from compoclip.request import TrainRequest
 from compoclip.run import TrainOptions, evaluate, open_inputs, push, train
 from compoclip.tune import TuneOptions, tune
-from compoclip.typed import convert, is_a
+from compoclip.typed import is_a
 
 if TYPE_CHECKING:
     from compoclip.sweep import SweepOptions
@@ -167,17 +167,18 @@ def called(
         parser.epilog = "\n".join(lines)
         words = ["--help"]
     given = parser.read(words)
-    set_keys: dict[str, Any] = {}
+    set_keys = {}
     parts = []  # settings of the method's parts, which stay under `set`
-    for setting in given.get("set", ()):
+    for setting in given.pop("set", ()):
         path, equals, text = setting.partition("=")
         name = path.strip().replace("-", "_")
         if name in run and equals:
-            set_keys[name] = convert(read_value(text), run[name].kind)
-            require(f"--set {name}", set_keys[name], run[name].kind)
+            set_keys[name] = read_value(text)
         else:
             parts.append(setting)
-    values |= {**given, **set_keys, **({"set": tuple(parts)} if "set" in given else {})}
+    values |= {**given, **typed(set_keys, run, "--set ")}
+    if parts or set_keys:
+        values["set"] = tuple(parts)
     values.pop("config", None)
     lacking = [
         each.flag for k, each in known.items() if each.default is MISSING and k not in values
