@@ -324,7 +324,7 @@ def checked(
     name, with the closest one, and for a value of another type. what: whose options they are, for
     messages.
     """
-    of_file = {**options, RELATIVE_TO: Option(RELATIVE_TO, Path)}
+    of_file = {**options, RELATIVE_TO: Option(RELATIVE_TO, Path, MISSING)}
     converted = typed(values, of_file, f"{path}: ", what)
     folder = converted.pop(RELATIVE_TO, Path.cwd())
     if not folder.is_dir():
