@@ -92,23 +92,6 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_lock_that_a_killed_process_left_beside_results_goes_with_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = choice_benchmark(tmp_path / "photos", n=4)
-    evaluate("m", FakeEncoder(), [data], tmp_path, Options(resamples=20))
-    left = tmp_path / "m" / f".{data.name}.json{LOCK}"
-    left.write_text("process 1 on here (2020-01-01 00:00)")
-    (tmp_path / "m" / ".other.lock").write_text("of another program")
-    monkeypatch.setattr("compoclip.files._swept", set())
-    capsys.readouterr()
-    with only_writer(tmp_path / "m" / "living.json"):
-        evaluate("m", FakeEncoder(), [data], tmp_path, Options(resamples=20))
-        there = sorted(each.name for each in (tmp_path / "m").glob(".*"))
-        assert there == [f".living.json{LOCK}", ".other.lock"]
-    assert "already measured" in capsys.readouterr().err
-
-
 def test_a_lock_leaves_no_trace_and_nothing_of_others_goes(tmp_path: Path) -> None:
     with (
         only_writer(tmp_path / "o"),

@@ -26,17 +26,12 @@ from compoclip.console import note
 from compoclip.errors import CompoclipError, printable, require
 
 if TYPE_CHECKING:
-    from filelock import BaseFileLock
     from numpy.typing import NDArray
 
 LOCK = ".lock"
 _STAMPED = 1 << 12  # bytes of a file that its stamp depends on
 _RACES = 1000  # times that a folder may vanish between two system calls before that is an error
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what disks without locks answer
-_WRITING = re.compile(r"\..*\.[0-9a-f]{8}\.tmp")  # folders that `_beside` makes
-_WRITER = ".writer-lock"
-_SIGNED = "process "  # how a lock file begins
-_LOCKED = re.compile(r"\..+\.lock")  # files that `only_writer` makes beside a file
 _swept: set[Path] = set()
 
 
@@ -284,62 +279,36 @@ def unwritable(path: Path, error: BaseException | str) -> CompoclipError:
 def _beside(path: Path) -> Iterator[Path]:
     """Yield a free place in a temporary folder next to `path`, removed after the block."""
     sweep_abandoned(path.parent.absolute())
-    lock = None
-    while lock is None:
-        folder = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
-        folder.mkdir()
-        try:
-            lock = _locked(folder / _WRITER)  # None when being swept away
-        except (FileNotFoundError, FileExistsError):  # swept away, being empty
-            continue
-        except OSError as error:
-            if error.errno in _NO_LOCKS:  # there nobody sweeps either
-                break
-            folder.rmdir()
-            raise
+    name = f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.{os.uname().nodename}-{os.getpid()}.tmp"
+    folder = path.with_name(name)
+    folder.mkdir()
     try:
         yield folder / path.name
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if lock:
-            lock.release()
-
-
-def _locked(path: Path, *, wait: bool = False) -> BaseFileLock | None:
-    """Make and lock a file; return None if it is locked. Raises OSError."""
-    from filelock import FileLock, Timeout  # here: most commands lock nothing
-
-    lock = FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        return None
-    return lock
 
 
 def sweep_abandoned(parent: Path) -> None:
-    """Remove temporary folders and free lock files of killed writers, once per process."""
+    """Remove the temporary folders of writers that were killed here, once per process."""
     if parent in _swept:
         return
     _swept.add(parent)
-    with suppress(OSError), os.scandir(parent) as entries:
-        for entry in entries:
-            path = Path(entry.path)
-            with suppress(OSError):
-                if _WRITING.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                    if not (path / _WRITER).exists():
-                        path.rmdir()  # empty when its writer was killed at once
-                    elif lock := _locked(path / _WRITER):
-                        shutil.rmtree(path, ignore_errors=True)
-                        lock.release()
-                elif (
-                    _LOCKED.fullmatch(entry.name)
-                    and entry.is_file(follow_symlinks=False)
-                    and path.read_bytes().startswith(_SIGNED.encode())  # no other program's
-                    and (lock := _locked(path))
-                ):
-                    path.unlink()
-                    lock.release()
+    here = re.compile(rf"\..*\.[0-9a-f]{{8}}\.{re.escape(os.uname().nodename)}-(\d+)\.tmp")
+    for folder in parent.glob(".*.tmp"):
+        match = here.fullmatch(folder.name)
+        if match and not _runs(int(match[1])):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    """Return whether there is a process of that number."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # another user's, and no number of a process
+        return True
+    return True
 
 
 def sync(path: Path) -> None:
@@ -368,46 +337,43 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
     folder: whether `out` is a folder. wait: wait for the holder instead of refusing. Raises
     CompoclipError, naming the holder, for a held lock, and for a place that cannot be written.
     """
+    from filelock import FileLock, Timeout  # here: most commands lock nothing
+
     place = out / LOCK if folder else out.with_name(f".{out.name}{LOCK}")
     made = [each for each in (place.parent, *place.parent.parents) if not each.exists()]
-    lock = _writer_lock(place, out, wait)
+    lock = FileLock(place, blocking=wait, thread_local=False, fallback_to_soft=False)
+    for left in reversed(range(_RACES)):
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            break
+        except Timeout:
+            holder = "another process"
+            with suppress(OSError):
+                holder = place.read_text(errors="replace").strip()[:200] or holder
+            problem = "is writing it; wait until that has ended, or choose another place"
+            raise CompoclipError(f"{out}: {holder} {problem}") from None
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and left:
+                continue  # another process took its empty folders away meanwhile
+            if error.errno not in _NO_LOCKS:
+                raise unwritable(out, error) from error
+            note(f"{out}: cannot be locked here ({error.strerror}); let no other run write it")
+            break
     process = os.getpid()
     with suppress(OSError):  # on a full disk it stays empty
         now = time.strftime("%Y-%m-%d %H:%M")
-        place.write_text(f"{_SIGNED}{process} on {os.uname().nodename} ({now})")
+        place.write_text(f"process {process} on {os.uname().nodename} ({now})")
     try:
         yield
     finally:
         if os.getpid() == process:  # not in a child that was forked within the block
             with suppress(OSError):
                 place.unlink()  # before it is let go: who opened it meanwhile looks whether it is
-            if lock:
-                lock.release()
+            lock.release()
             with suppress(OSError):
                 for each in made:
                     each.rmdir()
-
-
-def _writer_lock(place: Path, out: Path, wait: bool) -> BaseFileLock | None:
-    """The lock of `only_writer`; None on a disk without locks. Raises CompoclipError."""
-    holder = ""
-    for last in range(_RACES):
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if lock := _locked(place, wait=wait):
-                return lock
-            break
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and last < _RACES - 1:
-                continue  # another process took its empty folders away meanwhile
-            if error.errno in _NO_LOCKS:
-                note(f"{out}: cannot be locked here ({error.strerror}); let no other run write it")
-                return None
-            raise unwritable(out, error) from error
-    with suppress(OSError):
-        holder = place.read_text(errors="replace").strip()[:200]
-    problem = "is writing it; wait until that has ended, or choose another place"
-    raise CompoclipError(f"{out}: {holder or 'another process'} {problem}")
 
 
 # --- Places that must be writable, checked before the work. ---
