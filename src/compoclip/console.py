@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -10,7 +11,6 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import lru_cache
-from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from compoclip.errors import CompoclipError
@@ -179,50 +179,33 @@ def table(
         header: The names of the columns.
         left: Number of first columns that are aligned on the left; the others on the right.
         narrower: Applied one after the other while the table is wider than the terminal, with
-            columns of more than 24 characters folded. Columns are folded between words or parts of
-            names, the widest first, until the table fits.
+            columns of more than 24 characters folded. Columns are folded between words, the widest
+            first, until the table fits.
     """
+    from rich.console import Console
+    from rich.rule import Rule
+    from rich.table import Table
+    from rich.text import Text
+
     width = shutil.get_terminal_size((0, 0)).columns
-    rows_of = [header, *rows]
-    widths = [max(len(row[k]) for row in rows_of) for k in range(len(header))]
-    room = width - 2 * (len(widths) - 1) if width else sum(widths)
-    if narrower and sum(min(each, _FEW) for each in widths) > room:
+    widths = [max(map(len, cells)) for cells in zip(header, *rows)]
+    folded = sum(min(column, _FOLDED) + 2 for column in widths) - 2
+    if narrower and width and folded > width:
         first, *rest = narrower
         left = first(["word"] * left + ["number"] * (len(header) - left)).count("word")
         return table([first(row) for row in rows], first(header), left, rest)
-    # Where it is too wide, the widest columns become narrower, as far as none is below LEAST.
-    caps = range(max(widths, default=0), _LEAST, -1)
-    cap = next((cap for cap in caps if sum(min(each, cap) for each in widths) <= room), _LEAST)
-    widths = [min(each, cap) for each in widths]
-
-    def laid(cells: Sequence[str]) -> str:
-        folded = [_folded(cell, width) for cell, width in zip(cells, widths)]
-        lines = []
-        for parts in zip_longest(*folded, fillvalue=""):
-            words = [part.ljust(width) for part, width in zip(parts[:left], widths)]
-            numbers = [part.rjust(width) for part, width in zip(parts[left:], widths[left:])]
-            lines.append("  ".join([*words, *numbers]).rstrip())
-        return "\n".join(lines)
-
-    return "\n".join([laid(header), laid(["-" * each for each in widths]), *map(laid, rows)])
+    grid = Table.grid(padding=(0, 2), pad_edge=False)
+    for place in range(len(header)):
+        grid.add_column(justify="left" if place < left else "right", overflow="fold")
+    grid.add_row(*map(Text, header))
+    grid.add_row(*[Rule(characters="-")] * len(header))
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    room = width or sum(widths) + 2 * len(widths)
+    console = Console(file=io.StringIO(), width=room, color_system=None)
+    with console.capture() as capture:
+        console.print(grid)
+    return "\n".join(map(str.rstrip, capture.get().splitlines()))
 
 
-_LEAST, _FEW = 8, 24  # characters of a column whose cells are folded: at least, before others go
-_PARTS = re.compile(r"(?<=[^\W_][/_.-])(?=[^\W\d_])")  # of a name: "runs/", "compo-", "seed-1"
-
-
-def _folded(cell: str, width: int) -> list[str]:
-    """The cell in lines of that width, each indented as it is."""
-    if len(cell) <= width:
-        return [cell]
-    indent = " " * (len(cell) - len(cell.lstrip()))
-    lines = [indent]
-    words = re.split(r"(?<=\s)(?=\S)", cell.lstrip())
-    pieces = [_PARTS.split(each) if len(each) > width else [each] for each in words]
-    for piece in chain(*pieces):
-        if lines[-1] != indent and len(lines[-1] + piece.rstrip()) > width:
-            lines.append(indent)
-        lines[-1] += piece
-        while len(lines[-1].rstrip()) > width:
-            lines[-1:] = [lines[-1][:width], indent + lines[-1][width:]]
-    return [line.rstrip() for line in lines]
+_FOLDED = 24  # characters of a column at least before others are left out
