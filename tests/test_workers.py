@@ -87,7 +87,7 @@ def test_errors_arrive_as_they_were_and_leave_the_workers_usable() -> None:
     with Workers(2) as workers:
         with pytest.raises(UsageError, match="no such thing") as caught:
             list(workers.map(fail, ["usage", "usage", "usage"]))
-        assert "in fail" in caught.value.__notes__[0]
+        assert "in fail" in str(caught.value.__cause__)
         with pytest.raises(OSError, match="No space left"):
             list(workers.map(fail, ["system"]))
         with pytest.raises(RuntimeError, match="OddError: odd"):

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, fields, replace
-from multiprocessing import current_process
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -100,7 +100,7 @@ def run_one(request: TrainRequest) -> dict[str, Any]:
                     options,
                     on=options.on if options.eval_every else (),
                     resume=(options.out / "state").is_dir(),
-                    workers=0 if current_process().daemon else options.workers,
+                    workers=0 if parent_process() else options.workers,
                 )
                 train(own, request.composed(), config=request.text(repeats=True))
             line["content"] = content_hash(written)

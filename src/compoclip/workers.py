@@ -1,26 +1,22 @@
 """Worker processes: fresh interpreters that end with the process that started them.
 
-Each has its own pipe. A worker whose pipe closes ends, so none outlives this process; a pipe
-that closes on the other side means that the worker has died. There are no threads on this side and
-no queue that workers lock, unlike in `concurrent.futures`, so that an interrupted run can end
-workers at any moment without waiting: a worker killed within a message leaves nothing blocked.
+`concurrent.futures` does the work. Added here: results are bounded and in order, work that dies
+with a worker is done again, and an interrupted run ends its workers at once.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import queue
 import signal
 import threading
 import time
-import traceback
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import chain, islice
-from multiprocessing import current_process, get_context, resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing import get_context, parent_process, resource_tracker
 from typing import Any, Self, TypeVar
 
 from compoclip.console import counted
@@ -41,7 +37,7 @@ _Task = tuple[int, tuple[Any, ...]]
 
 def available_cores() -> int:
     """Return the number of cores for this process; one in a worker, as others use the rest."""
-    if current_process().daemon:
+    if parent_process() is not None:
         return 1
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
@@ -60,8 +56,8 @@ class WorkersDiedError(CompoclipError):
 class Workers:
     """Up to `count` worker processes, as a context; they are started when there is work for them.
 
-    Work is a function at the top level of a module; tasks and results can be pickled. A task whose
-    worker dies is repeated by a new one, so repeating it must do no harm.
+    Work is a function at the top level of a module; tasks and results can be pickled. When a worker
+    dies, all start anew and repeat what was under way, so repeating a task must do no harm.
     """
 
     def __init__(
@@ -73,15 +69,15 @@ class Workers:
         retries: int = RETRIES,
     ) -> None:
         """prepare: called in every worker before its first task. ahead: tasks per worker at once;
-        with 1 a long task never waits behind another. retries: see `RETRIES`."""
+        with 1 a task is drawn when a worker is free for it. retries: see `RETRIES`."""
         self._count, self._prepare, self._ahead, self._retries = count, prepare, ahead, retries
-        self._workers: list[_Worker] = []
+        self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._end(self._workers)
+        self._end()
 
     def map(self, work: Callable[..., R], *tasks: Iterable[Any]) -> Generator[R, None, None]:
         """Yield results in the order of the tasks, which are read as needed.
@@ -97,70 +93,79 @@ class Workers:
     def _results(
         self, work: Callable[..., R], tasks: Iterable[tuple[Any, ...]], in_order: bool
     ) -> Generator[R, None, None]:
-        todo = enumerate(tasks)
-        again = deque[_Task]()  # those whose worker died
-        made: dict[int, R] = {}
-        given = deaths = 0  # results given out; deaths since the last result
+        todo: Iterator[_Task] = enumerate(tasks)
+        running: dict[Future[R], _Task] = {}
+        results: dict[int, R] = {}
+        following = deaths = 0  # number of the next result; deaths since the last one
         try:
             while True:
-                while self._has_room(len(made) if in_order else 0):
-                    task = again.popleft() if again else next(todo, None)
-                    if task is None:
-                        break
-                    self._least_busy().send(work, task)
-                busy = {each.pipe: each for each in self._workers if each.tasks}
-                if not busy:
+                room = self._count * self._ahead - len(running)
+                if in_order:
+                    room = min(room, self._count * _HELD - len(running) - len(results))
+                for task in islice(todo, max(room, 0)):
+                    running[self._submit(work, task[1])] = task
+                if not running:
                     return
-                for pipe in wait(list(busy)):
-                    worker = busy[pipe]  # type: ignore[index]
-                    try:
-                        number, result, error = worker.pipe.recv()
-                    except (EOFError, OSError):
-                        deaths += 1
-                        if deaths > self._retries:
-                            raise _dying(deaths, worker) from None
-                        again += worker.tasks.items()
-                        self._end([worker])
-                        continue
-                    del worker.tasks[number]
-                    if error is not None:
-                        raise error
-                    deaths = 0
-                    made[number] = result
-                for number in sorted(made):
-                    if in_order and number > given:
+                finished = wait(running, return_when=FIRST_COMPLETED).done
+                if any(isinstance(each.exception(), BrokenProcessPool) for each in finished):
+                    deaths += 1
+                    self._end(deaths)
+                    todo = chain(running.values(), todo)
+                    running = {}
+                    continue
+                deaths = 0
+                for future in finished:
+                    number, _ = running.pop(future)
+                    results[number] = future.result()
+                for number in sorted(results):
+                    if in_order and number > following:
                         break
-                    given += 1
-                    yield made.pop(number)
-        finally:  # what is under way now is of no use to a later call
-            self._end([each for each in self._workers if each.tasks])
+                    following += 1
+                    yield results.pop(number)
+        finally:
+            if running:  # what is under way now is of no use to a later call
+                self._end()
 
-    def _has_room(self, held: int) -> bool:
-        """Return whether a worker can take a task. held: results that wait for earlier ones."""
-        tasks = [len(each.tasks) for each in self._workers]
-        if len(tasks) == self._count and min(tasks) >= self._ahead:
-            return False
-        return not held or held + sum(tasks) < _HELD * self._count
+    def _submit(self, work: Callable[..., R], arguments: tuple[Any, ...]) -> Future[R]:
+        """Start a task; a pool that is broken already is noticed when its result is due."""
+        task = pickle.dumps((work, arguments))
+        if self._pool is None:
+            # Fresh interpreters: forking a process that holds threads can hang.
+            require_main_guard("spawn")
+            self._pool = ProcessPoolExecutor(
+                self._count, get_context("spawn"), _begin, (self._prepare,)
+            )
+        try:
+            with _deaf():
+                return self._pool.submit(_carry_out, task)
+        except BrokenProcessPool as error:
+            broken = Future[R]()
+            broken.set_exception(error)
+            return broken
 
-    def _least_busy(self) -> _Worker:
-        """The worker with the fewest tasks; a new one rather than one that has any."""
-        worker = min(self._workers, key=lambda each: len(each.tasks), default=None)
-        if worker is None or (worker.tasks and len(self._workers) < self._count):
-            worker = _Worker(self._prepare)
-            self._workers.append(worker)
-        return worker
-
-    def _end(self, workers: Iterable[_Worker]) -> None:
-        ended = list(workers)
-        self._workers = [each for each in self._workers if each not in ended]
-        for each in ended:
-            each.process.terminate() if each.tasks else each.process.kill()
+    def _end(self, deaths: int = 0) -> None:
+        """End all workers. deaths: raise WorkersDiedError when these are too many."""
+        pool, self._pool = self._pool, None
+        # Python 3.14 has `terminate_workers`.
+        processes = [*(pool._processes or {}).values()] if pool else []
+        for process in processes:
+            process.terminate()
         latest = time.monotonic() + _GRACE
-        for each in ended:
-            each.process.join(max(0.0, latest - time.monotonic()))
-            each.process.kill()
-            each.process.join()
-            each.pipe.close()
+        for process in processes:
+            process.join(max(0.0, latest - time.monotonic()))
+            process.kill()
+            process.join()
+        if pool:
+            pool.shutdown(cancel_futures=True)
+        if deaths <= self._retries:
+            return
+        times = f"{counted(deaths, 'time')} in a row"
+        if any(process.exitcode == 1 for process in processes):  # by an error that it has printed
+            raise WorkersDiedError(
+                f"workers failed {times}, with the error above; a script must have what it runs "
+                'under `if __name__ == "__main__":`'
+            )
+        raise WorkersDiedError(f"workers died {times} (out of memory?); use fewer --workers")
 
 
 @contextmanager
@@ -182,31 +187,8 @@ def in_batches(
     stream = iter(items)
     batches = iter(lambda: list(islice(stream, size)), [])
     first = list(islice(batches, 2))
-    with mapper(workers if len(first) > 1 else 1) as each:
-        yield from each(make, chain(first, batches))
-
-
-class _Worker:
-    """One of them, as this process sees it. tasks: what it has to do, by number."""
-
-    def __init__(self, prepare: Callable[[], object] | None) -> None:
-        # Fresh interpreters: forking a process that holds threads can hang.
-        require_main_guard("spawn")
-        context = get_context("spawn")
-        self.pipe, other = context.Pipe()
-        self.tasks: dict[int, tuple[Any, ...]] = {}
-        self.process = context.Process(target=_serve, args=(other, prepare), daemon=True)
-        with _deaf():
-            self.process.start()
-        other.close()
-
-    def send(self, work: Callable[..., Any], task: _Task) -> None:
-        """Send a task. A worker that has died is noticed when its result is received."""
-        number, arguments = task
-        message = (number, pickle.dumps((work, arguments)))
-        self.tasks[number] = arguments
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send(message)
+    with mapper(workers if len(first) > 1 else 1) as map_batches:
+        yield from map_batches(make, chain(first, batches))
 
 
 @contextmanager
@@ -220,56 +202,40 @@ def _deaf() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection, prepare: Callable[[], object] | None) -> None:
-    """The main function of a worker: tasks in turn, until the pipe closes or SIGTERM comes."""
-    tasks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+# --- In a worker. ---
+
+
+def _begin(prepare: Callable[[], object] | None) -> None:
+    """Set up a worker, which ends when its parent does."""
+    set_up()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if prepare is not None:
+        prepare()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE)
+    os._exit(1)
+
+
+def _carry_out(task: bytes) -> Any:
+    """Do a task; SIGTERM abandons it, and its files go as the stack unwinds."""
+    before = signal.signal(signal.SIGTERM, ENDING)
     try:
-        ENDING.install()  # SIGTERM abandons the task under way; its files go as the stack unwinds
-        set_up()
-        threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
-        if prepare is not None:
-            prepare()
-        while True:
-            number, task = tasks.get()
-            try:
-                with fence():
-                    work, arguments = pickle.loads(task)  # noqa: S301 (sent by the parent)
-                    answer = pickle.dumps((number, work(*arguments), None))
-            except Exception as error:
-                answer = pickle.dumps((number, None, _portable(error)))
-            pipe.send_bytes(answer)
-    except (TerminatedError, BrokenPipeError, ConnectionResetError):
-        os._exit(1)
-
-
-def _listen(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, bytes]]) -> None:
-    """Take tasks in while others are worked on; stop the process when there can be no more."""
-    try:
-        while True:
-            tasks.put(pipe.recv())
-    except (EOFError, OSError):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_GRACE)
-        os._exit(1)
-
-
-def _portable(error: Exception) -> Exception:
-    """The error with its traceback as a note; a plain RuntimeError if it cannot be pickled."""
-    error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 (our own error)
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
-
-
-def _dying(deaths: int, last: _Worker) -> WorkersDiedError:
-    last.process.join(_GRACE)
-    if last.process.exitcode == 1:  # by an error of its own, which it has printed
-        return WorkersDiedError(
-            f"workers failed {counted(deaths, 'time')} in a row, with the error above; a script "
-            'must have what it runs under `if __name__ == "__main__":`'
-        )
-    return WorkersDiedError(
-        f"workers died {counted(deaths, 'time')} in a row (out of memory?); use fewer --workers"
-    )
+        with fence():
+            work, arguments = pickle.loads(task)  # noqa: S301 (sent by the parent)
+            return work(*arguments)
+    except TerminatedError:
+        os._exit(128 + signal.SIGTERM)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301 (our own error)
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
