@@ -14,7 +14,7 @@ import time
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -235,6 +235,11 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, record: Any) -> None:
     """Write a record as indented JSON with `write_atomically`."""
     write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_jsonl(path: Path, records: Iterable[Any]) -> None:
+    """Write records as JSON lines with `write_atomically`."""
+    write_text(path, "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from compoclip.data.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, usual_column
 from compoclip.data.options import as_column, naming_options
 from compoclip.data.sources.published import is_token_line
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import read_json, reading
+from compoclip.files import file_hash, read_json
 from compoclip.tables import delimited_header, read_delimited, read_jsonl, read_lines
 
 # --- A file of captions, one after the other, with ids. ---
@@ -53,11 +52,9 @@ class CaptionFile:
 
     def identity(self) -> dict[str, str]:
         """Return what tells these captions from others: the file's digest, format and column."""
-        with reading(self.path), self.path.open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
         kind = self.path.suffix.lower()[1:]
         column = "" if kind == "txt" else self.column
-        return {"blake2b": digest.hexdigest(), "format": kind, "column": column}
+        return {"blake2b": file_hash(self.path), "format": kind, "column": column}
 
 
 def caption_file(source: str, column: str) -> CaptionFile | None:

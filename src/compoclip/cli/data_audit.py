@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from compoclip.config import Shown
 from compoclip.console import counted, note, table
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import write_text
+from compoclip.files import write_jsonl
 
 _NAMED = 5  # missing images that are named
 
@@ -127,8 +126,7 @@ def audit_main(options: AuditOptions) -> Outcome:
         defects += faults
     listed = [{**asdict(defect), "fault": defect.fault} for defect in defects]
     if options.out is not None:
-        lines = (json.dumps(defect, ensure_ascii=False) + "\n" for defect in listed)
-        write_text(options.out, "".join(lines))
+        write_jsonl(options.out, listed)
         note(f"{options.out}: {counted(len(defects), 'defect')}")
     own = str(options.data)
     lacks = any(each.get("source") == own and each["missing_images"] for each in reports)

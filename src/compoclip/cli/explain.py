@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,7 @@ from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing
 from compoclip.config import InputFile, InputPlace, ModelName, OutputFolder, Shown
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import write_atomically, write_json, write_text
+from compoclip.files import write_atomically, write_json, write_jsonl
 from compoclip.ranks import device_named
 from compoclip.run import Measuring, load_models, named_models
 from compoclip.typed import Count, Within
@@ -353,13 +352,17 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
         from compoclip.report.trajectory import tree_plot
 
         write_json(options.out / "tree-score.json", records)
-        lines = []
-        for each in scores:
-            for caption, tree, row in zip(each.captions, each.trees, each.scores[BEST]):
-                score = round(float(row[-1]), 6)
-                line = {"model": each.model, "caption": caption, "score": score, "tree": tree}
-                lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-        write_text(options.out / "trees.jsonl", "".join(lines))
+        lines = [
+            {
+                "model": each.model,
+                "caption": caption,
+                "score": round(float(row[-1]), 6),
+                "tree": tree,
+            }
+            for each in scores
+            for caption, tree, row in zip(each.captions, each.trees, each.scores[BEST])
+        ]
+        write_jsonl(options.out / "trees.jsonl", lines)
         for path in tree_plot(options.out / "tree-score", scores, means):
             console.note(f"written to {path}")
     return records, "\n\n".join(texts)
