@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
@@ -117,7 +118,9 @@ def called(
     """
     named, words = ([], argv) if argv[0].startswith("-") else (argv[:1], argv[1:])
     program = f"compoclip {verb}"
-    file = _config_of(words)  # its method and values are what the parser is made of
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument(CONFIG_FILE.flag, type=Path, nargs="?")
+    file = early.parse_known_args(words)[0].config  # what the parser is made of
     values = read_config(file) if file else {}
     for key, value in values.items():
         if isinstance(value, dict):  # as NAME=VALUE texts
@@ -186,15 +189,6 @@ def called(
     if lacking:
         raise UsageError(f"{', '.join(lacking)} must be given; see {program} {method} --help")
     return method, values
-
-
-def _config_of(words: Sequence[str]) -> Path | None:
-    """Return the file that --config names in the arguments of a verb."""
-    for word, following in zip(words, [*words[1:], ""]):
-        name, equals, value = word.partition("=")
-        if name == CONFIG_FILE.flag and (equals or following):
-            return Path(value if equals else following)
-    return None
 
 
 def usage() -> str:
