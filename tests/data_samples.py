@@ -5,17 +5,14 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 from PIL import Image
 
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
-from compoclip.data.decode import Mirrored, unmirrored
-from compoclip.data.sources import EMPTY, SCHEMA, Sample, Source
+from compoclip.data.sources import Sample, Source
 
 
 def write_json(path: Path, value: object) -> Path:
@@ -63,29 +60,6 @@ class Unparsed:
         return Caption(text, ())
 
 
-class GivenImages:
-    """The images of samples, called by number, and those of their negatives, by "-number"."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._samples = samples
-
-    def __call__(self, image: str) -> Path | bytes:
-        sample = self._samples[abs(int(image))]
-        return unmirrored(sample.negative_image if image.startswith("-") else sample.image)
-
-    def stamp(self, image: str, state: Callable[[Path], str]) -> str:
-        picture = self(image)
-        if isinstance(picture, Path):
-            return f"{picture} {state(picture)}"
-        return str(zlib.crc32(picture))
-
-
 def few(samples: Sequence[Sample]) -> Source:
-    """A source of samples that no reader read."""
-    rows = []
-    for index, sample in enumerate(samples):
-        row = {name: getattr(sample, name, EMPTY[name]) for name in SCHEMA.names}
-        row |= {"image": str(index), "mirror": isinstance(sample.negative_image, Mirrored)}
-        row["negative_image"] = "" if sample.negative_image is None else f"-{index}"
-        rows.append(row)
-    return Source(pa.Table.from_pylist(rows, SCHEMA), [GivenImages(samples)], "few", {}, {})
+    """A source of one's own."""
+    return Source.of(samples, "few")
