@@ -29,7 +29,7 @@ from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings, WatchSettings
 from lab.columns import COLUMNS, Column, column_value
 from lab.ground import DATA, SUITE
-from lab.job import MASKED, method_of, optim_of
+from lab.job import MASKED, optim_of, trained_method
 from lab.settings import LabSettings, read_settings
 
 SETTINGS = Path(__file__).parents[1] / "recipes" / "lab.json"
@@ -54,8 +54,7 @@ def train(arm: str, settings: LabSettings, options: argparse.Namespace) -> None:
     if (run / "model").is_dir():
         return
     source = open_source(str(out / DATA / f"{chosen.table}.jsonl"))
-    method = method_of(chosen, out / DATA)
-    method = replace(method, trains=replace(method.trains, image_tower=False))
+    method = trained_method(chosen, out / DATA)
     optim = optim_of(chosen, method, settings, source, settings.rates[arm])
     model = load_model(settings.model)
     measuring = Measuring(on=(str(out / SUITE),), workers=1, device="cpu")

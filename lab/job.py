@@ -161,7 +161,7 @@ def run_job(job: Job) -> Outcome:
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
         with (job.folder / "log.txt").open("a", encoding="utf-8") as log, redirect_stderr(log):
-            method = _method(job)
+            method = trained_method(job.arm, job.out / DATA) if job.arm else None
             model, speed = _trained(job, method)
             _measure(job, model)
     except OSError as error:
@@ -176,41 +176,41 @@ def run_job(job: Job) -> Outcome:
     return done
 
 
-def _method(job: Job) -> Method | None:
-    """The method of the job's arm without the image tower; None for the base and the bounds."""
-    if job.arm is None:
-        return None
-    method = method_of(job.arm, job.out / DATA)
-    return replace(method, trains=replace(method.trains, image_tower=False))
-
-
 def _trained(job: Job, method: Method | None) -> tuple[LoadedModel, float]:
     """The model to measure, and the speed of its training."""
     base = load_model(job.settings.model)
     if job.arm is None or method is None:
         return base, 0.0
-    checkpoint = job.folder / "model"
-    if not checkpoint.is_dir():
-        source = open_source(str(job.out / DATA / f"{job.arm.table}.jsonl"))
-        settings = RunSettings(
-            out=job.folder,
-            seed=job.seed,
-            crop=False,
-            save_every=0,
-            log_every=5,
-            resume=True,
-            cache_frozen=True,
-            mask_duplicates=job.arm.method in MASKED,
-        )
-        optim = optim_of(job.arm, method, job.settings, source, job.rate)
-        # An adapter without the whole model is what a run leaves that ended while it was written.
-        shutil.rmtree(job.folder / "adapter", ignore_errors=True)
-        run_training(load_model(job.settings.model), replace(method, optim=optim), source, settings)
+    train_arm(job.settings, job.arm, method, job.out / DATA, job.folder, job.seed, job.rate)
     steps = [each for each in read_log(job.folder / "train.jsonl") if "images" in each]
     speed = steps[-1]["images"] / max(steps[-1]["seconds"], 1e-9) if steps else 0.0
-    tuned = load_model(str(checkpoint))
+    tuned = load_model(str(job.folder / "model"))
     mix = job.arm.wise_ft
     return (tuned if mix == 1 else interpolate(base, tuned, mix)), speed
+
+
+def train_arm(
+    settings: LabSettings, arm: Arm, method: Method, data: Path, out: Path, seed: int, rate: float
+) -> None:
+    """Train an arm into the run folder `out`, unless its model is there."""
+    if (out / "model").is_dir():
+        return
+    source = open_source(str(data / f"{arm.table}.jsonl"))
+    masked = arm.method in MASKED if settings.mask_duplicates is None else settings.mask_duplicates
+    run = RunSettings(
+        out=out,
+        seed=seed,
+        crop=False,
+        save_every=0,
+        log_every=5,
+        resume=True,
+        cache_frozen=True,
+        mask_duplicates=masked,
+    )
+    optim = optim_of(arm, method, settings, source, rate)
+    # An adapter without the whole model is what a run leaves that ended while it was written.
+    shutil.rmtree(out / "adapter", ignore_errors=True)
+    run_training(load_model(settings.model), replace(method, optim=optim), source, run)
 
 
 def _measure(job: Job, model: LoadedModel) -> None:
@@ -257,6 +257,12 @@ def _link(source: Path, target: Path) -> None:
 def _benchmarks(measuring: Measuring, only: tuple[str, ...]) -> list[Benchmark]:
     """The benchmarks of a suite, read once by a process that measures several models."""
     return measuring.benchmarks(only=only)
+
+
+def trained_method(arm: Arm, data: Path) -> Method:
+    """The arm's method without the image tower, whose features are computed once."""
+    method = method_of(arm, data)
+    return replace(method, trains=replace(method.trains, image_tower=False))
 
 
 def method_of(arm: Arm, data: Path) -> Method:

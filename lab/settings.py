@@ -77,7 +77,9 @@ class LabSettings:
     chosen. items: of each sub-task that is measured; choice_items: of each sub-task of the
     validation suite. steps, batch_size: of every run; a batch is so many images, whatever they are.
     lrs, lora_lrs: peak learning rates to choose from, of all weights and of adapters. rates: arm ->
-    the rate that an earlier lab chose for it. quick: what differs with --quick; its arms are names.
+    the rate that an earlier lab chose for it. mask_duplicates: see `RunSettings`, for all arms
+    alike; None for what the pages' runs of each recipe had (`lab.job.MASKED`). quick: what differs
+    with --quick; its arms are names.
     """
 
     arms: tuple[Arm, ...]
@@ -104,6 +106,7 @@ class LabSettings:
     quick: Mapping[str, Any] = field(default_factory=dict)
     photos: Mapping[str, Any] = field(default_factory=dict)
     compare_with: str = ""
+    mask_duplicates: bool | None = None
 
     @property
     def ground(self) -> Ground:
@@ -138,24 +141,24 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
     data = _merged(path)
     values: dict[str, Any] = {"arms": (), **data}
     photos = values.get("photos", {})
-    ground: Ground = _record(Photos, photos, f"{path}: photos") if photos else World()
+    ground: Ground = record_of(Photos, photos, f"{path}: photos") if photos else World()
     for name, kind in (("arms", Arm), ("effects", Effect)):
         rows = values.get(name, ())
         require(isinstance(rows, list | tuple), path, f"'{name}' must be a list")
         plain = {"table": ground.tables[0]} if kind is Arm else {}
         values[name] = tuple(
-            _record(
+            record_of(
                 kind, {**plain, **row} if isinstance(row, dict) else row, f"{path}: {name}[{i}]"
             )
             for i, row in enumerate(rows)
         )
-    settings = _record(LabSettings, values, path)
+    settings = record_of(LabSettings, values, path)
     names = [arm.name for arm in settings.arms]
     if quick:
         changes = dict(settings.quick)
         names = changes.pop("arms", names)
         require(isinstance(names, list), path, "quick: 'arms' must be a list of names")
-        settings = _record(LabSettings, {**values, **changes, "left_out": None}, path)
+        settings = record_of(LabSettings, {**values, **changes, "left_out": None}, path)
     _check(settings, names, path)
     if settings.left_out is not None:
         named = {arm.method for arm in settings.arms} | set(settings.left_out)
@@ -193,7 +196,7 @@ def _merged(path: Path) -> dict[str, Any]:
     return values
 
 
-def _record(kind: type[T], row: Any, where: object) -> T:
+def record_of(kind: type[T], row: Any, where: object) -> T:
     """A frozen dataclass from a JSON object; lists become tuples."""
     require(isinstance(row, dict), where, "not an object; fix the file")
     known, given = options_of(kind), {}

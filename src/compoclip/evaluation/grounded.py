@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,12 +108,19 @@ class Grounded:
             return None
         value = float(np.mean([column.credited for column in columns]))
         photos = min(column.photos for column in columns)
-        return Estimate(value, *percentile_interval(_mean_draws(columns), photos))
+        return Estimate(
+            value,
+            *percentile_interval(
+                _mean_draws(np.stack([column.gains for column in columns])), photos
+            ),
+        )
 
 
-def _mean_draws(columns: Sequence[Column]) -> Values:
-    """Return the mean credited gain in each draw; a column that a draw misses is left out of it."""
-    gains = np.stack([column.gains for column in columns])
+def _mean_draws(gains: Values) -> Values:
+    """Return the mean credited gain in each draw of (columns, draws); missing columns do not count.
+
+    A draw misses a column when it has none of its photos.
+    """
     known = ~np.isnan(gains)
     total = np.where(known, np.maximum(gains, 0.0), 0.0).sum(axis=0)
     mean: Values = total / np.maximum(known.sum(axis=0), 1)
@@ -235,37 +242,58 @@ def gain_differences(base: Grounded, others: Sequence[Grounded]) -> dict[str, Di
     Returns model -> difference, with p-values of `exchange_test` corrected over all models; models
     that share no such column are left out. Raises CompoclipError as `compare_all` does.
     """
-    found = {other.model: _difference(base, other) for other in others}
+    found = {other.model: gain_difference([base], [other]) for other in others}
     known = {model: difference for model, difference in found.items() if difference is not None}
     return dict(zip(known, corrected([*known.values()])))
 
 
-def _difference(base: Grounded, other: Grounded) -> Difference | None:
-    theirs = {column.part: column for column in other.counted()}
-    mine = [column for column in base.counted() if column.part in theirs]
-    if not mine:
+def gain_difference(base: Sequence[Grounded], other: Sequence[Grounded]) -> Difference | None:
+    """Compare the mean grounded gains of two recipes, each the runs of as many seeds.
+
+    Outcomes are averaged over the seeds before the floors and the test. None without a column that
+    counts for both; the p-value is not corrected. Raises ValueError for different numbers of runs,
+    CompoclipError as `compare_all` does.
+    """
+    shared = {c.part for c in base[0].counted()} & {c.part for c in other[0].counted()}
+    parts = [column.part for column in base[0].counted() if column.part in shared]
+    if not parts:
         return None
-    twins = [theirs[column.part] for column in mine]
-    pairs = {one.part.benchmark: Pair.of(one.results, two.results) for one, two in zip(mine, twins)}
+    adds, gains, draws, photos, items = [], [], [], 0, 0
+    for one, two in zip(base, other, strict=True):
+        mine, theirs = ({c.part: c for c in model.columns} for model in (one, two))
+        columns = [[by_part[part] for part in parts] for by_part in (mine, theirs)]
+        photos = min(column.photos for column in (*columns[0], *columns[1]))
+        gains.append([[c.score - c.blind for c in each] for each in columns])
+        draws.append([[c.gains for c in each] for each in columns])
+        added, items = _added(parts, mine, theirs)
+        adds.append(added)
+    before, after = np.mean(gains, axis=0)
+    p = exchange_test(before, after, np.mean(adds, axis=0)) if photos >= FEWEST else None
+    first, second = (float(np.maximum(each, 0.0).mean()) for each in (before, after))
+    mean_draws = [_mean_draws(each) for each in np.mean(draws, axis=0)]
+    low, high = percentile_interval(mean_draws[1] - mean_draws[0], photos)
+    return Difference("", MEAN, first, second, second - first, low, high, items, photos, p)
+
+
+def _added(
+    parts: Sequence[ScorePart],
+    base: Mapping[ScorePart, Column],
+    other: Mapping[ScorePart, Column],
+) -> tuple[Values, int]:
+    """Return (photos, columns) what each photo adds to other - base, and the number of items."""
+    pairs: dict[str, Pair] = {}
+    for part in parts:
+        if part.benchmark not in pairs:
+            pairs[part.benchmark] = Pair.of(base[part].results, other[part].results)
     blocks = []
     for benchmark, pair in pairs.items():
-        adds = np.zeros((int(pair.codes.max()) + 1, len(mine)))
-        for place, column in enumerate(mine):
-            if column.part.benchmark == benchmark:
-                tree = pair.tree(column.part.name, column.part.metric)
+        adds = np.zeros((int(pair.codes.max()) + 1, len(parts)))
+        for place, part in enumerate(parts):
+            if part.benchmark == benchmark:
+                tree = pair.tree(part.name, part.metric)
                 adds[:, place] = additions(tree, pair.base, pair.other, pair.codes)
         blocks.append(adds)
-    photos = min(column.photos for column in (*mine, *twins))
-    p = None
-    if photos >= FEWEST:
-        before, after = (
-            np.array([c.score - c.blind for c in columns]) for columns in (mine, twins)
-        )
-        p = exchange_test(before, after, np.concatenate(blocks))
-    one, two = (float(np.mean([c.credited for c in columns])) for columns in (mine, twins))
-    low, high = percentile_interval(_mean_draws(twins) - _mean_draws(mine), photos)
-    items = sum(len(pair.clusters) for pair in pairs.values())
-    return Difference("", MEAN, one, two, two - one, low, high, items, photos, p)
+    return np.concatenate(blocks), sum(len(pair.clusters) for pair in pairs.values())
 
 
 def exchange_test(

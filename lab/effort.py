@@ -1,0 +1,330 @@
+"""Recipes compared at equal effort: as many trials, and as much compute a run, for each.
+
+    python -m lab.effort --out effort-out [--budget-minutes 120] [--page reports/effort.md]
+    python -m lab.effort --photos DATA --base MODEL --out photo-effort-out
+
+Every recipe tries the same number of settings (rates and weights), proposed by the same sampler of
+Optuna and judged on the validation suite. The best of them is then trained on several budgets of
+compute with several seeds, and measured on the test suite. Compute is counted in positions of texts
+that pass through a text tower; one with a backward pass counts three times. What is finished is not
+done again: after a stop, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import optuna
+import torch
+
+from compoclip.console import end_with, note
+from compoclip.errors import require
+from compoclip.evaluation.grounded import ground
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.statistics import Bootstrap
+from compoclip.files import only_writer, read_json, require_writable, write_json, write_text
+from compoclip.models.checkpoint import load_model
+from compoclip.models.text_tower import TextTower
+from compoclip_world.bounds import TEXT_ONLY
+from lab.effort_page import columns_table, gains_table, grounded_runs
+from lab.ground import DATA
+from lab.job import Job, outcome, results_of, run_job, train_arm, trained_method
+from lab.page import write_section
+from lab.pool import run_all
+from lab.settings import BASE, Arm, LabSettings, read_settings, record_of
+
+RATE = "lr"
+_SAMPLED_AT_RANDOM = 4  # trials of a recipe before the sampler looks at what they gave
+_COUNTED_STEPS = 4
+
+Point = Mapping[str, float]
+"""The settings of one trial: the rate, and weights by name."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A recipe and what its trials vary.
+
+    settings: fixed ones. search: setting -> the ends of its range, on a log scale; `RATE` is the
+    peak learning rate. chosen: the point that recorded trials chose; with it, none are run. seeds:
+    those of the file when empty.
+    """
+
+    name: str
+    method: str
+    search: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What is compared, and how much of it.
+
+    lab: file of settings that all runs share. positions: compute of a whole run. shares: of it, the
+    budgets that are measured. trials: of every recipe, each with `trial_share` of a whole run.
+    judged_on: benchmarks of what is to be learned. kept_on: benchmarks of what the base can do. The
+    merit of a trial is the mean of the mean grounded gains on both. strict: benchmarks of strict
+    pairs, which ask again for the facts of others and so are in no mean. seeds: of the runs.
+    """
+
+    lab: str
+    recipes: tuple[Searched, ...]
+    positions: int
+    trials: int
+    judged_on: tuple[str, ...]
+    kept_on: tuple[str, ...]
+    strict: tuple[str, ...] = ()
+    trial_share: float = 0.25
+    shares: tuple[float, ...] = (0.25, 1.0)
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    @property
+    def benchmarks(self) -> tuple[str, ...]:
+        """All benchmarks that a run is measured on."""
+        return (*self.judged_on, *self.kept_on, *self.strict)
+
+
+def read_effort(path: Path) -> tuple[Effort, LabSettings]:
+    """Read a comparison and the lab's settings that it is based on.
+
+    Raises CompoclipError, naming the file, for what is malformed.
+    """
+    data = read_json(path, damaged="fix the file")
+    require(isinstance(data, dict), path, "no object; fix the file")
+    rows = data.get("recipes", ())
+    require(isinstance(rows, list) and rows, path, "'recipes' must be a list")
+    recipes = tuple(record_of(Searched, row, f"{path}: recipes[{i}]") for i, row in enumerate(rows))
+    effort = record_of(Effort, {**data, "recipes": recipes}, path)
+    settings = read_settings(path.with_name(effort.lab))
+    return effort, replace(settings, benchmarks=effort.benchmarks, rates={}, mask_duplicates=True)
+
+
+# --- Compute. ---
+
+
+@contextmanager
+def counted_positions() -> Iterator[list[int]]:
+    """Count positions of texts in text towers, three times those with a backward pass."""
+    counts: list[int] = []
+    encode = TextTower._encode
+
+    def counting(tower: TextTower, group: Any, *options: Any) -> Any:
+        counts.append(group.ids.numel() * (3 if torch.is_grad_enabled() else 1))
+        return encode(tower, group, *options)
+
+    with patch.object(TextTower, "_encode", counting):
+        yield counts
+
+
+def positions_a_step(name: str, out: Path, settings: LabSettings, arm: Arm, rate: float) -> float:
+    """Return the compute of one step of a recipe, counted over the first steps of a run; recorded.
+
+    Weights do not change it, as long as they are not zero.
+    """
+    path = out / "costs" / f"{name}.json"
+    if path.is_file():
+        return float(read_json(path, damaged="delete it")["positions"])
+    short = replace(settings, steps=_COUNTED_STEPS, warmup=1)
+    method = trained_method(arm, out / DATA)
+    with counted_positions() as counts:
+        train_arm(short, arm, method, out / DATA, out / "costs" / name, seed=0, rate=rate)
+    positions = sum(counts) / _COUNTED_STEPS
+    write_json(path, {"positions": positions})
+    return positions
+
+
+# --- Trials and runs. ---
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A comparison in a folder."""
+
+    effort: Effort
+    settings: LabSettings
+    out: Path
+    weights: str
+
+    def job(self, recipe: Searched, point: Point, share: float, seed: int, choosing: bool) -> Job:
+        """Return the run of a recipe at a point on a share of the whole compute."""
+        weights = {name: value for name, value in point.items() if name != RATE}
+        digits = "".join(f"-{name.replace('_', '-')}{value:.4g}" for name, value in weights.items())
+        name = f"{recipe.name}{digits}".replace(".", "p").replace("+", "")
+        arm = Arm(
+            name,
+            recipe.method,
+            {**recipe.settings, **weights},
+            table=self.settings.ground.tables[0],
+        )
+        cost = positions_a_step(recipe.name, self.out, self.settings, arm, point[RATE])
+        steps = max(2 * self.settings.warmup, round(share * self.effort.positions / cost))
+        settings = replace(self.settings, steps=steps)
+        arm = replace(arm, name=f"{name}-{round(1000 * share):04d}")
+        return Job(self.out, settings, arm, seed, self.weights, point[RATE], choosing)
+
+    def fixed(self, name: str, choosing: bool = False) -> Job:
+        """Return the measurement of the base, or of a bound."""
+        return Job(self.out, self.settings, None, 0, self.weights, choosing=choosing, fixed=name)
+
+    def merit(self, job: Job) -> float:
+        """Return the mean of the mean grounded gains of a trial: learned, and retained."""
+        blind = results_of(self.fixed(TEXT_ONLY, choosing=True))
+        results = results_of(job)
+        means = [
+            mean_gain(results, blind, only) for only in (self.effort.judged_on, self.effort.kept_on)
+        ]
+        return sum(means) / len(means)
+
+    def tables(self, jobs: Mapping[tuple[str, float, int], Job]) -> str:
+        """Return the tables of the runs that are finished. jobs: by recipe, share and seed."""
+        effort, base = self.effort, results_of(self.fixed(BASE))
+        blind = results_of(self.fixed(TEXT_ONLY))
+        by_share: dict[float, dict[str, list[Sequence[Results]]]] = {}
+        for (name, share, _), job in jobs.items():
+            if outcome(job) is not None:
+                by_share.setdefault(share, {}).setdefault(name, []).append(results_of(job))
+        if not by_share:
+            return "No run is finished yet."
+        whole = {BASE: [base], **by_share[max(by_share)]}
+        budgets = {
+            share: grounded_runs({BASE: [base], **runs}, blind, effort.judged_on)
+            for share, runs in sorted(by_share.items())
+        }
+        kept = grounded_runs(whole, blind, effort.kept_on)
+        strict = grounded_runs(whole, blind, effort.strict)
+        tables = [
+            gains_table(budgets, kept, BASE),
+            columns_table(strict),
+            columns_table(budgets[max(budgets)]),
+        ]
+        return "\n\n".join(tables)
+
+
+def mean_gain(
+    results: Sequence[Results], blind: Sequence[Results], benchmarks: Sequence[str]
+) -> float:
+    """Return the mean grounded gain on some benchmarks, nan without any column that counts."""
+    chosen = [each for each in results if each.benchmark in benchmarks]
+    mean = ground(chosen, blind, Bootstrap(resamples=2)).mean()
+    return math.nan if mean is None else mean.value
+
+
+def propose(recipe: Searched, told: Sequence[tuple[Point, float]]) -> Point:
+    """Return the next point of a recipe after those whose merit is known; a function of them."""
+    space: dict[str, optuna.distributions.BaseDistribution] = {
+        name: optuna.distributions.FloatDistribution(low, high, log=True)
+        for name, (low, high) in recipe.search.items()
+    }
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=_SAMPLED_AT_RANDOM),
+    )
+    for _, merit in told:
+        study.tell(study.ask(space), merit)
+    point = study.ask(space).params
+    return {name: float(f"{value:.4g}") for name, value in point.items()}
+
+
+def run_effort(
+    effort: Effort, settings: LabSettings, out: Path, budget: float, workers: int = 2
+) -> tuple[dict[str, Any], str]:
+    """Run what is left; return the trials and the tables, also in out/effort.json and .md."""
+    require_writable(out)
+    with only_writer(out, folder=True):
+        started = time.monotonic()
+
+        def run(jobs: Sequence[Job]) -> list[Job]:
+            todo = [job for job in jobs if outcome(job) is None]
+            note(f"{len(todo)} of {len(jobs)} runs to do")
+            return run_all(todo, run_job, workers, budget - (time.monotonic() - started))
+
+        lab = Lab(effort, settings, out, load_model(settings.model).identity.weights)
+        searched = [recipe for recipe in effort.recipes if not recipe.chosen]
+        settings.ground.prepare(settings, out, choosing=bool(searched))
+        left = run([lab.fixed(BASE), lab.fixed(TEXT_ONLY), *_blind(lab, searched)])
+        trials: dict[str, list[tuple[Point, float]]] = {recipe.name: [] for recipe in searched}
+        for number in range(effort.trials):
+            jobs, points = [], {}
+            for recipe in searched:
+                if len(trials[recipe.name]) == number:
+                    point = propose(recipe, trials[recipe.name])
+                    job = lab.job(recipe, point, effort.trial_share, effort.seeds[0], choosing=True)
+                    points[recipe.name] = (point, job)
+                    jobs.append(job)
+            note(f"trial {number + 1} of {effort.trials}")
+            left += run(jobs)
+            for name, (point, job) in points.items():
+                if outcome(job) is not None:
+                    trials[name].append((point, lab.merit(job)))
+        chosen = {recipe.name: recipe.chosen for recipe in effort.recipes if recipe.chosen}
+        chosen |= {
+            name: max(told, key=lambda pair: pair[1])[0]
+            for name, told in trials.items()
+            if len(told) == effort.trials
+        }
+        finals = {
+            (recipe.name, share, seed): lab.job(
+                recipe, chosen[recipe.name], share, seed, choosing=False
+            )
+            for share in effort.shares
+            for place in range(max(len(recipe.seeds or effort.seeds) for recipe in effort.recipes))
+            for recipe in effort.recipes
+            if recipe.name in chosen
+            for seed in (recipe.seeds or effort.seeds)[place : place + 1]
+        }
+        left += run([*finals.values()])
+        if left:
+            note(f"the budget is spent: {len(left)} runs not done; the same command goes on")
+        numbers: dict[str, Any] = {
+            "trials": {name: [list(pair) for pair in told] for name, told in trials.items()},
+            "chosen": chosen,
+        }
+        write_json(out / "effort.json", numbers)
+        text = lab.tables(finals)
+        write_text(out / "effort.md", text + "\n")
+        return numbers, text
+
+
+def _blind(lab: Lab, searched: Sequence[Searched]) -> list[Job]:
+    """Return the measurement of the blind model on the validation suite, if there are trials."""
+    return [lab.fixed(TEXT_ONLY, choosing=True)] if searched else []
+
+
+def main() -> int:
+    """Run what is left of a comparison, and print what was chosen."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--settings", type=Path, default=Path("recipes/effort.json"))
+    parser.add_argument("--photos", metavar="DATA", help="compare on the photos of this folder")
+    parser.add_argument("--base", metavar="MODEL", help="what every run starts from")
+    parser.add_argument("--budget-minutes", type=float, default=180)
+    parser.add_argument("--page", type=Path, help="Markdown page to put the tables into")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    effort, settings = read_effort(options.settings)
+    settings = settings.at(options.photos, options.base)
+    numbers, text = run_effort(
+        effort, settings, options.out, 60 * options.budget_minutes, options.workers
+    )
+    print(json.dumps(numbers["chosen"], indent=1))
+    print(text)
+    if options.page is not None:
+        write_section(options.page, text)
+    return 0
+
+
+if __name__ == "__main__":
+    end_with(main, "lab.effort")

@@ -1,0 +1,97 @@
+"""The tables of a comparison at equal effort, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from compoclip.evaluation.comparison import Difference, corrected
+from compoclip.evaluation.grounded import Grounded, gain_difference, ground
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.tables import span
+from lab.columns import mean_and_sd
+from lab.page import aligned
+
+Runs = Mapping[str, Sequence[Sequence[Results]]]
+"""Recipe -> the results of each seed."""
+
+
+def grounded_runs(
+    runs: Runs, blind: Sequence[Results], benchmarks: Sequence[str]
+) -> dict[str, list[Grounded]]:
+    """Return the columns of every run on some benchmarks."""
+    return {
+        name: [
+            ground([each for each in run if each.benchmark in benchmarks], blind) for run in seeds
+        ]
+        for name, seeds in runs.items()
+    }
+
+
+def differences_to(name: str, grounded: Mapping[str, Sequence[Grounded]]) -> dict[str, Difference]:
+    """Compare each recipe's mean grounded gain with one recipe's, over photos and within seeds.
+
+    The seeds that both have are compared; a model without seeds is compared with every seed.
+    p-values are corrected over the recipes.
+    """
+    found = {}
+    for other, runs in grounded.items():
+        mine = [*grounded[name]] * (len(runs) if len(grounded[name]) == 1 else 1)
+        seeds = min(len(runs), len(mine))
+        difference = gain_difference(mine[:seeds], runs[:seeds])
+        if other != name and difference is not None:
+            found[other] = difference
+    return dict(zip(found, corrected([*found.values()])))
+
+
+def gains_table(
+    budgets: Mapping[float, Mapping[str, Sequence[Grounded]]],
+    kept: Mapping[str, Sequence[Grounded]],
+    against: str,
+) -> str:
+    """Return the mean grounded gain of every recipe at each budget, and what is retained.
+
+    budgets: share of the whole compute -> recipe -> runs. kept: recipe -> runs at the whole
+    compute, on what the base can do. against: the recipe that the others are compared with.
+    """
+    whole = budgets[max(budgets)]
+    differences = differences_to(against, whole)
+    rows = []
+    for name in whole:
+        cells = [name]
+        for runs in budgets.values():
+            cells.append(_points([_mean(run) for run in runs.get(name, ())]))
+        d = differences.get(name)
+        cells.append("" if d is None else f"{100 * d.difference:+.1f} [{span(d.low, d.high, '+')}]")
+        cells.append("" if d is None else d.word)
+        cells.append(_points([_mean(run) for run in kept.get(name, ())]))
+        rows.append(cells)
+    header = ["recipe", *(f"gain at {share:g}" for share in budgets), f"against {against}", ""]
+    return aligned([*header, "retained"], rows)
+
+
+def columns_table(grounded: Mapping[str, Sequence[Grounded]]) -> str:
+    """Return score - blind of every column, averaged over seeds, in points; a row per column."""
+    first = next(iter(grounded.values()))[0]
+    rows = []
+    for place, column in enumerate(first.columns):
+        cells = [f"{column.part.benchmark.removeprefix('world-')} {column.part.name}"]
+        cells.append(f"{100 * column.blind:.1f}")
+        for runs in grounded.values():
+            gains = [run.columns[place] for run in runs]
+            cells.append(f"{100 * fmean(c.score - c.blind for c in gains):+.1f}")
+        rows.append([*cells, column.apart])
+    return aligned(["column", "blind", *grounded, ""], rows)
+
+
+def _mean(run: Grounded) -> float:
+    mean = run.mean()
+    return float("nan") if mean is None else mean.value
+
+
+def _points(values: Sequence[float]) -> str:
+    """Return a mean in points with its deviation over seeds, "" without values."""
+    if not values:
+        return ""
+    mean, deviation = mean_and_sd([100 * value for value in values])
+    return f"{mean:.1f}" if len(values) == 1 else f"{mean:.1f} ± {deviation:.1f}"
