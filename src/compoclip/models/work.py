@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, HeadPlan
-
-if TYPE_CHECKING:
-    from compoclip.models.dual_encoder import DualEncoder
-    from compoclip.models.text_plan import TextInputs
+from compoclip.losses.contract import Features
 
 Outputs = tuple[Tensor, ...]
 MicroBatch = Callable[[], Outputs]  # encodes some of the rows of a tower, whenever it is called
@@ -94,57 +90,3 @@ class FeatureWork:
         return FeatureWork(
             both(self.image, image), both(self.text, text), join, self.whole and once
         )
-
-
-# --- What a method may bring: a further pass of a batch through the towers. ---
-
-
-@dataclass(frozen=True)
-class PassInputs:
-    """The inputs of a further pass of a batch.
-
-    Attributes:
-        encoder: The towers.
-        pixels: (B, 3, H, W), on the encoder's device.
-        texts: The inputs of the text tower; `again` is what workers prepared for the pass.
-        plan: The texts of the method, as a plan.
-        block: The texts of the batch.
-        local: Whether losses read patches and tokens.
-        micro_batch: See `DualEncoder.work`.
-    """
-
-    encoder: DualEncoder
-    pixels: Tensor
-    texts: TextInputs
-    plan: Any
-    block: Any
-    local: bool
-    micro_batch: int
-
-
-class ExtraPass(Protocol):
-    """A module, among the heads of an encoder, that adds a pass to the work of a batch."""
-
-    def extend(self, work: FeatureWork, given: PassInputs) -> FeatureWork:
-        """Return the work with the pass added (`FeatureWork.further`)."""
-        ...
-
-
-class PassPlan(HeadPlan):
-    """A loss term's plan for a further pass; `build` makes an `ExtraPass`.
-
-    Attributes:
-        name: Of the module among the heads.
-        needs: The field of the method's texts that says what the pass is given.
-    """
-
-    name: ClassVar[str]
-    needs: ClassVar[str]
-
-    def require(self, texts: Any, encoder: DualEncoder) -> None:
-        """Raise CompoclipError when an encoder cannot make the pass of such texts."""
-
-    def changes_images(self, texts: Any) -> str:
-        """Return what to do without when images may not change, as no cache of features holds the
-        changed ones; "" for a pass that leaves them as they are."""
-        return ""

@@ -17,12 +17,12 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import ALONE, Features, Head, Layout, StatefulLoss
 from compoclip.losses.dimensions import OF_TEACHER, LeadingDimensions
 from compoclip.losses.teacher import WidthError
-from compoclip.methods.base import LossTerm, Method
+from compoclip.methods.base import ExtraPass, LossTerm, Method, PassInputs
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import TextInputs
 from compoclip.models.text_tower import TextFeatures
-from compoclip.models.work import ExtraPass, PassInputs, Work
+from compoclip.models.work import Work
 from compoclip.training.caches import FrozenTexts, GradientCache, autocast, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean

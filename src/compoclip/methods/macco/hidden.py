@@ -19,16 +19,16 @@ from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.masks import Box
 from compoclip.errors import CompoclipError
 from compoclip.losses import Features, TowerSizes
+from compoclip.methods.base import PassInputs, PassPlan
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.image_tower import ImageFeatures
 from compoclip.models.text_plan import FurtherTexts
 from compoclip.models.text_tower import TextFeatures
-from compoclip.models.work import FeatureWork, MicroBatch, Outputs, PassInputs, PassPlan, Work
+from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work
 
 _TOUCH = 1e-6  # of a patch: a box that ends where a patch begins does not touch it
 T = Any
@@ -80,10 +80,9 @@ class Masks(nn.Module):
 
     def extend(self, work: FeatureWork, given: PassInputs) -> FeatureWork:
         """See `ExtraPass.extend`: both towers once more, with words and patches hidden."""
-        block: TextBlock = given.block
         boxes: Sequence[Sequence[Box]] = ()  # leaves images as they are
         if "patches" in given.plan.hides:
-            boxes = tuple(mask.boxes for mask in block.masks) or ((),) * len(given.pixels)
+            boxes = tuple(mask.boxes for mask in given.block.masks) or ((),) * len(given.pixels)
         none = given.texts.place.new_empty(0)
         # The first captions with `~id` in hidden places, these places and the ids.
         captions = given.texts.again or FurtherTexts(given.texts, (none, none))

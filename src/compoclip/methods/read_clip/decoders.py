@@ -109,6 +109,7 @@ def load_decoder(spec: str) -> Decoder:
             "published runs), or --reconstruction 0 to train without"
         )
     if own.is_file(spec):
+        own.refresh(spec)
         parts = own.parts_of(spec)
         classes = {
             name: value
