@@ -168,7 +168,7 @@ def coco_instances(
     return names, photos, annotations
 
 
-def readcoco_instances(path: Path) -> tuple[list[Row], tuple[str, ...]]:
+def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     """Return the photos in file order, each with a label, and the category names by label."""
     names, photos, annotations = coco_instances(path, files.OFFICIAL)
     order = sorted(names, key=lambda key: (isinstance(key, str), key))
@@ -202,7 +202,7 @@ def read_photo_index(path: Path) -> PhotoSet:
     """Read an index. Members that their archive does not hold are photos that do not exist."""
     rows: Iterable[Row]
     if path.suffix == ".json":
-        rows, names = readcoco_instances(path)
+        rows, names = read_coco(path)
     else:
         rows = _of_lines(path)
         listed = next((each for name in LABELS if (each := path.parent / name).is_file()), None)
