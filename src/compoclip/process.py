@@ -6,13 +6,12 @@ import ctypes
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from compoclip.errors import CompoclipError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MUCH = 1 << 30
-"""Bytes of a block that is asked of the system and goes back to it, and of a free end that does."""
+"""glibc's thresholds in bytes: larger blocks are mapped, larger free ends of the heap trimmed."""
 _SPINS = 3000
 """Looks of a waiting thread before it sleeps: about ten microseconds, libgomp's own are 300,000."""
 
@@ -36,8 +35,7 @@ def keep_freed() -> bool:
     the system clears all pages of the next one: with the activations of a convolutional tower that
     takes longer than the convolutions.
     """
-    setting = _c_function("mallopt") or (lambda *_: 0)
-    return all([setting(_MMAP_THRESHOLD, _MUCH), setting(_TRIM_THRESHOLD, _MUCH)])
+    return _tell_c("mallopt", _MMAP_THRESHOLD, _MUCH) and _tell_c("mallopt", _TRIM_THRESHOLD, _MUCH)
 
 
 def give_back() -> bool:
@@ -47,15 +45,15 @@ def give_back() -> bool:
     glibc keeps: without this a process that trains for hours on a CPU grows to several times what
     it uses.
     """
-    trim = _c_function("malloc_trim")
-    if trim is not None:
-        trim(0)
-    return trim is not None
+    return _tell_c("malloc_trim", 0)
 
 
-def _c_function(name: str) -> Any:
-    """A function of the C library on Linux; None where there is none of that name."""
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+def _tell_c(name: str, *arguments: int) -> bool:
+    """Call a function of the C library on Linux; return whether there is one of that name."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if function is not None:
+        function(*arguments)
+    return function is not None
 
 
 def require_main_guard(start_method: str) -> None:

@@ -5,6 +5,7 @@ Without torchrun there is one process, rank 0 of 1, and nothing here imports tor
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 # rank 0 parses captions, not that a rank is lost.
 TIMEOUT = timedelta(days=1)
 _SECONDS_TO_REPORT = 5
-_GROUPS = count()  # a script may train and then evaluate: each process group has keys of its own
+_GROUPS = (
+    itertools.count()
+)  # a script may train and then evaluate: each process group has keys of its own
 
 
 class PeerLostError(CompoclipError):
@@ -255,28 +257,30 @@ def device_named(text: str) -> torch.device:
     if text == "auto":
         text = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = text.partition(":")
-    cuda = kind == "cuda"
-    have = torch.cuda.device_count() if cuda and torch.cuda.is_available() else 0
-    rank, world = launched() if cuda else (0, 1)
-    own = int(os.environ.get("LOCAL_RANK", rank)) if world > 1 else 0
-    refuse(
-        {
-            "--device mps: there is no Apple GPU here; use --device cpu": (
-                kind == "mps" and not torch.backends.mps.is_available()
-            ),
-            f"--device {text}: no CUDA device is available here; use --device cpu": (
-                cuda and not have
-            ),
-            f"--device {text}: the CUDA devices here end at cuda:{have - 1}": (
-                cuda and int(number or 0) >= have
-            ),
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("--device mps: there is no Apple GPU here; use --device cpu")
+    if kind != "cuda":
+        return torch.device(text)
+    if not torch.cuda.is_available():
+        raise UsageError(f"--device {text}: no CUDA device is available here; use --device cpu")
+    count = torch.cuda.device_count()
+    if int(number or 0) >= count:
+        raise UsageError(f"--device {text}: the CUDA devices here end at cuda:{count - 1}")
+    rank, world = launched()
+    if world == 1:
+        return torch.device(text)
+    if number:
+        raise UsageError(
             f"--device {text}: under torchrun every process takes a GPU of its own; "
-            "use --device cuda": world > 1 and number,
-            f"more processes than the {have} CUDA devices here; start torchrun with "
-            f"--nproc-per-node {have}": world > 1 and own >= have,
-        }
-    )
-    return torch.device("cuda", own) if world > 1 else torch.device(text)
+            "use --device cuda"
+        )
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    if local_rank >= count:
+        raise UsageError(
+            f"more processes than the {count} CUDA devices here; start torchrun with "
+            f"--nproc-per-node {count}"
+        )
+    return torch.device("cuda", local_rank)
 
 
 def mark(device: torch.device) -> torch.cuda.Event | None:

@@ -191,9 +191,8 @@ def train(
     Under torchrun all ranks train together and return the same; only rank 0 writes. method: see
     `TrainRequest.composed`. model: instead of `options.model`, changed in place. config: the text
     of the run's configuration file, for its folder. inputs: from `open_inputs`, else opened here.
-    Raise UsageError for options that do not go together, CompoclipError as `run_training`.
+    Raise CompoclipError as `run_training`.
     """
-    require_options(options, method)
     if options.push_to_hub:
         from compoclip.models.formats.hub import require_pushable
 

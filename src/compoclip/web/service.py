@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compoclip.bounds import MAX_SERVED_CHARACTERS, MAX_SERVED_HITS
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import encodable
 from compoclip.models.checkpoint import LoadedModel
@@ -115,10 +115,10 @@ class Service:
         """
         self._check(request, {"input", "model", "encoding_format", "dimensions", "user"})
         layout = request.get("encoding_format", "float")
-        known = f"encoding_format is one of {', '.join(_FORMATS)}"
-        only = f"dimensions: this model has {self.dimensions}, and they are not cut"
-        odd = request.get("dimensions", self.dimensions) != self.dimensions
-        refuse({known: layout not in _FORMATS, only: odd})
+        if layout not in _FORMATS:
+            raise UsageError(f"encoding_format is one of {', '.join(_FORMATS)}")
+        if request.get("dimensions", self.dimensions) != self.dimensions:
+            raise UsageError(f"dimensions: this model has {self.dimensions}, and they are not cut")
         items = self._items(request, "input")
         rows, about = self._encoded(items)
         data = []
@@ -137,9 +137,8 @@ class Service:
         """
         self._check(request, {"images", "texts", "model", "user"})
         items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
-        many = f"images and texts are {len(items)}; at most {self.most} are allowed"
         if len(items) > self.most:
-            raise UsageError(many)
+            raise UsageError(f"images and texts are {len(items)}; at most {self.most} are allowed")
         rows, about = self._encoded(items)
         images, texts = (
             np.stack([row for row, item in zip(rows, items) if item.is_image is kind])
@@ -156,9 +155,8 @@ class Service:
         """
         self._check(request, {"input", "model", "top", "user"})
         top = request.get("top", 10)
-        wrong = f"top is a number of photos from 1 to {MAX_SERVED_HITS}"
         if type(top) is not int or not 1 <= top <= MAX_SERVED_HITS:
-            raise UsageError(wrong)
+            raise UsageError(f"top is a number of photos from 1 to {MAX_SERVED_HITS}")
         items = self._items(request, "input")
         rows, about = self._encoded(items)
         assert self.index is not None
@@ -168,9 +166,10 @@ class Service:
 
     def _check(self, request: Mapping[str, Any], known: Collection[str]) -> None:
         """Refuse another model, and what would be left unheeded."""
-        odd = [key for key in request if key not in known]
-        listed = ", ".join(sorted(known))
-        refuse({f"'{key[:50]}' is not known; the request has {listed}": True for key in odd})
+        for key in request:
+            if key not in known:
+                listed = ", ".join(sorted(known))
+                raise UsageError(f"'{key[:50]}' is not known; the request has {listed}")
         name = request.get("model", self.name)
         if not isinstance(name, str):
             raise UsageError("model is the name of the model, a string")
@@ -186,8 +185,10 @@ class Service:
             raise UsageError(f"'{key}' is missing: send one or a list")
         if not isinstance(value, list):
             return [_item(value, key, is_image)]
-        many = f"{key} has {len(value)} items; at most {self.most} are allowed"
-        refuse({f"{key} is empty; send one at least": not value, many: len(value) > self.most})
+        if not value:
+            raise UsageError(f"{key} is empty; send one at least")
+        if len(value) > self.most:
+            raise UsageError(f"{key} has {len(value)} items; at most {self.most} are allowed")
         return [_item(each, f"{key}[{n}]", is_image) for n, each in enumerate(value)]
 
     def _encoded(self, items: Sequence[_Item]) -> tuple[list[np.ndarray], dict[str, Any]]:
@@ -216,28 +217,27 @@ def _item(value: Any, where: str, is_image: bool | None) -> _Item:
 
     content = value
     if isinstance(value, dict):
-        known = len(value) == 1 and {"text", "image"} & set(value)
-        what = 'is an unknown object: an object is {"text": TEXT} or {"image": BASE64}'
-        if not known:
-            raise UsageError(f"{where} {what}")
+        if len(value) != 1 or not {"text", "image"} & set(value):
+            known = 'an object is {"text": TEXT} or {"image": BASE64}'
+            raise UsageError(f"{where} is an unknown object: {known}")
         ((kind, content),) = value.items()
-        what = f"is {'a text' if is_image else 'an image'}; it belongs elsewhere"
         if is_image is not None and is_image is not (kind == "image"):
-            raise UsageError(f"{where} {what}")
+            raise UsageError(
+                f"{where} is {'a text' if is_image else 'an image'}; it belongs elsewhere"
+            )
         is_image = kind == "image"
     else:
         uri = isinstance(value, str) and is_data_uri(value)
-        what = "is a data URI that is no image here; write an image as data:image/TYPE;base64,DATA,"
-        what += ' and a text that begins so as {"text": TEXT}'
-        odd = uri and (is_image is False or not IMAGE_URI.match(value))
-        if odd:
-            raise UsageError(f"{where} {what}")
+        if uri and (is_image is False or not IMAGE_URI.match(value)):
+            raise UsageError(
+                f"{where} is a data URI that is no image here; write an image as "
+                'data:image/TYPE;base64,DATA, and a text that begins so as {"text": TEXT}'
+            )
         is_image = bool(uri) if is_image is None else is_image
     if not isinstance(content, str):
-        numbers = isinstance(content, int | list)
-        hint = "; token ids are not taken" if numbers and not is_image else ""
-        what = f"is not {'an image file in base64' if is_image else 'a text'}{hint}"
-        raise UsageError(f"{where} {what}")
+        ids = not is_image and isinstance(content, int | list)
+        form = "an image file in base64" if is_image else "a text"
+        raise UsageError(f"{where} is not {form}{'; token ids are not taken' if ids else ''}")
     if not is_image:
         if len(content) > MAX_SERVED_CHARACTERS:
             most = f"at most {MAX_SERVED_CHARACTERS:,} are allowed"
