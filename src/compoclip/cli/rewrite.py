@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from compoclip import console
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse as parse_caption
-from compoclip.captions.parser import parse_records, provenance
+from compoclip.captions.parser import parse_records
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
@@ -79,16 +79,15 @@ _MUCH = 4 << 20  # bytes of captions that are worth starting processes for
 class CaptionWork:
     """How a verb converts a text, a file of captions or shards.
 
-    show: for a text. make, each: as for `write_records`. count: adds a record to the numbers that
-    `lines` and `summary` (for JSON) show. job: for shards, counts the same numbers.
+    job: for shards, counts the same numbers as `count`; its settings are those of the verb. show:
+    for a text. make, each: as for `write_records`. count: adds a record to the numbers that `lines`
+    and `summary` (for JSON) show.
     """
 
-    verb: str
+    job: CorpusJob
     show: Callable[[], Outcome]
-    made_from: Mapping[str, Any]
     make: Make
     count: Callable[[Counts, Record], None]
-    job: CorpusJob
     lines: Callable[[Counts], list[str]]
     summary: Callable[[Counts], Mapping[str, Any]]
     each: int = 1
@@ -121,15 +120,17 @@ def run(options: CorpusOptions, work: CaptionWork) -> Outcome:
     if not cuts:
         raise UsageError(f"{file.path}: holds no captions")
     counts: Counts = {}
+    made_from = work.job.settings()
+    verb = made_from.pop("job")
     resumed = write_records(
         file,
         out,
         work.make,
-        {**work.made_from, "source": file.identity()},
+        {**made_from, "source": file.identity()},
         partial(work.count, counts),
         work.each,
         processes(options.workers, file.path.stat().st_size, _MUCH),
-        lambda done: console.track(done, work.verb, len(cuts), "captions"),
+        lambda done: console.track(done, verb, len(cuts), "captions"),
     )
     if not options.json:
         if resumed:
@@ -137,7 +138,7 @@ def run(options: CorpusOptions, work: CaptionWork) -> Outcome:
         note_cut(sum(cuts))
     read = {"captions": len(cuts), "captions_cut": sum(cuts), "records_from_before": resumed}
     lines = [console.counted(len(cuts), "caption"), *work.lines(counts), f"written to {out}"]
-    record = {"out": str(out), **read, **work.made_from, **work.summary(counts)}
+    record = {"out": str(out), **read, **made_from, **work.summary(counts)}
     return record, "\n".join(lines)
 
 
@@ -157,6 +158,7 @@ def _left_out(reasons: Mapping[str, int]) -> str:
 
 def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outcome:
     """Process the shards; exit code 1 when more are damaged than allowed."""
+    settings = work.job.settings()
     shards = find_shards(options.source)
     size = sum(each.stat().st_size for each in shards if each.is_file())
     start = time.monotonic()
@@ -167,7 +169,7 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outco
         column=options.column,
         workers=processes(options.workers, size, _MUCH),
         engine=options.engine,
-        track=lambda results: console.track(results, work.verb, unit="shards"),
+        track=lambda results: console.track(results, settings["job"], unit="shards"),
     )
     seconds = time.monotonic() - start
     for error in outcome.bad.values():
@@ -175,7 +177,7 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outco
     total = outcome.total
     record = {
         "out": str(out),
-        "settings": {**work.job.settings(), "column": options.column},
+        "settings": {**settings, "column": options.column},
         "shards": {**outcome.made, **outcome.skipped},
         "from_before": sorted(outcome.skipped),
         "left_out": outcome.bad,
@@ -196,7 +198,7 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outco
     failed = len(outcome.bad) > options.max_bad
     if failed:
         console.note(
-            f"compoclip {work.verb}: {console.counted(len(outcome.bad), 'shard')} left out, "
+            f"compoclip {settings['job']}: {console.counted(len(outcome.bad), 'shard')} left out, "
             f"{options.max_bad} allowed (--max-bad); fix them and run again"
         )
     return record, "\n".join(lines), int(failed)
@@ -267,12 +269,10 @@ def rewrite_main(options: RewriteOptions) -> Outcome:
         add_counts(counts, {"rewrites": {name: tally(record)}})
 
     work = CaptionWork(
-        "rewrite",
+        RewriteJob(settings),
         lambda: _show(options, settings),
-        settings.provenance(),
         partial(records, settings=settings),
         add,
-        RewriteJob(settings),
         _tallied,
         lambda counts: {"rewrites": {k: summary(v) for k, v in counts["rewrites"].items()}},
         len(names),
@@ -381,12 +381,10 @@ def parse_main(options: ParseOptions) -> Outcome:
         return [f"{', '.join(parts)}; {found['without_objects']} without an object"]
 
     work = CaptionWork(
-        "parse",
+        ParseJob(options.tagger),
         lambda: _show_parse(options),
-        provenance(options.tagger),
         partial(parse_records, tagger=options.tagger),
         add,
-        ParseJob(options.tagger),
         lines,
         lambda counts: counts["parses"],
     )
