@@ -280,7 +280,7 @@ def test_a_sweep_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (("--grid", "lr=1", "--on=nothing"), "nothing"),
         (("--grid", "lr=1e-4,.nan"), "--grid lr must be a number or null, found nan"),
         (("--grid", "batch_size=0,8"), "--batch-size 0: must be a number from 1 on"),
-        (("--grid", "seed=-1"), "--seed must lie between 0 and"),
+        (("--grid", "seed=-1"), "--grid seed must lie between 0 and"),
     ],
 )
 def test_what_does_not_go_together_is_said_before_anything_is_done(

@@ -97,7 +97,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch, named: Path) -> None:
     def start(*_: object) -> None:
         raise ParsedError
 
-    monkeypatch.setattr(options, "require_ranges", start)  # the last step of parsing
+    monkeypatch.setattr(options, "check_options", start)  # the last step of parsing
     monkeypatch.setattr(train, "start", start)
     monkeypatch.setattr(train, "start_sweep", start)
 

@@ -22,7 +22,6 @@ from compoclip.config import (
     OutputFolder,
     ScoringModel,
     Shown,
-    require_ranges,
     require_with,
 )
 from compoclip.console import counted, note
@@ -221,7 +220,6 @@ def open_inputs(options: TrainOptions) -> tuple[Source, list[Benchmark]]:
 
 def require_options(options: TrainOptions, method: Method) -> None:
     """Raise UsageError for options out of range or in conflict."""
-    require_ranges(options)
     require_with(options, "from_scratch", "image_weights")
     require_with(options, "on", "eval_every", "keep_best", "eval_images", "allow_partial")
     require_with(options, "eval_every", "keep_best")
@@ -334,7 +332,6 @@ class Measuring:
         """
         if not self.on:
             raise UsageError("name what to measure on: --on BENCHMARK ...")
-        require_ranges(self)
         from compoclip.benchmarks.registry import require_present
         from compoclip.benchmarks.targets import parse_targets
 

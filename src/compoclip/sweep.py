@@ -15,7 +15,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import Option, Shown, parsed_config, read_value, require, require_ranges
+from compoclip.config import Option, Shown, parsed_config, read_value, require
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
@@ -127,7 +127,6 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
         for texts, flag in ((options.grid, "--grid"), (options.random, "--random"))
     )
     space = {**grid, **drawn}
-    require_ranges(options)
     if not space or len(space) < len(grid) + len(drawn):
         raise UsageError("name what to vary, each in one way: --grid NAME=VALUE,VALUE or --random")
     if bool(options.draws) != (tpe or bool(drawn)):

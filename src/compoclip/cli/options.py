@@ -22,7 +22,6 @@ from compoclip.config import (
     name_here,
     options_of,
     require,
-    require_ranges,
 )
 from compoclip.errors import UsageError, closest
 from compoclip.typed import Count, kind_named, of_text
@@ -231,7 +230,6 @@ def parse(options: type[T], program: str, arguments: Sequence[str]) -> T:
     known = sorted(options_of(options).values(), key=lambda option: option.group in _SHARED)
     parser = OptionParser(program, about, {"options": known})
     parsed = built(options, parser.read(arguments))
-    require_ranges(parsed)
     for option in known:
         if option.shown.hint == "(required)" and not getattr(parsed, option.name):
             noun = option.shown.metavar.split()[0].strip("[]").lower()

@@ -24,7 +24,6 @@ from compoclip.config import (
     place_in,
     read_config,
     read_value,
-    require_ranges,
     typed,
 )
 from compoclip.data.options import naming_options
@@ -211,7 +210,6 @@ _NOT_FINITE = "the loss or gradient was not finite (train.jsonl names them)"
 def start(request: TrainRequest) -> int:
     """Train, print a summary, and put the result on the hub where the options ask for it."""
     options = request.options
-    require_ranges(options)
     check_options(options)
     options.require_new((options.out / "model").exists())
     # A mistake in the data is said before torch is loaded; ranks fail together later.
