@@ -26,7 +26,7 @@ from compoclip.config import (
 )
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
-from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.models.names import require_model
 from compoclip.own import fence, is_file, split
@@ -219,23 +219,20 @@ def open_inputs(options: TrainOptions) -> tuple[Source, list[Benchmark]]:
 
 
 def require_options(options: TrainOptions, method: Method) -> None:
-    """Raise UsageError for options out of range or in conflict."""
+    """Raise UsageError for options in conflict."""
     require_with(options, "from_scratch", "image_weights")
     require_with(options, "on", "eval_every", "keep_best", "eval_images", "allow_partial")
     require_with(options, "eval_every", "keep_best")
     require_with(options, "keep_best", "patience")
-    refuse(
-        {
-            "--init-from is in place of --model and --from-scratch: leave them out": (
-                options.init_from and (options.from_scratch or options.model != "bundled")
-            ),
+    if options.init_from and (options.from_scratch or options.model != "bundled"):
+        raise UsageError("--init-from is in place of --model and --from-scratch: leave them out")
+    if options.init_from and method.lora:
+        raise UsageError(
             "--init-from gives weights that no file holds, and adapters need a base that can be "
-            "loaded again: leave --lora out": options.init_from and method.lora,
-            "LoRA adapts trained weights: leave --lora or --from-scratch out": (
-                options.from_scratch and method.lora
-            ),
-        }
-    )
+            "loaded again: leave --lora out"
+        )
+    if options.from_scratch and method.lora:
+        raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
 
 
 def _start(options: TrainOptions) -> LoadedModel:
