@@ -296,7 +296,7 @@ def test_hints_name_the_packages_of_an_extra() -> None:
     ]
     for extra, packages in extras.items():
         if extra not in ("dev", "docs"):
-            names = [re.split(r"[^\w-]", each)[0] for each in packages]
+            names = sorted(re.split(r"[^\w-]", each)[0] for each in packages)
             assert pip_install(extra) == " ".join(["pip install", *names])
     named = re.compile(r"pip install ['\"]?compoclip\[(?!\.\.\.)")
     pages = [*modules(), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

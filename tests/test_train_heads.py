@@ -274,7 +274,7 @@ def test_a_t5_takes_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("compoclip.errors.importlib.import_module", absent)
     with pytest.raises(
-        CompoclipError, match=r"--reconstruction 0 .* pip install transformers peft"
+        CompoclipError, match=r"--reconstruction 0 .* pip install peft transformers"
     ):
         load_decoder(str(tmp_path))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -107,19 +108,6 @@ class RunInterruptedError(CompoclipError):
 NEEDS_WORLD = "comes with compoclip-world: run pip install ./world in a checkout of the repository"
 """How the message ends for what the distribution `world/` brings and is not installed."""
 
-_EXTRAS = {
-    "hf": "transformers peft",
-    "language": "openai",
-    "mteb": "mteb datasets",
-    "datasets": "datasets",
-    "onnx": "onnx onnxscript onnxruntime",
-    "track": "tensorboard wandb",
-    "ray": "ray",
-    "spacy": "spacy",
-    "st": "sentence-transformers",
-    "sweep": "optuna",
-}
-
 
 def pip_install(extra: str) -> str:
     """Spell the command that installs what an optional feature needs.
@@ -127,7 +115,11 @@ def pip_install(extra: str) -> str:
     It names the packages themselves: `pip install 'compoclip[...]'` would ask an index for a
     package of that name, whatever this one was installed from. extra: its name in pyproject.toml.
     """
-    return f"pip install {_EXTRAS[extra]}"
+    from importlib.metadata import requires  # slow to import
+
+    of_extra = re.compile(rf"([\w-]+).*extra == ['\"]{extra}['\"]")
+    matches = map(of_extra.match, requires("compoclip") or ())
+    return " ".join(["pip install", *(match[1] for match in matches if match)])
 
 
 def optional(package: str, extra: str, what: str) -> Any:
