@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+from rich.filesize import decimal
+
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import Check, check
 from compoclip.benchmarks.fetch import fetch, find_missing, rebased
@@ -77,7 +79,8 @@ def ls_main(options: LsOptions) -> Outcome:
         ]
         more = " +" if any(not source.size for source in each.sources.values()) else ""
         items = "by set" if each.family else f"{each.items:,}" if each.items else "?"
-        licence, size = each.licence.partition(";")[0], f"{in_bytes(each.size)}{more}".strip()
+        licence = each.licence.partition(";")[0]
+        size = f"{decimal(each.size) if each.size else ''}{more}".strip()
         rows.append([each.id, each.title, licence, each.status, items, *shares, size])
     text = (
         f"{table(rows, header, left=4, narrower=[without(1)])}\n\n"
@@ -115,7 +118,7 @@ def details(about: Meta) -> Iterator[str]:
             if source is None:
                 yield "              by hand, see source"
                 continue
-            size = f" ({in_bytes(source.size)})" if source.size else ""
+            size = f" ({decimal(source.size)})" if source.size else ""
             yield f"              {source.url}{size}"
             if source.md5:
                 yield f"              md5 {source.md5}"
@@ -124,14 +127,6 @@ def details(about: Meta) -> Iterator[str]:
                 yield f"              no published checksum known{plain}: not verified when fetched"
     yield from (f"  or archive  {archive}" for archive in about.archives)
     yield from (f"  may lack    {file}" for file in about.optional)
-
-
-def in_bytes(number: int) -> str:
-    """ "1.7 MB" (10^6 bytes), "" for 0."""
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= scale:
-            return f"{number / scale:.1f} {unit}"
-    return f"{number} B" if number else ""
 
 
 # --- `compoclip data check [NAME ...] --data ROOT`: what is there, missing or short. ---
@@ -176,7 +171,7 @@ def lines(found: Check) -> Iterator[str]:
     """Yield lines on one benchmark: files, items, photos, problems."""
     yield f"{found.benchmark}: {'complete' if found.complete else 'NOT COMPLETE'}"
     for file in found.files:
-        size = f", {in_bytes(file.bytes)}" if file.bytes else ""
+        size = f", {decimal(file.bytes)}" if file.bytes else ""
         yield f"  {file.path}: {_STATES[file.state]}{size}"
     for part, count in found.items.items():
         yield f"  items of {part}: {count.here:,} of {count.expected:,}"
@@ -309,13 +304,13 @@ def shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> s
             str(root / job.target),
             rebased(job.url, url_base) if url_base else job.url,
             why,
-            in_bytes(job.size) or "not known",
+            decimal(job.size) if job.size else "not known",
             job.checked_by,
         ]
         for job, why in jobs.items()
     ]
     unknown = sum(not job.size for job in jobs)
-    total = in_bytes(sum(job.size for job in jobs)) or "0 B"
+    total = decimal(sum(job.size for job in jobs))
     more = f", and {counted(unknown, 'file')} of unknown size" if unknown else ""
     header = ["to", "from", "because", "size", "checked by"]
     return f"{table(rows, header, left=3)}\ntogether {total}{more}"
@@ -374,7 +369,7 @@ def pack_main(options: PackOptions) -> Outcome:
     packed = pack(options.request(options.data), options.out, spec, spread, options.max_bad)
     told = (
         f"{options.out}: {counted(packed.samples, 'sample')} in {counted(packed.shards, 'shard')}, "
-        f"{in_bytes(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "
+        f"{decimal(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "
         f"{packed.as_they_were} as they were"
     )
     if not options.json:
