@@ -269,7 +269,7 @@ def fetch_main(options: FetchOptions) -> Outcome | int:
             break
         note(shown(jobs, options.data, options.url_base))
         if not options.yes and not agreed("Fetch this?"):
-            note(f"nothing {'more ' * bool(done)}was fetched")
+            note(f"nothing {'more ' if done else ''}was fetched")
             return 1
         for job in jobs:
             with byte_progress(job.target) as progress:

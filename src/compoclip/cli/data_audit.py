@@ -154,14 +154,16 @@ def audit_text(
         number = str(each.n) if each.n == each.of else f"{each.n} of {each.of}"
         rows.append([each.subtask, each.metric, percent(each.ngrams), interval, *shares, number])
     header = ["no image seen", "metric", "n-grams", "95 % interval", "length", "chance", "items"]
-    lines += [table(rows, header)] * bool(rows)
+    if rows:
+        lines.append(table(rows, header))
     rows = []
     for rule in rules:
         shares = [percent(rule.value), percent(rule.chance)]
         longer = "" if rule.longer is None else f"{rule.longer:+.1f}"
         rows.append([rule.subtask, rule.rule, *shares, longer, str(rule.n)])
     header = ["rule of thumb", "take the", "right", "chance", "words more if false", "items"]
-    lines += [table(rows, header)] * bool(rows)
+    if rows:
+        lines.append(table(rows, header))
     return "\n".join(lines)
 
 
@@ -181,7 +183,8 @@ def _counts(
     for kind in counts:
         lines.append(f"  {kind}: {MEANING[kind]}")
         parts = [f"{part} {_levels(n)}" for part, n in where.get(kind, {}).items() if part]
-        lines += [f"    in {', '.join(parts)}"] * bool(parts)
+        if parts:
+            lines.append(f"    in {', '.join(parts)}")
     return [*lines, *(f"  {level}: {IGNORED[level]}" for level in used)]
 
 

@@ -107,7 +107,8 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     offered |= {each.__name__: each for each in heads}
     for name, loss in sorted(offered.items()):
         if terms := used.get(loss, []):
-            kind = ", ".join([*terms[:_MOST_TERMS], *["..."][: len(terms) > _MOST_TERMS]])
+            more = ["..."] if len(terms) > _MOST_TERMS else []
+            kind = ", ".join([*terms[:_MOST_TERMS], *more])
             rows.append((name, kind, _summary(loss), own.PACKAGE))
     added = own.installed("losses")
     for name in names or sorted(added):
@@ -202,7 +203,7 @@ def _differences(method: Method) -> Iterator[str]:
                 same.append("in the paper" if side == "paper" else side)
             elif at is not None:
                 other.append(f"{side}: {value(at)}")
-        parts = [f"as {' and '.join(same)}"] * bool(same) + other
+        parts = [f"as {' and '.join(same)}", *other] if same else other
         sides = f" ({'; '.join(parts)})" if parts else ""
         yield f"  {each.option} {value(default)}{sides}"
         yield f"      {each.why}"
@@ -223,7 +224,7 @@ def terms_of(method: Method) -> str:
     for each in method.losses:
         weighted = each.name if each.weight == 1 else f"{each.weight:g} {each.name}"
         terms.append(f"{weighted} ({each.on})" if each.on == "single" else weighted)
-    return f"{' + '.join(terms)}{' (LoRA)' * bool(method.lora)}"
+    return f"{' + '.join(terms)}{' (LoRA)' if method.lora else ''}"
 
 
 # --- `compoclip new KIND NAME`: copy a working example under a new name, and its test. ---
