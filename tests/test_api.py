@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 import compoclip
+from compoclip import api
 from compoclip.cli.main import main
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
@@ -264,6 +265,13 @@ def example(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_settings_beside_options_count() -> None:
+    options = compoclip.EvaluateOptions(on=("x",), resamples=50)
+    assert api._measuring(options, {"resamples": 20, "seed": 3}).resamples == 20
+    with pytest.raises(compoclip.UsageError, match="no option 'sed'; did you mean seed"):
+        api._measuring(options, {"sed": 3})
 
 
 def test_the_example_that_scores() -> None:
