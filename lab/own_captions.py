@@ -32,11 +32,12 @@ from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.entries import each_value
 from compoclip.benchmarks.reader import CaseReader, Loading
 from compoclip.benchmarks.retrieval import Captioned, read_captions, read_flickr8k
+from compoclip.captions.clip_text import same_to_clip
 from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import Tagger, get_tagger
 from compoclip.errors import UsageError
-from compoclip.rewrites.base import Refused, rng_for, same_to_clip
+from compoclip.rewrites.base import Refused, rng_for
 from compoclip.rewrites.exclusion import NOT_THINGS, same_thing
 from compoclip.rewrites.graph_edits import (
     ATTR,

@@ -12,12 +12,35 @@ import json
 import lzma
 import re
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from compoclip.captions.parser import parse_many
-from compoclip.rewrites.attested import count_slots
+from compoclip.captions.types import Caption
+from compoclip.rewrites.attested import act, classes, tie
+from compoclip.rewrites.slots import slots, words_of
 
 HELD_OUT = 3
+
+
+def count_slots(captions: Iterable[Caption]) -> Counter[str]:
+    """Count the slots of captions, by words and by classes.
+
+    Keys are "kind left right"; class keys hold a "*" behind their kind.
+    """
+    counts: Counter[str] = Counter()
+    for caption in captions:
+        lemmas, ends = words_of(caption.tokens)
+        for kind, left, right, at, by in slots(caption.tokens, ends):
+            a, b = lemmas[left] if left >= 0 else "", lemmas[right]
+            if kind == "tie":
+                counts[tie(a, caption.tokens[left].pos, lemmas[at], b)] += 1
+            elif kind == "act":
+                counts[act(a, lemmas[at], lemmas[by] if by >= 0 else "", b)] += 1
+            else:
+                counts.update((f"{kind} {a} {b}", *classes(kind, a, b)))
+    return counts
 
 
 def main(source: Path, out: Path) -> None:

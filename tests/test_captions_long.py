@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions import chunks
+from compoclip.captions.clip_text import fits_context
 from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore, decode, encode
 from compoclip.captions.tagger import HantaTagger
@@ -20,14 +21,7 @@ from compoclip.data.sources.open import open_source
 from compoclip.losses.contract import Role
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
-from compoclip.rewrites.base import (
-    Refused,
-    Rewritten,
-    fits_context,
-    get_rewrite,
-    rewrite_names,
-    rng_for,
-)
+from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rewrite_names, rng_for
 from corpus_shards import write_jsonl
 from record_files import lines, write_lines
 from rewrite_facts import PARTS

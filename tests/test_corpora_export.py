@@ -17,10 +17,10 @@ import pytest
 from packaging.version import Version
 from PIL import Image
 
+from compoclip.captions.clip_text import token_key
 from compoclip.cli.main import main
 from compoclip.corpora.export import LAYOUTS
 from compoclip.data.sources.open import open_source
-from compoclip.rewrites.base import token_key
 from tiny_transformers import MARKS, write_clip, write_qwen
 
 pytestmark = pytest.mark.usefixtures("warm_workers")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from compoclip.captions.clip_text import token_key
 from compoclip.captions.types import Caption
 from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
@@ -41,7 +42,7 @@ from compoclip.data.texts import (
 from compoclip.data.written import read_bags
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
-from compoclip.rewrites.base import Refused, Rewrite, Rewritten, token_key
+from compoclip.rewrites.base import Refused, Rewrite, Rewritten
 from data_samples import Parses, write_jsonl
 
 

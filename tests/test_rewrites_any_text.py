@@ -13,18 +13,11 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from compoclip.captions.clip_text import fits_context, same_to_clip
 from compoclip.captions.lists import word_set
 from compoclip.captions.parser import parse
 from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning
-from compoclip.rewrites.base import (
-    Refused,
-    Rewritten,
-    fits_context,
-    get_rewrite,
-    rewrite_names,
-    rng_for,
-    same_to_clip,
-)
+from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rewrite_names, rng_for
 from compoclip.rewrites.cross_swap import cross_swap
 from compoclip.rewrites.mosaic import sample_graph_texts
 from rewrite_facts import PARTS

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from count_attested import count_slots
 
 from compoclip.captions.parser import parse
-from compoclip.rewrites.attested import Attested, count_slots
+from compoclip.rewrites.attested import Attested
 from compoclip.rewrites.base import get_rewrite
 from compoclip.rewrites.negclip import NEGCLIP_FLUENT
 from compoclip.rewrites.slots import slots, words_of

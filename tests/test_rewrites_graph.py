@@ -10,15 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from compoclip.captions.clip_text import token_key
 from compoclip.captions.parser import parse, parse_many
 from compoclip.captions.types import Caption, SceneGraph
-from compoclip.rewrites.base import (
-    Refused,
-    Rewritten,
-    get_rewrite,
-    rng_for,
-    token_key,
-)
+from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.graph_edits import (
     ATTR,
     CATEGORIES,

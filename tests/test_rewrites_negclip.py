@@ -10,16 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from compoclip.captions.clip_text import same_to_clip, token_key
 from compoclip.captions.parser import parse, parse_many
 from compoclip.captions.types import Caption, Chunk
-from compoclip.rewrites.base import (
-    Refused,
-    Rewritten,
-    get_rewrite,
-    rng_for,
-    same_to_clip,
-    token_key,
-)
+from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.edit import doubles_a_word
 from compoclip.rewrites.negclip import NEGCLIP, SpanPair, candidates, swapping
 from compoclip.rewrites.reading import read

@@ -7,15 +7,10 @@ from collections import Counter
 
 import pytest
 
+from compoclip.captions.clip_text import token_key
 from compoclip.captions.parser import parse
 from compoclip.errors import UsageError
-from compoclip.rewrites.base import (
-    Refused,
-    get_rewrite,
-    rewrite_names,
-    rng_for,
-    token_key,
-)
+from compoclip.rewrites.base import Refused, get_rewrite, rewrite_names, rng_for
 from compoclip.rewrites.bigram_shuffle import BIGRAM_SHUFFLE
 from compoclip.rewrites.noun_adj_shuffle import NOUN_ADJ_SHUFFLE
 from rewrite_facts import PARTS, facts_of, texts

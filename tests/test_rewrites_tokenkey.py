@@ -11,16 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer
 
+from compoclip.captions.clip_text import fits_context, same_to_clip, token_key
 from compoclip.captions.parser import parse_many
-from compoclip.rewrites.base import (
-    Refused,
-    fits_context,
-    get_rewrite,
-    rewrite_names,
-    rng_for,
-    same_to_clip,
-    token_key,
-)
+from compoclip.rewrites.base import Refused, get_rewrite, rewrite_names, rng_for
 from real_captions import coco
 
 

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from PIL import Image
 
 from compoclip.captions.types import Caption
-from compoclip.evaluation.encoder import evaluating, require_finite
+from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.rewrites.base import Edit, Refused, get_rewrite, rewrite_names, rng_for
 
@@ -76,14 +74,9 @@ def score_candidates(
         image: RGB.
         candidates: the caption first.
     """
-    with evaluating(model.encoder), torch.inference_mode():
-        pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
-        seen = F.normalize(model.encoder.encode_images(pixels).pooled.float(), dim=-1)
-        ids = model.tokenizer([each.text for each in candidates])
-        read = F.normalize(model.encoder.encode_texts(ids).pooled.float(), dim=-1)
-        cosines = (read @ seen[0]).cpu().numpy()
-    require_finite(cosines, model.name)
-    return ranked(candidates, cosines.tolist())
+    encoder = ModelEncoder(model)
+    texts = encoder.texts([candidate.text for candidate in candidates])
+    return ranked(candidates, (texts @ encoder.images([image])[0]).tolist())
 
 
 _LAST: Mapping[Kind, int] = {"negative": 0, "positive": 1, "caption": 2}

@@ -32,13 +32,13 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.benchmarks.files import LEVELS, key, runs, same, same_bag
 from compoclip.benchmarks.sources import document
+from compoclip.captions.clip_text import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
 from compoclip.console import track
 from compoclip.data.decode import opened
 from compoclip.errors import CompoclipError
 from compoclip.files import bytes_hash
-from compoclip.rewrites.base import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
 
 if TYPE_CHECKING:
     from compoclip.data.sources import Sample

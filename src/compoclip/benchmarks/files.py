@@ -18,10 +18,10 @@ from typing import Any
 from compoclip import files, tables
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_NAME_BYTES, MAX_PATH_CHARACTERS
+from compoclip.captions.clip_text import token_key
 from compoclip.data.decode import ENDINGS, is_read
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import bytes_hash, file_hash
-from compoclip.rewrites.base import token_key
 from compoclip.tables import kind_of
 
 OFFICIAL = "fetch the official file again"

@@ -1,5 +1,8 @@
 from .chunks import pre_caption as pre_caption
 from .chunks import sentences as sentences
+from .clip_text import fits_context as fits_context
+from .clip_text import same_to_clip as same_to_clip
+from .clip_text import token_key as token_key
 from .graph import graph_tree as graph_tree
 from .lexicon import Lexicon as Lexicon
 from .parser import PARSER_VERSION as PARSER_VERSION

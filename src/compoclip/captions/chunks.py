@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 
 from compoclip.captions.lists import WORDS
-from compoclip.captions.types import Chunk, Token
+from compoclip.captions.types import NOUNS, Chunk, Token
 
-_HEADS = frozenset({"NOUN", "PROPN"})
 _STARTS = frozenset({"DET", "NUM"})
 _NO_NOUNS = frozenset({"EX", "WDT", "WP", "WRB", "PRP$"})  # pronouns that stand for no noun
 
@@ -36,7 +35,7 @@ def reciprocal(tokens: Sequence[Token], at: int) -> bool:
     """Return whether "each other" or "one another" stands at a token, with no noun behind it."""
     pair = " ".join([t.low for t in tokens[at : at + 2]])
     return pair in ("each other", "one another") and not (
-        at + 2 < len(tokens) and tokens[at + 2].pos in _HEADS
+        at + 2 < len(tokens) and tokens[at + 2].pos in NOUNS
     )
 
 
@@ -53,7 +52,7 @@ def _phrase_end(tokens: Sequence[Token], first: int) -> int:
     end = first
     while at < len(tokens):
         token = tokens[at]
-        if token.pos in _HEADS:
+        if token.pos in NOUNS:
             at += 1
             end = at
         elif token.tag == "POS" and end == at and (owned := _phrase_end(tokens, at + 1)) > at + 1:
@@ -90,7 +89,7 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
 
 def _goes_between(tokens: Sequence[Token], at: int) -> bool:
     """Return whether it stands between nouns: "snow covered hill", "two baby black sheep"."""
-    follows = at + 1 < len(tokens) and tokens[at + 1].pos in _HEADS | {"ADJ"}
+    follows = at + 1 < len(tokens) and tokens[at + 1].pos in NOUNS | {"ADJ"}
     joins = tokens[at].tag == "VBN" and follows
     made = tokens[at].pos == "ADJ" and tokens[at - 1].low in WORDS["materials"]
     return (joins or made) and _noun_ahead(tokens, at + 1)
@@ -99,7 +98,7 @@ def _goes_between(tokens: Sequence[Token], at: int) -> bool:
 def _noun_ahead(tokens: Sequence[Token], at: int) -> bool:
     while at < len(tokens) and (tokens[at].pos == "ADJ" or tokens[at].tag in ("VBN", "VBG")):
         at += 1
-    return at < len(tokens) and tokens[at].pos in _HEADS
+    return at < len(tokens) and tokens[at].pos in NOUNS
 
 
 def _joins(tokens: Sequence[Token], at: int, first: int) -> bool:

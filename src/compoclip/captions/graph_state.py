@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from compoclip.captions.graph_units import Draft, PendingLink, Unit, UnitKind, attributes
 from compoclip.captions.lists import WORDS
-from compoclip.captions.types import GraphAttribute, Span, Token
+from compoclip.captions.types import NOUNS, GraphAttribute, Span, Token
 
 #: Prepositions that tie a part, a content or a garment to its holder: the next one goes to the
 #: holder ("a vase with flowers on the table").
 _TIES = frozenset({("with",), ("of",), ("full", "of")})
-_NOUNS = ("NOUN", "PROPN")
 _NONE: frozenset[int] = frozenset()
 
 
@@ -122,7 +121,7 @@ class ReadingState:
         """Return the token of the subject in "table bowl is sitting on", None without a gap."""
         unit = self.unit
         first = unit.stop - 1
-        while first > unit.first and self.tokens[first - 1].pos in _NOUNS:
+        while first > unit.first and self.tokens[first - 1].pos in NOUNS:
             first -= 1
         opens = self.before in (None, "comma", "and", "stop")
         verb, tail, end = (self.ahead(by) for by in (1, 2, 3))

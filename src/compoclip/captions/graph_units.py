@@ -11,6 +11,7 @@ from typing import Literal
 from compoclip.captions.chunks import reciprocal
 from compoclip.captions.lists import NUMBERS, PHRASAL, WORDS
 from compoclip.captions.types import (
+    NOUNS,
     Caption,
     Chunk,
     GraphAttribute,
@@ -31,7 +32,6 @@ _JOINTS: Mapping[str, UnitKind] = {
     ",": "comma", ".": "stop", ":": "stop",
 }  # fmt: skip
 _PRONOUNS = WORDS.keys_of("pronouns")
-_NOUNS = frozenset({"NOUN", "PROPN"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int
     for at in range(first, stop):
         token, before = tokens[at], tokens[at - 1]
         inner = at > first
-        noun_before = inner and before.pos in _NOUNS and before.lemma not in WORDS["colours"]
+        noun_before = inner and before.pos in NOUNS and before.lemma not in WORDS["colours"]
         # but "half eaten", and "shaped" of "heart shaped"
         paired = inner and f"{before.low} {token.low}" in WORDS["paired qualities"]
         deed = token.tag == "VBN" and not paired and token.low not in WORDS["quality nouns"]
@@ -209,7 +209,7 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int
 def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
     """Return the object of a noun phrase with its attributes; None without a noun."""
     start = stop - 1
-    if start < first or tokens[start].pos not in _NOUNS:
+    if start < first or tokens[start].pos not in NOUNS:
         return None
     head = tokens[start]
     while start > first and _belongs(tokens, start):
@@ -239,7 +239,7 @@ def _belongs(tokens: Sequence[Token], start: int) -> bool:
         or (low in WORDS["compounds in -ing"] and name.lemma in WORDS["alive"])
     ):
         return False
-    return before.pos in _NOUNS and low not in WORDS["materials"]
+    return before.pos in NOUNS and low not in WORDS["materials"]
 
 
 def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttribute]:

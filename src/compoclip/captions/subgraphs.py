@@ -6,7 +6,9 @@ attributes, or two objects with their relation.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from compoclip.captions.lists import WORDS
 from compoclip.captions.types import (
@@ -89,14 +91,17 @@ def phrase(subgraph: SubGraph) -> str:
 
 def pieces(subgraph: SubGraph) -> tuple[tuple[str, Span], ...]:
     """Return attributes, nouns and relations in reading order, with their spans."""
-    found: list[tuple[str, Span]] = []
-    for index, node in enumerate(subgraph.objects):
-        if index:
-            relation = subgraph.relations[index - 1]
-            found.append((relation_words(relation), relation.span))
-        found += [(attribute.name, attribute.span) for attribute in node.attributes]
-        found.append((node.name, node.span))
-    return tuple(found)
+    by_object = (pieces_of(subgraph, index) for index in range(len(subgraph.objects)))
+    return tuple(chain.from_iterable(chain.from_iterable(by_object)))
+
+
+def pieces_of(subgraph: SubGraph, index: int) -> Iterator[list[tuple[str, Span]]]:
+    """Yield what stands at an object: the relation before it, its attributes, and its noun."""
+    node = subgraph.objects[index]
+    links = subgraph.relations[max(index - 1, 0) : index]
+    yield [(relation_words(link), link.span) for link in links]
+    yield [(attribute.name, attribute.span) for attribute in node.attributes]
+    yield [(node.name, node.span)]
 
 
 def relation_words(relation: GraphRelation) -> str:

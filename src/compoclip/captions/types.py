@@ -12,6 +12,8 @@ from typing import Literal
 
 from compoclip.captions.lists import WORDS
 
+NOUNS = frozenset({"NOUN", "PROPN"})
+"""Parts of speech of nouns."""
 RelationKind = Literal["preposition", "verb", "passive", "possession"]
 
 

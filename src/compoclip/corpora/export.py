@@ -21,6 +21,7 @@ from jinja2 import Environment
 
 from compoclip import rewrites
 from compoclip.archives import add_member
+from compoclip.captions.clip_text import token_key
 from compoclip.corpora.job import CorpusRow, Counts, RewriteJob, add_counts
 from compoclip.data.columns import NEG_CAPTION
 from compoclip.data.decode import opened, stored_bytes
@@ -28,7 +29,7 @@ from compoclip.data.sources import Source
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import new_folder, read_json, write_text
 from compoclip.recordfile import json_bytes
-from compoclip.rewrites.base import get_rewrite, token_key
+from compoclip.rewrites.base import get_rewrite
 from compoclip.rewrites.records import Settings, coverage
 from compoclip.version import __version__
 from compoclip.workers import in_batches

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from compoclip.captions.clip_text import token_key
 from compoclip.data.drawn import PlanCounts
 from compoclip.data.masks import Mask
 from compoclip.data.transform import normalised
 from compoclip.losses.contract import HostLayout, IndexRequest, Ints, Layout, Role
 from compoclip.models.text_plan import TextInputs
 from compoclip.models.work import KeptAt
-from compoclip.rewrites.base import token_key
 
 
 @dataclass(frozen=True)

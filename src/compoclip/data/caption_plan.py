@@ -11,11 +11,12 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from compoclip.captions.clip_text import fits_context, token_key
 from compoclip.data.drawn import EQUALS_CAPTION, NONE_APPLIES, NOT_CHOSEN, Drawing, Drawn
 from compoclip.data.sources import NEGATIVES, POSITIVES, Source
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
-from compoclip.rewrites.base import fits_context, kind_named, token_key
+from compoclip.rewrites.base import kind_named
 
 # Names of texts of the data: hard negatives, paraphrases, and other captions of the image.
 GIVEN, GIVEN_POSITIVE, OTHER_CAPTION = "given", "given-positive", "other-caption"

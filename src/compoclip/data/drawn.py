@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from compoclip.captions.clip_text import token_key
 from compoclip.captions.types import Caption
 from compoclip.data.masks import Mask
 from compoclip.data.sources import Sample
 from compoclip.losses.contract import Role
-from compoclip.rewrites.base import Rewritten, token_key
+from compoclip.rewrites.base import Rewritten
 
 # Reasons for leaving a text out, besides a rewrite's own.
 EQUALS_CAPTION = "equals-a-caption-of-the-sample"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from compoclip.captions.clip_text import token_key
 from compoclip.data.caption_plan import Texts
 from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
 from compoclip.data.written import WrittenLists, read_bags, read_units
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
-from compoclip.rewrites.base import token_key
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.graph_edits import load_vocabulary
 from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE

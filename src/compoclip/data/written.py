@@ -27,10 +27,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from compoclip.captions.clip_text import fits_context
 from compoclip.data.columns import require_texts
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
-from compoclip.rewrites.base import Refused, Rewritten, fits_context
+from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.units import UNIT_FOIL
 from compoclip.tables import ROW_FILES, has_ending, read_records
 from compoclip.typed import read_fields

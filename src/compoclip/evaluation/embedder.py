@@ -18,13 +18,12 @@ from typing import Any, Protocol, get_type_hints, runtime_checkable
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 from compoclip import own
 from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
-from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.blind import TextOnlyEncoder
 from compoclip.evaluation.encoder import (
@@ -32,6 +31,7 @@ from compoclip.evaluation.encoder import (
     Pending,
     Precision,
     TextKey,
+    decoded,
     full_float32,
     require_finite,
 )
@@ -131,11 +131,10 @@ def read_picture(ref: ImageRef) -> Image.Image:
     `squash`, which asks for a square of the model's size, gives a square. Raises CompoclipError for
     a missing or damaged image.
     """
-    stored = Members()(ref.path, ref.member) if ref.member else ref.path
-    image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
+    image = decoded(ref, Members())
     if ref.squash:
         image = image.resize((min(image.size),) * 2, Image.Resampling.BICUBIC)
-    return ImageOps.mirror(image) if ref.mirror else image
+    return image
 
 
 def by_image(

@@ -162,6 +162,16 @@ def full_float32() -> Iterator[None]:
                 place.fp32_precision = value
 
 
+def decoded(ref: ImageRef, members: Members) -> Image.Image:
+    """Return an image as its reference says: RGB, cropped, upright, mirrored, of its own size.
+
+    Raises CompoclipError for a missing or damaged image.
+    """
+    stored = members(ref.path, ref.member) if ref.member else ref.path
+    image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
+    return ImageOps.mirror(image) if ref.mirror else image
+
+
 class ImageReader:
     """Reads images as a model sees them; pickled to processes, each of which keeps one."""
 
@@ -174,9 +184,7 @@ class ImageReader:
 
         Raises CompoclipError for a missing or damaged image.
         """
-        stored = self._members(ref.path, ref.member) if ref.member else ref.path
-        image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
-        return self.pixels(ImageOps.mirror(image) if ref.mirror else image, ref.squash)
+        return self.pixels(decoded(ref, self._members), ref.squash)
 
     def pixels(self, image: Image.Image, squash: bool = False) -> np.ndarray:
         """Return the pixels of an RGB image of any size; squash: without keeping its shape."""

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import yaml
 
 from compoclip import own
 from compoclip.benchmarks.case import Aggregate, TiePolicy
@@ -53,7 +54,6 @@ from compoclip.training.log import LOG, read_log
 from compoclip.version import __version__
 
 _CLOSE = 1e-6  # of scores, intervals and p-values: another machine may round otherwise
-_RESULT, _ITEMS = "results/*/*.json", "results/*/*.parquet"
 _KINDS = {
     "bundle": int,
     "compoclip": str,
@@ -62,69 +62,10 @@ _KINDS = {
     "facts": dict,
     "files": dict,
 }
-_FILES = (
-    *(PAGE, COMPARISON, PLAN, _RESULT, _ITEMS),
-    *(f"run/{name}" for name in (RECORD, CONFIG, LOG, FILE)),
+UNCHECKED: Mapping[str, Mapping[str, Sequence[str]]] = yaml.safe_load(
+    Path(__file__).with_name("unchecked.yaml").read_text(encoding="utf-8")
 )
-
-UNCHECKED: Sequence[tuple[str, Sequence[str], str]] = (
-    (BUNDLE, ("machine",), "only who made the bundle knows it"),
-    (
-        _RESULT,
-        ("identity", "images", "data_hash", "versions", "truncated_texts"),
-        "the weights and photos show them; the bundle only names them in several places",
-    ),
-    (
-        _RESULT,
-        (
-            "protocol",
-            "tie_policy",
-            "rules",
-            "headline",
-            "skills",
-            "expected",
-            "chance",
-            "assumed",
-            "known_as",
-            "score",
-        ),
-        "they define the benchmark, and its annotations show them",
-    ),
-    (
-        _RESULT,
-        ("missing", "missing_count", "left_out", "partial", "seconds", "pairs_per_second"),
-        "the machine that measured met them",
-    ),
-    (_RESULT, ("resamples", "seed"), "an interval without a bootstrap does not depend on them"),
-    (
-        _ITEMS,
-        ("item", "form", "subtask", "labels", "truth", "images", "texts", "cluster"),
-        "the annotations show them; here they only have to fit the scores",
-    ),
-    (
-        _ITEMS,
-        ("scores", "rank", "threshold", "bucket"),
-        "that the weights give these scores is shown by evaluating them",
-    ),
-    (
-        f"run/{RECORD}",
-        ("compoclip", "identity", "provenance"),
-        "the run states them; only weights, method, settings, steps and counts are compared",
-    ),
-    (
-        f"run/{CONFIG}",
-        ("*", "comments"),
-        "the run states them; the method, and numbers that the fingerprint has, are compared",
-    ),
-    (
-        f"run/{FILE}",
-        ("*",),
-        "the run states them; the method, the base weights and numbers are compared",
-    ),
-    (f"run/{LOG}", ("*",), "the run states them; only its last step and counts are compared"),
-    (PLAN, ("*",), "only the recipe and settings of the protocol are compared"),
-)
-"""File of a bundle (a pattern), its fields that are not computed again, and why."""
+"""File of a bundle (a pattern) -> why -> its fields that are not computed again."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +136,7 @@ def _list_problems(manifest: Mapping[str, Any], hashes: Mapping[str, str]) -> It
             yield f"{name}: is missing"
         elif hashes[name] != stated:
             yield f"{name}: has the hash {hashes[name]}, not {shown(stated)}"
-        if not any(fnmatch(name, pattern) for pattern in _FILES):
+        if not any(fnmatch(name, pattern) for pattern in (PAGE, COMPARISON, *UNCHECKED)):
             yield f"{name}: is no file of a bundle"
 
 
@@ -232,10 +173,11 @@ def _check_content(folder: Path, manifest: Mapping[str, Any], report: Verified) 
             f"{manifest['code']:.80}; here is {__version__}, code {code_hash()}"
         )
     _check_page(folder, found, comparisons, report, same)
-    for file, fields, why in UNCHECKED:
-        if any(fnmatch(name, file) for name in (BUNDLE, *manifest["files"])):
-            which = ", ".join("all other fields" if each == "*" else each for each in fields)
-            report.unchecked.append(f"{file}: {which}: {why}")
+    for file, reasons in UNCHECKED.items():
+        for why, fields in reasons.items():
+            if any(fnmatch(name, file) for name in (BUNDLE, *manifest["files"])):
+                which = ", ".join("all other fields" if each == "*" else each for each in fields)
+                report.unchecked.append(f"{file}: {which}: {why}")
 
 
 def _check_page(

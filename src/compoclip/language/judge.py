@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from compoclip.captions.clip_text import fits_context, token_key
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.language.engine import PromptTask
-from compoclip.rewrites.base import fits_context, token_key
 from compoclip.rewrites.edit import EMPTY, SAME_TOKENS, TOO_LONG
 from compoclip.rewrites.written import (
     CONTRADICTS,

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compoclip.captions.clip_text import token_key
 from compoclip.errors import UsageError, require
 from compoclip.files import write_atomically
 from compoclip.language.ask import Collected
 from compoclip.language.engine import PromptTask
 from compoclip.language.judge import Judged, judge_answers
 from compoclip.recordfile import Record, json_bytes
-from compoclip.rewrites.base import token_key
 
 Item = tuple[str, Sequence[str]]
 """Id of a sample, and its captions."""

@@ -2,13 +2,10 @@ from .base import Edit as Edit
 from .base import Refused as Refused
 from .base import Rewrite as Rewrite
 from .base import Rewritten as Rewritten
-from .base import fits_context as fits_context
 from .base import get_rewrite as get_rewrite
 from .base import rewrite_names as rewrite_names
 from .base import rewrites_named as rewrites_named
 from .base import rng_for as rng_for
-from .base import same_to_clip as same_to_clip
-from .base import token_key as token_key
 from .cross_swap import cross_swap as cross_swap
 from .driver import CandidateEdit as CandidateEdit
 from .driver import Round as Round

@@ -20,7 +20,7 @@ from itertools import islice
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY
-from compoclip.captions.types import Caption
+from compoclip.captions.types import NOUNS, Caption
 from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
 from compoclip.rewrites.edit import article_for
@@ -73,7 +73,7 @@ def _missing(readings: Sequence[Reading], rng: random.Random) -> Iterator[str]:
         tokens = reading.caption.tokens
         for place, (first, _, head, *_) in enumerate(reading.mentions):
             named.add(reading.head_lemma(place))
-            if head > first and tokens[head - 1].pos in ("NOUN", "PROPN"):  # "fire hydrant"
+            if head > first and tokens[head - 1].pos in NOUNS:  # "fire hydrant"
                 named.add(f"{reading.lemmas[head - 1]} {reading.lemmas[head]}")
     words = {word for reading in readings for word in reading.words}
     scenes = _scenes()

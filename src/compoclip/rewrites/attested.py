@@ -13,12 +13,11 @@ The counts are of COCO captions (data/README.md).
 from __future__ import annotations
 
 import lzma
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from compoclip.captions.types import Caption
+from compoclip.captions.types import NOUNS
 from compoclip.rewrites.edit import RULES
 from compoclip.rewrites.exclusion import (
     ANY_THING,
@@ -29,7 +28,7 @@ from compoclip.rewrites.exclusion import (
     names_people,
 )
 from compoclip.rewrites.reading import Reading
-from compoclip.rewrites.slots import GROUPS, KINDS, NOUNS, Pairing, preposition, slots, words_of
+from compoclip.rewrites.slots import GROUPS, KINDS, Pairing, preposition, slots, words_of
 
 #: The level of what is bad English.
 BROKEN = -9
@@ -59,7 +58,7 @@ def _slots_of(s: Reading) -> tuple[Mapping[int, Sequence[Pairing]], Sequence[str
     return found, [*words, ""]
 
 
-# --- Counting them. ---
+# --- The keys of slots in the counts: "kind left right", by words; classes have a "*". ---
 
 
 @lru_cache(maxsize=65536)
@@ -71,25 +70,6 @@ def kind_of(word: str) -> str:
     if names_people(word) or ("beings" in known and "animals" not in known):
         return "people"
     return min(known - _MIXED, default=word)
-
-
-def count_slots(captions: Iterable[Caption]) -> Counter[str]:
-    """Count the slots of captions, by words and by classes.
-
-    Keys are "kind left right"; class keys hold a "*" behind their kind.
-    """
-    counts: Counter[str] = Counter()
-    for caption in captions:
-        lemmas, ends = words_of(caption.tokens)
-        for kind, left, right, at, by in slots(caption.tokens, ends):
-            a, b = lemmas[left] if left >= 0 else "", lemmas[right]
-            if kind == "tie":
-                counts[tie(a, caption.tokens[left].pos, lemmas[at], b)] += 1
-            elif kind == "act":
-                counts[act(a, lemmas[at], lemmas[by] if by >= 0 else "", b)] += 1
-            else:
-                counts.update((f"{kind} {a} {b}", *_classes(kind, a, b)))
-    return counts
 
 
 @lru_cache(maxsize=1 << 18)
@@ -104,8 +84,8 @@ def act(a: str, verb: str, preposition: str, b: str) -> str:
     return f"act* {kind_of(a)}|{verb}|{preposition} {kind_of(b)}"
 
 
-def _classes(kind: str, a: str, b: str) -> tuple[str, ...]:
-    """The keys of which one must be attested when the words are not; none: refused."""
+def classes(kind: str, a: str, b: str) -> tuple[str, ...]:
+    """Return the keys of which one must be attested when the words are not; none: refused."""
     match kind:
         case "subj" | "done" | "np":
             return (f"{kind}* {kind_of(a)} {b}",)
@@ -183,7 +163,7 @@ class Attested:
         ):
             return 0
         few = _FEW + (kind in ("obj", "pn"))
-        return int(any(self.count(key) >= few for key in _classes(kind, a, b)))
+        return int(any(self.count(key) >= few for key in classes(kind, a, b)))
 
     def met(self, noun: str) -> int:
         """How often a noun was met."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from compoclip.captions.lists import word_lists
+from compoclip.captions.types import NOUNS
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
 from compoclip.rewrites.edit import SENTENCE_ENDS, SpanChange, exchanged, starts_sentence
 from compoclip.rewrites.exclusion import NOT_THINGS, is_living
@@ -55,7 +56,7 @@ def _is_plain(s: Reading, place: int) -> bool:
     """Return whether the mention can replace another: it refers to nothing before it."""
     mention, tokens = s.mentions[place], s.caption.tokens
     return (
-        tokens[mention.head].pos in ("NOUN", "PROPN")
+        tokens[mention.head].pos in NOUNS
         and s.head_lemma(place) not in NOT_THINGS
         and not any(
             s.lows[i] in _POINTING  # "another"

@@ -34,7 +34,6 @@ from compoclip.rewrites.replace import (
     enough_elements,
     in_rounds,
 )
-from compoclip.rewrites.slots import NOUNS
 
 _TYPES = {"entity": "object", "modifier": "attribute", "relation": "relation"}
 _SWAPS = {
@@ -190,9 +189,7 @@ def _be(s: Reading, place: int) -> str:
 def _name(s: Reading, place: int, *, described: bool = False) -> str:
     """The mention without determiner and number; only its noun unless `described`."""
     (start, _, head, *_), tokens = s.mentions[place], s.caption.tokens
-    first = head
-    while first > start and tokens[first - 1].pos in NOUNS:
-        first -= 1
+    first = s.compound(head)
     while described and first > start and tokens[first - 1].pos == "ADJ":
         if is_many(tokens[first - 1]):
             break  # "no many trucks"

@@ -12,10 +12,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from compoclip.captions.clip_text import fits_context, same_to_clip
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
 from compoclip.captions.types import Caption, Token, is_address
-from compoclip.rewrites.base import Edit, fits_context, same_to_clip
+from compoclip.rewrites.base import Edit
 
 RULES = word_lists(__file__, "rules")  # which says what each list is for
 

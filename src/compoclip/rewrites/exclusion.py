@@ -137,7 +137,7 @@ def excluded(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def deny(a: str, b: str) -> bool:
-    """Return whether a thing of which one adjective is said cannot be the other."""
+    """Return whether two adjectives cannot describe the same thing."""
     return excluded(a, b) or a in exclusive(b, "ADJ") or b in exclusive(a, "ADJ")
 
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
+from compoclip.captions.clip_text import token_key
+from compoclip.captions.subgraphs import SubGraph, phrase, pieces_of, relation_words
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.errors import require
 from compoclip.files import read_json
 from compoclip.rewrites.attested import act, attested, is_solid, kind_of, stays_still, tie
-from compoclip.rewrites.base import Edit, Refused, Rewritten, token_key
+from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.driver import UNATTESTED, Draw, Round, first_fluent
 from compoclip.rewrites.edit import MAX_DRAWS, RULES, inflect, text_refusal
 from compoclip.rewrites.exclusion import (
@@ -105,10 +106,6 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
 # --- Which words of a graph negative differ from its positive, and what they stand for. ---
 
 
-#: Name and span of a piece of a sub-graph.
-_Piece = tuple[str, Span]
-
-
 def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
     """The changed pieces: their range in the caption, and in the text of the negative.
 
@@ -116,13 +113,13 @@ def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
     the range of what stood there; attributes or objects that were added have an empty range.
     """
     # At the same place in both, in the order of the text.
-    runs: list[tuple[list[_Piece], list[_Piece]]] = []
+    runs: list[tuple[list[tuple[str, Span]], list[tuple[str, Span]]]] = []
     for index in range(len(negative.objects)):
-        links, said, noun = _pieces(negative, index)
+        links, said, noun = pieces_of(negative, index)
         if index >= len(positive.objects):
             runs.append(([], [*links, *said, *noun]))
             continue
-        was, before, thing = _pieces(positive, index)
+        was, before, thing = pieces_of(positive, index)
         runs += [([a], [b]) for a, b in zip(was, links)]
         if len(before) == len(said):
             runs += [([a], [b]) for a, b in zip(before, said)]
@@ -140,14 +137,6 @@ def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
             found.append(Edit(start, end, at, at + len(text)))
         at += len(text) + bool(text)
     return tuple(found)
-
-
-def _pieces(graph: SubGraph, index: int) -> Iterator[list[_Piece]]:
-    """The names and spans of the relation before an object, of its attributes, and its own."""
-    node = graph.objects[index]
-    yield [(relation_words(r), r.span) for r in graph.relations[max(index - 1, 0) : index]]
-    yield [(attribute.name, attribute.span) for attribute in node.attributes]
-    yield [(node.name, node.span)]
 
 
 # --- The graph transforms of MosaiCLIP: where a sub-graph can be edited, and what comes of it. ---

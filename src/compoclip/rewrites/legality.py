@@ -170,7 +170,7 @@ def verbs(s: Reading, i: int, j: int) -> bool:
     alike = related(first, second, "VERB") or s.caption.tokens[i].tag != s.caption.tokens[j].tag
     if alike or not (s.asserted(i) or s.asserted(j)):
         return False
-    objects = [(*s.owner, -1)[verb + 1] for verb in (i, j)]  # right after the verb
+    objects = [s.owner_at(verb + 1) for verb in (i, j)]  # right after the verb
     if max(objects) >= 0:
         return min(objects) >= 0 and not related(*map(s.head_lemma, objects), "NOUN")
     subjects = [subject_of(s, verb) for verb in (i, j)]
@@ -240,7 +240,7 @@ _AS_ITEMS: dict[str, str | None] = {
 
 @lru_cache(maxsize=1)
 def items(s: Reading) -> list[str | None]:
-    """The words of the caption, None at coordinations and symmetric links."""
+    """Return the words of the caption, None at coordinations and symmetric links."""
     words = [_AS_ITEMS.get(word, word) for word in s.lows]
     for before, mention in zip(s.mentions, s.mentions[1:]):
         if mention.link is MentionLink.SYMMETRIC:
@@ -249,7 +249,7 @@ def items(s: Reading) -> list[str | None]:
 
 
 def parts(words: list[str | None]) -> list[tuple[str, ...]]:
-    """The stretches between the Nones, in alphabetical order: what is said, whatever the order."""
+    """Split at None; return the sorted runs, so that captions with reordered parts are equal."""
     found: list[list[str]] = [[]]
     for word in words:
         if word is not None:
@@ -261,11 +261,11 @@ def parts(words: list[str | None]) -> list[tuple[str, ...]]:
 
 @lru_cache(maxsize=1)
 def parts_of(s: Reading) -> list[tuple[str, ...]]:
-    """The parts of the caption itself."""
+    """Return the parts of the caption itself."""
     return parts(items(s))
 
 
-# --- Whether a thing is a thing, what is said of it, and whether another may be meant. ---
+# --- Tests on nouns: is it a thing, which attributes modify it, can it refer to another thing? ---
 
 
 def names_together(tokens: tuple[Token, ...], index: int) -> bool:
@@ -290,9 +290,9 @@ def may_tie_alike(s: Reading, first: int, stop: int) -> bool:
 
     "A star above a star" says nothing that "a star below a star" denies.
     """
-    if stop >= len(s.owner) or s.owner[stop] < 0:
+    if (owner := s.owner_at(stop)) < 0:
         return False
-    right = s.head_lemma(s.owner[stop])
+    right = s.head_lemma(owner)
     return any(related(s.head_lemma(left), right, "NOUN") for left in _behind(s, first))
 
 
@@ -329,7 +329,7 @@ def states_place(s: Reading, first: int, stop: int) -> bool:
         return False
     if first and tokens[first - 1].pos == "ADJ" and low == "with":
         return False
-    owner = s.owner[stop] if stop < len(tokens) else -1
+    owner = s.owner_at(stop)
     if owner < 0 or s.mentions[owner].first != stop:
         return s.lows[stop - 1] in ("left", "right")
     return not (low == "with" and tokens[stop].tag == "PRP$") and (

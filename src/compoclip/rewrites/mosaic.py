@@ -13,9 +13,10 @@ from functools import partial
 from itertools import chain
 from typing import Literal
 
+from compoclip.captions.clip_text import same_to_clip, token_key
 from compoclip.captions.subgraphs import SubGraph, phrase
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import Refused, Rewritten, same_to_clip, token_key
+from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.driver import UNATTESTED, SampledRewrite
 from compoclip.rewrites.edit import MAX_DRAWS, SAME_TOKENS, text_refusal
 from compoclip.rewrites.exclusion import NO_THINGS, head_noun

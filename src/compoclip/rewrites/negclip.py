@@ -13,7 +13,7 @@ from itertools import chain, combinations
 from typing import NamedTuple
 
 from compoclip.captions.lists import WORDS
-from compoclip.captions.types import Caption
+from compoclip.captions.types import NOUNS, Caption
 from compoclip.rewrites import legality
 from compoclip.rewrites.attested import BROKEN, edit_level, kind_of
 from compoclip.rewrites.base import Refused
@@ -22,7 +22,6 @@ from compoclip.rewrites.edit import MAX_DRAWS, RULES, SENTENCE_ENDS, exchanged
 from compoclip.rewrites.exclusion import ANY_THING, NO_THINGS, exclusive, families, names_people
 from compoclip.rewrites.legality import NOT_ASSERTED, names_together
 from compoclip.rewrites.reading import Reading
-from compoclip.rewrites.slots import NOUNS
 
 NO_PAIR = "no-legal-pair"
 
@@ -107,7 +106,7 @@ def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
     (first, end), (start, stop) = pair.a, pair.b
     mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
     if pair.group in ("noun", "object", "plural-noun") and any(
-        _compound(s, last - 1) != (start, last) or not _is_last(s, last - 1)
+        s.compound(last - 1) != start or not _is_last(s, last - 1)
         for start, last in (pair.a, pair.b)
     ):
         return False, swapping(s.caption, pair, BROKEN)  # a part of a compound
@@ -173,10 +172,9 @@ def _legal(s: Reading) -> Iterator[SpanPair]:
         for i, j in combinations(named, 2):
             if legality.nouns(s, i, j):
                 yield SpanPair(group, (i, i + 1), (j, j + 1))
-                whole = _compound(s, i), _compound(s, j)
-                longer = whole != ((i, i + 1), (j, j + 1))
-                if longer and _is_last(s, i) and _is_last(s, j):
-                    yield SpanPair(group, *whole)
+                first, second = s.compound(i), s.compound(j)
+                if (first, second) != (i, j) and _is_last(s, i) and _is_last(s, j):
+                    yield SpanPair(group, (first, i + 1), (second, j + 1))
     manner = [
         i
         for i in loose
@@ -200,14 +198,6 @@ def _legal(s: Reading) -> Iterator[SpanPair]:
 
 def _is_thing(s: Reading, index: int) -> bool:
     return s.caption.tokens[index].pos in NOUNS and s.lemmas[index] not in NO_THINGS
-
-
-def _compound(s: Reading, index: int) -> _Span:
-    """The span of a noun with what it is a compound with: "tv monitor"."""
-    first, tokens = index, s.caption.tokens
-    while first and s.owner[first - 1] == s.owner[index] and tokens[first - 1].pos in NOUNS:
-        first -= 1
-    return first, index + 1
 
 
 def _is_last(s: Reading, index: int) -> bool:
@@ -348,7 +338,7 @@ def _noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
     elif after.pos == "AUX" or after.tag in _FINITE:
         if first != start:
             return CLAUSE
-    elif after.pos != "VERB" or ((*s.owner, -1)[stop + 1] >= 0 and not all(people)):
+    elif after.pos != "VERB" or (s.owner_at(stop + 1) >= 0 and not all(people)):
         return SCOPE  # no verb, or one with an object
     # The noun phrases, when it is clear which determiner and modifiers belong to which.
     a, b = (first, left.stop), (right.first, stop)

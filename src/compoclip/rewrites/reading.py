@@ -15,6 +15,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from compoclip.captions.clip_text import token_key
 from compoclip.captions.lists import word_lists
 from compoclip.captions.subgraphs import (
     SubGraph,
@@ -27,8 +28,7 @@ from compoclip.captions.subgraphs import (
 )
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.tagrules import Columns, Patterns
-from compoclip.captions.types import Caption, GraphObject, SceneGraph, Span
-from compoclip.rewrites.base import token_key
+from compoclip.captions.types import NOUNS, Caption, GraphObject, SceneGraph, Span
 from compoclip.rewrites.edit import RULES
 from compoclip.rewrites.relations import (
     PREPOSITIONS,
@@ -128,6 +128,19 @@ class Reading:
     def head_lemma(self, mention: int) -> str:
         """Return the lemma of the head noun of a mention, in lower case."""
         return self.lemmas[self.mentions[mention].head]
+
+    def compound(self, head: int) -> int:
+        """Return the first token of the compound noun that ends at a token: "fire hydrant"."""
+        first, owner = head, self.owner[head]
+        while first and self.owner[first - 1] == owner:
+            if self.caption.tokens[first - 1].pos not in NOUNS:
+                break
+            first -= 1
+        return first
+
+    def owner_at(self, index: int) -> int:
+        """Return the mention at a token, -1 outside of mentions and behind the caption."""
+        return self.owner[index] if index < len(self.owner) else -1
 
     @cached_property
     def graph(self) -> SceneGraph:
@@ -264,7 +277,7 @@ def _analysed(caption: Caption) -> Reading:
             spans.append((chunk.first, chunk.stop, chunk.head))
             covered.update(range(chunk.first, chunk.stop))
     for index, token in enumerate(tokens):
-        if token.pos in ("NOUN", "PROPN") and index not in covered:
+        if token.pos in NOUNS and index not in covered:
             spans.append((index, index + 1, index))
     mentions: list[Mention] = []
     owner = [-1] * len(tokens)

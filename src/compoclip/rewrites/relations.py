@@ -55,16 +55,11 @@ def contradicting(preposition: str) -> tuple[tuple[str, int], ...]:
     return tuple((w, max(PREPOSITIONS.get(w, 1), 1)) for w in others if w not in same)
 
 
-def _forms(verb: str) -> tuple[str, ...]:
-    if verb == "meet":
-        return ("meet", "meets", "met", "meeting")
-    if verb.endswith("e"):
-        return (verb, verb + "s", verb + "d", verb[:-1] + "ing")
-    stem = verb + "g" if verb == "hug" else verb
-    return (verb, verb + ("es" if verb.endswith(("ss", "ch")) else "s"), stem + "ed", stem + "ing")
-
-
-_SYMMETRIC_VERBS = {form for verb in RELATIONS["symmetric verbs"] for form in _forms(verb)}
+@lru_cache(maxsize=1)
+def _symmetric_verbs() -> frozenset[str]:
+    """Return the symmetric verbs in every form."""
+    tags = ("VB", "VBZ", "VBD", "VBN", "VBG")
+    return frozenset(inflect(verb, tag) for verb in RELATIONS["symmetric verbs"] for tag in tags)
 
 
 def is_symmetric(words: Sequence[str]) -> bool:
@@ -79,7 +74,7 @@ def is_symmetric(words: Sequence[str]) -> bool:
         low = low[1:]
     if not low:
         return False
-    if " ".join(low) in symmetric or (len(low) == 1 and low[0] in _SYMMETRIC_VERBS):
+    if " ".join(low) in symmetric or (len(low) == 1 and low[0] in _symmetric_verbs()):
         return True
     stem = re.sub("(ing|ed|s)$", "", low[0]).removesuffix("e")  # talks, talked, talking: a guess
     if " ".join([f"{stem}ing", *low[1:]]) in symmetric:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
+from compoclip.captions.types import NOUNS
 from compoclip.rewrites.attested import edit_level, preposition_level
 from compoclip.rewrites.base import Refused
 from compoclip.rewrites.driver import CandidateEdit, Proposal, Round, SampledRewrite
@@ -46,7 +47,7 @@ from compoclip.rewrites.legality import (
 )
 from compoclip.rewrites.reading import EXCEPTIONS, STARTS, Reading
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
-from compoclip.rewrites.slots import NOUNS, preposition
+from compoclip.rewrites.slots import preposition
 
 TOO_FEW = "too-few-elements"
 NO_CANDIDATE = "no-candidate"

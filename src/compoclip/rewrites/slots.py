@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from compoclip.captions.types import Token
+from compoclip.captions.types import NOUNS, Token
 from compoclip.rewrites.edit import RULES, SENTENCE_ENDS
 from compoclip.rewrites.relations import RELATIONS, phrases
 
@@ -36,7 +36,6 @@ class Pairing(NamedTuple):
     by: int = -1
 
 
-NOUNS = ("NOUN", "PROPN")
 _FOLLOWS_VERB = ("ADP", "ADV", "ADJ", "PART", "DET", "PRON", "NUM", "NOUN", "PROPN", "SCONJ")
 
 
@@ -46,8 +45,8 @@ def preposition(words: str) -> str:
 
 
 def words_of(tokens: tuple[Token, ...]) -> tuple[list[str], dict[int, int]]:
-    """Lemmas, those of prepositions as they are counted, and the ends of prepositions of several
-    words by their first."""
+    """Return the lemma of each token (prepositions normalised), and a map from the first token of
+    each multi-word preposition to the token after its last."""
     words = [token.lemma.lower() for token in tokens]
     lows = tuple([token.text.lower() for token in tokens])
     ends = dict(phrases(lows))
@@ -60,7 +59,7 @@ def words_of(tokens: tuple[Token, ...]) -> tuple[list[str], dict[int, int]]:
 
 
 def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, ...]:
-    """The slots of a caption, left to right; ends: see `words_of`."""
+    """Return the slots of a caption, left to right; ends: see `words_of`."""
     found: list[Pairing] = []
     described: list[int] = []
     article = "bare"

@@ -140,9 +140,9 @@ def _preposition_fits(s: Reading, word: str, first: int, stop: int) -> bool:
     """Return whether the phrase stands by itself and ties a thing to a place."""
     tokens = s.caption.tokens
     whole = next((span for span in phrases(s.lows) if span[0] <= first < span[1]), (first, stop))
-    if whole != (first, stop) or stop >= len(tokens) or not states_place(s, first, stop):
+    if whole != (first, stop) or not states_place(s, first, stop):
         return False
-    place = s.owner[stop]
+    place = s.owner_at(stop)
     if place < 0 or s.mentions[place].first != stop:
         return False
     if word == "by":

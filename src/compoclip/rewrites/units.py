@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Protocol
 
+from compoclip.captions.clip_text import fits_context, same_to_clip, token_key
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
-from compoclip.captions.types import Caption
-from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
+from compoclip.captions.types import NOUNS, Caption
+from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.driver import SampledRewrite, first_fluent
 from compoclip.rewrites.edit import MAX_DRAWS, TOO_LONG
 from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, entity, head_noun, same_thing
@@ -34,7 +35,6 @@ from compoclip.rewrites.graph_edits import (
 )
 from compoclip.rewrites.mosaic import NO_GRAPH, TAKEN, usable_subgraphs
 from compoclip.rewrites.reading import Reading, read
-from compoclip.rewrites.slots import NOUNS
 
 UNIT, UNIT_FOIL, NOUN_PHRASE = "unit", "unit-foil", "noun-phrase"
 ENTITY, PAIR, RELATION = "entity", "pair", "relation"

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
+from compoclip.captions.clip_text import fits_context, same_to_clip
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import NUMBERS
 from compoclip.captions.types import Caption, SceneGraph, Token
-from compoclip.rewrites.base import fits_context, same_to_clip
 from compoclip.rewrites.edit import EMPTY, RULES, SAME_TOKENS, TOO_LONG
 from compoclip.rewrites.exclusion import families, may_coincide, related
 from compoclip.rewrites.reading import Reading, read

@@ -16,6 +16,7 @@ from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
 from PIL import Image, ImageOps
 
 from compoclip.captions.chunks import sentences
+from compoclip.captions.clip_text import fits_context, token_key
 from compoclip.console import note, track
 from compoclip.data.decode import Picture, opened
 from compoclip.data.drawn import Drawn, PlanCounts
@@ -32,7 +33,7 @@ from compoclip.data.transform import pixels_of
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
-from compoclip.rewrites.base import Refused, fits_context, token_key
+from compoclip.rewrites.base import Refused
 from compoclip.rewrites.cross_swap import NAME as CROSS_SWAP
 from compoclip.rewrites.cross_swap import cross_swap
 from compoclip.rewrites.written import form_objection
