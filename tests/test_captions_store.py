@@ -35,33 +35,31 @@ def test_parses_once_and_reads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tmp_path / "new folder" / "parses.sqlite"
     store = ParseStore(path)
     assert store.get(TEXTS[0]) is None
-    parsed = store.get_or_parse(TEXTS)
-    assert list(parsed) == TEXTS[:4]
+    parsed = {text: store.get_or_parse(text) for text in TEXTS}
     assert parsed == {text: parse(text) for text in TEXTS}
     assert len(store) == 4
-    monkeypatch.setattr(store_module, "parse_many", _never)
+    monkeypatch.setattr(store_module, "parse_batch", _never)
     again = ParseStore(path)
-    assert again.get_or_parse(reversed(TEXTS)) == parsed
+    assert {text: again.get_or_parse(text) for text in TEXTS} == parsed
     for store in (again, pickle.loads(pickle.dumps(again))):  # noqa: S301 (our own object)
         assert all(store.get(text) == parse(text) for text in TEXTS)
         assert store.damaged == 0
 
 
-def _never(texts: list[str], tagger: str, workers: int) -> list[Caption]:
-    assert not texts
-    return []
+def _never(job: tuple[str, list[str]]) -> list[Caption]:
+    raise AssertionError(f"{job} are stored")
 
 
 def test_another_parser_version_does_not_see_the_parses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "parses.sqlite"
-    ParseStore(path).get_or_parse(TEXTS)
+    ParseStore(path).fill(TEXTS)
     monkeypatch.setattr(store_module, "PARSER_VERSION", "other")
     newer = ParseStore(path)
     assert len(newer) == 0
     assert newer.get(TEXTS[0]) is None
-    newer.get_or_parse(TEXTS[:1])
+    newer.get_or_parse(TEXTS[0])
     assert len(newer) == 1
     monkeypatch.undo()
     assert len(ParseStore(path)) == 4
@@ -74,13 +72,13 @@ def test_damaged_records_are_counted_and_parsed_anew(
     spoilt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "parses.sqlite"
-    ParseStore(path).get_or_parse(TEXTS)
+    ParseStore(path).fill(TEXTS)
     with sqlite3.connect(path) as db:
         db.execute(f"UPDATE parses SET record = {spoilt}")
     store = ParseStore(path)
     assert store.get(TEXTS[0]) is None
     assert store.damaged == 1
-    assert store.get_or_parse(TEXTS) == {text: parse(text) for text in TEXTS}
+    assert all(store.get_or_parse(text) == parse(text) for text in TEXTS)
     assert store.damaged == 5
     assert capsys.readouterr().err == f"{path}: damaged parses are made again\n"
     assert ParseStore(path).get(TEXTS[0]) == parse(TEXTS[0])
@@ -93,11 +91,11 @@ def _read(store: ParseStore, texts: list[str]) -> int:
 def test_readers_in_other_processes_while_one_writes(tmp_path: Path) -> None:
     store = ParseStore(tmp_path / "parses.sqlite")
     texts = [f"{n} cats" for n in range(50)]
-    store.get_or_parse(texts)
+    store.fill(texts)
     context = multiprocessing.get_context("fork")
     with context.Pool(2) as pool:
         pending = [pool.apply_async(_read, (store, texts)) for _ in range(4)]
-        store.get_or_parse([f"{n} dogs" for n in range(50)])
+        store.fill([f"{n} dogs" for n in range(50)])
         assert [job.get(timeout=60) for job in pending] == [50] * 4
     assert len(store) == 100
 
@@ -121,7 +119,7 @@ def test_the_file_is_the_same_for_any_number_of_workers(
 
 def test_filling_adds_what_is_missing(tmp_path: Path) -> None:
     store = ParseStore(tmp_path / "parses.sqlite")
-    store.get_or_parse(TEXTS[:1])
+    store.get_or_parse(TEXTS[0])
     assert store.fill(TEXTS) == len(set(TEXTS)) - 1
     assert [store.get(text) for text in TEXTS] == [parse(text) for text in TEXTS]
     assert store.fill([]) == 0
@@ -146,7 +144,7 @@ def test_a_damaged_file_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixt
         path.write_bytes(spoilt)
         store = ParseStore(path)
         assert f"{path}: damaged (" in capsys.readouterr().err
-        assert store.get_or_parse(TEXTS) == {text: parse(text) for text in TEXTS}
+        assert all(store.get_or_parse(text) == parse(text) for text in TEXTS)
         store.close()
 
 

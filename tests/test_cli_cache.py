@@ -28,7 +28,7 @@ def test_what_is_kept_is_measured_and_removed(
     nothing = {"parses": 0, "features": 0, "indexes": 0}
     assert shown(capsys) == {"folder": str(cache_folder()), "bytes": nothing, "cleared": []}
     store = cache_folder() / "parses.sqlite"
-    ParseStore(store).get_or_parse(["a red star above a blue mug"])
+    ParseStore(store).get_or_parse("a red star above a blue mug")
     part = cache_folder() / "features" / "abc" / "part-0.bin"
     part.parent.mkdir(parents=True)
     part.write_bytes(bytes(1000))
@@ -47,7 +47,7 @@ def test_what_is_kept_is_measured_and_removed(
     assert out.splitlines()[-1].endswith(str(cache_folder()))
     assert shown(capsys)["bytes"] == nothing
     # The store makes itself anew.
-    assert ParseStore(store).get_or_parse(["a red star"])["a red star"].text == "a red star"
+    assert ParseStore(store).get_or_parse("a red star").text == "a red star"
 
 
 def test_an_index_beside_its_data_is_none_of_it(

@@ -58,7 +58,7 @@ def data_sets(
         headline="",
         trees={},
         subtask_rows={f"part {k}": own for k, own in enumerate(rows)},
-        clusters=names,
+        photos=np.unique(names, return_inverse=True)[1],
         base={MAIN: base},
         other={MAIN: other},
         main=MAIN,

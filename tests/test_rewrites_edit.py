@@ -7,6 +7,7 @@ import re
 import pytest
 
 from compoclip.captions.parser import parse
+from compoclip.captions.tagger import inflect
 from compoclip.rewrites.base import Edit
 from compoclip.rewrites.edit import (
     SpanChange,
@@ -14,7 +15,6 @@ from compoclip.rewrites.edit import (
     article_for,
     cased_like,
     exchanged,
-    inflect,
     on_word_boundaries,
 )
 from rewrite_facts import tagged

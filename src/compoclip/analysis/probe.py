@@ -41,18 +41,17 @@ class Scored:
     flip: bool
 
 
-def candidates_of(caption: Caption, seed: int = 0) -> tuple[list[Candidate], dict[str, str]]:
+def candidates_of(caption: Caption) -> tuple[list[Candidate], dict[str, str]]:
     """Return a caption and its rewrites, and why rewrites refused: one text of each that can change
     the caption, equal texts of the same kind as one candidate.
 
     Args:
         caption: a parsed caption.
-        seed: of the rewrites; the same seed draws the same.
     """
     found: dict[tuple[str, Kind], Candidate] = {}
     refused: dict[str, str] = {}
     for name in rewrite_names():
-        made = get_rewrite(name)(caption, rng_for(seed, "0", 0, name))
+        made = get_rewrite(name)(caption, rng_for(0, "0", 0, name))
         if isinstance(made, Refused):
             refused[name] = made.reason
             continue

@@ -65,14 +65,13 @@ def _signs(text: str) -> str:
     return _clean(text).replace(" ", "")
 
 
-def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
-    """Return whether a text with start and end token fits into the context.
+def fits_context(text: str) -> bool:
+    """Return whether a text with start and end token fits into CLIP's context.
 
     Args:
         text: Any text.
-        context: Tokens of the context.
     """
-    room = context - SPECIAL_TOKENS
+    room = CONTEXT_LENGTH - SPECIAL_TOKENS
     # A token stands for one byte at least, so short texts need neither pieces nor byte pairs.
     if len(text) <= room and text.isascii() and text.isprintable() and "&" not in text:
         return True

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import product
 from typing import Literal
 
 from compoclip.captions.chunks import reciprocal
 from compoclip.captions.lists import NUMBERS, PHRASAL, WORDS
+from compoclip.captions.tagger import inflect
 from compoclip.captions.types import (
     NOUNS,
     Caption,
@@ -397,7 +397,7 @@ class Draft:
     def act(self, head: int, doers: Iterable[int], doubted: frozenset[int] = frozenset()) -> None:
         """Add the verb `head`, which has no object, as an attribute of the doers."""
         token = self.tokens[head]
-        name = token.low if token.tag in ("VBN", "VBG") else _ing_form(token.lemma)
+        name = token.low if token.tag in ("VBN", "VBG") else inflect(token.lemma, "VBG")
         for index in doers:
             attribute = GraphAttribute(name, token.span, "action", index not in doubted)
             self.nodes[index].attributes.append(attribute)
@@ -422,11 +422,3 @@ class Draft:
         sure = sure and source not in link.doubted
         relation = GraphRelation(source, name, target, link.span, words, link.kind, sure)
         self.relations.append(relation)
-
-
-@lru_cache(maxsize=4096)
-def _ing_form(lemma: str) -> str:
-    import lemminflect
-
-    forms = lemminflect.getInflection(lemma, "VBG")
-    return forms[0] if forms else lemma

@@ -7,7 +7,7 @@ import json
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, fields
 from functools import partial
 from itertools import chain, islice
@@ -15,7 +15,7 @@ from os import getpid
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compoclip.captions.parser import PARSER_VERSION, POOL_FLOOR, batched, parse_batch, parse_many
+from compoclip.captions.parser import PARSER_VERSION, POOL_FLOOR, batched, parse_batch
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.captions.types import (
     Caption,
@@ -123,7 +123,7 @@ class ParseStore:
 
     Any number of processes may read while one writes (write-ahead log); writers wait for each
     other. A process that dies while writing loses its open transaction only. Damaged records count
-    as missing: `get_or_parse` parses the captions again and counts them in `damaged`. Objects can
+    as missing: `get_or_parse` parses the caption again and counts it in `damaged`. Objects can
     be pickled; each process opens the file itself, made with its folder when absent.
 
     Raises:
@@ -154,23 +154,13 @@ class ParseStore:
         row = self._guarded(lambda db: db.execute(query, (key,)).fetchone())
         return None if row is None else self._decoded(text, row[0])
 
-    def get_or_parse(self, texts: Iterable[str], workers: int = 1) -> dict[str, Caption]:
-        """Look up captions; parse and store missing ones.
-
-        The parse of every distinct caption, in order of first occurrence.
-        """
-        wanted = list(dict.fromkeys(texts))
-        by_key = {self._key(text): text for text in wanted}
-        rows = self._rows("key, record", wanted)
-        read = {by_key[key]: self._decoded(by_key[key], record) for key, record in rows}
-        found = {text: caption for text, caption in read.items() if caption is not None}
-        missing = [text for text in wanted if text not in found]
-        for at in range(0, len(missing), SLICE):
-            part = missing[at : at + SLICE]
-            parsed = parse_many(part, self.tagger_name, workers)
-            self._insert([(self._key(t), self.parser, encode(c)) for t, c in zip(part, parsed)])
-            found.update(zip(part, parsed))
-        return {text: found[text] for text in wanted}
+    def get_or_parse(self, text: str) -> Caption:
+        """Return the stored parse of a caption; parse and store one that is missing or damaged."""
+        caption = self.get(text)
+        if caption is None:
+            (caption,) = parse_batch((self.tagger_name, [text]))
+            self._insert([(self._key(text), self.parser, encode(caption))])
+        return caption
 
     def fill(self, texts: Iterable[str], workers: int = 1) -> int:
         """Parse and store every missing caption.
@@ -183,7 +173,7 @@ class ParseStore:
         size = SLICE if workers > 1 else _ALONE
         with Workers(workers) as pool:
             while part := list(dict.fromkeys(islice(remaining, size))):
-                stored_keys = {key for (key,) in self._rows("key", part)}
+                stored_keys = self._stored(part)
                 missing = [text for text in part if self._key(text) not in stored_keys]
                 each = pool.map if workers > 1 and len(missing) >= POOL_FLOOR else map
                 made = chain.from_iterable(each(_encoded, batched(missing, self.tagger_name)))
@@ -200,12 +190,15 @@ class ParseStore:
             opened.close()
             self._local.opened = None
 
-    def _rows(self, columns: str, texts: list[str]) -> Iterator[Any]:
-        """Yield the columns of the records of texts."""
+    def _stored(self, texts: list[str]) -> set[bytes]:
+        """Return the keys of those texts that are stored."""
+        stored: set[bytes] = set()
         for at in range(0, len(texts), _QUERY):
             keys = [self._key(text) for text in texts[at : at + _QUERY]]
-            query = f"SELECT {columns} FROM parses WHERE key IN ({','.join('?' * len(keys))})"
-            yield from self._guarded(lambda db: db.execute(query, keys).fetchall())  # noqa: B023
+            query = f"SELECT key FROM parses WHERE key IN ({','.join('?' * len(keys))})"
+            rows = self._guarded(lambda db: db.execute(query, keys).fetchall())  # noqa: B023
+            stored.update(key for (key,) in rows)
+        return stored
 
     def _insert(self, rows: list[tuple[bytes, str, str]]) -> None:
         def insert(db: sqlite3.Connection) -> None:

@@ -157,6 +157,38 @@ def _inflected(low: str, pos: str) -> str:
     return prefix + hyphen + found[0] if found and found[0] else low
 
 
+# --- A lemma in the form of a tag (Penn Treebank), with lemminflect. ---
+
+# Plurals that the dictionary lists second, or does not list.
+_PLURALS = {"fish": "fish", "hoof": "hooves", "box": "boxes", "leaf": "leaves"}
+_INFLECTED = frozenset(("NNS", "VBG", "VBD", "VBN", "VBZ", "JJR", "JJS", "RBR", "RBS"))
+_COMPARED = {"JJR": "more", "JJS": "most", "RBR": "more", "RBS": "most"}
+
+
+@lru_cache(maxsize=65536)
+def inflect(lemma: str, tag: str) -> str:
+    """`lemma` in the form `tag`; the last word of a noun phrase, the first of a phrasal verb."""
+    if tag not in _INFLECTED:
+        return lemma
+    from lemminflect import getInflection  # reads its tables on import
+
+    words = lemma.split(" ")
+    place = 0 if tag.startswith("V") else len(words) - 1
+    word = words[place]
+    if tag == "NNS":
+        if word in _PLURALS:
+            return " ".join([*words[:-1], _PLURALS[word]])
+        # "shorts", "skis", "fries" are plurals already; "bus" and "glass" are not.
+        singular = lemma_of(word, "NOUN", "NNS") if word.endswith("s") else word
+        plural = singular != word and word in getInflection(singular, "NNS")
+        if plural or word in PLURAL_ONLY:
+            return lemma
+    compared = _COMPARED.get(tag)
+    forms = getInflection(word, tag, inflect_oov=compared is None)
+    words[place] = str(forms[0]) if forms else f"{compared} {word}" if compared else word
+    return " ".join(words)
+
+
 # --- The default tagger: HanTa's English model with a cached decoder and corrections. ---
 #
 # HanTa (Wartena 2019) is a pure-Python HMM tagger. Its wheel holds the model, a gzipped pickle that

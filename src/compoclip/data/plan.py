@@ -166,14 +166,11 @@ class StoredCaptions:
     def __init__(self, store: ParseStore, cut: int = 0) -> None:
         self.cut = cut
         self._store = store
-        self._recent = lru_cache(_KEPT)(self._find)
+        self._recent = lru_cache(_KEPT)(store.get_or_parse)
 
     def __getitem__(self, text: str) -> Caption:
         """The stored parse of a caption, or a new one. Raises CompoclipError."""
         return self._recent(text)
-
-    def _find(self, text: str) -> Caption:
-        return self._store.get(text) or self._store.get_or_parse([text])[text]
 
     def __reduce__(self) -> tuple[type[StoredCaptions], tuple[ParseStore, int]]:
         return StoredCaptions, (self._store, self.cut)

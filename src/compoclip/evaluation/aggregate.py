@@ -240,29 +240,28 @@ def additions(
 def resample(
     trees: Sequence[MeanNode],
     values: Mapping[str, Values],
-    clusters: Sequence[str],
+    photos: Indices,
     bootstrap: Bootstrap = BOOTSTRAP,
     base: Mapping[str, Values] | None = None,
 ) -> list[Values]:
     """Compute every tree in bootstrap draws of whole clusters; all share the draws.
 
-    values: metric -> (n,) per-item values. clusters: (n,), items that share a photo. base: values
-    of another model, whose trees in the same draws are subtracted. Returns one (resamples,) array
-    per tree. A part that a draw misses altogether is left out of that draw's mean; nan for a draw
-    without any of the tree's items.
+    values: metric -> (n,) per-item values. photos: (n,), the number of each item's photo. base:
+    values of another model, whose trees in the same draws are subtracted. Returns one (resamples,)
+    array per tree. A part that a draw misses altogether is left out of that draw's mean; nan for a
+    draw without any of the tree's items.
     """
     if not bootstrap.resamples:
         return [np.zeros(0) for _ in trees]
     if base is not None and any(each.curve for tree in trees for each, _ in tree.leaves()):
-        one, two = (resample(trees, each, clusters, bootstrap) for each in (base, values))
+        one, two = (resample(trees, each, photos, bootstrap) for each in (base, values))
         return [after - before for before, after in zip(one, two)]
     if base is not None:  # all is linear
         values = {name: values[name] - base[name] for name in base}
-    _, codes = np.unique(np.asarray(clusters), return_inverse=True)
     leaves = {each.key: each for tree in trees for each, _ in tree.leaves()}
     blocks: dict[tuple[str, bytes], list[Values]] = {key: [] for key in leaves}
-    for weights in bootstrap.weights(int(codes.max()) + 1):
+    for weights in bootstrap.weights(int(photos.max()) + 1):
         for key, each in leaves.items():
-            blocks[key].append(each.value(values, 0.5, weights, codes))
+            blocks[key].append(each.value(values, 0.5, weights, photos))
     drawn = {key: np.concatenate(parts) for key, parts in blocks.items()}
     return [tree.walk(lambda each: drawn[each.key]) for tree in trees]

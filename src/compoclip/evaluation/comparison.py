@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -125,14 +124,14 @@ class Pair:
 
     The array of a curve ("auc", "ap11") holds the scores that are ranked. main: the metric of a
     sub-task that is shown first. truth: index of the right candidate, or whether the item is true.
-    guesses: the base guesses (`Pair.with_guessing`).
+    guesses: the base guesses (`Pair.with_guessing`). photos: the number of each item's photo.
     """
 
     benchmark: str
     headline: str
     trees: dict[str, MeanNode]
     subtask_rows: dict[str, Indices]
-    clusters: list[str]
+    photos: Indices
     base: dict[str, Values]
     other: dict[str, Values]
     main: str
@@ -210,17 +209,12 @@ class Pair:
             headline=base.headline,
             trees=trees,
             subtask_rows={name: np.flatnonzero(every == name) for name in dict.fromkeys(names)},
-            clusters=items.clusters,
+            photos=items.photos,
             base=values[0],
             other=values[1],
             main=main,
             truth=listed.truth,
         )
-
-    @cached_property
-    def codes(self) -> Indices:
-        """The number of each item's photo."""
-        return np.unique(np.asarray(self.clusters), return_inverse=True)[1]
 
     def tree(self, name: str, metric: str = "") -> MeanNode:
         """Return what computes a rule, or a metric of a sub-task; "main" is the one shown first.
@@ -249,14 +243,14 @@ class Pair:
         self, trees: Sequence[MeanNode], bootstrap: Bootstrap, alone: bool = False
     ) -> list[Evidence]:
         """Return the evidence about each tree's difference, or `alone` about the base's value."""
-        photos = [int(np.count_nonzero(np.bincount(self.codes[rows_of(t)]))) for t in trees]
+        photos = [int(np.count_nonzero(np.bincount(self.photos[rows_of(t)]))) for t in trees]
         if alone:
-            draws = resample(trees, self.base, self.clusters, bootstrap)
+            draws = resample(trees, self.base, self.photos, bootstrap)
             return [Evidence(*each) for each in zip(draws, photos)]
         # The jackknife of a curve leaves out groups of photos where there are very many.
-        units = self.codes % _GROUPS if RANKED.keys() & self.base else self.codes
+        units = self.photos % _GROUPS if RANKED.keys() & self.base else self.photos
         adds = [additions(tree, self.base, self.other, units) for tree in trees]
-        draws = resample(trees, self.other, self.clusters, bootstrap, self.base)
+        draws = resample(trees, self.other, self.photos, bootstrap, self.base)
         return [Evidence(*each) for each in zip(draws, photos, adds)]
 
 

@@ -35,7 +35,7 @@ from compoclip.evaluation.encoder import (
     full_float32,
     require_finite,
 )
-from compoclip.evaluation.items import Scores
+from compoclip.evaluation.items import Scores, unit_length
 from compoclip.evaluation.libraries import DTYPES, LIBRARIES, ModelOptions
 from compoclip.models.checkpoint import load_model
 from compoclip.models.config import Tower
@@ -227,8 +227,7 @@ class ExternalEncoder:
         if not isinstance(self.model, Embedder):
             raise UsageError(f"{self.name}: scores pairs and has no vectors; --score {self.score}")
         found = self._call(getattr(self.model, kind), kind, (len(inputs), 0), list(inputs))
-        norms = np.linalg.norm(found, axis=1, keepdims=True)
-        unit = found / np.maximum(norms, np.float32(1e-12))
+        unit = unit_length(found)
         return lambda: unit
 
     def _call(

@@ -132,6 +132,11 @@ class Items:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def photos(self) -> Indices:
+        """Return the number of each item's cluster."""
+        return np.unique(np.asarray(self.clusters), return_inverse=True)[1]
+
     def take(self, rows: Indices) -> Items:
         """Return the items at `rows`, in that order."""
         columns: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -314,11 +319,8 @@ class EncodedFeatures:
         """
         if (most := self.texts.shape[1] or self.images.shape[1]) < width:
             raise CompoclipError(f"{name}: --dimensions {width}: its features have {most}")
-        cut = {"images": self.images[:, :width], "texts": self.texts[:, :width]}
-        norms = {k: np.linalg.norm(v, axis=1, keepdims=True) for k, v in cut.items()}
-        return replace(
-            self, **{k: v / np.maximum(norms[k], np.float32(1e-12)) for k, v in cut.items()}
-        )
+        images, texts = (unit_length(each[:, :width]) for each in (self.images, self.texts))
+        return replace(self, images=images, texts=texts)
 
     def image_index(self, refs: Iterable[ImageRef]) -> Indices:
         """Return the rows of `images`."""
@@ -335,6 +337,12 @@ class EncodedFeatures:
     def text_index(self, texts: Iterable[str]) -> Indices:
         """Return the rows of `texts`."""
         return np.fromiter((self.text_rows[text] for text in texts), dtype=np.int64)
+
+
+def unit_length(features: Scores) -> Scores:
+    """Return features (N, D) scaled to length 1."""
+    norms = np.linalg.norm(features, axis=1, keepdims=True)
+    return features / np.maximum(norms, np.float32(1e-12))
 
 
 def cosines(left: Scores, rows: Indices, right: Scores, columns: Indices) -> Scores:

@@ -5,7 +5,6 @@ A library is imported when a model of it is named.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from compoclip.errors import CompoclipError, UsageError, pip_install, refuse, require
+from compoclip.errors import UsageError, optional, refuse, require
 from compoclip.evaluation.encoder import Precision
 
 DTYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -45,16 +44,6 @@ class ModelOptions:
         return model.to(DTYPES[self.precision]).to(self.device).eval()
 
 
-def _library(name: str, extra: str, model: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        missing = getattr(error, "name", None) or name
-        raise CompoclipError(
-            f"{model}: needs the package {missing} (extra {extra}): {pip_install(extra)}"
-        ) from error
-
-
 def _commit(model: Any, revision: str | None) -> str:
     return getattr(getattr(model, "config", None), "_commit_hash", None) or revision or ""
 
@@ -69,7 +58,7 @@ class SentenceEmbedder:
     libraries = ("sentence-transformers", "transformers", "torch")
 
     def __init__(self, identifier: str, revision: str | None, options: ModelOptions) -> None:
-        library = _library("sentence_transformers", "st", f"st:{identifier}")
+        library = optional("sentence_transformers", "st", f"st:{identifier}")
         self.model = options.place(
             library.SentenceTransformer(
                 identifier,
@@ -253,7 +242,7 @@ class VqaScorer(_Transformers):
 
 def _transformer(identifier: str, revision: str | None, options: ModelOptions) -> _Transformers:
     name = f"hf:{identifier}"
-    library = _library("transformers", "hf", name)
+    library = optional("transformers", "hf", name)
     remote: dict[str, Any] = {"trust_remote_code": options.trust_remote_code, "revision": revision}
     vqa = options.score == "vqa"
     kind = library.AutoModelForImageTextToText if vqa else library.AutoModel
@@ -291,7 +280,7 @@ class MtebEmbedder:
                 f"{name}: has its own precision and prompts; leave yours out": own,
             }
         )
-        library, self._datasets = _library("mteb", "mteb", name), _library("datasets", "mteb", name)
+        library, self._datasets = (optional(each, "mteb", name) for each in ("mteb", "datasets"))
         self.model = library.get_model(identifier, revision, device=str(options.device))
         about = self.model.mteb_model_meta
         if not {"image", "text"} <= {*about.modalities}:

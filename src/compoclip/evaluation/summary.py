@@ -110,7 +110,7 @@ def summarise(
     # Of one proportion of items that share no photo the interval is Wilson's.
     photos = {key: len(np.unique(frame.photos[rows_of(tree)])) for key, (tree, _) in trees.items()}
     drawn = [k for k, (tree, _) in trees.items() if not tree.share or photos[k] < len(tree.rows)]
-    draws = resample([trees[k][0] for k in drawn], frame.used, items.clusters, bootstrap)
+    draws = resample([trees[k][0] for k in drawn], frame.used, frame.photos, bootstrap)
     draws_of = dict(zip(drawn, draws))
     scores = {k: frame.score(*each, photos[k], draws_of.get(k)) for k, each in trees.items()}
     return Summary(
@@ -140,7 +140,7 @@ class _Frame:
         self.applies: dict[str, Flags] = {name: ~np.isnan(each) for name, each in applied.items()}
         self.outcomes = {**items.outcomes, MAIN: main}
         self.used = ruled_values(items)
-        self.photos = np.unique(np.asarray(items.clusters), return_inverse=True)[1]
+        self.photos = items.photos
 
     def score(self, tree: MeanNode, lacking: int, photos: int, draws: Values | None) -> Score:
         rows, leaves = rows_of(tree), [each for each, _ in tree.leaves()]

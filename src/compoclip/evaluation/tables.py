@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from compoclip.console import Narrower, counted, prose, table, without
-from compoclip.evaluation.comparison import Comparison, Difference, compare_all, not_judged
+from compoclip.evaluation.comparison import Comparison, compare_all, not_judged
 from compoclip.evaluation.groups import chance_flags
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Results, Score, by_benchmark, by_model
@@ -247,7 +247,7 @@ def comparison_text(
     return laid_out(rows, header, layout, title=title, notes=notes, narrower=narrower)
 
 
-def overview_text(results: Sequence[Results], base: str, details: bool = False) -> str:
+def overview_text(results: Sequence[Results], base: str) -> str:
     """Return models side by side: the headline of every benchmark, and what limits it.
 
     A cell is the score in percent with its 95 % interval, which is left out where the terminal is
@@ -260,52 +260,43 @@ def overview_text(results: Sequence[Results], base: str, details: bool = False) 
     Args:
         results: of all models.
         base: name of the model compared with.
-        details: add the sub-tasks.
     """
     own = by_model(results)
     models = sorted(own, key=lambda name: name != base)
     named = {model: by_benchmark(own[model]) for model in models}
     others = [m for m in models[1:] if named[base].keys() & named[m].keys()]
-    # (model, benchmark, sub-task or "" for the headline) -> difference to the base
-    compared: dict[tuple[str, str, str], Difference] = {}
-    for model, found in zip(
-        others, compare_all(own[base], [own[m] for m in others], Bootstrap(resamples=0))
-    ):
-        compared |= {(model, d.benchmark, ""): d for d in found.headlines}
-        compared |= {(model, d.benchmark, d.name): d for d in found.subtasks if details}
+    comparisons = compare_all(own[base], [own[m] for m in others], Bootstrap(resamples=0))
+    compared = {
+        (model, d.benchmark): d
+        for model, comparison in zip(others, comparisons)
+        for d in comparison.headlines
+    }
     rows: list[list[str]] = []
     notes = []
     for benchmark in dict.fromkeys(each.benchmark for each in results):
-        known = {m: named[m][benchmark] for m in models if benchmark in named[m]}
-        first = next(iter(known.values()))
+        measured = {m: named[m][benchmark] for m in models if benchmark in named[m]}
+        first = next(iter(measured.values()))
         head = first.headline_score
         part_of = f", {head.n} of {head.expected} items" if first.partial else ""
-        parts = dict.fromkeys(part for each in known.values() for part in each.scores)
-        flags = chance_flags(first) if len(models) == 1 else {}
-        for part in ("", *(parts if details and len(parts) > 1 else ())):
-            cells = [f"  {part}" if part else f"{benchmark} ({first.headline}{part_of})"]
-            scores = {
-                model: each.main(part) if part else each.headline_score
-                for model, each in known.items()
-                if not part or part in each.scores
-            }
-            for model in models:
-                score, difference = scores.get(model), compared.get((model, benchmark, part))
-                mark = SIGNS.get(difference.verdict, " ") if difference else " "
-                cells.append(
-                    f"{with_interval(score.value, score.low, score.high)}{mark}" if score else "-"
-                )
-            score = next(iter(scores.values()))
-            key = (part, score.metric) if part else ("", first.headline)
-            alone = [score.items(), flags.get(key, "")] if len(models) == 1 else []
-            rows.append([*cells, percent(score.chance), *alone])
-        for model, each in known.items():
+        cells = [f"{benchmark} ({first.headline}{part_of})"]
+        for model in models:
+            if model not in measured:
+                cells.append("-")
+                continue
+            score, difference = measured[model].headline_score, compared.get((model, benchmark))
+            mark = SIGNS.get(difference.verdict, " ") if difference else " "
+            cells.append(f"{with_interval(score.value, score.low, score.high)}{mark}")
+        cells.append(percent(head.chance))
+        if len(models) == 1:
+            cells += [head.items(), chance_flags(first).get(("", first.headline), "")]
+        rows.append(cells)
+        for model, each in measured.items():
             score = each.headline_score
             if tied := tie_values(score):
                 notes.append(f"{benchmark}, {model}: {counted(score.ties, 'tie')} ({tied})")
-        notes += [f"{benchmark}: {line}" for line in remarks(known, details)]
+        notes += [f"{benchmark}: {line}" for line in remarks(measured, details=False)]
     if others:
-        few = not_judged((" ".join(filter(None, key[1:])), d) for key, d in compared.items())
+        few = not_judged((benchmark, d) for (_, benchmark), d in compared.items())
         sign = f"+ / -: higher / lower than {base} (paired, p < 0.05, Holm's correction over all"
         notes = [f"{sign} models)", *few, *notes]
     if partial := dict.fromkeys(each.benchmark for each in results if each.partial):

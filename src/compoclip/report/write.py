@@ -38,7 +38,7 @@ from compoclip.evaluation.published.read import (
     published_table,
     table_names,
 )
-from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.results import Results, Score, file_stem
 from compoclip.evaluation.statistics import BOOTSTRAP, FEWEST, Bootstrap
 from compoclip.evaluation.tables import (
     Layout,
@@ -109,8 +109,7 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     remark = ["In percent [95 %]."]
     found["subtasks"] = partial(laid_out, rows, head, title="Sub-tasks", left=3, notes=remark)
     for model, comparison in study.comparisons.items():
-        name = "".join(c if c.isalnum() or c in "-_." else "_" for c in model)
-        found[f"compare-{name}"] = partial(comparison_text, comparison)
+        found[f"compare-{file_stem(model)}"] = partial(comparison_text, comparison)
     entries = entries_of([each for m in study.models for each in study.results[m].values()])
     for name in table_names():
         table = published_table(name)

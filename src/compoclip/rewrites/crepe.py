@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import combinations
 
+from compoclip.captions.tagger import inflect
 from compoclip.rewrites.base import Edit, Refused
 from compoclip.rewrites.driver import CandidateEdit, Proposal, SampledRewrite
-from compoclip.rewrites.edit import SpanChange, apply_changes, inflect
+from compoclip.rewrites.edit import SpanChange, apply_changes
 from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
 from compoclip.rewrites.legality import (
     has_namesake,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from itertools import product
 
+from compoclip.captions.tagger import inflect
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.attested import BROKEN, edit_level, kind_of, preposition_level
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.driver import CandidateEdit
-from compoclip.rewrites.edit import EMPTY, RULES, SpanChange, cased_like, inflect
+from compoclip.rewrites.edit import EMPTY, RULES, SpanChange, cased_like
 from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, families
 from compoclip.rewrites.legality import only_listed, words_exclude
 from compoclip.rewrites.negclip import FITTING

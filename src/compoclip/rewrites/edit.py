@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from compoclip.captions.clip_text import fits_context, same_to_clip
 from compoclip.captions.lists import word_lists
-from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
 from compoclip.captions.types import Caption, Token, is_address
 from compoclip.rewrites.base import Edit
 
@@ -199,35 +197,5 @@ def check(caption: Caption, text: str, edits: Iterable[Edit]) -> str | None:
     return text_refusal(text, caption.text, caption)
 
 
-# --- Put a lemma into the form of the word it replaces (Penn Treebank tags), with lemminflect. ---
-
 #: Nouns for stuff, of which there are no two: they are no replacement for a plural.
 MASS_NOUNS = RULES["mass nouns"]
-# Plurals that the dictionary lists second, or does not list.
-_PLURALS = {"fish": "fish", "hoof": "hooves", "box": "boxes", "leaf": "leaves"}
-_INFLECTED = frozenset(("NNS", "VBG", "VBD", "VBN", "VBZ", "JJR", "JJS", "RBR", "RBS"))
-_COMPARED = {"JJR": "more", "JJS": "most", "RBR": "more", "RBS": "most"}
-
-
-@lru_cache(maxsize=65536)
-def inflect(lemma: str, tag: str) -> str:
-    """`lemma` in the form `tag`; the last word of a noun phrase, the first of a phrasal verb."""
-    if tag not in _INFLECTED:
-        return lemma
-    from lemminflect import getInflection  # reads its tables on import
-
-    words = lemma.split(" ")
-    place = 0 if tag.startswith("V") else len(words) - 1
-    word = words[place]
-    if tag == "NNS":
-        if word in _PLURALS:
-            return " ".join([*words[:-1], _PLURALS[word]])
-        # "shorts", "skis", "fries" are plurals already; "bus" and "glass" are not.
-        singular = lemma_of(word, "NOUN", "NNS") if word.endswith("s") else word
-        plural = singular != word and word in getInflection(singular, "NNS")
-        if plural or word in PLURAL_ONLY:
-            return lemma
-    compared = _COMPARED.get(tag)
-    forms = getInflection(word, tag, inflect_oov=compared is None)
-    words[place] = str(forms[0]) if forms else f"{compared} {word}" if compared else word
-    return " ".join(words)

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from compoclip.captions.clip_text import token_key
 from compoclip.captions.subgraphs import SubGraph, phrase, pieces_of, relation_words
-from compoclip.captions.tagger import lemma_of
+from compoclip.captions.tagger import inflect, lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.errors import require
 from compoclip.files import read_json
 from compoclip.rewrites.attested import act, attested, is_solid, kind_of, stays_still, tie
 from compoclip.rewrites.base import Edit, Refused, Rewritten
 from compoclip.rewrites.driver import UNATTESTED, Draw, Round, first_fluent
-from compoclip.rewrites.edit import MAX_DRAWS, RULES, inflect, text_refusal
+from compoclip.rewrites.edit import MAX_DRAWS, RULES, text_refusal
 from compoclip.rewrites.exclusion import (
     ANY_THING,
     MAY_HOLD,

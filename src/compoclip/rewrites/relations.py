@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compoclip.captions.lists import PhraseTable, word_lists
-from compoclip.captions.tagger import lemma_of
-from compoclip.rewrites.edit import inflect
+from compoclip.captions.tagger import inflect, lemma_of
 from compoclip.rewrites.exclusion import MAY_HOLD, RELATED, exclusive, may_coincide, related
 
 RELATIONS = word_lists(__file__, "relations")  # which says what each list is for

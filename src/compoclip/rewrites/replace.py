@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
+from compoclip.captions.tagger import inflect
 from compoclip.captions.types import NOUNS
 from compoclip.rewrites.attested import edit_level, preposition_level
 from compoclip.rewrites.base import Refused
 from compoclip.rewrites.driver import CandidateEdit, Proposal, Round, SampledRewrite
-from compoclip.rewrites.edit import MAX_DRAWS, RULES, SpanChange, cased_like, inflect
+from compoclip.rewrites.edit import MAX_DRAWS, RULES, SpanChange, cased_like
 from compoclip.rewrites.exclusion import (
     NOT_THINGS,
     Weighted,

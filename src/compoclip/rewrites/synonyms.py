@@ -9,9 +9,9 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from compoclip.captions.lists import WORDS, word_lists
-from compoclip.captions.tagger import lemma_of
+from compoclip.captions.tagger import inflect, lemma_of
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
-from compoclip.rewrites.edit import RULES, SpanChange, cased_like, inflect
+from compoclip.rewrites.edit import RULES, SpanChange, cased_like
 from compoclip.rewrites.exclusion import families, is_living, names_people
 from compoclip.rewrites.legality import names_together, states_place, subject_of
 from compoclip.rewrites.reading import EXCEPTIONS, Reading
