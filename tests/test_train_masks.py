@@ -24,10 +24,11 @@ from compoclip.data.sources import Sample
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses import Features, Layout, TowerSizes, masked_contrast, masked_match
-from compoclip.methods.base import LossTerm, Method, Optim, PassInputs
+from compoclip.methods.base import LossTerm, Method, Optim
 from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.macco.hidden import Masks, MaskVectors, boxes_to_patches
 from compoclip.methods.macco.masks import ConceptFile, MaskPlan, graph_words, rectangle
+from compoclip.models.dual_encoder import PassInputs
 from compoclip.models.preprocess import Preprocess
 from compoclip.ranks import SINGLE
 from distributed_runs import OPTIM, run, write_base

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import yaml
-from torch import Tensor
 
 from compoclip import own
 from compoclip.console import note
-from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import CaptionPlan as CaptionPlan
 from compoclip.data.images import ImagePlan, Single
 from compoclip.errors import UsageError, refuse
@@ -22,45 +20,12 @@ from compoclip.losses.contract import HeadPlan, Loss, Role
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora as Lora
-from compoclip.models.text_plan import TextInputs
-from compoclip.models.work import FeatureWork
 from compoclip.rewrites.base import rewrite_sources
 
 POSITIVES = (Role.POSITIVE,)
 NEGATIVES = (Role.NEGATIVE,)
 
 _LORA_LR = 10  # learning rate of adapters over that of full fine-tuning
-
-
-@dataclass(frozen=True)
-class PassInputs:
-    """The inputs of a further pass of a batch.
-
-    Attributes:
-        encoder: The towers.
-        pixels: (B, 3, H, W), on the encoder's device.
-        texts: The inputs of the text tower; `again` is what workers prepared for the pass.
-        plan: The texts of the method, as a plan.
-        block: The texts of the batch.
-        local: Whether losses read patches and tokens.
-        micro_batch: See `DualEncoder.work`.
-    """
-
-    encoder: DualEncoder
-    pixels: Tensor
-    texts: TextInputs
-    plan: CaptionPlan
-    block: TextBlock
-    local: bool
-    micro_batch: int
-
-
-class ExtraPass(Protocol):
-    """A module, among the heads of an encoder, that adds a pass to the work of a batch."""
-
-    def extend(self, work: FeatureWork, given: PassInputs) -> FeatureWork:
-        """Return the work with the pass added (`FeatureWork.further`)."""
-        ...
 
 
 class PassPlan(HeadPlan):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -304,6 +305,40 @@ class DualEncoder(nn.Module):
         """Return whether a parameter of the part is trained."""
         parameters = self.model.named_parameters()
         return any(p.requires_grad and part_of(name) == part for name, p in parameters)
+
+
+# --- What a method may bring: a further pass of a batch through the towers. ---
+
+
+@dataclass(frozen=True)
+class PassInputs:
+    """The inputs of a further pass of a batch.
+
+    Attributes:
+        encoder: The towers.
+        pixels: (B, 3, H, W), on the encoder's device.
+        texts: The inputs of the text tower; `again` is what workers prepared for the pass.
+        plan: The texts of the method, as a plan.
+        block: The texts of the batch.
+        local: Whether losses read patches and tokens.
+        micro_batch: See `DualEncoder.work`.
+    """
+
+    encoder: DualEncoder
+    pixels: Tensor
+    texts: TextInputs
+    plan: Any
+    block: Any
+    local: bool
+    micro_batch: int
+
+
+class ExtraPass(Protocol):
+    """A module, among the heads of an encoder, that adds a pass to the work of a batch."""
+
+    def extend(self, work: FeatureWork, given: PassInputs) -> FeatureWork:
+        """Return the work with the pass added (`FeatureWork.further`)."""
+        ...
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import ALONE, Features, Head, Layout, StatefulLoss
 from compoclip.losses.dimensions import OF_TEACHER, LeadingDimensions
 from compoclip.losses.teacher import WidthError
-from compoclip.methods.base import ExtraPass, LossTerm, Method, PassInputs
-from compoclip.models.dual_encoder import DualEncoder
+from compoclip.methods.base import LossTerm, Method
+from compoclip.models.dual_encoder import DualEncoder, ExtraPass, PassInputs
 from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import TextInputs
 from compoclip.models.text_tower import TextFeatures

@@ -23,8 +23,8 @@ from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.masks import Box
 from compoclip.errors import CompoclipError
 from compoclip.losses import Features, TowerSizes
-from compoclip.methods.base import PassInputs, PassPlan
-from compoclip.models.dual_encoder import DualEncoder
+from compoclip.methods.base import PassPlan
+from compoclip.models.dual_encoder import DualEncoder, PassInputs
 from compoclip.models.image_tower import ImageFeatures
 from compoclip.models.text_plan import FurtherTexts
 from compoclip.models.text_tower import TextFeatures
