@@ -77,6 +77,7 @@ class T5Decoder(nn.Module):
 
 
 def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Return (B, L) ids of rows of any length, and a mask that is False at padding."""
     longest = max(map(len, rows), default=0)
     ids = torch.tensor([row + [PAD] * (longest - len(row)) for row in rows], dtype=torch.int64)
     lengths = torch.tensor([len(row) for row in rows])
@@ -84,11 +85,12 @@ def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
 
 
 def shifted(ids: Tensor) -> Tensor:
-    """The token before each of these."""
+    """Return the token before each of these."""
     return F.pad(ids[:, :-1], (1, 0), value=PAD)
 
 
 def summed(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+    """Return the cross-entropy of ids, summed over the positions of a mask."""
     losses = F.cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="none")
     return (losses * mask.flatten()).sum()
 
