@@ -109,6 +109,11 @@ def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
     return data
 
 
+def json_page(data: Mapping[str, Any]) -> Page:
+    """Return an object as a page of JSON; half characters are escaped."""
+    return json.dumps(data, ensure_ascii=False).encode("utf-8", "backslashreplace"), _JSON
+
+
 class Website:
     """An ASGI application of pages (GET) and answers (POST).
 
@@ -279,8 +284,8 @@ class Website:
 def _json_response(
     status: int, data: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> Response:
-    text = json.dumps(data, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    return Response(text, status, {**_HEADERS, **(headers or {})}, media_type=_JSON)
+    content, kind = json_page(data)
+    return Response(content, status, {**_HEADERS, **(headers or {})}, media_type=kind)
 
 
 # --- Connections. uvicorn bounds the size of a request head and the idle time after an answer; it

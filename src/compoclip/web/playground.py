@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -23,7 +22,7 @@ from compoclip.models.checkpoint import LoadedModel
 from compoclip.search import PhotoIndex, search
 from compoclip.search.page import thumbnail
 from compoclip.version import __version__
-from compoclip.web.app import Page, Website
+from compoclip.web.app import Page, Website, json_page
 from compoclip.web.images import RequestImages
 
 _SIDE = 320  # pixels of the longer side of an overlay
@@ -185,8 +184,7 @@ def play_site(
         path: ((folder / name).read_bytes(), f"{kind}; charset=utf-8")
         for path, (name, kind) in _PAGE.items()
     }
-    info = json.dumps(playground.info(), ensure_ascii=False)
-    pages["/api/info"] = (info.encode("utf-8", "backslashreplace"), "application/json")
+    pages["/api/info"] = json_page(playground.info())
     answers = {"/api/score": playground.score, "/api/maps": playground.maps}
     if playground.index is not None:
         answers["/api/search"] = playground.search

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +19,7 @@ from compoclip.models.checkpoint import LoadedModel
 from compoclip.search import PhotoIndex
 from compoclip.search.query import found_by
 from compoclip.version import __version__
-from compoclip.web.app import HttpError, Page, Website, require_client
+from compoclip.web.app import HttpError, Website, json_page, require_client
 from compoclip.web.batches import Batcher, BatchSettings
 from compoclip.web.images import IMAGE_URI, RequestImages, is_data_uri
 from compoclip.workers import available_cores
@@ -268,9 +267,6 @@ def model_site(
     if service.index is not None:
         answers["/v1/search"] = service.search
 
-    def page(data: Mapping[str, Any]) -> Page:
-        return json.dumps(data).encode(), "application/json"
-
     def problem(status: int, message: str) -> dict[str, Any]:
         """An error in OpenAI's form."""
         kind = "server_error" if status in (500, 503) else "invalid_request_error"
@@ -278,9 +274,9 @@ def model_site(
 
     return Website(
         {
-            "/v1/models": page({"object": "list", "data": [model]}),
-            f"/v1/models/{service.name}": page(model),
-            "/health": lambda: page(service.health()),
+            "/v1/models": json_page({"object": "list", "data": [model]}),
+            f"/v1/models/{service.name}": json_page(model),
+            "/health": lambda: json_page(service.health()),
         },
         answers,
         host=host,
