@@ -163,21 +163,25 @@ def caption_main(options: CaptionOptions) -> Outcome:
         **provenance,
     }
     reasons = ", ".join(f"{n:,} x {why}" for why, n in summary["rejected"].items())
-    last = next(reversed(collected.unanswered.values()), "")
     before = f", {collected.before:,} were there" if collected.before else ""
-    lines = {
+    lines = [
         f"{task.name}: {tally.texts:,} texts for {tally.with_text:,} of {tally.captions:,} "
-        f"captions -> {out.rows}": True,
-        f"  rejected: {reasons} -> {out.rejected}": reasons,
-        f"  not asked about: {tally.not_asked:,} (empty, or without what the task changes)": (
-            tally.not_asked
-        ),
-        f"  refused by the server: {tally.refused:,}, see {out.rejected.name}": tally.refused,
-        f"  no answer: {len(collected.unanswered):,} (last: {last}); the same command asks them "
-        "again": collected.unanswered,
+        f"captions -> {out.rows}"
+    ]
+    if reasons:
+        lines.append(f"  rejected: {reasons} -> {out.rejected}")
+    if tally.not_asked:
+        why = "empty, or without what the task changes"
+        lines.append(f"  not asked about: {tally.not_asked:,} ({why})")
+    if tally.refused:
+        lines.append(f"  refused by the server: {tally.refused:,}, see {out.rejected.name}")
+    if collected.unanswered:
+        last = next(reversed(collected.unanswered.values()))
+        number = f"{len(collected.unanswered):,}"
+        lines.append(f"  no answer: {number} (last: {last}); the same command asks them again")
+    lines += [
         f"  {console.counted(asked, 'caption')} answered in {seconds:.0f} s "
-        f"({summary['captions_a_minute']:.0f} a minute){before}": True,
-        f"  tokens: {tally.tokens_in:,} in, {tally.tokens_out:,} out": True,
-    }
-    text = "\n".join(line for line, holds in lines.items() if holds)
-    return summary, text, int(bool(collected.unanswered))
+        f"({summary['captions_a_minute']:.0f} a minute){before}",
+        f"  tokens: {tally.tokens_in:,} in, {tally.tokens_out:,} out",
+    ]
+    return summary, "\n".join(lines), int(bool(collected.unanswered))
