@@ -18,7 +18,6 @@ photo. Rule of the boxes: Zhang et al., CounterCurate (Findings of ACL 2024).
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections import Counter
@@ -30,7 +29,7 @@ from compoclip.data.overlap import coco_number, held_out_photos
 from compoclip.data.sources.open import Request
 from compoclip.data.sources.published import open_coco
 from compoclip.errors import CompoclipError
-from compoclip.files import read_json, write_text
+from compoclip.files import read_json, write_jsonl
 from compoclip.rewrites.base import rng_for
 from lab.own_boxes import BoxedPhoto, coco_boxes, named
 
@@ -140,7 +139,7 @@ def write_pairs(
             f"{boxes}: no photo shows two single things apart; are there boxes of several "
             "categories?"
         )
-    write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_jsonl(out, rows)
     mirrored = sum("mirror" in row for row in rows)
     return {"left_right": mirrored, "above_below": len(rows) - mirrored}, left_out
 
