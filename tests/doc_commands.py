@@ -190,6 +190,9 @@ def write_ready(folder: Path) -> Path:
     suite[2] = f"--out={folder / 'world/suite'}"
     assert main([*suite, "--benchmarks", "sugarcrepe"]) == 0
     assert main(["world", "train", f"--out={folder / 'world/train'}", "--count=24"]) == 0
+    decoder = Path("world/src/compoclip_world/decoder.py")
+    (folder / decoder).parent.mkdir(parents=True)
+    shutil.copy(ROOT / decoder, folder / decoder)
     foil = {"image": "0.png", "caption": "a star", "negative_caption": "a mug", "subtask": "kind"}
     (folder / "data" / "foils").mkdir()
     (folder / "data" / "foils" / "mine.jsonl").write_text(json.dumps({"id": "17", **foil}) + "\n")
