@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.console import counted, note
-from compoclip.data.fingerprint import Fingerprint, listed
 from compoclip.errors import UsageError
 from compoclip.files import only_writer, replacing, sync_folder, writing
 from compoclip.workers import in_batches
@@ -136,13 +135,15 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
 
 
 def require_same(out: Path, before: Any, now: Mapping[str, Any]) -> None:
-    """Raise UsageError, naming the differences, if `out` was not made with these settings."""
-    recorded = Fingerprint(before if isinstance(before, dict) else {})
-    if differences := recorded.differences(Fingerprint(now), whole=False):
-        raise UsageError(
-            f"{out}: was made with other settings ({listed(differences)}); choose another -o or "
-            "remove it"
-        )
+    """Raise UsageError, naming the first difference, if `out` was not made with these settings."""
+    known = before if isinstance(before, dict) else {}
+    for key, value in now.items():
+        if known.get(key) != value:
+            was, new = (json.dumps(v, ensure_ascii=False)[:80] for v in (known.get(key), value))
+            raise UsageError(
+                f"{out}: was made with other settings ({key} was {was}, is now {new}); choose "
+                "another -o or remove it"
+            )
 
 
 def _recover(part: Path, count: Callable[[Record], None]) -> int:
