@@ -159,7 +159,7 @@ def positions(
 def _lines(data: Loading, path: Path) -> list[BoxedPhoto]:
     found: list[BoxedPhoto] = []
     seen: dict[object, str] = {}
-    for _, where, row in data.lines("boxes", path):
+    for _, where, row in data.rows("boxes", path):
         things = []
         for k, each in enumerate(files.items(files.field(row, "boxes", where), f"{where}: boxes")):
             inner = f"{where}: box {k}"

@@ -70,7 +70,7 @@ def _captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Capt
             return photos
         case ".jsonl":
             captions: dict[str, list[str]] = {}
-            for _, where, row in data.lines("captions", path):
+            for _, where, row in data.rows("captions", path):
                 value = files.field(row, "caption", where)
                 texts = value if isinstance(value, list) else [value]
                 captions.setdefault(files.text(row, "image", where), []).extend(

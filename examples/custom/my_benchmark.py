@@ -33,7 +33,7 @@ META = Meta(
 def cases(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     """Yield one item per line. The caption has to score higher than the false one."""
     path = annotations or data.root / "my_benchmark" / "items.jsonl"
-    for number, where, row in data.lines("items", path):
+    for number, where, row in data.rows("items", path):
         photo = files.photo(data.photos("my_benchmark"), row, "image", where)
         texts = files.text(row, "caption", where), files.text(row, "false", where)
         part = files.text(row, "part", where)

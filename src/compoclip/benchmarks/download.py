@@ -1,7 +1,7 @@
 """One file over HTTP: resumed where it broke off, checked, and put in place only when it is whole.
 
-What has arrived lies in `NAME.part` beside the file, and what the server called that version of it
-(its ETag or date) in `NAME.part.version`; both go when the file is whole.
+What has arrived lies in `NAME.part` beside the file. Whether the parts are of one version shows when
+the file is whole: by its checksum, by those inside an archive, or by its rows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from compoclip.errors import CompoclipError, UsageError, require
 _BLOCK = 1 << 20
 _AGENT = "compoclip (research data download)"
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-_MOST_DIGITS = 15  # of a length in bytes
 _MIRROR = "give a mirror with --url-base"
+_BROKEN = (
+    *(urllib.error.URLError, http.client.HTTPException),
+    *(ConnectionError, TimeoutError, ssl.SSLError),
+)
 Progress = Callable[[int, int | None], None]
 """Called with the bytes there so far and the bytes in all, None where not known."""
 
@@ -66,14 +69,13 @@ def download(
     known = url.startswith(("http://", "https://"))
     require(known, url, "only http and https addresses can be fetched", UsageError)
     part = path.with_name(f"{path.name}.part")
-    version = part.with_name(f"{part.name}.version")
     failures = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             before = _size(part)
             try:
-                _attempt(url, part, version, progress, patience.timeout)
+                _attempt(url, part, progress, patience.timeout)
                 break
             except _BrokenError as error:
                 failures = 1 if _size(part) > before else failures + 1
@@ -87,49 +89,34 @@ def download(
                 time.sleep(wait)
         if problem := _wrong(part, expected) or ("" if expected.checksum else odd(part)):
             part.unlink()
-            version.unlink(missing_ok=True)
             told = f"{problem} is not that of the official file; it was deleted, try again or "
             raise CompoclipError(f"{url}: {told}fetch it by hand")
         size = part.stat().st_size
         files.sync(part)
         os.replace(part, path)
         files.sync_folder(path.parent)
-        version.unlink(missing_ok=True)
     except OSError as error:
         raise files.unwritable(path, error) from error
     return size
 
 
-def _attempt(
-    url: str, part: Path, version: Path, progress: Progress | None, timeout: float
-) -> None:
+def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
     """Fetch what is lacking; raises _BrokenError when that may be tried again."""
     have = _size(part)
     headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
-    known = ""
     if have:
-        known = _sendable(version.read_text(encoding="latin-1")) if version.is_file() else ""
         headers["Range"] = f"bytes={have}-"
-        if known:  # a server whose file has changed then sends all of the new one
-            headers["If-Range"] = known
     try:
-        with _opened(url, headers, timeout) as answer:
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.build_opener(Redirections).open(request, timeout=timeout) as answer:
             start = have if answer.status == 206 else 0  # servers may ignore a range
             span = answer.headers.get("Content-Range") or ""
             if start and not span.startswith(f"bytes {have}-"):
                 raise _BrokenError(f"the server sent another range than asked for ({span})")
-            length = answer.headers.get("Content-Length")
-            good = length is None or (
-                length.isascii() and length.isdigit() and len(length) <= _MOST_DIGITS
-            )
-            problem = f"the server states a length of {length!r:.40}; try again later, or {_MIRROR}"
-            require(good, url, problem)
-            total = None if length is None else start + int(length)
-            tag = answer.headers.get("ETag") or ""  # a weak one tells no bytes apart
-            tag = "" if tag.startswith("W/") else tag
-            mark = _sendable(tag or answer.headers.get("Last-Modified") or "")
-            if mark != known or not have:
-                version.write_text(mark, encoding="utf-8")
+            stated = answer.headers.get("Content-Length")
+            problem = f"the server states a length of {stated!r:.40}; try again later, or {_MIRROR}"
+            require(stated is None or answer.length is not None, url, problem)
+            total = None if stated is None else start + answer.length
             got = start
             with part.open("r+b" if start else "wb") as out:
                 out.seek(start)
@@ -140,7 +127,7 @@ def _attempt(
                         progress(got, total)
     except urllib.error.HTTPError as error:
         with error:
-            reason = f"the server answers {error.code} ({_reason(error.reason)})"
+            reason = f"the server answers {error.code} ({files.reason(Exception(error.reason))})"
             if error.code == 416 and have:  # all is there, or what is there is no part of the file
                 if (error.headers.get("Content-Range") or "").rpartition("/")[2] == str(have):
                     return
@@ -151,19 +138,12 @@ def _attempt(
             raise CompoclipError(
                 f"{url}: {reason}; it may have moved: see compoclip data ls, or {_MIRROR}"
             ) from error
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, ssl.SSLCertVerificationError):
-            raise CompoclipError(
-                f"{url}: its certificate is not valid ({error.reason.verify_message}); check the "
-                "address and the clock"
-            ) from error
-        raise _BrokenError(f"no connection ({_reason(error.reason)})") from error
     except (ValueError, http.client.InvalidURL) as error:  # a host or port that is none
         raise CompoclipError(
-            f"{url}: cannot be asked for ({_reason(error)}); check the address"
+            f"{url}: cannot be asked for ({files.reason(error)}); check the address"
         ) from error
-    except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError) as error:
-        raise _BrokenError(f"the transfer broke off ({_reason(error)})") from error
+    except _BROKEN as error:
+        raise _BrokenError(f"no connection, or a broken one ({files.reason(error)})") from error
     if total is not None and got < total:
         raise _BrokenError(f"the transfer broke off at {got:,} of {total:,} bytes")
 
@@ -181,24 +161,6 @@ class Redirections(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(*given)
 
 
-def _opened(url: str, headers: dict[str, str], timeout: float) -> http.client.HTTPResponse:
-    """Return the answer to a request, redirections followed; proxies of the environment are
-    used."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        Redirections,
-    ):
-        opener.add_handler(handler())
-    request = urllib.request.Request(url, headers=headers)
-    answer: http.client.HTTPResponse = opener.open(request, timeout=timeout)
-    return answer
-
-
 def _wrong(path: Path, expected: RemoteFile) -> str:
     """Return what tells that a file is not the expected one, "" for nothing."""
     if kind := expected.checksum:
@@ -210,14 +172,5 @@ def _wrong(path: Path, expected: RemoteFile) -> str:
     return ""
 
 
-def _sendable(mark: str) -> str:
-    """Return a mark of a version as it may stand in a request, "" for one that may not."""
-    return mark if mark.isascii() and mark.isprintable() else ""
-
-
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-def _reason(error: object) -> str:
-    return files.reason(error if isinstance(error, BaseException) else Exception(error))

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
 from compoclip import files
 from compoclip.archives import DAMAGED_TAR, DAMAGED_ZIP, tar_members, zip_members
-from compoclip.benchmarks import files as room_files
 from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
@@ -142,17 +140,9 @@ def _write(archive: Path, members: Mapping[PurePosixPath, _Member], folder: Path
         if target.is_file() and target.stat().st_size == member.size:
             continue
         stream = member.open()
-        if stream is None:
-            raise tarfile.ReadError(f"{member.name} cannot be read")
+        assert stream is not None  # of a plain file
         with stream, files.replacing(target, flush=False) as temporary, temporary.open("wb") as out:
-            size = 0
-            while block := stream.read(_BLOCK):
-                size += len(block)
-                if size > member.size:  # the size in the directory may be a lie
-                    break
-                out.write(block)
-            problem = f"{member.name} is not of the size that the archive states; {_AGAIN}"
-            require(size == member.size, archive, problem)
+            shutil.copyfileobj(stream, out, _BLOCK)
     return len(targets)
 
 
@@ -261,18 +251,13 @@ def fetch(
 
 def _odd_rows(source: RemoteFile, path: Path) -> str:
     """Return what keeps a file from being the annotations of `source`, "" for nothing."""
-    kind = source.target.rpartition(".")[2]
+    kind = PurePosixPath(source.target).suffix
     try:
-        if kind == "csv":
-            rows: list[Any] = [row for _, row in islice(tables.read_rows(path, source.keys, ""), 1)]
-        else:
-            value = room_files.read_json(path)
-            rows = list(value.values()) if isinstance(value, dict) else list(value)
-    except (CompoclipError, TypeError):  # a page that says sorry, a single number
-        return f"its kind (no {kind.upper()} with rows)"
-    first = rows[0] if rows else None
+        _, _, first = next(tables.read_annotations(path, source.keys, kind=kind), (0, "", None))
+    except CompoclipError:  # a page that says sorry, a single number
+        return f"its kind (no {kind[1:].upper()} with rows)"
     if isinstance(first, Mapping):
-        fits = first.keys() >= set(source.keys) and (kind != "csv" or len(first) > 1)
+        fits = first.keys() >= set(source.keys) and (kind != ".csv" or len(first) > 1)
     else:
         fits = isinstance(first, list) and not source.keys
     return "" if fits else "its content (no rows with the official fields)"

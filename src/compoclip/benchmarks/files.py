@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 from typing import Any
 
-from compoclip import files, tables
+from compoclip import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_NAME_BYTES, MAX_PATH_CHARACTERS
 from compoclip.captions.clip_text import token_key
@@ -75,14 +75,6 @@ def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
     """Return the JSON value of a file, see `read_text`; a key twice in one object is refused."""
     require_size(path, remedy or ABSENT)
     return files.read_json(path, absent=remedy or ABSENT, damaged=damaged)
-
-
-def read_jsonl(
-    path: Path, remedy: str = "", damaged: str = OFFICIAL
-) -> list[tuple[int, dict[str, Any]]]:
-    """Return (line from 1, object) of a JSON Lines file without blank lines, see `read_text`."""
-    require_size(path, remedy or ABSENT)
-    return list(tables.read_jsonl(path, damaged=damaged, halves=False))
 
 
 def record(value: Any, where: str) -> dict[str, Any]:

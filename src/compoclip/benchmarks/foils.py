@@ -130,26 +130,17 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
-    """Yield (id, file and row for messages, row, the picture if the file holds it); rows from 1."""
-    held: list[ImageRef] = []
-    match path.suffix.lower():
-        case ".csv" | ".tsv":
-            read = tables.read_rows(path, ("image", "caption"), "check the path", "add it")
-            rows = [{name: cell for name, cell in row.items() if cell} for _, row in read]
-        case ".parquet":
-            if "image" in tables.picture_columns(path, _MEND_FILE):
-                held = tables.pictures(path, "image", {})
-            rows = tables.table_rows(path, ("image", "caption"), _MEND_FILE)
-        case ".json":
-            rows = files.items(files.read_json(path, "check the path", _MEND_FILE), str(path))
-        case _:
-            for number, row in files.read_jsonl(path, "check the path", _MEND_FILE):
-                yield f"{path.name}:{number}", f"{path}: line {number}", row, None
-            return
-    for number, row in enumerate(rows, start=1):
-        where = f"{path}: row {number}"
-        picture = held[number - 1] if held else None
-        yield f"{path.name}:{number}", where, files.record(row, where), picture
+    """Yield (id, file and row for messages, row, the picture if the file holds it)."""
+    columns = ("image", "caption")
+    rows = tables.read_annotations(path, columns, "check the path", _MEND_FILE)
+    in_table = path.suffix.lower() == ".parquet"
+    held = tables.pictures(path, ["image"], {}).get("image", ()) if in_table else ()
+    for index, (key, where, value) in enumerate(rows):
+        row = files.record(value, where)
+        if path.suffix.lower() in (".csv", ".tsv"):
+            row = {name: cell for name, cell in row.items() if cell}
+        number = key if path.suffix.lower() == ".jsonl" else index + 1
+        yield f"{path.name}:{number}", where, row, held[index] if held else None
 
 
 def _listed(cell: Any) -> list[Any]:

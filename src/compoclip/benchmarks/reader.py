@@ -26,7 +26,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from compoclip.benchmarks import files
+from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
@@ -132,21 +132,14 @@ class Loading:
 
     def rows(
         self, name: str, path: Path, remedy: str = ""
-    ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """Yield (index, file and row for messages, row) of a JSON list of objects.
+    ) -> Iterator[tuple[Any, str, dict[str, Any]]]:
+        """Yield (key, file and row for messages, row) as `tables.read_annotations` does.
 
         name: name of the file in the data hash. remedy: advice for the message when it is absent.
         """
         self.files[name] = path
-        for index, value in enumerate(files.items(files.read_json(path, remedy), str(path))):
-            where = f"{path}: row {index}"
-            yield index, where, files.record(value, where)
-
-    def lines(self, name: str, path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """Yield (line, file and line for messages, row) of a JSON Lines file."""
-        self.files[name] = path
-        for line, row in files.read_jsonl(path):
-            yield line, f"{path}: line {line}", row
+        for key, where, value in tables.read_annotations(path, absent=remedy):
+            yield key, where, files.record(value, where)
 
 
 @dataclass(frozen=True)

@@ -28,34 +28,42 @@ both directions' R@1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import ImageRef, JudgedRetrieval, Retrieval
 from compoclip.benchmarks.files import by_stem, require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.captions.chunks import pre_caption
+from compoclip.data.columns import cell_captions
 from compoclip.data.decode import is_read
 from compoclip.data.options import DataOptions
 from compoclip.data.sources.open import OpenedPart
-from compoclip.data.sources.published import token_lines
+from compoclip.data.sources.published import KARPATHY, ORIGINAL, PublishedRows, token_lines
 from compoclip.errors import UsageError, closest, require
 from compoclip.files import bytes_hash
 
-# --- Files that list captions per photo. ---
-#
-# - BLIP's JSON: [{"image": "val2014/COCO_val2014_000000391895.jpg", "caption": ["...", ...]}, ...].
-# - Karpathy's original JSON: {"images": [{"filename": "...", "filepath": "val2014", "split":
-#   "test", "sentences": [{"raw": "..."}]}]}; "filepath" may be absent.
-# - Urban1k: a folder of texts, of which the first line is the caption.
-# - DOCCI: lines {"split": "test", "image_file": "test_00000.jpg", "description": "..."}.
-# - ShareGPT4V: [{"image": "sam/images/sa_1.jpg", "conversations": [question, {"value": caption}]}].
-# - Flickr8k: lines `name.jpg#k<TAB>caption` in one file and the photo names of a split in another.
+# --- Files that list captions per photo: BLIP's, Karpathy's, Flickr8k's (see `data.sources`) and
+# those of long captions; Urban1k is a folder of texts, of which the first line is the caption. ---
 
-_LONG = {"urban1k": "", "docci": "description", "sharegpt4v": "conversations"}
-"""Sets of one long caption per photo -> the key of the caption."""
-_FIRST = 1000
+_LONG = {
+    "docci": PublishedRows(
+        "DOCCI",
+        "image_file",
+        {"split": str, "image_file": str, "description": str},
+        {"photo": "image_file", "captions": "description"},
+    ),
+    "sharegpt4v": PublishedRows(
+        "ShareGPT4V",
+        "image",
+        {"image": str, "conversations": list},
+        {"photo": "image", "captions": "conversations"},
+    ),
+}
+_FIRST = {"sharegpt4v": 1000}
+"""Sets of which the first rows alone count."""
 
 
 class Captioned(NamedTuple):
@@ -69,13 +77,17 @@ Row = tuple[str, str, Sequence[str]]
 """Place in the file for messages, photo, captions."""
 
 
-def _photos(rows: Iterable[Row], empty: str, path: Path) -> tuple[Captioned, ...]:
+def _photos(
+    rows: Iterable[Row], empty: str, path: Path, stripped: bool = False
+) -> tuple[Captioned, ...]:
     """Return the photos; refuse one without captions or listed twice, and a file without any."""
     found: dict[str, Captioned] = {}
     for where, name, captions in rows:
         wrong = "is listed twice" if captions else "has no caption"
         require(captions and name not in found, where, f"photo {name!r:.80} {wrong}")
-        found[name] = Captioned(name, tuple(captions))
+        numbered = enumerate(captions)
+        texts = [files.nonempty(text, f"{where}: caption {number}") for number, text in numbered]
+        found[name] = Captioned(name, tuple(text.strip() if stripped else text for text in texts))
     require(found, path, empty)
     return tuple(found.values())
 
@@ -86,46 +98,33 @@ def read_captions(path: Path, remedy: str = "", name: str = "") -> tuple[Caption
 
     Raises CompoclipError for photos listed twice and photos without captions.
     """
-    key, split = _LONG.get(name, "caption"), name == "docci"
-    listed: Iterable[tuple[str, Any]]
+    empty = f"no captions; {files.OFFICIAL}" if name in (*_LONG, "urban1k") else "no photos"
     if name == "urban1k":
-        listed = ((str(each), each) for each in sorted(path.glob("*.txt")))
-    elif split:
-        listed = ((f"{path}: line {n}", row) for n, row in files.read_jsonl(path, remedy))
+        texts = (
+            (file, files.read_text(file).split("\n")[0]) for file in sorted(path.glob("*.txt"))
+        )
+        photos = ((str(file), f"{file.stem}.jpg", [text]) for file, text in texts)
+        return _photos(photos, empty, path, stripped=True)
+    layout = _LONG.get(name, KARPATHY)
+    if path.suffix == ".json":
+        value = files.read_json(path, remedy)
+        if isinstance(value, dict):
+            layout, value = ORIGINAL, files.field(value, "images", str(path))
+            empty += " of split 'test'"
+        rows = tables.json_rows(value, str(path))
     else:
-        rows = files.read_json(path, remedy)
-        if isinstance(rows, dict):
-            key, split, rows = "sentences", True, files.field(rows, "images", str(path))
-        rows = files.items(rows, str(path))[: _FIRST if name in _LONG else None]
-        listed = ((f"{path}: row {k}", row) for k, row in enumerate(rows))
-    found = (_row(where, value, key, split) for where, value in listed)
-    empty = f"no captions; {files.OFFICIAL}" if name in _LONG else "no photos"
-    return _photos(filter(None, found), empty + " of split 'test'" * (key == "sentences"), path)
+        rows = tables.read_annotations(path, absent=remedy)
+    photos = _test_photos(layout, islice(rows, _FIRST.get(name)))
+    return _photos(photos, empty, path, stripped=name in _LONG)
 
 
-def _row(where: str, value: Any, key: str, split: bool) -> Row | None:
-    """Return the photo and captions of a row (of a text file without `key`); None of no test."""
-    if not key:
-        text = files.read_text(value).split("\n")[0].strip()
-        return where, f"{value.stem}.jpg", [files.nonempty(text, where)]
-    row = files.record(value, where)
-    if split and files.text(row, "split", where) != "test":
-        return None
-    if key == "description":
-        photo, text = files.texts(row, ("image_file", key), where)
-        return where, photo, [text.strip()]
-    said = files.items(files.field(row, key, where), f"{where}: {key!r}")
-    if key == "caption":
-        texts = [files.nonempty(text, f"{where}: caption {k}") for k, text in enumerate(said)]
-        return where, files.text(row, "image", where), texts
-    if key == "conversations":
-        require(len(said) > 1, where, f"no answer in 'conversations'; {files.OFFICIAL}")
-        answer = files.text(files.record(said[1], where), "value", where)
-        return where, files.text(row, "image", where), [answer.strip()]
-    sentences = [files.record(each, f"{where}: sentence {k}") for k, each in enumerate(said)]
-    keys = ("filepath", "filename") if "filepath" in row else ("filename",)
-    texts = [files.text(each, "raw", where) for each in sentences]
-    return where, "/".join(files.texts(row, keys, where)), texts
+def _test_photos(layout: PublishedRows, rows: Iterable[tables.Row]) -> Iterator[Row]:
+    """Yield the photos of rows, where these name splits those of the test."""
+    for index, where, row in rows:
+        for sample in layout.samples_of(row, index, where):
+            if "split" not in layout.keys or row["split"] == "test":
+                photo = files.nonempty(sample["photo"], f"{where}: {layout.photo!r}")
+                yield where, photo, cell_captions(sample["captions"])
 
 
 def read_flickr8k(
@@ -182,8 +181,7 @@ def _counterfactuals(
     names: set[str] = set()
     rows: dict[str, list[Captioned]] = {}
     stems = by_stem((folder,))
-    for number, row in files.read_jsonl(path):
-        where = f"{path}: line {number}"
+    for _, where, row in tables.read_annotations(path):
         members = rows[files.identifier(row, "id", where, seen)] = []
         for k in (0, 1):
             name = files.text(row, f"image_{k}", where)
@@ -259,7 +257,7 @@ def read(
         data.files = {"pairs": path}
         data.expected = dict.fromkeys(data.expected, 2 * (pairs or ALL_PAIRS))
         data.stated.append(f"pairs {pairs}")
-    elif name in _LONG or path.suffix.lower() == ".json":
+    elif name in (*_LONG, "urban1k") or path.suffix.lower() == ".json":
         if name == "urban1k":
             path = path.parent if "*" in path.name else path
             data.files = {each.name: each for each in sorted(path.glob("*.txt"))}
@@ -295,7 +293,7 @@ def negbench(data: Loading, *, annotations: Path | None = None) -> Retrieval:
     path, folder = _gallery(data, "captions", annotations)
 
     def rows() -> Iterator[Row]:
-        for where, row in tables.read_rows(path, ("filepath", "captions"), files.OFFICIAL):
+        for _, where, row in tables.read_annotations(path, ("filepath", "captions")):
             name = files.text(row, "filepath", where).replace("\\", "/").rpartition("/")[2]
             files.image_path(folder, name, where)
             yield where, name, tables.texts(row, "captions", where)

@@ -245,49 +245,38 @@ def _read(
 ) -> Iterator[Row]:
     """Yield the rows of one file; the pictures in it are added to `seen`."""
     table, part = file.table, file.names["part"]
-    columns = table.get("columns", ())
-    remedy = "put the official file there"
-    if hint := table.get("parts_hint"):
-        remedy += f" or select the parts you have, e.g. {hint}"
-
-    def row(value: Any, where: str, key: object, number: int, **more: Any) -> Row:
+    hint = table.get("parts_hint")
+    inside = path.suffix in (".arrow", ".parquet")
+    kind = path.suffix if inside else PurePosixPath(file.place).suffix
+    rows = tables.read_annotations(
+        path,
+        table.get("columns", ()),
+        f"put the official file there or select the parts you have, e.g. {hint}" if hint else "",
+        kind=kind,
+        delimiter=table.get("delimiter", ""),
+        content=content,
+        name=name,
+    )
+    photos = table.get("photos", ())
+    held = tables.pictures(path, photos, seen) if inside else {}
+    absent = min({*photos} - {*held}, default="") if inside and table.get("pictured") else ""
+    problem = f"{absent!r} holds no encoded pictures; get the dataset page's table"
+    require(not absent, path, problem)
+    for number, (key, where, value) in enumerate(rows, 1):
         if names := table.get("values"):
             value = dict(zip(names, files.items(value, where, names)))
-        values = files.record(value, where)
-        return Row(values, where, str(key), number, part, path, table, file.names, **more)
-
-    inside = path.suffix in (".arrow", ".parquet")
-    match path.suffix if inside else PurePosixPath(file.place).suffix:
-        case ".csv":
-            read = tables.read_rows(path, columns, remedy, delimiter=table.get("delimiter", ""))
-            for k, (where, value) in enumerate(read):
-                yield row(value, where, k, k + 1, cells=True)
-        case ".arrow" | ".parquet":
-            rows = tables.table_rows(path, columns)
-            encoded = tables.picture_columns(path)
-            photos = table.get("photos", ())
-            held = {each: tables.pictures(path, each, seen) for each in photos if each in encoded}
-            absent = min(set(photos) - set(held), default="") if table.get("pictured") else ""
-            problem = f"{absent!r} holds no encoded pictures; get the dataset page's table"
-            require(not absent, path, problem)
-            for k, value in enumerate(rows):
-                pictures = {each: refs[k] for each, refs in held.items()}
-                yield row(value, f"{path}: row {k + 1}", k, k + 1, pictures=pictures)
-        case ".jsonl":
-            for k, (line, value) in enumerate(files.read_jsonl(path, remedy if hint else "")):
-                yield row(value, f"{path}: line {line}", line, k + 1)
-        case _:
-            if content is None:
-                whole = files.read_json(path, remedy if hint else "")
-            else:
-                whole = files.parse_json(content, name)
-            keyed = table.get("rows") == "object"
-            listed = (
-                files.record(whole, name) if keyed else dict(enumerate(files.items(whole, name)))
-            )
-            for k, (key, value) in enumerate(listed.items()):
-                place = f"{key!r:.80}" if keyed else key
-                yield row(value, f"{name}: row {place}", key, k + 1)
+        yield Row(
+            files.record(value, where),
+            where,
+            str(key),
+            number,
+            part,
+            path,
+            table,
+            file.names,
+            cells=kind == ".csv",
+            pictures={column: refs[number - 1] for column, refs in held.items()},
+        )
 
 
 # --- Items: the images, texts, truth and labels of a row. ---

@@ -1,8 +1,8 @@
-"""Rows of CSV, Parquet and Arrow files: columns checked, cells turned into numbers and lists."""
+"""Rows of annotation files: one reader of JSON, JSON lines, CSV, Parquet and Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,42 +14,80 @@ import pyarrow.compute as pc
 from compoclip import tables as readers
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
+from compoclip.bounds import MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
 from compoclip.errors import require
 from compoclip.files import bytes_hash
-from compoclip.tables import arrow_table, delimited_header, holds_bytes, read_delimited, text_list
+from compoclip.tables import (
+    arrow_table,
+    delimited_header,
+    holds_bytes,
+    read_delimited,
+    read_jsonl,
+    text_list,
+)
 
-Row = Mapping[str, str]
+Row = tuple[Any, str, Any]
+"""Key of a row, file and row for messages, and the row."""
 
 
-def read_rows(
+def read_annotations(
     path: Path,
-    columns: Sequence[str],
-    remedy: str,
-    lacking: str = "is this the official file?",
+    columns: Sequence[str] = (),
+    absent: str = "",
+    damaged: str = files.OFFICIAL,
+    *,
+    kind: str = "",
     delimiter: str = "",
-) -> Iterator[tuple[str, Row]]:
-    """Yield (file and row for messages, row) of a CSV file that has all `columns`; rows from 1.
+    content: bytes | None = None,
+    name: str = "",
+) -> Iterator[Row]:
+    """Yield the rows of an annotation file.
 
-    remedy: what to do when the file is absent; lacking: when it lacks a column. delimiter: of the
-    cells, by default as the name says.
+    The key of a row is its line in JSON lines, its name in a JSON object, else its place from 0.
+
+    Args:
+        path: The file.
+        columns: Columns that a table must have.
+        absent: What to do when the file is absent.
+        damaged: What to do about a malformed one.
+        kind: Its ending, where the name has another one.
+        delimiter: Of the cells of a CSV file, by default as the name says.
+        content: Its bytes, of a JSON file in an archive.
+        name: What messages call that file.
     """
-    files.require_size(path, remedy)
-    require_columns(path, delimited_header(path, delimiter), columns, lacking)
-    for index, row in read_delimited(path, delimiter):
-        yield f"{path}: row {index}", row
+    match kind or path.suffix.lower():
+        case ".csv" | ".tsv":
+            files.require_size(path, absent or files.ABSENT)
+            _require_columns(path, delimited_header(path, delimiter), columns, damaged)
+            for number, cells in read_delimited(path, delimiter):
+                yield number - 1, f"{path}: row {number}", cells
+        case ".arrow" | ".parquet":
+            for index, row in enumerate(table_rows(path, columns, damaged)):
+                yield index, f"{path}: row {index + 1}", row
+        case ".jsonl" | ".jsonlines":
+            files.require_size(path, absent or files.ABSENT)
+            for line, row in read_jsonl(path, damaged=damaged, halves=False):
+                yield line, f"{path}: line {line}", row
+        case _ if content is not None:
+            yield from json_rows(files.parse_json(content, name), name)
+        case _:
+            yield from json_rows(files.read_json(path, absent, damaged), str(path))
 
 
-def require_columns(path: Path, there: Sequence[str], columns: Sequence[str], remedy: str) -> None:
+def json_rows(value: Any, where: str) -> Iterator[Row]:
+    """Yield the rows of a JSON object or list, as `read_annotations` does."""
+    if isinstance(value, dict):
+        yield from ((key, f"{where}: row {key!r:.80}", row) for key, row in value.items())
+    else:
+        for index, row in enumerate(files.items(value, where)):
+            yield index, f"{where}: row {index}", row
+
+
+def _require_columns(path: Path, there: Sequence[str], columns: Sequence[str], remedy: str) -> None:
     """Raise CompoclipError when one of `columns` is not `there`."""
-    lacking = next((each for each in columns if each not in there), None)
-    problem = f"no column {lacking!r}, only {column_names(there)}; {remedy}"
-    require(lacking is None, path, problem)
-
-
-def column_names(there: Sequence[str]) -> str:
-    """Return the columns of a table, for messages."""
-    return ", ".join(f"{name!r:.40}" for name in there[:40]) or "nothing"
+    lacking = next((column for column in columns if column not in there), None)
+    names = ", ".join(f"{name!r:.40}" for name in there[:40]) or "nothing"
+    require(lacking is None, path, f"no column {lacking!r}, only {names}; {remedy}")
 
 
 opened_parquet = partial(
@@ -88,16 +126,16 @@ def table_rows(
     of these.
 
     columns: which there must be. remedy: what to do about a malformed file. A small file may repeat
-    a long text in millions of rows, so that texts are counted before they are unpacked.
+    a long text in millions of rows, so that few are unpacked at once, and counted.
     """
     rows: list[dict[str, Any]] = []
-    left = MAX_ANNOTATION_BYTES
+    size = 0
     with opened_table(path, remedy) as (schema, batches):
-        require_columns(path, schema.names, columns, remedy)
-        for batch in batches(1024, columns=[each.name for each in schema if _plain(each.type)]):
-            left -= sum(map(_text_bytes, batch.columns))
-            files.require_small(path, MAX_ANNOTATION_BYTES - left)
-            rows += batch.to_pylist()
+        _require_columns(path, schema.names, columns, remedy)
+        for batch in batches(16, columns=[field.name for field in schema if _plain(field.type)]):
+            rows += (unpacked := batch.to_pylist())
+            size += len(str(unpacked))
+            files.require_small(path, size)
     return rows
 
 
@@ -110,35 +148,23 @@ def _plain(kind: pa.DataType) -> bool:
     return any(each(kind) for each in (of.is_string, of.is_integer, of.is_floating, of.is_boolean))
 
 
-def _text_bytes(values: pa.Array) -> int:
-    """Return the bytes of all texts; one that is stored once counts in each of its rows."""
-    kind = values.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _text_bytes(values.flatten())
-    if pa.types.is_struct(kind):
-        return sum(map(_text_bytes, values.flatten()))
-    if pa.types.is_dictionary(kind):
-        sizes = pc.binary_length(values.dictionary).take(values.indices)
-    elif pa.types.is_string(kind):  # of an Arrow file, where nothing is packed
-        sizes = pc.binary_length(values)
-    else:
-        return 0
-    return int(pc.sum(sizes).as_py() or 0)
+def pictures(
+    path: Path, columns: Iterable[str], seen: dict[str, ImageRef]
+) -> dict[str, list[ImageRef]]:
+    """Return those of some columns that hold pictures (bytes, or a struct with `bytes`), by row.
 
-
-def picture_columns(path: Path, remedy: str = files.OFFICIAL) -> tuple[str, ...]:
-    """Return the columns that hold encoded pictures: bytes, or a struct with `bytes`."""
-    with opened_table(path, remedy) as (schema, _):
-        return tuple(each.name for each in schema if holds_bytes(each.type))
-
-
-def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRef]:
-    """Return the pictures of a column, row by row; equal ones are the first that was seen.
-
-    So items about one photo are known to be about one photo. seen: content hash -> picture, added
-    to. Raises CompoclipError naming the row without a picture.
+    Equal pictures are the first that was seen, so that items about one photo are known to be about
+    one photo. seen: content hash -> picture, added to. Raises CompoclipError naming the row without
+    a picture.
     """
-    found = []
+    with opened_table(path) as (schema, _):
+        held = [name for name in columns if name in schema.names]
+        held = [name for name in held if holds_bytes(schema.field(name).type)]
+    return {column: _pictures(path, column, seen) for column in held}
+
+
+def _pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRef]:
+    refs = []
     with opened_table(path) as (schema, batches):
         inner = pa.types.is_struct(schema.field(column).type)
         leaf = f"{column}.bytes" if inner else column
@@ -149,11 +175,11 @@ def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRe
             good = isinstance(data, bytes) and data
             require(good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it")
             ref = ImageRef(path, member=f"{column}:{row}")
-            found.append(seen.setdefault(bytes_hash(data), ref))
-    return found
+            refs.append(seen.setdefault(bytes_hash(data), ref))
+    return refs
 
 
-def texts(row: Row, key: str, where: str) -> tuple[str, ...]:
+def texts(row: Mapping[str, str], key: str, where: str) -> tuple[str, ...]:
     """Return the strings of a Python list or set written into a cell, those of a set sorted.
 
     Nothing is evaluated but literals. Raises CompoclipError for any other cell and blank strings.

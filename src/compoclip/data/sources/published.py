@@ -93,18 +93,20 @@ class PublishedRows:
         """Return whether a row has all columns that the set always has."""
         return all(name in row for name, kind in self.keys.items() if not is_a(None, kind))
 
+    def samples_of(self, row: Any, number: int, origin: str) -> Iterable[_Sample]:
+        """Return the samples of one row; raise CompoclipError for one of other columns."""
+        known = read_fields(_named(row, self.photo), self.keys, origin)
+        if callable(self.samples):
+            return self.samples(known, number, origin)
+        return [{ours: known.get(theirs) for ours, theirs in self.samples.items()}]
+
     def read(self, path: Path, rows: Iterable[_Row], asked: Request) -> Source:
         """Return the samples of the rows."""
         builder = _builder(path, asked)
         for origin, number, row in rows:
-            known = read_fields(_named(row, self.photo), self.keys, origin)
-            found: Iterable[_Sample]
-            if callable(self.samples):
-                found = self.samples(known, number, origin)
-            else:
-                found = [{ours: known.get(theirs) for ours, theirs in self.samples.items()}]
-            split = read_label(known.get(COLUMN))
-            for made in found:
+            samples = self.samples_of(row, number, origin)
+            split = read_label(row.get(COLUMN))
+            for made in samples:
                 photo = builder.path_of(made.pop("photo"), origin)
                 if "negative_image" in made:
                     made["negative_image"] = builder.path_of(made["negative_image"], origin)
