@@ -94,10 +94,10 @@ def coco_boxes(path: Path) -> list[BoxedPhoto]:
     """Return the photos, with their things in order, of a file like COCO's instances."""
     names, photos, annotations = coco_instances(path, MEND)
     things: dict[Any, list[BoxedThing]] = {key: [] for key in photos}
-    for (where, row), image, category in annotations:
+    for where, row in annotations:
         box = files.corners(files.field(row, "bbox", where), f"{where}: box", flat=True)
         crowd = row.get("iscrowd") not in (None, 0, False)
-        things[image].append(BoxedThing(names[category], box, crowd))
+        things[row["image_id"]].append(BoxedThing(names[row["category_id"]], box, crowd))
     return [
         boxed_photo(row, "file_name", things[key], where) for key, (where, row) in photos.items()
     ]

@@ -173,7 +173,7 @@ def test_benchmark_texts_over_the_context_are_counted_and_shown(
     ("text", "words"),
     [
         ('{"0": {"filename": "1.jpg", "caption": "a', ("not valid JSON",)),
-        ('[{"filename": "1.jpg"}]', ("expected a JSON object",)),
+        ('[{"filename": "1.jpg"}]', ("row 0", "no key 'caption'")),
         ('{"0": {"filename": "1.jpg", "caption": "a"}}', ("row '0'", "negative_caption")),
         ('{"0": {"filename": "../1.jpg", "caption": "a", "negative_caption": "b"}}', ("row '0'",)),
     ],

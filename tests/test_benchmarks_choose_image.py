@@ -58,7 +58,7 @@ def test_imagecode_cases(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({STATIC: ["a"]}, f"row '{STATIC}': expected a JSON object, found a list"),
+        ({STATIC: ["a"]}, f"row '{STATIC}' must be an object, found"),
         ({STATIC: {"10": "a"}}, f"row '{STATIC}': '10' is no place among 10 photos"),
         ({STATIC: {"\u0661": "a"}}, "is no place among 10 photos"),
     ],

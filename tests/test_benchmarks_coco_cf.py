@@ -90,7 +90,7 @@ def test_found_in_a_data_root_under_its_own_folder(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ([], "holds no pairs"),
-        ([row(1), row(1, image_0="x", image_1="y")], "line 2: 'id' 1 occurs twice"),
+        ([row(1), row(1, image_0="x", image_1="y")], "line 2: 'id': 1 occurs twice"),
         ([row(1, image_1="1_0")], "line 1: image '1_0' is listed twice"),
     ],
 )

@@ -228,7 +228,7 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ((row(), row()), "line 2: 'id' 1 occurs twice; number the rows anew"),
+        ((row(), row()), "line 2: 'id': 1 occurs twice; number the rows anew"),
         ((row(id=None), row(id=None)), r"line 2: the same as .*x.jsonl: line 1; fix the file"),
         ((row(skill="luck"),), "line 1: unknown skill 'luck'; known: object"),
         ((row(), row(id=2, skill="object")), "line 2: skill 'object', but earlier rows"),
@@ -238,7 +238,7 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
         ((row(caption=["a", ""]),), "'caption' is empty; fix the row"),
         ((row(negative_caption=[]),), "'negative_caption' must be a text or a list of texts"),
         ((row(negative_caption=["a", ""]),), "negative caption 2 is empty; fix the row"),
-        ((row(negative_caption=[1]),), "negative caption 1 must be text, found the number 1"),
+        ((row(negative_caption=[1]),), "negative caption 1 must be a text, found 1"),
         ((row(negative_caption=None),), "has neither of 'negative_caption' .*give one of them"),
         ((row(label=1),), "has both of 'negative_caption'"),
         (
@@ -254,7 +254,7 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
         ((row(negative_image=7),), "'negative_image' must be text"),
         ((row(negative_image="../2.png"),), "leads outside the image folder"),
         ((row(negative_caption=None, label=1),), "'x' has no true or no false statements; add"),
-        ((row(subtask=3),), "'subtask' must be text"),
+        ((row(subtask=3),), "'subtask' must be a text"),
         (({"id": 1},), "no 'image', only 'id'; fix the row"),
         ((row(caption=None),), "no 'caption', only 'id', 'image', 'negative_caption'; fix"),
         (
@@ -275,7 +275,11 @@ def test_malformed_rows_end_in_one_line(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.csv", "image,text\n1.png,a\n", "no column 'caption', only 'image', 'text'; add it"),
+        (
+            "x.csv",
+            "image,text\n1.png,a\n",
+            "no column 'caption', only 'image', 'text'; fix",
+        ),
         ("x.csv", "image,caption\n1.png,a\n", "row 1: has neither of 'negative_caption'"),
         ("x.tsv", 'image\tcaption\n1.png\t"a', "check quoting and delimiter"),
         ("x.json", "[", "not valid JSON .*; fix the file"),

@@ -43,7 +43,7 @@ def outline(found: Benchmark, root: Path) -> Recorded:
         (case.id, case.form, len(case.images), case.texts, case.subtask, case.truth, case.labels)
         for case in content.cases
     ]
-    rules = {name: rule.to_json() for name, rule in found.aggregates.items()}
+    rules = {name: asdict(rule) for name, rule in found.aggregates.items()}
     return {
         "name": found.name,
         "counts": content.counts(),

@@ -171,7 +171,7 @@ def test_naturalbench_as_published_in_an_archive(tmp_path: Path, inner: str) -> 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([pair(), pair()], "row 1: 'index' 0 occurs twice"),
+        ([pair(), pair()], "row 1: 'index': 0 occurs twice"),
         ([pair(image_0="../x.jpg")], "leads outside|holds no '../x.jpg'"),
         ([pair(image_0="9.jpg")], "the archive holds no '9.jpg'"),
     ],

@@ -172,7 +172,7 @@ INDEX: list[tuple[str, str]] = [
     ("test.zip@../../etc/passwd 1", "leads outside"),
     ("../x.zip@a.png 1", "leads outside"),
     ("/etc/passwd 1", "leads outside"),
-    ("labels.txt@a.png 1", "labels.txt: not a whole zip file"),
+    ("labels.txt@a.png 1", "labels.txt: cannot be unpacked"),
     ("a.png 1\na.png 1", "'a.png' is listed twice"),
 ]
 
@@ -184,28 +184,32 @@ def test_malformed_indexes(tmp_path: Path, text: str, message: str) -> None:
     (folder / "test.txt").write_text(text, encoding="utf-8")
     refuses(
         message,
-        "labels.txt" if "whole zip" in message else "test.txt",
+        "labels.txt" if "unpacked" in message else "test.txt",
         "zero_shot:shapes",
         tmp_path,
     )
 
 
 COCO: list[tuple[str, object, str]] = [
-    ("images", None, "no key 'images'"),
-    ("images", {}, "'images': expected a JSON list"),
+    ("images", None, "needs categories, images"),
+    ("images", {}, "'images' must be a list"),
     ("images", [], "annotations 0: no image 9 in the file"),
-    ("images", [7], "images 0: expected a JSON object"),
+    ("images", [7], "images 0 needs id; it has: 7"),
     ("images", [{"id": 9}, *coco_rows()["images"][1:]], "images 0: no key 'file_name'"),
-    ("images", [{"id": True, "file_name": "a"}], "'id' must be a number or text"),
+    ("images", [{"id": True, "file_name": "a"}], "'id' must be a whole number or a text"),
     ("images", [{"id": 9, "file_name": "../a.png"}, *coco_rows()["images"][1:]], "leads outside"),
     (
         "images",
         [*coco_rows()["images"], {"id": 9, "file_name": "b"}],
-        "'id' 9 occurs twice",
+        "'id': 9 occurs twice",
     ),
     ("images", [*coco_rows()["images"], {"id": 1, "file_name": "b"}], "images 4: no annotation"),
     ("annotations", [{"image_id": 9, "category_id": 3}], "no category 3 in the file"),
-    ("annotations", [{"image_id": True, "category_id": 3}], "no image True in the file"),
+    (
+        "annotations",
+        [{"image_id": True, "category_id": 3}],
+        "'image_id' must be a whole number",
+    ),
     ("categories", [{"id": 1, "name": ""}], "categories 0: 'name' is empty"),
 ]
 

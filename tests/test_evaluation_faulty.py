@@ -116,7 +116,7 @@ def test_broken_groups_have_no_joint_outcome() -> None:
     rules = {
         "micro": Aggregate(("s",), "micro"),
         "pair": Aggregate(("s",), metric="pair"),
-        "group_2": Aggregate(("s",), macro_by="g", exclude=frozenset("1")),
+        "group_2": Aggregate(("s",), macro_by="g", exclude=("1",)),
     }
 
     def without(*names: str) -> Audit:

@@ -132,8 +132,8 @@ def test_at_most_so_many_photos_by_the_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([], "expected a JSON object, found a list"),
-        ({}, "no key 'categories'"),
+        ([], "needs categories, images, annotations"),
+        ({}, "needs categories, images, annotations"),
         (coco(inside([0, 0, 1, 1], image_id=8)), "annotations 2: no image 8 in the file"),
         (coco(inside([0, 0, 1, 1], 3)), "annotations 2: no category 3 in the file"),
         (coco(inside([0, 0, 1])), "expected .* found 3"),
@@ -141,7 +141,7 @@ def test_at_most_so_many_photos_by_the_seed(tmp_path: Path) -> None:
         (coco(inside([0, 0, "1", 1])), "must be a number"),
         (coco(images=[{"id": 9, "file_name": "9.jpg"}]), "no key 'width'"),
         (coco(images=[{"id": 9, "file_name": "9", "width": 0, "height": 1}]), "photo of 0 x 1"),
-        (coco(categories=[{"id": 1, "name": "a"}] * 2), "categories 1: 'id' 1 occurs twice"),
+        (coco(categories=[{"id": 1, "name": "a"}] * 2), "categories 1: 'id': 1 occurs twice"),
     ],
 )
 def test_malformed_instances(tmp_path: Path, value: Any, message: str) -> None:

@@ -110,7 +110,7 @@ def test_the_same_items_on_every_call_and_from_every_format(tmp_path: Path) -> N
         ({"a": 1}, "no key 'images'"),
         ([], "no photos"),
         ([{"image": "1.jpg", "caption": []}], "photo '1.jpg' has no caption"),
-        ([{"image": "1.jpg", "caption": [3]}], "caption 0 must be text"),
+        ([{"image": "1.jpg", "caption": [3]}], "caption 0 must be a text"),
         ([{"image": "../1.jpg", "caption": ["A small dog near a red chair."]}], "leads outside"),
         ([{"image": "1.jpg", "caption": ["hello"]}], "no photo gives an item of entity, relation"),
     ],

@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
@@ -121,6 +122,17 @@ def zip_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     return members
 
 
+@contextmanager
+def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file; damage, also within the block, is a CompoclipError that names it."""
+    try:
+        with reading(path), zipfile.ZipFile(path) as archive:
+            yield archive
+    except DAMAGED_ZIP as error:
+        problem = f"cannot be unpacked ({reason(error)}); {_AGAIN}"
+        raise CompoclipError(f"{path}: {problem}") from error
+
+
 def read_members(
     archive: Path, wanted: Mapping[str, str], most: int = MAX_MEMBER_BYTES
 ) -> dict[str, tuple[str, bytes]]:
@@ -131,31 +143,27 @@ def read_members(
     more than `most` bytes together.
     """
     found: dict[str, tuple[str, bytes]] = {}
-    try:
-        with reading(archive), zipfile.ZipFile(archive) as opened:
-            members: dict[str, zipfile.ZipInfo] = {}
-            for info in zip_members(opened):
-                pure = PurePosixPath(info.filename.replace("\\", "/"))
-                inside = not pure.is_absolute() and ".." not in pure.parts
-                what = f"the member {info.filename!r:.80} leads outside the archive"
-                require(inside, archive, f"{what}; this is not the official one")
-                folder = info.filename.endswith("/") or "__MACOSX" in pure.parts
-                if pure.name in wanted.values() and not folder:
-                    twice = pure.name in members
-                    require(not twice, archive, f"holds two files {pure.name}; {_AGAIN}")
-                    members[pure.name] = info
-            for key, name in wanted.items():
-                problem = f"holds no {name}; {_AGAIN}, or select other parts"
-                require(name in members, archive, problem)
-                left = most - sum(len(data) for _, data in found.values())
-                with opened.open(members[name]) as stream:  # whose stated size may be a lie
-                    data = stream.read(left + 1)
-                problem = f"{name}: more than {most >> 20} MiB; {_AGAIN}"
-                require(len(data) <= left, archive, problem)
-                found[key] = f"{archive}: {name}", data
-    except DAMAGED_ZIP as error:
-        problem = f"cannot be unpacked ({reason(error)}); {_AGAIN}"
-        raise CompoclipError(f"{archive}: {problem}") from error
+    with opened_zip(archive) as opened:
+        members: dict[str, zipfile.ZipInfo] = {}
+        for info in zip_members(opened):
+            pure = PurePosixPath(info.filename.replace("\\", "/"))
+            inside = not pure.is_absolute() and ".." not in pure.parts
+            what = f"the member {info.filename!r:.80} leads outside the archive"
+            require(inside, archive, f"{what}; this is not the official one")
+            folder = info.filename.endswith("/") or "__MACOSX" in pure.parts
+            if pure.name in wanted.values() and not folder:
+                twice = pure.name in members
+                require(not twice, archive, f"holds two files {pure.name}; {_AGAIN}")
+                members[pure.name] = info
+        for key, name in wanted.items():
+            problem = f"holds no {name}; {_AGAIN}, or select other parts"
+            require(name in members, archive, problem)
+            left = most - sum(len(data) for _, data in found.values())
+            with opened.open(members[name]) as stream:  # whose stated size may be a lie
+                data = stream.read(left + 1)
+            problem = f"{name}: more than {most >> 20} MiB; {_AGAIN}"
+            require(len(data) <= left, archive, problem)
+            found[key] = f"{archive}: {name}", data
     return found
 
 

@@ -34,7 +34,7 @@ from compoclip.bounds import (
     MAX_UNPACKED_RATIO,
 )
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError, require, shown
 from compoclip.files import parse_json, reason, unreadable
 
 # --- The files that one name stands for. ---
@@ -193,16 +193,10 @@ def json_row(
         row = parse_json(line, halves=halves)
         if isinstance(row, dict):
             return row
-        what = f"expected a JSON object, found {kind_of(row)}"
+        what = f"expected a JSON object, found {shown(row)}"
     except ValueError as error:
         what = f"not valid JSON ({error})"
     raise CompoclipError(f"{path}: line {number}: {what}; {damaged}")
-
-
-def kind_of(value: object) -> str:
-    """Return the kind of a JSON value, in words for messages."""
-    names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
-    return names.get(type(value), f"the number {value!r:.40}")
 
 
 # --- CSV and TSV. ---

@@ -160,8 +160,8 @@ def require_kind(
     kind: Any,
     remedy: str = "",
     error: type[CompoclipError] = CompoclipError,
-) -> None:
-    """Raise `error` unless a value is of a type, its numbers within their ranges.
+) -> Any:
+    """Return a value; raise `error` unless it is of a type, its numbers within their ranges.
 
     place: of the value, its file first. remedy: what to do about it.
     """
@@ -173,6 +173,7 @@ def require_kind(
         for limit in limits_of(kind):
             if not limit.low <= number <= limit.high:
                 raise error(f"{place} must {limit}, found {shown(value)}{then}")
+    return value
 
 
 def read_fields(
@@ -209,6 +210,8 @@ def build(kind: Any, value: Any, origin: str, remedy: str, place: str = "") -> A
     where = f"{origin}: {place}" if place else origin
     if get_origin(kind) in (Union, UnionType):
         parts = [part for part in get_args(kind) if part is not NoneType]
+        if isinstance(value, dict):
+            parts = [part for part in parts if is_dataclass(part)] or parts
         if value is None or len(parts) > 1:
             require_kind(where, value, kind, remedy)
             return convert(value, kind)

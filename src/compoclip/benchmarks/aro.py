@@ -34,7 +34,7 @@ from compoclip.captions.types import Token
 T = TypeVar("T")
 
 WORDS = 30
-LEFT_OUT = frozenset(entries()["aro"]["left_out_of_paper"])
+LEFT_OUT = tuple(sorted(entries()["aro"]["left_out_of_paper"]))
 """Names left out of VG-Relation's `paper` aggregate (the official notebook of ARO, MIT)."""
 KINDS = ("nouns and adjectives", "other words", "within trigrams", "trigrams")
 _WORD = re.compile(r"\w+(?:[-.,]\w+)*|['’]\w+|[^\w\s]")
@@ -148,11 +148,11 @@ def rules(data: Loading) -> dict[str, Aggregate]:
     Both filters are dropped where they would leave nothing, which happens only with other items
     than the official ones.
     """
-    cases = data.cases
+    cases = data.content.cases
     relations = {case.labels["relation"] for case in cases if "relation" in case.labels}
     pairs = Counter(case.labels["attributes"] for case in cases if "attributes" in case.labels)
     relation = Aggregate(("vg_relation",), macro_by="relation")
-    relation_paper = relation if relations <= LEFT_OUT else replace(relation, exclude=LEFT_OUT)
+    relation_paper = relation if relations <= {*LEFT_OUT} else replace(relation, exclude=LEFT_OUT)
     least = _MIN_PAIR if max(pairs.values(), default=0) >= _MIN_PAIR else 1
     attribution = Aggregate(("vg_attribution",), macro_by="attributes", min_group=least)
     return {

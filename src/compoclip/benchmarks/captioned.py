@@ -179,7 +179,9 @@ def _known_errors(used: set[str]) -> str:
 def rewritten_rules(data: Loading) -> dict[str, Aggregate]:
     """Return means over the sub-tasks that have items; `made` leaves out those that need no image,
     order and negation: a text-only model solves them."""
-    there = [part for part in data.parts if any(case.subtask == part for case in data.cases)]
+    there = [
+        part for part in data.parts if any(case.subtask == part for case in data.content.cases)
+    ]
     groups = {name: [p for p in there if p.startswith(name)] for name in ("replace", "swap")}
     groups["made"] = [part for part in there if part not in ("order", "negation")]
     return {name: Aggregate(tuple(parts), "micro") for name, parts in groups.items() if parts}

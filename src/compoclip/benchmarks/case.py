@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from compoclip.benchmarks.sources import RemoteFile, document, shared
+from compoclip.typed import Natural
 
 
 class Form(StrEnum):
@@ -298,11 +299,15 @@ class Aggregate:
     """
 
     parts: tuple[str | Aggregate, ...]
-    weighting: str = "macro"
+    weighting: Literal["macro", "micro"] = "macro"
     macro_by: str | None = None
-    min_group: int = 1
-    exclude: frozenset[str] = frozenset()
+    min_group: Natural = 1
+    exclude: tuple[str, ...] = ()
     metric: str | None = None
+
+    def __post_init__(self) -> None:
+        # Results hold rules, and equal ones are written alike.
+        object.__setattr__(self, "exclude", tuple(sorted(self.exclude)))
 
     def nested(self) -> tuple[Aggregate, ...]:
         """Return the parts as aggregates; a sub-task is the mean of its items."""
@@ -322,35 +327,8 @@ class Aggregate:
             not isinstance(part, str) and part.by_label() for part in self.parts
         )
 
-    def to_json(self) -> dict[str, object]:
-        """Return the rule as JSON, stored with results so that they can be compared later."""
-        return {
-            "parts": [part if isinstance(part, str) else part.to_json() for part in self.parts],
-            "weighting": self.weighting,
-            "macro_by": self.macro_by,
-            "min_group": self.min_group,
-            "exclude": sorted(self.exclude),
-            "metric": self.metric,
-        }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Aggregate:
-        """Invert `to_json`. Raises KeyError or TypeError for anything else."""
-        kinds = {"parts": list, "exclude": list, "macro_by": str | None, "metric": str | None}
-        good = all(isinstance(data[name], kind) for name, kind in kinds.items())
-        good = good and all(isinstance(each, str) for each in data["exclude"])
-        good = good and type(data["min_group"]) is int and data["min_group"] >= 0
-        if not good or data["weighting"] not in ("macro", "micro"):
-            raise TypeError(
-                "an aggregate needs a list of parts, a list of values to exclude, a group size, a "
-                "weighting (macro or micro), and names of a label and a metric, or null"
-            )
-        parts = (part if isinstance(part, str) else cls.from_json(part) for part in data["parts"])
-        changes = {"parts": tuple(parts), "exclude": frozenset(data["exclude"])}
-        return cls(**{**{name: data[name] for name in cls.__dataclass_fields__}, **changes})
-
-
-@dataclass(frozen=True)
+@dataclass
 class Benchmark:
     """A loaded benchmark, ready to be encoded and scored.
 
@@ -372,21 +350,21 @@ class Benchmark:
     name: str
     content: Content
     data_hash: str
-    ties: Mapping[str, TiePolicy] = field(default_factory=dict)
-    skills: Mapping[str, str] = field(default_factory=dict)
-    expected: Mapping[str, int] = field(default_factory=dict)
-    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
+    ties: dict[str, TiePolicy] = field(default_factory=dict)
+    skills: dict[str, str] = field(default_factory=dict)
+    expected: dict[str, int] = field(default_factory=dict)
+    aggregates: dict[str, Aggregate] = field(default_factory=dict)
     headline: str = "micro"
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    joint: Mapping[str, str] = field(default_factory=dict)
-    tuned_on: Mapping[str, str] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+    joint: dict[str, str] = field(default_factory=dict)
+    tuned_on: dict[str, str] = field(default_factory=dict)
     protocol: int = 1
     known_as: str = ""
     assumed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.content) is tuple:  # cases as people write them
-            object.__setattr__(self, "content", Cases(self.content))
+            self.content = Cases(self.content)
 
     @property
     def totals(self) -> dict[str, int]:

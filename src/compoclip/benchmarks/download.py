@@ -1,7 +1,7 @@
 """One file over HTTP: resumed where it broke off, checked, and put in place only when it is whole.
 
-What has arrived lies in `NAME.part` beside the file. Whether the parts are of one version shows when
-the file is whole: by its checksum, by those inside an archive, or by its rows.
+What has arrived lies in `NAME.part` beside the file. Whether it is of one version shows when the
+file is whole: by its checksum, by those inside an archive, or by its rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +22,9 @@ from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError, require
 
+TRIES = 5  # in a row without a single new byte
+PAUSE = 1.0  # seconds before the second try, doubled each time
+TIMEOUT = 60.0  # seconds without an answer
 _BLOCK = 1 << 20
 _AGENT = "compoclip (research data download)"
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
@@ -35,16 +37,6 @@ Progress = Callable[[int, int | None], None]
 """Called with the bytes there so far and the bytes in all, None where not known."""
 
 
-@dataclass(frozen=True)
-class DownloadPatience:
-    """tries: in a row without a single new byte. pause: seconds before the second, doubled each
-    time. timeout: seconds without an answer."""
-
-    tries: int = 5
-    pause: float = 1.0
-    timeout: float = 60.0
-
-
 class _BrokenError(Exception):
     """The transfer broke off and may be resumed."""
 
@@ -54,7 +46,6 @@ def download(
     path: Path,
     expected: RemoteFile | None = None,
     progress: Progress | None = None,
-    patience: DownloadPatience | None = None,
     odd: Callable[[Path], str] = lambda path: "",
 ) -> int:
     """Fetch `url` to `path`, resuming what an earlier run left; return the bytes of the file.
@@ -65,7 +56,7 @@ def download(
     CompoclipError when the server refuses, redirects to anything but http or from https to http,
     the connection fails again and again, the file is not the expected one or cannot be written.
     """
-    expected, patience = expected or RemoteFile("", url), patience or DownloadPatience()
+    expected = expected or RemoteFile("", url)
     known = url.startswith(("http://", "https://"))
     require(known, url, "only http and https addresses can be fetched", UsageError)
     part = path.with_name(f"{path.name}.part")
@@ -75,16 +66,16 @@ def download(
         while True:
             before = _size(part)
             try:
-                _attempt(url, part, progress, patience.timeout)
+                _attempt(url, part, progress)
                 break
             except _BrokenError as error:
                 failures = 1 if _size(part) > before else failures + 1
-                if failures >= patience.tries:
+                if failures >= TRIES:
                     raise CompoclipError(
                         f"{url}: {error}, {failures} times in a row; try again later, what has "
                         "arrived is kept"
                     ) from error
-                wait = patience.pause * 2 ** (failures - 1)
+                wait = PAUSE * 2 ** (failures - 1)
                 note(f"{url}: {error}; trying again in {wait:g} s")
                 time.sleep(wait)
         if problem := _wrong(part, expected) or ("" if expected.checksum else odd(part)):
@@ -100,7 +91,7 @@ def download(
     return size
 
 
-def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+def _attempt(url: str, part: Path, progress: Progress | None) -> None:
     """Fetch what is lacking; raises _BrokenError when that may be tried again."""
     have = _size(part)
     headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
@@ -108,7 +99,7 @@ def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) ->
         headers["Range"] = f"bytes={have}-"
     try:
         request = urllib.request.Request(url, headers=headers)
-        with urllib.request.build_opener(Redirections).open(request, timeout=timeout) as answer:
+        with urllib.request.build_opener(Redirections).open(request, timeout=TIMEOUT) as answer:
             start = have if answer.status == 206 else 0  # servers may ignore a range
             span = answer.headers.get("Content-Range") or ""
             if start and not span.startswith(f"bytes {have}-"):
@@ -138,7 +129,7 @@ def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) ->
             raise CompoclipError(
                 f"{url}: {reason}; it may have moved: see compoclip data ls, or {_MIRROR}"
             ) from error
-    except (ValueError, http.client.InvalidURL) as error:  # a host or port that is none
+    except (ValueError, OverflowError, http.client.InvalidURL) as error:  # no host, port, length
         raise CompoclipError(
             f"{url}: cannot be asked for ({files.reason(error)}); check the address"
         ) from error

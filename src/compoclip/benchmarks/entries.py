@@ -156,9 +156,9 @@ def rules_of(entry: Entry, about: Meta, data: Loading) -> dict[str, Aggregate]:
 
 def each_value(data: Loading, parts: tuple[str, ...], label: str) -> dict[str, Aggregate]:
     """Return value of a label -> the mean over the items of some sub-tasks that have it."""
-    here = (case for case in data.cases if case.subtask in parts and label in case.labels)
+    here = (case for case in data.content.cases if case.subtask in parts and label in case.labels)
     values = sorted({case.labels[label] for case in here})
     return {
-        value: Aggregate(parts, macro_by=label, exclude=frozenset(values) - {value})
+        value: Aggregate(parts, macro_by=label, exclude=tuple({*values} - {value}))
         for value in values
     }

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 from compoclip import files
 from compoclip.benchmarks.case import ImageRef
@@ -22,7 +22,7 @@ from compoclip.captions.clip_text import token_key
 from compoclip.data.decode import ENDINGS, is_read
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import bytes_hash, file_hash
-from compoclip.tables import kind_of
+from compoclip.typed import Within, require_kind
 
 OFFICIAL = "fetch the official file again"
 """Remedy for a damaged official file."""
@@ -79,18 +79,16 @@ def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
 
 def record(value: Any, where: str) -> dict[str, Any]:
     """Return `value` when it is a JSON object; else raise CompoclipError."""
-    if not isinstance(value, dict):
-        raise CompoclipError(f"{where}: expected a JSON object, found {kind_of(value)}")
-    return value
+    checked: dict[str, Any] = require_kind(where, value, dict, OFFICIAL)
+    return checked
 
 
 def items(value: Any, where: str, names: Sequence[str] = ()) -> list[Any]:
     """Return `value` when it is a JSON list, of as many values as `names`; else CompoclipError."""
-    if not isinstance(value, list):
-        raise CompoclipError(f"{where}: expected a JSON list, found {kind_of(value)}")
-    if names and len(value) != len(names):
-        raise CompoclipError(f"{where}: expected [{', '.join(names)}], found {len(value)}")
-    return value
+    checked: list[Any] = require_kind(where, value, list, OFFICIAL)
+    problem = f"expected [{', '.join(names)}], found {len(checked)}"
+    require(not names or len(checked) == len(names), where, problem)
+    return checked
 
 
 def field(row: Mapping[str, Any], key: str, where: str) -> Any:
@@ -112,33 +110,30 @@ def texts(row: Mapping[str, Any], keys: Iterable[str], where: str) -> tuple[str,
 
 def nonempty(value: Any, where: str, remedy: str = OFFICIAL) -> str:
     """Return `value` when it is a string that is not blank; else raise CompoclipError."""
-    if not isinstance(value, str):
-        raise CompoclipError(f"{where} must be text, found {kind_of(value)}")
-    if not value.strip():
+    checked: str = require_kind(where, value, str, remedy)
+    if not checked.strip():
         raise CompoclipError(f"{where} is empty; {remedy}")
-    return value
+    return checked
 
 
 def number(row: Mapping[str, Any], key: str, where: str) -> float:
     """Return a finite number field."""
-    value = field(row, key, where)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise CompoclipError(f"{where}: {key!r} must be a number, found {kind_of(value)}")
-    return float(value)
+    return float(require_kind(f"{where}: {key!r}", field(row, key, where), _NUMBER, OFFICIAL))
+
+
+_NUMBER = Annotated[float, Within(-1e12, 1e12)]
 
 
 def identifier(
     row: Mapping[str, Any], key: str, where: str, seen: set[object], remedy: str = OFFICIAL
 ) -> str:
     """Return an id field (text or whole number) that no earlier row had; it is added to `seen`."""
-    value = field(row, key, where)
-    good = not isinstance(value, bool) and isinstance(value, int | str) and str(value).strip()
-    if not good:
-        raise CompoclipError(f"{where}: {key!r} must be a number or text, found {kind_of(value)}")
-    if str(value) in seen:
-        raise CompoclipError(f"{where}: {key!r} {value!r:.60} occurs twice; {remedy}")
-    seen.add(str(value))
-    return str(value)
+    place = f"{where}: {key!r}"
+    value = require_kind(place, field(row, key, where), int | str, remedy)
+    name = nonempty(str(value), place, remedy)
+    require(name not in seen, place, f"{value!r:.60} occurs twice; {remedy}")
+    seen.add(name)
+    return name
 
 
 def once(key: object, where: str, seen: dict[object, str], remedy: str = OFFICIAL) -> None:

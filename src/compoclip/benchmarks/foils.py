@@ -125,7 +125,7 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
         require({(name, 0), (name, 1)} <= there, paths[0].parent, problem)
     balanced = [Aggregate((name,), macro_by="label", metric="accuracy") for name in data.tuned_on]
     if balanced:
-        data.rules["balanced_accuracy"] = Aggregate(tuple(balanced))
+        data.aggregates["balanced_accuracy"] = Aggregate(tuple(balanced))
     yield from cases
 
 
@@ -134,13 +134,13 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
     columns = ("image", "caption")
     rows = tables.read_annotations(path, columns, "check the path", _MEND_FILE)
     in_table = path.suffix.lower() == ".parquet"
-    held = tables.pictures(path, ["image"], {}).get("image", ()) if in_table else ()
+    held = tables.pictures(path, ["image"], {}, _MEND_FILE) if in_table else {}
     for index, (key, where, value) in enumerate(rows):
         row = files.record(value, where)
         if path.suffix.lower() in (".csv", ".tsv"):
             row = {name: cell for name, cell in row.items() if cell}
         number = key if path.suffix.lower() == ".jsonl" else index + 1
-        yield f"{path.name}:{number}", where, row, held[index] if held else None
+        yield f"{path.name}:{number}", where, row, held["image"][index] if held else None
 
 
 def _listed(cell: Any) -> list[Any]:

@@ -108,7 +108,7 @@ def vsr_rules(data: Loading) -> Rules:
     balanced = [Aggregate((part,), macro_by="label", metric="accuracy") for part in parts]
     rules = {"balanced_accuracy": Aggregate(tuple(balanced))}
     truths: dict[tuple[str, str], list[int]] = {}
-    for case in data.cases:
+    for case in data.content.cases:
         truths.setdefault((case.subtask, case.labels["relation"]), []).append(case.truth)
     both = {
         part: [name for (s, name), told in truths.items() if s == part and len({*told}) == 2]
@@ -165,7 +165,7 @@ def _controlled(rows: list[Row], kinds: Mapping[str, str]) -> Iterator[Row]:
 
 def whatsup_groups(data: Loading) -> Rules:
     """Return the shares of pairs and sets, where the files hold any."""
-    labels = {label for case in data.cases for label in case.labels}
+    labels = {label for case in data.content.cases for label in case.labels}
     parts = tuple(entries()["whatsup"]["positions"])
     return {each: Aggregate(parts, metric=each) for each in ("pair", "set") if each in labels}
 
@@ -194,7 +194,7 @@ def vl_checklist_rules(data: Loading) -> Rules:
         source_of = {each.names["file"]: each.names["source"] for each in files_of(entry, part)}
         sources = []
         for source in dict.fromkeys(source_of.values()):
-            others = frozenset(file for file, other in source_of.items() if other != source)
+            others = tuple(file for file, other in source_of.items() if other != source)
             sources.append(Aggregate((part,), macro_by="file", exclude=others))
         rules[part] = Aggregate(tuple(sources))
     groups = {

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from compoclip.archives import opened_zip
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef
 from compoclip.benchmarks.entries import entries
@@ -176,7 +176,7 @@ def naturalbench(rows: Rows, data: Loading) -> Iterator[Row]:
         names = row.text("image_0"), row.text("image_1")
         if row.path.suffix.lower() == ".zip" and data.images is None:
             if not members:
-                with zipfile.ZipFile(row.path) as opened:  # read_members has been through it
+                with opened_zip(row.path) as opened:
                     listed = [name for name in opened.namelist() if "__MACOSX" not in name]
                 members = {PurePosixPath(each).name: each for each in listed if each[-1] != "/"}
             inside = [members.get(PurePosixPath(name).name, "") for name in names]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from compoclip import files as room_files
-from compoclip.archives import DAMAGED_ZIP, zip_members
+from compoclip.archives import opened_zip, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.prompts import read_names
 from compoclip.data.options import DataOptions, as_target_option, naming_options
 from compoclip.errors import CompoclipError, require
 from compoclip.tables import ROW_FILES, has_ending
+from compoclip.typed import read_fields
 
 Photo = tuple[ImageRef, tuple[int, ...], str]
 """An image, its labels, and the text that identifies both in the data hash."""
@@ -137,34 +137,35 @@ Placed = tuple[str, dict[str, Any]]
 
 def coco_instances(
     path: Path, damaged: str
-) -> tuple[dict[Any, str], dict[Any, Placed], list[tuple[Placed, Any, Any]]]:
-    """Return category names and photos by id, and annotations with image and category."""
-    data = files.record(files.read_json(path, damaged=damaged), str(path))
+) -> tuple[dict[Any, str], dict[Any, Placed], list[Placed]]:
+    """Return category names and photos by id, and annotations."""
+    parts = ("categories", "images", "annotations")
+    data = read_fields(
+        files.read_json(path, damaged=damaged), dict.fromkeys(parts, list), str(path), damaged
+    )
 
-    def rows(key: str) -> Iterator[Placed]:
-        listed = files.items(files.field(data, key, str(path)), f"{path}: {key!r}")
-        for k, value in enumerate(listed):
-            yield f"{path}: {key} {k}", files.record(value, f"{path}: {key} {k}")
+    def rows(part: str, kinds: Mapping[str, Any]) -> Iterator[Placed]:
+        for index, row in enumerate(data[part]):
+            where = f"{path}: {part} {index}"
+            yield where, read_fields(row, kinds, where, damaged)
 
-    def by_id(key: str) -> Iterator[tuple[Any, Placed]]:
+    def by_id(part: str, kinds: Mapping[str, Any]) -> dict[Any, Placed]:
         seen: set[object] = set()
-        for where, row in rows(key):
+        listed = list(rows(part, {"id": int | str, **kinds}))
+        for where, row in listed:
             files.identifier(row, "id", where, seen, damaged)
-            yield row["id"], (where, row)
+        return {row["id"]: (where, row) for where, row in listed}
 
-    names = {key: files.text(row, "name", where) for key, (where, row) in by_id("categories")}
-    photos = dict(by_id("images"))
-
-    def known(what: str, ids: Mapping[Any, Any], where: str, row: Mapping[str, Any]) -> Any:
-        key = files.field(row, f"{what}_id", where)
-        good = not isinstance(key, bool) and isinstance(key, int | str) and key in ids
-        require(good, where, f"no {what} {key!r:.40} in the file; {damaged}")
-        return key
-
-    annotations = [
-        ((where, row), known("image", photos, where, row), known("category", names, where, row))
-        for where, row in rows("annotations")
-    ]
+    names = {
+        key: files.text(row, "name", where)
+        for key, (where, row) in by_id("categories", {"name": str}).items()
+    }
+    photos = by_id("images", {})
+    annotations = list(rows("annotations", {"image_id": int | str, "category_id": int | str}))
+    for where, row in annotations:
+        for key, ids in (("image", photos), ("category", names)):
+            problem = f"no {key} {row[f'{key}_id']!r:.40} in the file; {damaged}"
+            require(row[f"{key}_id"] in ids, where, problem)
     return names, photos, annotations
 
 
@@ -174,8 +175,8 @@ def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     order = sorted(names, key=lambda key: (isinstance(key, str), key))
     place = {key: k for k, key in enumerate(order)}
     labels: dict[Any, set[int]] = {key: set() for key in photos}
-    for _, image, category in annotations:
-        labels[image].add(place[category])
+    for _, row in annotations:
+        labels[row["image_id"]].add(place[row["category_id"]])
     rows = []
     for key, (where, row) in photos.items():
         require(labels[key], where, f"no annotation gives it a label; {files.OFFICIAL}")
@@ -207,7 +208,7 @@ def read_photo_index(path: Path) -> PhotoSet:
         rows = _of_lines(path)
         listed = next((each for name in LABELS if (each := path.parent / name).is_file()), None)
         names = () if listed is None else read_names(listed, path.parent.name)
-    held: dict[Path, frozenset[str] | None] = {}
+    members = cache(_members)
     photos: list[Photo] = []
     seen: set[str] = set()
     for where, photo, labels in rows:
@@ -219,10 +220,8 @@ def read_photo_index(path: Path) -> PhotoSet:
         if at:
             packed = image.path
             absent = files.image_path(packed.with_name(f"{packed.name}@"), inner, where)
-            if packed not in held:
-                held[packed] = _members(packed)
             # A path that does not exist: coverage counts and names it.
-            here = inner in (held[packed] or ())
+            here = inner in members(packed)
             image = ImageRef(packed, member=inner) if here else ImageRef(absent)
         photos.append((image, labels, key))
     empty = f"{path}: lists no photo; fetch the index again"
@@ -246,16 +245,12 @@ def _of_lines(path: Path) -> Iterator[Row]:
         yield where, photo.strip(), tuple(sorted(set(map(int, parts))))
 
 
-def _members(archive: Path) -> frozenset[str] | None:
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            return frozenset(each.filename for each in zip_members(opened))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise room_files.unreadable(archive, error) from error
-    except DAMAGED_ZIP as error:
-        raise CompoclipError(f"{archive}: not a whole zip file; fetch the archive again") from error
+def _members(archive: Path) -> frozenset[str]:
+    """Return the names of the members of a zip file, none of an absent one."""
+    if not archive.exists():
+        return frozenset()
+    with opened_zip(archive) as opened:
+        return frozenset(member.filename for member in zip_members(opened))
 
 
 def read_photos(folder: Path, annotations: Path | None, reading: DataOptions) -> PhotoSet:

@@ -30,10 +30,8 @@ from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
-    Case,
     Cases,
     Classification,
-    Content,
     Meta,
     Retrieval,
     TiePolicy,
@@ -95,36 +93,23 @@ def options_of(function: Callable[..., Any]) -> dict[str, str]:
     return options | _DATA_OPTIONS if options.pop(_READING, "") else options
 
 
-@dataclass
-class Loading:
-    """A benchmark while it is read; a function that reads may change all but the first three
-    fields.
+@dataclass(kw_only=True)
+class Loading(Benchmark):
+    """A benchmark while it is read: functions that read may change all but the first three fields.
 
     about: its facts. images: folder of the photos named by the user. parts: the wanted sub-tasks,
-    as named by the user where the facts state none. name: id of the benchmark; options may add to
-    it. ties: policy by sub-task, "" for all others. rules: aggregates in addition to those of the
-    reader. files: name -> file, or its content, for the data hash; stated: further inputs that
-    decide the items. left_out: reason -> rows that became no item. cases: those read so far, of the
-    wanted sub-tasks. assumed, expected, skills, headline, joint, tuned_on: see `Benchmark`.
+    as named by the user where the facts state none. files: name -> file, or its content, for the
+    data hash; stated: further inputs that decide the items. content: the cases of the wanted
+    sub-tasks once they are read. aggregates: in addition to those of the reader.
     """
 
     about: Meta
     root: Path
     images: Path | None
     parts: tuple[str, ...]
-    name: str
-    expected: dict[str, int]
-    skills: dict[str, str]
-    ties: dict[str, TiePolicy]
-    headline: str
-    rules: dict[str, Aggregate] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
     files: dict[str, Path | bytes] = field(default_factory=dict)
     stated: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)
-    joint: dict[str, str] = field(default_factory=dict)
-    tuned_on: dict[str, str] = field(default_factory=dict)
-    cases: list[Case] = field(default_factory=list)
 
     def photos(self, folder: str) -> Path:
         """Return the folder of photos named by the user, else `folder` below the root."""
@@ -181,38 +166,41 @@ class CaseReader(Reader):
             kept = select(about.id, about.parts, subtasks or self.usual)
             expected = {name: expected[name] for name in kept if name in expected}
             skills = {name: skills[name] for name in kept if name in skills}
-        ties = {"": self.ties} if isinstance(self.ties, TiePolicy) else dict(self.ties)
-        data = Loading(about, root, images, kept, about.id, expected, skills, ties, self.headline)
+        data = Loading(
+            name=about.id,
+            content=Cases(),
+            data_hash="",
+            ties={"": self.ties} if isinstance(self.ties, TiePolicy) else dict(self.ties),
+            skills=skills,
+            expected=expected,
+            headline=self.headline,
+            about=about,
+            root=root,
+            images=images,
+            parts=kept,
+        )
         if _DATA_OPTIONS.keys() <= self.options.keys():
             given = {name: options.pop(name) for name in _DATA_OPTIONS if name in options}
             options[_READING] = DataOptions(images=images, **given)
         read = self.read(data, **options)
         single = isinstance(read, Retrieval | Classification)
-        if not single:
+        if single:
+            data.content = read
+        else:
             every = list(read)
             wanted = {*data.parts, *data.tuned_on.values()}
-            data.cases = [case for case in every if case.subtask in wanted]
-            place = next((each for each in data.files.values() if isinstance(each, Path)), root)
+            data.content = Cases(case for case in every if case.subtask in wanted)
+            place = next((file for file in data.files.values() if isinstance(file, Path)), root)
             problem = self.empty.replace("PARTS", ", ".join(data.parts))
-            require(data.cases or not self.empty, place, problem)
-        content: Content = read if single else Cases(data.cases)
-        rules = {**(self.rules(data) if callable(self.rules) else self.rules), **data.rules}
+            require(data.content or not self.empty, place, problem)
+        rules = {**(self.rules(data) if callable(self.rules) else self.rules), **data.aggregates}
         if not single:
             rules, data.headline = aggregates(rules, data.parts, data.headline)
-        return Benchmark(
-            name=data.name,
-            content=content,
-            data_hash=files.data_hash(data.files, data.stated),
-            ties=data.ties,
-            skills=data.skills,
-            expected=data.expected,
-            aggregates=rules,
-            headline=data.headline,
-            left_out={reason: n for reason, n in data.left_out.items() if n or single},
-            joint=data.joint,
-            tuned_on=data.tuned_on,
-            assumed=tuple(data.assumed),
-        )
+        data.aggregates = rules
+        data.data_hash = files.data_hash(data.files, data.stated)
+        data.files = {}  # may hold whole files
+        data.left_out = Counter({why: n for why, n in data.left_out.items() if n or single})
+        return data
 
 
 # --- Choosing sub-tasks of a benchmark, and the aggregates that remain defined for the choice. ---

@@ -100,11 +100,9 @@ def read_captions(path: Path, remedy: str = "", name: str = "") -> tuple[Caption
     """
     empty = f"no captions; {files.OFFICIAL}" if name in (*_LONG, "urban1k") else "no photos"
     if name == "urban1k":
-        texts = (
-            (file, files.read_text(file).split("\n")[0]) for file in sorted(path.glob("*.txt"))
-        )
-        photos = ((str(file), f"{file.stem}.jpg", [text]) for file, text in texts)
-        return _photos(photos, empty, path, stripped=True)
+        texts = ((file, files.read_text(file)) for file in sorted(path.glob("*.txt")))
+        firsts = ((str(file), f"{file.stem}.jpg", text.split("\n")[:1]) for file, text in texts)
+        return _photos(firsts, empty, path, stripped=True)
     layout = _LONG.get(name, KARPATHY)
     if path.suffix == ".json":
         value = files.read_json(path, remedy)

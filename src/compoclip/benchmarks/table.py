@@ -29,6 +29,7 @@ from compoclip.benchmarks.files import by_stem
 from compoclip.benchmarks.reader import CaseReader, Loading, Reader, options_of
 from compoclip.bounds import MAX_ANNOTATION_BYTES
 from compoclip.data.decode import is_read
+from compoclip.data.sources.splits import held_out_split, members_of, named_splits
 from compoclip.errors import CompoclipError, require
 from compoclip.tables import find_files
 
@@ -234,10 +235,11 @@ def _paths(
 
 
 def _held_out(folder: Path) -> list[Path]:
-    """Return the Parquet files of the test split, else of the validation split, else all."""
+    """Return the Parquet files of the split to measure on, else all."""
     listed = find_files(folder, (".parquet",)) if folder.is_dir() else []
-    splits = ([path for path in listed if path.name.startswith(name)] for name in ("test", "val"))
-    return next(filter(None, splits), listed)
+    splits = named_splits([path.name for path in listed], None)
+    members = members_of(held_out_split(splits) or "", splits) or splits
+    return [path for path, split in zip(listed, splits) if split in members]
 
 
 def _read(

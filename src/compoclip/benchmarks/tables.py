@@ -149,15 +149,15 @@ def _plain(kind: pa.DataType) -> bool:
 
 
 def pictures(
-    path: Path, columns: Iterable[str], seen: dict[str, ImageRef]
+    path: Path, columns: Iterable[str], seen: dict[str, ImageRef], damaged: str = files.OFFICIAL
 ) -> dict[str, list[ImageRef]]:
     """Return those of some columns that hold pictures (bytes, or a struct with `bytes`), by row.
 
     Equal pictures are the first that was seen, so that items about one photo are known to be about
-    one photo. seen: content hash -> picture, added to. Raises CompoclipError naming the row without
-    a picture.
+    one photo. seen: content hash -> picture, added to. damaged: what to do about a malformed file.
+    Raises CompoclipError naming the row without a picture.
     """
-    with opened_table(path) as (schema, _):
+    with opened_table(path, damaged) as (schema, _):
         held = [name for name in columns if name in schema.names]
         held = [name for name in held if holds_bytes(schema.field(name).type)]
     return {column: _pictures(path, column, seen) for column in held}

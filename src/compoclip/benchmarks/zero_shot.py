@@ -301,10 +301,10 @@ def read(
         else:
             names = as_caption_words(photos.names)
         if changed := say_renamed(photos.names, names):
-            data.assumed.append(changed)
+            data.assumed += (changed,)
         similar = [other for other in SETS if _plain(other).startswith(_plain(name))]
         if name not in SETS and similar:
-            data.assumed.append(f"no published set; those have names: {', '.join(similar)}")
+            data.assumed += (f"no published set; those have names: {', '.join(similar)}",)
     place = published_place or list(range(len(names)))
     source = templates or photos.templates
     used = read_templates(source, key or name, section) if source is not None else known.templates
@@ -333,9 +333,9 @@ def read(
     _check(content, photos, str(classes or index or folder))
     data.stated += [*photos.names, *names, *used, *photos.keys]
     data.stated += ["squash"] * one.squash + ["upright"] * upright
-    data.name, data.headline, data.rules = f"{where}_{name}", metric, content.rules()
+    data.name, data.headline, data.aggregates = f"{where}_{name}", metric, content.rules()
     if name.startswith("imagenet-"):
-        data.rules["top5"] = Aggregate((ZERO_SHOT,), metric="top5")
+        data.aggregates["top5"] = Aggregate((ZERO_SHOT,), metric="top5")
     expected = data.about.expected.get(name)
     data.expected = dict.fromkeys(content.counts(), expected) if expected else {}
     data.skills = dict.fromkeys(content.counts(), "recognition")

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from compoclip.benchmarks.case import Aggregate, Listed
+from compoclip.benchmarks.case import Listed
 from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.aggregate import (
     RANKED,
@@ -196,10 +196,9 @@ class Pair:
         main = next((each for each in RANKED if each in applies), MAIN)
         names = items.subtasks
         listed = Listed(names, items.labels, items.truth)
-        rules = {name: Aggregate.from_json(rule) for name, rule in base.rules.items()}
         trees = {
             name: tree
-            for name, rule in rules.items()
+            for name, rule in base.rules.items()
             if rule.subtasks().intersection(names)
             and (tree := plan(rule, listed, applies, main)) is not None
         }

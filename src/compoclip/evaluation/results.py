@@ -72,7 +72,7 @@ class Results:
 
     scores: sub-task -> metric -> Score, the sub-task's main metric first and "positive_score", the
     mean cosine of matching pairs, last. aggregates: rule name -> Score. rules: the rule of each
-    aggregate (`Aggregate.to_json`). missing: the first 20 keys of absent or damaged images, and
+    aggregate. missing: the first 20 keys of absent or damaged images, and
     missing_count: their number. left_out: reason -> rows that became no items. partial: whether
     items of the full benchmark are missing. tie_policy: sub-task -> policy of `value`. items: name
     of the parquet file. known_as: the reader's name of the benchmark if `benchmark` is another
@@ -93,7 +93,7 @@ class Results:
     headline: str
     skills: dict[str, str]
     items: str
-    rules: dict[str, Any] = field(default_factory=dict)
+    rules: dict[str, Aggregate] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     missing_count: Natural = 0
@@ -226,6 +226,7 @@ def load_results(path: Path) -> list[Results]:
     require(files, path, "holds no results; give what evaluate wrote (--out)")
     found = []
     remedy = "name the folders that evaluate wrote, or evaluate again"
+    known = get_type_hints(ModelIdentity)
     for file in files:
         data = read_json(file, damaged=remedy)
         version = data.get("schema") if isinstance(data, dict) else None
@@ -234,13 +235,12 @@ def load_results(path: Path) -> list[Results]:
         data.pop("clean", None)  # of earlier versions: scores without faulty items
         if data.get("score") == "itc":  # what earlier versions call it
             data["score"] = "cosine"
-        results: Results = build(Results, data, str(file), remedy)
-        known = get_type_hints(ModelIdentity, include_extras=True)
-        for name in known.keys() & results.identity.keys():
-            build(known[name], results.identity[name], str(file), remedy, f"identity.{name}")
         try:
+            results: Results = build(Results, data, str(file), remedy)
+            for name in known.keys() & results.identity.keys():
+                build(known[name], results.identity[name], str(file), remedy, f"identity.{name}")
             _require_none(_contradictions(results))
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise CompoclipError(f"{file}: malformed result file ({error}); {remedy}") from error
         found.append(replace(results, items=str(file.parent / results.items)))
     return found
@@ -252,7 +252,7 @@ def _require_none(problems: Iterator[str]) -> None:
 
 
 def _contradictions(results: Results) -> Iterator[str]:
-    """Yield in what results contradict themselves; raise KeyError or TypeError for odd rules."""
+    """Yield in what results contradict themselves."""
     yield from (f"{n} is empty" for n in ("model", "benchmark", "items") if not getattr(results, n))
     if Path(results.items).name != results.items:
         yield f"its items file must lie beside it, not at {results.items}"
@@ -260,8 +260,6 @@ def _contradictions(results: Results) -> Iterator[str]:
         yield f"no aggregate {results.headline!r}"
     if not all(results.scores.values()):
         yield "a sub-task without scores"
-    for rule in results.rules.values():
-        Aggregate.from_json(rule)
     for metrics in (*results.scores.values(), results.aggregates):
         for name, s in metrics.items():
             if not (0 <= s.ties <= s.n <= s.expected and 1 <= s.photos <= s.n):

@@ -113,7 +113,7 @@ class _Job:
             "data_hash": benchmark.data_hash,
             "images": images.hexdigest(),
             "protocol": benchmark.protocol,
-            "rules": {name: rule.to_json() for name, rule in self.rules.items()},
+            "rules": self.rules,
             "known_as": benchmark.known_as,
             "assumed": benchmark.assumed,
             "resamples": options.resamples,

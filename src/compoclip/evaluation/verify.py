@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from compoclip import own
-from compoclip.benchmarks.case import Aggregate, TiePolicy
+from compoclip.benchmarks.case import TiePolicy
 from compoclip.benchmarks.entries import official_hash
 from compoclip.benchmarks.fetch import unpack
 from compoclip.config import CONFIG, parsed_config
@@ -315,7 +315,7 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
     expected |= {part: results.main(part).expected for part in results.scores}
     scores, aggregates = summarise(
         replace(items, outcomes=outcomes),
-        {rule: Aggregate.from_json(each) for rule, each in results.rules.items()},
+        results.rules,
         expected,
         Bootstrap(results.resamples, results.seed),
     )

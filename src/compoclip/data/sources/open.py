@@ -34,11 +34,9 @@ from compoclip.data.sources.published import (
 from compoclip.data.sources.shards import open_shards
 from compoclip.data.sources.splits import (
     ALL,
-    TEST,
     TRAIN,
-    VAL,
     NoUseError,
-    members_of,
+    held_out_split,
     part_of,
     split_of,
 )
@@ -86,8 +84,7 @@ class Request(DataOptions):
         counts = whole.split_counts()
         if not any(counts):
             return whole
-        split = next((name for name in (TEST, VAL) if members_of(name, counts)), None)
-        return part_of(whole, split, self.held_out, self.split_seed)
+        return part_of(whole, held_out_split(counts), self.held_out, self.split_seed)
 
     def parts_of(self, whole: Source, splits: Sequence[str]) -> dict[str, Source]:
         """Return several splits of the data, the same as `open` returns for each.

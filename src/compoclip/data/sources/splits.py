@@ -58,6 +58,11 @@ def members_of(split: str, names: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in others if name in names)[:1]
 
 
+def held_out_split(names: Collection[str]) -> str | None:
+    """Return the split to measure on, test or else val; None where none of the names is one."""
+    return next((split for split in (TEST, VAL) if members_of(split, names)), None)
+
+
 def named_splits(names: Sequence[str], split: str | None) -> list[str]:
     """Return the split that each name of a file stands for, "" for all if none is named after one.
 
