@@ -11,7 +11,7 @@ import pytest
 from benchmark_files import expect_one_line, write_json
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.entries import entries, rule_of
-from compoclip.benchmarks.reader import Reader
+from compoclip.benchmarks.reader import CaseReader
 from compoclip.benchmarks.registry import meta
 from compoclip.benchmarks.table import reader_of
 from compoclip.errors import CompoclipError
@@ -42,7 +42,7 @@ def row(**changes: Any) -> dict[str, Any]:
     return {"photo": "http://x/1", "about": " Color", "said": said, **changes}
 
 
-def cups(**changes: Any) -> Reader:
+def cups(**changes: Any) -> CaseReader:
     return reader_of("cups", {**ENTRY, **changes})
 
 

@@ -259,7 +259,7 @@ def test_files_without_a_loss_or_benchmark_say_what_they_lack(
     file = own_files.write(tmp_path, "empty.py", "x = 1")
     assert main([*arguments(world, "negclip", tmp_path / "a"), f"--terms=+{file}"]) == 2
     assert "none, a LossTerm at the top level" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="none, a Reader, or META and load"):
+    with pytest.raises(UsageError, match="none, a CaseReader, or META and load"):
         parse_targets([str(file)], tmp_path)
     taken = own_files.write(
         tmp_path, "taken.py", own_files.BENCHMARK.replace('id="mugs"', 'id="aro"')

@@ -21,7 +21,6 @@ MAX_SEED = 2**63 - 1  # what all generators take
 
 MAX_TEXT_CHARACTERS = 1 << 16  # of a caption; models read 77 tokens, the rest only takes memory
 MAX_CAPTION_BYTES = 1 << 20  # of a .txt or .json member of a shard; a longer one is no caption
-MAX_LABEL_BYTES = 1 << 20  # of a .cls or .npy member of a shard
 MAX_BOX_CHARACTERS = 100_000  # of a cell of boxes; a photo has a few
 MAX_MIXTURE_WEIGHT = 1_000_000  # of a data set in a mixture
 MAX_PIXELS = 89_478_485  # of an image: a quarter of a gigabyte as RGB, Pillow's threshold of a bomb

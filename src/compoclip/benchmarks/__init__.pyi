@@ -11,7 +11,6 @@ from .case import Retrieval as Retrieval
 from .case import TiePolicy as TiePolicy
 from .reader import CaseReader as CaseReader
 from .reader import Loading as Loading
-from .reader import Reader as Reader
 from .registry import SUITES as SUITES
 from .registry import benchmark_names as benchmark_names
 from .registry import load_benchmark as load_benchmark

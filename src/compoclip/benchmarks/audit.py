@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -232,32 +231,25 @@ def _images(pictured: Iterable[tuple[str, str, ImageRef]], decoding: bool) -> It
 
 
 def _judge(ref: ImageRef, members: Members, decoding: bool) -> tuple[Kind, str] | None:
-    size = None if ref.member or ref.box is None else _size(ref.path)
-    if ref.box is not None and size is not None:
-        left, upper, right, lower = (round(edge) for edge in ref.box)
-        shown = f"{image_key(ref)} of {size[0]} x {size[1]} pixels"
-        empty = right <= left or lower <= upper
-        if empty or left >= size[0] or upper >= size[1] or right <= 0 or lower <= 0:
-            return Kind.BOX_OUTSIDE, shown
-        if left < 0 or upper < 0 or right > size[0] or lower > size[1]:
-            return Kind.BOX_BEYOND, shown
-    if decoding:
+    """Return the defect of one image that is there; its pixels are read for `decoding` alone."""
+    try:
         stored = members(ref.path, ref.member) if ref.member else ref.path
-        try:
-            with opened(stored, ref.photo, upright=ref.upright) as file:
+        with opened(stored, ref.photo, upright=ref.upright) as file:
+            if ref.box is not None:
+                width, height = file.size
+                left, upper, right, lower = (round(edge) for edge in ref.box)
+                detail = f"{image_key(ref)} of {width} x {height} pixels"
+                empty = right <= left or lower <= upper
+                if empty or left >= width or upper >= height or right <= 0 or lower <= 0:
+                    return Kind.BOX_OUTSIDE, detail
+                if left < 0 or upper < 0 or right > width or lower > height:
+                    return Kind.BOX_BEYOND, detail
+            if decoding:
                 file.rgb()
                 if file.rotated:
                     return Kind.ROTATED, f"{image_key(ref)} is stored rotated"
-        except CompoclipError as error:
-            return Kind.UNDECODABLE, str(error)
-    return None
-
-
-@lru_cache(maxsize=1 << 10)
-def _size(path: Path) -> tuple[int, int] | None:
-    """Return width and height as the file states them, None where it cannot be told."""
-    with suppress(CompoclipError), opened(path) as file:
-        return file.size
+    except CompoclipError as error:
+        return (Kind.UNDECODABLE, str(error)) if decoding else None
     return None
 
 

@@ -134,7 +134,12 @@ def rewritten(
     # The items depend on the parser and its words, too.
     data.files["items"] = hashed(photos, *([each.id, *each.texts] for each in cases))
     data.stated += [_VERSION, f"seed {seed}", f"most {most}", tagger_stated("hanta")]
-    note_once(_known_errors({k for case in cases for k in case.labels.values()}))
+    used = {name for case in cases for name in case.labels.values()}
+    errors = {name: rates for name, rates in entries()[ENTRY]["errors"].items() if name in used}
+    rates = ", ".join(f"{name} {wrong:g} and {odd:g}" for name, (wrong, odd) in errors.items())
+    note_once(
+        f"rewritten captions, % with a wrong label and % in broken English: {rates or 'none'}"
+    )
     yield from cases
 
 
@@ -168,12 +173,6 @@ def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random
         form = Form.TRIPLE if made["positives"] else Form.CHOOSE_TEXT
         return Case(key, form, images, (*true, false.text), part, labels=labels)
     return None
-
-
-def _known_errors(used: set[str]) -> str:
-    listed = {name: each for name, each in entries()[ENTRY]["errors"].items() if name in used}
-    rates = ", ".join(f"{name} {wrong:g} and {odd:g}" for name, (wrong, odd) in listed.items())
-    return f"rewritten captions, % with a wrong label and % in broken English: {rates or 'none'}"
 
 
 def rewritten_rules(data: Loading) -> dict[str, Aggregate]:

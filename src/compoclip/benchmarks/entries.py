@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from compoclip.benchmarks.case import Aggregate, Meta
 from compoclip.benchmarks.files import combined_hash
 from compoclip.benchmarks.reader import Loading
-from compoclip.benchmarks.sources import RemoteFile, document, repository
+from compoclip.benchmarks.sources import RemoteFile, document, remote_file, repository
 
 Entry = Mapping[str, Any]
 
@@ -96,9 +96,7 @@ def meta_of(name: str, entry: Entry) -> Meta:
         facts |= {"files": tuple(remote), "elsewhere": elsewhere}
     remote = remote if at else {}
     for target, source in entry.get("remote", {}).items():
-        more = {"url": source} if isinstance(source, str) else dict(source)
-        more |= {"keys": tuple(more.get("keys", ())), "url": more["url"].format(repository=at)}
-        remote[target] = RemoteFile(target, **more)
+        remote[target] = remote_file(target, source, at)
     return Meta(
         id=name,
         access=entry.get("access", "open"),

@@ -42,39 +42,6 @@ from compoclip.errors import UsageError, closest, require
 Rules = Mapping[str, Aggregate]
 
 
-@dataclass(frozen=True)
-class Reader:
-    """A benchmark that can be loaded by its name.
-
-    read: `read(root, images, *, subtasks, **options) -> Benchmark`.
-    """
-
-    meta: Meta
-    read: Callable[..., Any]
-
-    @property
-    def options(self) -> dict[str, str]:
-        """Return options of `load` -> their annotations, e.g. {"annotations": "Path | None"}."""
-        return {name: each for name, each in options_of(self.read).items() if name != "subtasks"}
-
-    def load(
-        self,
-        root: Path,
-        images: Path | None = None,
-        *,
-        subtasks: Sequence[str] = (),
-        **options: Any,
-    ) -> Benchmark:
-        """Read the benchmark, or those of its sub-tasks that match any of some patterns ("swap_*").
-
-        images: folder of the photos, when they are not in the default layout. options: see
-        `options`. Raises CompoclipError for absent or malformed files, UsageError for an unknown
-        sub-task or a bad option.
-        """
-        loaded: Benchmark = self.read(root, images, subtasks=subtasks, **options)
-        return loaded
-
-
 _READING = "reading"
 """The argument of a function that reads captioned photos: `DataOptions`, each an option."""
 _DATA_OPTIONS = {each.name: str(each.type) for each in fields(DataOptions) if each.name != "images"}
@@ -128,17 +95,19 @@ class Loading(Benchmark):
 
 
 @dataclass(frozen=True)
-class CaseReader(Reader):
-    """A benchmark that `read(data: Loading, **options)` reads.
+class CaseReader:
+    """A benchmark that can be loaded by its name: `read(data: Loading, **options)` reads it.
 
     read: yields the cases in order, of which those of unwanted sub-tasks are dropped, or returns a
-    set for retrieval or classification. rules: its named aggregates, or a function of the finished
-    `Loading` that returns them. headline: the aggregate to quote; "micro" if it is not defined for
-    the wanted sub-tasks. ties: the official policy, or one by sub-task ("" for all others). usual:
-    sub-tasks read by default; () for all. empty: message for files that hold no case. takes: its
-    options, if `read` does not name them all.
+    set for retrieval or classification, or a whole `Benchmark`. rules: its named aggregates, or a
+    function of the finished `Loading` that returns them. headline: the aggregate to quote; "micro"
+    if it is not defined for the wanted sub-tasks. ties: the official policy, or one by sub-task (""
+    for all others). usual: sub-tasks read by default; () for all. empty: message for files that
+    hold no case. takes: its options, if `read` does not name them all.
     """
 
+    meta: Meta
+    read: Callable[..., Any]
     rules: Rules | Callable[[Loading], Rules] = field(default_factory=dict)
     headline: str = "micro"
     ties: TiePolicy | Mapping[str, TiePolicy] = TiePolicy.STRICT
@@ -148,7 +117,7 @@ class CaseReader(Reader):
 
     @property
     def options(self) -> dict[str, str]:
-        """See `Reader.options`."""
+        """Return options of `load` -> their annotations, e.g. {"annotations": "Path | None"}."""
         return options_of(self.read) if self.takes is None else dict(self.takes)
 
     def load(
@@ -159,7 +128,12 @@ class CaseReader(Reader):
         subtasks: Sequence[str] = (),
         **options: Any,
     ) -> Benchmark:
-        """Read the benchmark, see `Reader.load`."""
+        """Read the benchmark, or those of its sub-tasks that match any of some patterns ("swap_*").
+
+        images: folder of the photos, when they are not in the default layout. options: see
+        `options`. Raises CompoclipError for absent or malformed files, UsageError for an unknown
+        sub-task or a bad option.
+        """
         about, kept = self.meta, tuple(subtasks)
         expected, skills = dict(about.expected), dict(about.skills)
         if about.parts and not about.family:
@@ -183,6 +157,8 @@ class CaseReader(Reader):
             given = {name: options.pop(name) for name in _DATA_OPTIONS if name in options}
             options[_READING] = DataOptions(images=images, **given)
         read = self.read(data, **options)
+        if isinstance(read, Benchmark):
+            return read
         single = isinstance(read, Retrieval | Classification)
         if single:
             data.content = read

@@ -1,15 +1,16 @@
 """Benchmarks by name, and the one path from "NAME:PART" to a loaded benchmark.
 
 A benchmark is an entry of `benchmarks.yaml`. Other packages add theirs through the entry-point
-group "compoclip.benchmarks", each entry naming a `Reader`, or a module with `META` and `load`. A
-custom file holds either of these, and its path is its name.
+group "compoclip.benchmarks", each entry naming a `CaseReader`, or a module with `META` and `load`.
+A custom file holds either of these, and its path is its name.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from compoclip import own
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Content, Meta, present
-from compoclip.benchmarks.reader import Reader
+from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
@@ -45,10 +46,10 @@ def meta(name: str) -> Meta:
     return reader(name).meta
 
 
-def reader(name: str) -> Reader:
+def reader(name: str) -> CaseReader:
     """Return what reads a benchmark, also one in a file; arguments and errors as for `meta`."""
     if own.is_file(name):
-        found = own.chosen(name, _readers_in(name), "benchmarks", "a Reader, or META and load")
+        found = own.chosen(name, _readers_in(name), "benchmarks", "a CaseReader, or META and load")
         problem = f"'{found.meta.id}' is a benchmark already; give yours another id"
         known = found.meta.id in benchmark_names()
         require(not known, own.split(name)[0], problem, UsageError)
@@ -59,7 +60,7 @@ def reader(name: str) -> Reader:
     if point is None:
         raise UsageError(f"no benchmark {name!r}; {closest(name, benchmark_names())}")
     thing = own.imported(point, "benchmark")
-    made = thing if isinstance(thing, Reader) else _made_of(vars(thing))
+    made = thing if isinstance(thing, CaseReader) else _made_of(vars(thing))
     if made is None:
         raise CompoclipError(
             f"entry point {point.value!r} of benchmark {name!r} must be a module with META and load"
@@ -67,15 +68,22 @@ def reader(name: str) -> Reader:
     return made
 
 
-def _made_of(defined: Mapping[str, Any]) -> Reader | None:
+def _made_of(defined: Mapping[str, Any]) -> CaseReader | None:
     about, load = defined.get("META"), defined.get("load")
-    return Reader(about, load) if isinstance(about, Meta) and callable(load) else None
+    if not isinstance(about, Meta) or not callable(load):
+        return None
+    takes = {name: kind for name, kind in options_of(load).items() if name != "subtasks"}
+    return CaseReader(about, partial(_loaded, load), takes=takes)
 
 
-def _readers_in(file: str) -> dict[str, Reader]:
+def _loaded(load: Callable[..., Benchmark], data: Loading, /, **options: Any) -> Benchmark:
+    return load(data.root, data.images, subtasks=data.parts, **options)
+
+
+def _readers_in(file: str) -> dict[str, CaseReader]:
     own.refresh(file)
     defined = own.parts_of(file)
-    found = [each for each in defined.values() if isinstance(each, Reader)]
+    found = [each for each in defined.values() if isinstance(each, CaseReader)]
     if not found and (made := _made_of(defined)):
         found = [made]
     imported = [id(each) for each in readers().values()]

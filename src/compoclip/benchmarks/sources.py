@@ -65,6 +65,14 @@ def document() -> Mapping[str, Any]:
 @cache
 def shared() -> Mapping[str, RemoteFile]:
     """Return the photos and captions that several benchmarks use, by target."""
-    listed = document()["_shared"].items()
-    keys = {target: tuple(each.get("keys", ())) for target, each in listed}
-    return {target: RemoteFile(target, **{**each, "keys": keys[target]}) for target, each in listed}
+    return {target: remote_file(target, facts) for target, facts in document()["_shared"].items()}
+
+
+def remote_file(target: str, facts: str | Mapping[str, Any], address: str = "") -> RemoteFile:
+    """Return the source that a table states by its URL, or by the fields of `RemoteFile`.
+
+    address: of the repository that a URL may name.
+    """
+    known = {"url": facts} if isinstance(facts, str) else facts
+    url, keys = known["url"].format(repository=address), tuple(known.get("keys", ()))
+    return RemoteFile(target, **{**known, "url": url, "keys": keys})

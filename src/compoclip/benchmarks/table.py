@@ -26,7 +26,7 @@ from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.entries import Entry, File, entries, files_of, hook, meta_of, rules_of
 from compoclip.benchmarks.files import by_stem
-from compoclip.benchmarks.reader import CaseReader, Loading, Reader, options_of
+from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.bounds import MAX_ANNOTATION_BYTES
 from compoclip.data.decode import is_read
 from compoclip.data.sources.splits import held_out_split, members_of, named_splits
@@ -38,12 +38,12 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @cache
-def readers() -> dict[str, Reader]:
+def readers() -> dict[str, CaseReader]:
     """Return the readers of all entries by the names of their benchmarks."""
     return {name: reader_of(name, entry) for name, entry in entries().items()}
 
 
-def reader_of(name: str, entry: Entry) -> Reader:
+def reader_of(name: str, entry: Entry) -> CaseReader:
     """Return the reader of the benchmark `name` that an entry (`benchmarks.yaml`) describes."""
     about = meta_of(name, entry)
     takes = {"annotations": _PATH, **{f"{place}_images": _PATH for place in _further_places(entry)}}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compoclip import tables as readers
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_ROWS, MAX_ANNOTATION_VALUES
@@ -21,6 +19,7 @@ from compoclip.tables import (
     arrow_table,
     delimited_header,
     holds_bytes,
+    opened_parquet,
     read_delimited,
     read_jsonl,
     text_list,
@@ -90,22 +89,18 @@ def _require_columns(path: Path, there: Sequence[str], columns: Sequence[str], r
     require(lacking is None, path, f"no column {lacking!r}, only {names}; {remedy}")
 
 
-opened_parquet = partial(
-    readers.opened_parquet, most_rows=MAX_ANNOTATION_ROWS, most_values=MAX_ANNOTATION_VALUES
-)
-"""Open a Parquet file (and say what to do when it is not whole), texts still packed as stored."""
-
-
 @contextmanager
 def opened_table(
     path: Path, damaged: str = "fetch it again"
 ) -> Iterator[tuple[pa.Schema, Callable[..., Iterator[pa.RecordBatch]]]]:
     """Yield the schema of a .parquet or .arrow file, and what gives its rows in batches.
 
-    The latter takes rows at once and columns, "column.bytes" for a field. See `opened_parquet`.
+    The latter takes rows at once and columns, "column.bytes" for a field. Texts are still packed as
+    they are stored.
     """
     if path.suffix.lower() != ".arrow":
-        with opened_parquet(path, damaged) as parquet:
+        most = {"most_rows": MAX_ANNOTATION_ROWS, "most_values": MAX_ANNOTATION_VALUES}
+        with opened_parquet(path, damaged, **most) as parquet:
             yield parquet.schema_arrow, parquet.iter_batches
         return
     table = arrow_table(path, damaged)
