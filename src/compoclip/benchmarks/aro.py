@@ -14,7 +14,6 @@ relation names that the official notebook leaves out; `mosaiclip` counts the two
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from collections import Counter
@@ -25,6 +24,7 @@ from typing import TypeVar
 
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef
 from compoclip.benchmarks.entries import entries
+from compoclip.benchmarks.files import hash_number
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.retrieval import Captioned, locate, read_captions
 from compoclip.benchmarks.table import Row
@@ -82,8 +82,7 @@ def _among(words: list[str], tags: list[str], tag: str, rng: random.Random) -> l
 
 
 def _generator(key: str, kind: str) -> random.Random:
-    digest = hashlib.blake2b(f"{key}\0{kind}".encode(), digest_size=8).digest()
-    return random.Random(int.from_bytes(digest, "big"))
+    return random.Random(hash_number(f"{key}\0{kind}"))
 
 
 _MIN_PAIR = 25

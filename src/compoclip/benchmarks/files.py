@@ -221,6 +221,11 @@ def combined_hash(known: Mapping[str, str], extra: Sequence[str] = ()) -> str:
     return digest.hexdigest()
 
 
+def hash_number(text: str) -> int:
+    """Return the number from 0 to 2**64 that stands for a text, the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
 # --- Photos whose official annotations name them by a key, not by a file: found by their stem. ---
 
 _RANKS = {ending: rank for rank, ending in enumerate(sum(ENDINGS.values(), ()))}

@@ -15,7 +15,7 @@ from compoclip.archives import opened_zip
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import by_stem, require_positive
+from compoclip.benchmarks.files import by_stem, hash_number, require_positive
 from compoclip.benchmarks.hooks import Rows, Rules
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
@@ -156,12 +156,9 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
         data.expected = {name: min(count, cap) for name, count in data.expected.items()}
     data.stated += ["jpg"] * jpg
 
-    def digest(row: Row) -> bytes:
-        return hashlib.blake2b(f"{row.part}/{row.key}".encode(), digest_size=8).digest()
-
     for items in found.values():
-        taken = items if cap is None else sorted(items, key=digest)[:cap]
-        smallest = {row.key for row in taken}
+        by_hash = sorted(items, key=lambda row: hash_number(f"{row.part}/{row.key}"))
+        smallest = {row.key for row in by_hash[:cap]}
         data.left_out[f"items beyond the cap of {cap} a sub-task"] += len(items) - len(smallest)
         yield from (row for row in items if row.key in smallest)
 

@@ -15,7 +15,6 @@ Beside it stand rules of thumb that need no fitting: take the shorter text, take
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from scipy.sparse import csr_array, hstack
 from scipy.stats import rankdata
 
 from compoclip.benchmarks.case import Benchmark, Case, Form
+from compoclip.benchmarks.files import hash_number
 
 Values: TypeAlias = npt.NDArray[np.float64]
 FOLDS = 5
@@ -68,7 +68,7 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
     """
     found = []
     for subtask, cases in _by_part(benchmark, _has_false).items():
-        kept = sorted(cases, key=lambda case: _digest(case.id))[:MOST_ITEMS]
+        kept = sorted(cases, key=lambda case: hash_number(case.id))[:MOST_ITEMS]
         measure = _statements if kept[0].form is Form.BINARY else _choices
         score = measure(kept) if len(kept) >= LEAST_ITEMS else None
         if score is not None:
@@ -250,8 +250,4 @@ def _folds(cases: Sequence[Case]) -> npt.NDArray[np.int64]:
         case.texts[0] if case.form is Form.BINARY or not case.images else case.images[0].photo
         for case in cases
     ]
-    return np.array([_digest(name) % FOLDS for name in names])
-
-
-def _digest(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+    return np.array([hash_number(name) % FOLDS for name in names])
