@@ -102,17 +102,10 @@ def imagenet_prompts(name: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple
     """Return (WordNet ids, class names, templates) of imagenet-1k or a shift, in label order."""
     every = _synsets("imagenet")
     own = _synsets(name.replace("-", "_")) if name in ("imagenet-a", "imagenet-r") else every
-    path = _folder("open_clip") / "zero_shot_metadata.py"
-    try:
-        found = runpy.run_path(str(path))
-        names = tuple(map(str, found["IMAGENET_CLASSNAMES"]))
-        templates = tuple(str(each("{}")) for each in found["OPENAI_IMAGENET_TEMPLATES"])
-    except (OSError, KeyError, TypeError) as error:
-        raise CompoclipError(f"{path}: no ImageNet class names ({error}); {_UPDATE}") from error
-    problem = f"{len(names)} class names, not {len(every)}; {_UPDATE}"
-    require(len(names) == len(every), path, problem)
-    name_of = dict(zip(every, names))
-    return own, tuple(name_of[each] for each in own), templates
+    stated = runpy.run_path(str(_folder("open_clip") / "zero_shot_metadata.py"))
+    name_of = dict(zip(every, stated["IMAGENET_CLASSNAMES"], strict=True))
+    templates = tuple(template("{}") for template in stated["OPENAI_IMAGENET_TEMPLATES"])
+    return own, tuple(name_of[synset] for synset in own), templates
 
 
 def _synsets(name: str) -> tuple[str, ...]:
@@ -122,8 +115,8 @@ def _synsets(name: str) -> tuple[str, ...]:
 
 def _folder(library: str) -> Path:
     spec = find_spec(library)
-    if spec is None or not spec.submodule_search_locations:
-        raise CompoclipError(f"the library {library} is not installed; {_UPDATE}")
+    assert spec is not None
+    assert spec.submodule_search_locations  # compoclip requires the library
     return Path(spec.submodule_search_locations[0])
 
 
