@@ -251,7 +251,7 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
             "a 'negative_image' shows what the one negative caption says, and has 2 of them",
         ),
         ((row(negative_image="2.png", negative_caption=None, label=1),), "has no 'negative_image'"),
-        ((row(negative_image=7),), "'negative_image' must be text"),
+        ((row(negative_image=7),), "'negative_image' must be a text"),
         ((row(negative_image="../2.png"),), "leads outside the image folder"),
         ((row(negative_caption=None, label=1),), "'x' has no true or no false statements; add"),
         ((row(subtask=3),), "'subtask' must be a text"),

@@ -128,7 +128,7 @@ def test_a_number_or_name_of_another_kind(
         (("extra",), 1, "extra"),
         (("identity",), {}, "come from 2 different checkpoints"),
         (("headline",), "none", "no aggregate 'none'"),
-        (("rules", "micro", "weighting"), "heavy", "weighting (macro or micro)"),
+        (("rules", "micro", "weighting"), "heavy", "weighting must be one of macro, micro"),
     ],
 )
 def test_contradictions(
