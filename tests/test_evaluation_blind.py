@@ -72,6 +72,10 @@ def test_evaluate_takes_captions_as_a_blind_model(
     Image.new("RGB", (4, 4)).save(tmp_path / "wall.png")
     options = ["--on", "foils", f"--data={tmp_path}", f"--out={tmp_path / 'out'}", "--device=cpu"]
     assert main(["evaluate", f"blind=blind:{captions}", *options]) == 0
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if line.startswith("mean grounded gain "))
+    assert row.split()[3] == "0.0"
+    assert "blind: the better of chance and blind" in printed
     (found,) = load_results(tmp_path / "out")
     assert found.main("stars").value == 0.5
     assert found.identity["architecture"] == "blind"

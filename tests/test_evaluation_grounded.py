@@ -20,12 +20,14 @@ from compoclip.evaluation.grounded import (
     exchange_test,
     gain_differences,
     ground,
+    ground_all,
     is_blind,
 )
 from compoclip.evaluation.items import BOTH_IMAGES, Values, both_images_right
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
+from compoclip.evaluation.tables import overview_text
 from compoclip.models.names import BLIND
 from evaluation_helpers import Scripted, choice_benchmark, features_from, photos, ref, score_items
 
@@ -231,3 +233,34 @@ def test_the_mean_is_that_of_plain_loops(results: Mapping[str, list[Results]]) -
         mean = ground([toy], [bound], bootstrap=Bootstrap(0)).mean()
         assert mean is not None
         assert mean.value == pytest.approx(sum(gains) / len(gains))
+
+
+# --- As tables. ---
+
+
+def test_the_table_of_several_models(results: Mapping[str, list[Results]]) -> None:
+    blind = [replace(each, identity={"architecture": BLIND}) for each in results["blind"]]
+    several = {name: results[name] for name in ("model", "worse", "better")}
+    grounded = ground_all(several, blind, Bootstrap(50))
+    header, _, even, mean, others, *lines = grounded.text().splitlines()
+    assert header.split() == ["grounded", "gain", *several, "blind"]
+    assert even.startswith("toy even")
+    assert even.endswith("60.0 (blind)")
+    assert [cell.split()[0] for cell in mean.split("  ") if "[" in cell] == ["30.0", "0.0", "40.0"]
+    assert mean.count("]-") == 1  # "worse" is significantly lower
+    assert others.split()[-3:] == ["-", "-", "-"]
+    assert [line.strip() for line in lines] == [
+        "mean grounded gain: score - blind, in points; blind: the better of chance and blind",
+        "1 column in the mean of model, 0 below blind; 2 count in no mean",
+        "needs no image, in no mean: toy odd (95.0)",
+        "repeats toy even, in no mean: again x (60.0)",
+        "below blind, counted as 0: toy even (worse)",
+    ]
+    overview = overview_text(
+        [each for measured in several.values() for each in measured], "model", grounded=grounded
+    )
+    assert "in no mean: toy" not in overview
+    row = next(line for line in overview.splitlines() if line.startswith("mean grounded gain "))
+    assert row.split("]")[0].split("[")[0].split()[-1] == "30.0"
+    alone = ground_all({"model": results["model"]}, bootstrap=Bootstrap(50)).notes()
+    assert alone[0].endswith("blind: chance alone; measure blind:CAPTIONS beside the model")

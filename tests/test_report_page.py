@@ -17,8 +17,8 @@ from compoclip.report.write import write_report
 from report_study import EVIL, make_run, make_study
 
 SECTIONS = (
-    "summary", "skills", "invariance", "tradeoff", "training", "examples", "details", "coverage",
-    "provenance",
+    "summary", "grounded", "skills", "invariance", "tradeoff", "training", "examples", "details",
+    "coverage", "provenance",
 )  # fmt: skip
 
 

@@ -55,8 +55,8 @@ class AuditOptions(DataOptions, Printing):
             the rows of the training source that show one.
         kept: File to write for train --data: the training source without the rows of --overlap.
         decode: Also decode every image.
-        text_only: Also measure the accuracy of a text-only model (length and n-grams,
-            cross-validated).
+        text_only: Also measure what is blind: the accuracy of a text-only model (length and
+            n-grams, cross-validated). A score is worth what it lies above.
         out: File for the list of defects, one JSON object per line.
     """
 
@@ -143,6 +143,7 @@ def audit_text(
     lines += [f"  left out by the reader, {why}: {n:,}" for why, n in found.left_out.items()]
     if not (solved or rules):
         return "\n".join(lines)
+    from compoclip.evaluation.grounded import NEEDS_NO_IMAGE
     from compoclip.evaluation.statistics import wilson
     from compoclip.evaluation.tables import percent
 
@@ -153,9 +154,11 @@ def audit_text(
         shares = [percent(each.length), percent(each.chance)]
         number = str(each.n) if each.n == each.of else f"{each.n} of {each.of}"
         rows.append([each.subtask, each.metric, percent(each.ngrams), interval, *shares, number])
-    header = ["no image seen", "metric", "n-grams", "95 % interval", "length", "chance", "items"]
+    header = ["blind (no image)", "metric", "n-grams", "95 % interval", "length", "chance", "items"]
     if rows:
         lines.append(table(rows, header))
+    if needless := [each.subtask for each in solved if each.ngrams > NEEDS_NO_IMAGE]:
+        lines.append(f"  needs no image (blind above 85 %): {', '.join(needless)}")
     rows = []
     for rule in rules:
         shares = [percent(rule.value), percent(rule.chance)]

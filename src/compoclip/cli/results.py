@@ -39,13 +39,18 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     if options.json:
         return [asdict(each) for each in results], "", code
     from compoclip.evaluation.closing import closing_sentences
+    from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.groups import group_scores, overall_groups
+    from compoclip.evaluation.results import by_model
     from compoclip.evaluation.statistics import Bootstrap
     from compoclip.evaluation.tables import overall_text, overview_text, results_text
 
     names = list(dict.fromkeys(each.model for each in results))
     bootstrap = Bootstrap(options.resamples, options.seed)
-    texts = [overview_text(results, names[0])]
+    grounded = ground_all(by_model(results), bootstrap=bootstrap)
+    texts = [overview_text(results, names[0], grounded=grounded)]
+    if options.details:
+        texts.append(grounded.text())
     for name in names:
         own = [each for each in results if each.model == name]
         texts += [results_text(each) for each in own] if options.details else []
@@ -110,6 +115,7 @@ def compare_main(options: CompareOptions) -> Outcome:
     if len(options.results) < 2:
         raise UsageError("give the base's results and at least one other; see compare --help")
     from compoclip.evaluation.comparison import compare_all, one_model
+    from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import load_results
     from compoclip.evaluation.statistics import Bootstrap
     from compoclip.evaluation.tables import comparison_text
@@ -119,7 +125,15 @@ def compare_main(options: CompareOptions) -> Outcome:
     found = compare_all(base, others, bootstrap)
     plain = options.format == "text"  # other layouts are for files
     details = options.details or not plain
-    texts = [comparison_text(each, options.format, len(found), details) for each in found]
+    models = {model[0].model: model for model in (base, *others)}
+    grounded = ground_all(models, bootstrap=bootstrap)
+    gains = grounded.differences
+    texts = [
+        comparison_text(each, options.format, len(found), details, gains.get(each.other))
+        for each in found
+    ]
+    if details:
+        texts.append(grounded.text(options.format))
     if plain and not options.json:
         from compoclip.evaluation.closing import closing_sentences
 

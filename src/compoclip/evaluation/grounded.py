@@ -18,12 +18,13 @@ import numpy as np
 
 from compoclip.benchmarks.case import Case, Form
 from compoclip.benchmarks.registry import by_others
+from compoclip.console import counted
 from compoclip.evaluation.aggregate import additions, evaluate
 from compoclip.evaluation.comparison import Difference, Pair, ScorePart, corrected
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.groups import kind
 from compoclip.evaluation.items import BOTH_IMAGES, Items, Values
-from compoclip.evaluation.results import Results, load_items
+from compoclip.evaluation.results import Results, by_model, load_items
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
     FEWEST,
@@ -31,6 +32,7 @@ from compoclip.evaluation.statistics import (
     Estimate,
     percentile_interval,
 )
+from compoclip.evaluation.tables import SIGNS, Layout, laid_out, percent, with_interval
 from compoclip.models.names import BLIND
 
 NEEDS_NO_IMAGE = 0.85
@@ -76,6 +78,12 @@ class Column:
         return max(0.0, self.score - self.blind)
 
     @property
+    def name(self) -> str:
+        """Return the name in tables: benchmark, sub-task or rule, and "both images" for pairs."""
+        metric = f", {BOTH_IMAGES}" if self.part.metric == BOTH_IMAGES else ""
+        return f"{self.part.benchmark} {self.part.name}{metric}"
+
+    @property
     def below_blind(self) -> bool:
         """Return whether the model does worse than without looking."""
         return self.score < self.blind
@@ -85,11 +93,13 @@ class Column:
 class Grounded:
     """The columns of one model.
 
-    pairs: sub-tasks with choices between the same two texts on two images, as the share of pairs
-    in which both are right, chance 1/4. Their items are those of columns, so they count in no mean.
+    blind: the names of the blind models; () for chance alone. pairs: sub-tasks with choices between
+    the same two texts on two images, as the share of pairs in which both are right, chance 1/4.
+    Their items are those of columns, so they count in no mean.
     """
 
     model: str
+    blind: tuple[str, ...]
     columns: tuple[Column, ...]
     pairs: tuple[Column, ...]
 
@@ -164,6 +174,7 @@ def ground(
             trees = [pair.tree(part.name, part.metric) for _, part in parts]
             draws = bootstrap.of_benchmark(measured.benchmark)
             for (value, part), tree, evidence in zip(parts, trees, pair.evidence(trees, draws)):
+                score = evaluate(tree, pair.other)
                 reason = apart.get(part.name, "")
                 if value > NEEDS_NO_IMAGE:
                     reason = reason or "needs no image"
@@ -171,7 +182,7 @@ def ground(
                     Column(
                         results=measured,
                         part=part,
-                        score=evaluate(tree, pair.other),
+                        score=value if abs(score - value) < _SAME else score,
                         blind=value,
                         blind_by=name,
                         gains=evidence.draws,
@@ -181,7 +192,7 @@ def ground(
                 )
     strict = [column for column in columns if column.part.metric == BOTH_IMAGES]
     plain = [column for column in columns if column.part.metric != BOTH_IMAGES]
-    return Grounded(results[0].model, tuple(plain), tuple(strict))
+    return Grounded(results[0].model, (*by_model(blind),), tuple(plain), tuple(strict))
 
 
 def _parts(results: Results, pair: Pair) -> list[ScorePart]:
@@ -330,3 +341,98 @@ def exchange_test(
         exchanged = rng.integers(0, 2, size, dtype=np.int8).astype(np.float64)
         hits += int(np.count_nonzero(gap(exchanged @ adds) >= observed))
     return hits / (1 + draws)
+
+
+# --- Models side by side. ---
+
+
+@dataclass(frozen=True)
+class GroundedModels:
+    """The grounded gains of several models, the base first; differences: of means to the base's."""
+
+    models: tuple[Grounded, ...]
+    differences: Mapping[str, Difference]
+
+    def means(self, others: bool = False) -> dict[str, str]:
+        """Return model -> its mean with interval and mark, "-" without a column that counts."""
+        cells = {}
+        for one in self.models:
+            mean, difference = one.mean(others), self.differences.get(one.model)
+            mark = SIGNS.get(difference.verdict, "") if difference and not others else ""
+            value = mean and with_interval(mean.value, mean.low, mean.high)
+            cells[one.model] = f"{value}{mark}" if value else "-"
+        return cells
+
+    def rows(self) -> list[list[str]]:
+        """Return a row per column, each model's gain and what blind is, and then the means."""
+        gains: dict[str, dict[str, str]] = {}
+        blind: dict[str, str] = {}
+        for one in self.models:
+            for column in (*one.counted(), *one.pairs):
+                gain = column.gain
+                cell = with_interval(gain.value, gain.low, gain.high, "+")
+                gains.setdefault(column.name, {})[one.model] = cell
+                blind.setdefault(column.name, f"{percent(column.blind)} ({column.blind_by})")
+        gains |= {MEAN: self.means(), f"{MEAN}, texts by others": self.means(others=True)}
+        names = [one.model for one in self.models]
+        return [
+            [name, *(cells.get(model, "-") for model in names), blind.get(name, "")]
+            for name, cells in gains.items()
+        ]
+
+    def notes(self, details: bool = True) -> list[str]:
+        """Return what blind is, and how many columns count.
+
+        details: name those that count in no mean, and those that count as zero.
+        """
+        base = self.models[0]
+        blind = dict.fromkeys(name for one in self.models for name in one.blind)
+        reference = f"the better of chance and {', '.join(blind)}"
+        without = "chance alone; measure blind:CAPTIONS beside the model"
+        number = counted(len(base.counted()), "column")
+        below = sum(column.below_blind for column in base.counted())
+        apart = sum(bool(column.apart) for column in base.columns)
+        lines = [
+            f"{MEAN}: score - blind, in points; blind: {reference if blind else without}",
+            f"{number} in the mean of {base.model}, {below} below blind; {apart} count in no mean",
+        ]
+        reasons: dict[str, dict[str, None]] = {}
+        models_below: dict[str, list[str]] = {}
+        for one in self.models if details else ():
+            for column in one.columns:
+                if column.apart:
+                    name = f"{column.name} ({percent(column.blind)})"
+                    reasons.setdefault(column.apart, {})[name] = None
+                elif column.below_blind:
+                    models_below.setdefault(column.name, []).append(one.model)
+        lines += [f"{reason}, in no mean: {', '.join(names)}" for reason, names in reasons.items()]
+        return lines + [
+            f"below blind, counted as 0: {name} ({', '.join(models)})"
+            for name, models in models_below.items()
+        ]
+
+    def text(self, layout: Layout = "text") -> str:
+        """Return all columns as a table."""
+        header = ["grounded gain", *(one.model for one in self.models), "blind"]
+        return laid_out(self.rows(), header, layout, notes=self.notes())
+
+
+def ground_all(
+    results: Mapping[str, Sequence[Results]],
+    bounds: Sequence[Results] = (),
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> GroundedModels:
+    """Compare every model with what is reached without looking, and with the base.
+
+    Args:
+        results: of each model, the base first; those of blind models are blind for all.
+        bounds: of further models, of which the blind ones count.
+        bootstrap: the draws for the intervals.
+
+    Raises:
+        CompoclipError: as `ground` does.
+    """
+    every = [each for measured in results.values() for each in measured]
+    blind = [each for each in (*every, *bounds) if is_blind(each)]
+    base, *others = (ground(measured, blind, bootstrap) for measured in results.values())
+    return GroundedModels((base, *others), gain_differences(base, others))

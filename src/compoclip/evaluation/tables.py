@@ -6,14 +6,17 @@ import csv
 import io
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from compoclip.console import Narrower, counted, prose, table, without
-from compoclip.evaluation.comparison import Comparison, compare_all, not_judged
+from compoclip.evaluation.comparison import Comparison, Difference, compare_all, not_judged
 from compoclip.evaluation.groups import chance_flags
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Results, Score, by_benchmark, by_model
 from compoclip.evaluation.statistics import Bootstrap
+
+if TYPE_CHECKING:
+    from compoclip.evaluation.grounded import GroundedModels
 
 Layout = Literal["text", "markdown", "latex", "csv"]
 _ESCAPES = {
@@ -199,7 +202,11 @@ def results_text(results: Results) -> str:
 
 
 def comparison_text(
-    comparison: Comparison, layout: Layout = "text", models: int = 1, details: bool = True
+    comparison: Comparison,
+    layout: Layout = "text",
+    models: int = 1,
+    details: bool = True,
+    gain: Difference | None = None,
 ) -> str:
     """Return two models as a table: headlines, their mean, and sub-tasks, with interval and p.
 
@@ -210,12 +217,13 @@ def comparison_text(
         layout: of the table.
         models: how many models the p-values are corrected over.
         details: add the sub-tasks.
+        gain: the difference of the mean grounded gains.
     """
     title = f"{comparison.other} against {comparison.base} (base), on the same items"
     header = ["", comparison.base, comparison.other, "difference", "95 % interval", "items"]
     header += ["p", "p (Holm)", ""]
     named = [(f"{d.benchmark} {d.name}", d) for d in comparison.headlines]
-    named += [(d.name, d) for d in [comparison.overall] if d]
+    named += [(d.name, d) for d in [comparison.overall, gain] if d]
     named += [(f"  {d.benchmark} {d.name}", d) for d in comparison.subtasks if details]
 
     def shown(p: float | None) -> str:
@@ -247,7 +255,9 @@ def comparison_text(
     return laid_out(rows, header, layout, title=title, notes=notes, narrower=narrower)
 
 
-def overview_text(results: Sequence[Results], base: str) -> str:
+def overview_text(
+    results: Sequence[Results], base: str, grounded: GroundedModels | None = None
+) -> str:
     """Return models side by side: the headline of every benchmark, and what limits it.
 
     A cell is the score in percent with its 95 % interval, which is left out where the terminal is
@@ -260,6 +270,7 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     Args:
         results: of all models.
         base: name of the model compared with.
+        grounded: gains beyond what needs no image; their means are the last row.
     """
     own = by_model(results)
     models = sorted(own, key=lambda name: name != base)
@@ -301,6 +312,11 @@ def overview_text(results: Sequence[Results], base: str) -> str:
         notes = [f"{sign} models)", *few, *notes]
     if partial := dict.fromkeys(each.benchmark for each in results if each.partial):
         notes.append(f"PARTIAL data: {', '.join(partial)}")
+    if grounded:
+        means = grounded.means()
+        filling = ["", ""] if len(models) == 1 else []
+        rows.append(["mean grounded gain", *(means[model] for model in models), "", *filling])
+        notes += grounded.notes(details=False)
     header = ["", *models, "chance", *(["items", ""] if len(models) == 1 else [])]
     bare: list[Narrower] = [
         lambda cells: [re.sub(r" \[[^]]*\]", "", cell) for cell in cells],

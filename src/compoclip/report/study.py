@@ -16,6 +16,7 @@ from compoclip.evaluation.comparison import (
     require_one_checkpoint,
     together,
 )
+from compoclip.evaluation.grounded import GroundedModels, ground_all
 from compoclip.evaluation.groups import (
     Flags,
     Groups,
@@ -61,7 +62,8 @@ class Study:
     models: the base first. results: model -> benchmark -> results. common: benchmarks of every
     model; only these are compared. skills, profile: means over sub-tasks by skill, and over
     benchmarks by kind. triples: benchmark with hard positives -> its numbers. flags: model ->
-    benchmark -> `groups.chance_flags`.
+    benchmark -> `groups.chance_flags`. grounded: gains beyond what needs no image, on the common
+    benchmarks.
     """
 
     models: tuple[str, ...]
@@ -73,6 +75,7 @@ class Study:
     profile: Table
     triples: Mapping[str, Table]
     flags: Mapping[str, Mapping[str, Flags]]
+    grounded: GroundedModels
 
     @property
     def base(self) -> str:
@@ -161,4 +164,5 @@ def read_study(
         profile=table(profile_groups(first)),
         triples={name: table(groups) for name, groups in triples.items() if groups},
         flags={m: {name: chance_flags(of) for name, of in results[m].items()} for m in models},
+        grounded=ground_all(shared, references, bootstrap),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,8 +93,9 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     headlines = {
         m: {b: study.results[m][b].headline_score for b in study.common} for m in study.models
     }
-    found = {
+    found: dict[str, Callable[..., str]] = {
         "overall": _by_model(study, "Overall", study.profile.scores),
+        "grounded": study.grounded.text,
         "skills": _by_model(study, "Skills", study.skills.scores),
         "benchmarks": _by_model(study, "Headline scores of the benchmarks", headlines),
     }
@@ -109,7 +110,8 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     remark = ["In percent [95 %]."]
     found["subtasks"] = partial(laid_out, rows, head, title="Sub-tasks", left=3, notes=remark)
     for model, comparison in study.comparisons.items():
-        found[f"compare-{file_stem(model)}"] = partial(comparison_text, comparison)
+        gain = study.grounded.differences.get(model)
+        found[f"compare-{file_stem(model)}"] = partial(comparison_text, comparison, gain=gain)
     entries = entries_of([each for m in study.models for each in study.results[m].values()])
     for name in table_names():
         table = published_table(name)

@@ -81,6 +81,8 @@ def _run(options: DemoOptions) -> Outcome:
     results = _evaluate(options, models)
     bounds = _bounds(options, models[BASE])
     report = _report(options, models)
+    from compoclip.evaluation.grounded import ground_all
+    from compoclip.evaluation.results import by_model
     from compoclip.evaluation.tables import overview_text
 
     record = {
@@ -91,7 +93,7 @@ def _run(options: DemoOptions) -> Outcome:
     minutes = (time.monotonic() - started) / 60
     text = "\n\n".join(
         [
-            overview_text(results, base=BASE),
+            overview_text(results, BASE, grounded=ground_all(by_model(results), bounds)),
             console.prose(_sentences(results, bounds)),
             f"All scores, with examples: {report}   ({minutes:.1f} minutes)\n"
             "Next, with your own photos: "
