@@ -298,13 +298,13 @@ def _added(
             pairs[part.benchmark] = Pair.of(base[part].results, other[part].results)
     blocks = []
     for benchmark, pair in pairs.items():
-        adds = np.zeros((int(pair.codes.max()) + 1, len(parts)))
+        adds = np.zeros((int(pair.photos.max()) + 1, len(parts)))
         for place, part in enumerate(parts):
             if part.benchmark == benchmark:
                 tree = pair.tree(part.name, part.metric)
-                adds[:, place] = additions(tree, pair.base, pair.other, pair.codes)
+                adds[:, place] = additions(tree, pair.base, pair.other, pair.photos)
         blocks.append(adds)
-    return np.concatenate(blocks), sum(len(pair.clusters) for pair in pairs.values())
+    return np.concatenate(blocks), sum(len(pair.photos) for pair in pairs.values())
 
 
 def exchange_test(
