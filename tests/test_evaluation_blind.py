@@ -8,14 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from compoclip import run
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.evaluation.blind import CaptionModel, TextOnlyEncoder
 from compoclip.evaluation.embedder import open_encoder
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.results import load_results
+from compoclip.run import TrainOptions
 
 CAPTIONS = ("a red star left of a ball", "a blue ring", "a ball and a red star")
 
@@ -85,3 +88,13 @@ def test_evaluate_takes_captions_as_a_blind_model(
     assert "absent.csv" in capsys.readouterr().err
     with pytest.raises(UsageError, match="blind: has no score 'itm'"):
         open_encoder(f"blind:{captions}").match([], [], "itm")
+
+
+def test_a_blind_model_is_no_teacher(tmp_path: Path) -> None:
+    captions = tmp_path / "captions.csv"
+    captions.write_text(f"image,caption\nnone.jpg,{CAPTIONS[0]}\n")
+    options = TrainOptions(
+        data=str(captions), out=tmp_path / "out", teacher=f"blind:{captions}", precision="fp32"
+    )
+    with pytest.raises(UsageError, match="sees no image; name a model that does"):
+        run._teacher(options, torch.device("cpu"))

@@ -99,11 +99,15 @@ def _model(spec: str, options: Any, option: Option) -> None:
 
 
 def _named_model(text: str, _: Any, __: Option, external: bool = False) -> None:
-    from compoclip.models.names import require_model
+    from compoclip.data.sources.open import Request, require_there
+    from compoclip.models.names import BLIND, require_model
     from compoclip.run import named_models
 
     for spec in named_models((text,)).values():
         require_model(spec, external)
+        library, _, captions = spec.partition(":")
+        if library == BLIND:
+            require_there(Request(captions))
 
 
 def _device(text: str, _: Any, __: Option) -> None:
