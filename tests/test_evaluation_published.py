@@ -277,6 +277,9 @@ def test_other_editions_and_other_captions_are_never_taken_for_the_official(tmp_
     assert "not comparable with the published rows" in text
     with pytest.raises(CompoclipError, match="world-valse and world-valse are both results of"):
         beside(table, [("ours", {"": [results[1], results[1]]})])
+    foils = [replace(results[1], known_as="foils@world", benchmark=name) for name in "ab"]
+    (row,) = (row for row in beside(table, [("ours", {"": [*results, *foils]})]) if row.edition)
+    assert row.covered == 1  # no column is about foils
     clic = published_table("clic")
     made = bench(tmp_path, "retrieval_coco")
     (raw,) = evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "r", QUICK)

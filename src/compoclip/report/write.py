@@ -262,9 +262,8 @@ def published_rows(study: Study, table: PublishedTable) -> list[Measured]:
 
     Results on items of another edition are not shown: nothing published compares with them.
     """
-    names = {name for c in table.columns for s, _ in c.terms for name in (s.benchmark, s.instead)}
     entries = [
-        (model, {"": [each for each in results.values() if each.reader_name in names]})
+        (model, {"": [each for each in results.values() if each.reader_name in table.benchmarks]})
         for model, results in study.results.items()
     ]
     return beside(table, entries)

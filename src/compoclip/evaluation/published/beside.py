@@ -95,7 +95,7 @@ def _row(
     for block, named in blocks.items():
         for each in entry[block]:
             name, _, own = each.reader_name.partition("@")
-            if own == edition:
+            if own == edition and name in table.benchmarks:
                 both = f"{named.get(name, each).benchmark} and {each.benchmark}"
                 problem = f"{both} are both results of {name}; give the one to be shown"
                 require(name not in named, model, problem)

@@ -85,6 +85,12 @@ class PublishedTable:
     table: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def benchmarks(self) -> set[str]:
+        """Return the names of the benchmarks that fill its columns."""
+        sources = (source for column in self.columns for source, _ in column.terms)
+        return {name for source in sources for name in (source.benchmark, source.instead)}
+
 
 @cache
 def table_names() -> tuple[str, ...]:
