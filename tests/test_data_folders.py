@@ -14,6 +14,7 @@ from PIL import Image
 
 from compoclip.data import decode, folders
 from compoclip.data.folders import image_files
+from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError
 
 READ = ["1.jpg", "2.JFIF", "3.jp2", "deep/4.pbm", "deep/er/5.jpe"]
@@ -117,3 +118,24 @@ def test_endings_are_those_that_pillow_knows_for_the_formats() -> None:
     assert decode.EXTENSIONS.isdisjoint(decode.UNREAD)
     cases = {"a.JPG": True, "a.b.tiff": True, "jpg": False, ".jpg": False, "x.jpg/a": False}
     assert {name: decode.is_read(name) for name in cases} == cases
+
+
+def test_links_to_class_folders_are_classes_once_and_without_circles(tmp_path: Path) -> None:
+    """A subset of ImageNet is often a folder of links."""
+    for name in ("full/n1/a.jpg", "full/n2/b.jpg", "full/n2/inner/c.jpg", "other/d.jpg"):
+        touch(tmp_path, name)
+    for top in ("flat", "split/train"):
+        touch(tmp_path, f"{top}/n3/e.jpg")
+        links = {"n1": "full/n1", "n2": "full/n2", "again": "full/n1", "up": ".", "here": top}
+        for name, target in links.items():
+            (tmp_path / top / name).symlink_to(tmp_path / target)
+        (tmp_path / top / "n3" / "deep").symlink_to(tmp_path / "other")
+        (tmp_path / top / "loop").symlink_to(tmp_path / top / "loop")
+    touch(tmp_path, "split/val/n3/f.jpg")
+    for folder, options in {"flat": {}, "split": {"split": "train"}}.items():
+        source = Request(str(tmp_path / folder), needs="labels", **options).open()
+        assert source.classes == ("again", "n2", "n3")
+        names = [Path(source[k].id).name for k in range(len(source))]
+        assert sorted(names) == ["a.jpg", "b.jpg", "c.jpg", "e.jpg"]
+        assert source.left_out[folders.LINKED_FOLDER] == 4
+        assert source.left_out[folders.BROKEN_LINK] == 1

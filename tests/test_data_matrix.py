@@ -457,8 +457,8 @@ EXCEPTIONS: dict[tuple[str, str], tuple[str, str]] = {
     ("class folder", "odd ending"): ("4 samples, 0 captions; 4 readable", LABELS_ALONE),
     ("class folder", "system folder"): (f"4 samples, 0 captions, 18 x {SYSTEM}", COUNTED),
     ("class folder", "link"): (
-        "4 samples, 0 captions, 1 x link to a folder; 4 readable",
-        COUNTED,
+        "5 samples, 1 captions; 5 readable",
+        "A link to a folder is a class.",
     ),
 }
 

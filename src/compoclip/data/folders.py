@@ -61,12 +61,12 @@ def image_files(root: Path, left_out: Counter[str], exclude: Sequence[str] = ())
 
 
 def walk(
-    root: Path, left_out: Counter[str], exclude: Sequence[str] = ()
+    root: Path, left_out: Counter[str], exclude: Sequence[str] = (), linked_levels: int = 0
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield each folder below `root`, itself first as "", and the sorted names of its files.
 
     Folders are paths relative to `root`, in sorted order, each before its own folders. Links to
-    files are followed, links to folders are not.
+    files are followed.
 
     Args:
         root: The folder.
@@ -74,22 +74,34 @@ def walk(
         exclude: Glob patterns. One without a slash is compared with the name of every file and
             folder, one with a slash with paths relative to `root`; * stands for any characters. The
             files of a folder that a pattern names are passed over with it.
+        linked_levels: Links to folders are followed in `root` (1), and in its folders (2), unless
+            they lead to a folder that is walked anyway or leads to one. Other links are counted.
 
     Raises:
         CompoclipError: For a folder `root` that cannot be listed.
     """
-    waiting = [""]
+    waiting, walked = [""], {root.resolve()}
     while waiting:
         folder = waiting.pop()
-        folders, files = list_folder(root, left_out, exclude, folder)
+        level = len(Path(folder).parts)
+        visited = walked if level < linked_levels else None
+        folders, files = list_folder(root, left_out, exclude, folder, visited)
         yield folder, files
         waiting += (_joined(folder, name) for name in reversed(folders))
 
 
 def list_folder(
-    root: Path, left_out: Counter[str], exclude: Sequence[str] = (), folder: str = ""
+    root: Path,
+    left_out: Counter[str],
+    exclude: Sequence[str] = (),
+    folder: str = "",
+    visited: set[Path] | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the folders and of the files in `root`/`folder`; see `walk`."""
+    """Return the sorted names of the folders and of the files in `root`/`folder`; see `walk`.
+
+    visited: The folders that are walked with all below them; a link to another folder is followed
+    and adds it. None follows no link.
+    """
     try:
         with os.scandir(root / folder) as listed:
             entries = sorted(listed, key=lambda entry: entry.name)
@@ -101,16 +113,18 @@ def list_folder(
     folders: list[str] = []
     files: list[str] = []
     for entry in entries:
-        reason = _why_passed_over(entry, _joined(folder, entry.name), exclude)
+        reason = _why_passed_over(entry, _joined(folder, entry.name), exclude, visited)
         if reason:
             inside = entry.is_dir(follow_symlinks=False)
             left_out[reason] += _count_files(entry.path) if inside else 1
         else:
-            (folders if entry.is_dir() else files).append(entry.name)
+            (folders if os.path.isdir(entry.path) else files).append(entry.name)
     return folders, files
 
 
-def _why_passed_over(entry: os.DirEntry[str], path: str, exclude: Sequence[str]) -> str:
+def _why_passed_over(
+    entry: os.DirEntry[str], path: str, exclude: Sequence[str], visited: set[Path] | None
+) -> str:
     """The reason why a file or folder is passed over; "" for one that is read."""
     if not encodable(entry.name):
         return NOT_UTF8
@@ -120,11 +134,22 @@ def _why_passed_over(entry: os.DirEntry[str], path: str, exclude: Sequence[str])
         return SYSTEM
     if any(fnmatchcase(path if "/" in p.strip("/") else entry.name, p.strip("/")) for p in exclude):
         return EXCLUDED
-    if entry.is_dir():
-        return LINKED_FOLDER if entry.is_symlink() else ""
-    if entry.is_file():
+    if os.path.isdir(entry.path):  # entry.is_dir() raises OSError for a link to itself
+        followed = not entry.is_symlink() or _is_new(Path(entry.path).resolve(), visited)
+        return "" if followed else LINKED_FOLDER
+    if os.path.isfile(entry.path):
         return ""
     return BROKEN_LINK if entry.is_symlink() and not os.path.exists(entry.path) else NO_FILE
+
+
+def _is_new(folder: Path, visited: set[Path] | None) -> bool:
+    """Add a folder to those that are visited, unless it holds one of them or lies in one."""
+    if visited is None:
+        return False
+    if any(folder.is_relative_to(other) or other.is_relative_to(folder) for other in visited):
+        return False
+    visited.add(folder)
+    return True
 
 
 def _count_files(folder: str) -> int:

@@ -183,12 +183,14 @@ def open_images(path: Path, asked: Request) -> Source:
     Each image has its captions in a .txt file of the same name, one per line. Images of other
     kinds and what `folders.walk` passes over are counted. Folders such as train and val2014 are
     splits. The label of an image is the folder that it lies in: the first one, or the first below
-    its split. Ids are paths relative to the folder, in sorted order.
+    its split; as classes, links to folders there are followed. Ids are paths relative to the
+    folder, in sorted order.
     """
     builder = RowBuilder(path, path, needs=asked.needs)
     splits = _split_folders(path, asked)
     classes: set[str] = set()  # those without photos too
-    for folder, files in walk(path, builder.left_out, asked.exclude):
+    levels = 0 if asked.needs == "captions" else 2 if splits else 1
+    for folder, files in walk(path, builder.left_out, asked.exclude, levels):
         top, *below = *Path(folder).parts, ""
         split = splits.get(top, "")
         label = below[0] if split and below else top
@@ -221,7 +223,8 @@ def open_images(path: Path, asked: Request) -> Source:
 
 def _split_folders(path: Path, asked: Request) -> dict[str, str]:
     """The folders that are named after a split, or begin with the name that is asked for."""
-    folders, _ = list_folder(path, Counter(), asked.exclude)
+    visited = {path.resolve()} if asked.needs == "labels" else None
+    folders, _ = list_folder(path, Counter(), asked.exclude, visited=visited)
     wanted = asked.split if asked.split not in (None, ALL) else None
     splits = {name: split for name in folders if (split := split_of(name))}
     if asked.needs == "labels" and len(splits) < len(folders):
@@ -234,5 +237,5 @@ def _split_folders(path: Path, asked: Request) -> dict[str, str]:
 
 def holds_images(folder: Path) -> bool:
     """Return whether a folder has images, at any depth."""
-    files = (name for _, names in walk(folder, Counter()) for name in names)
+    files = (name for _, names in walk(folder, Counter(), linked_levels=2) for name in names)
     return any(is_read(name) or why_unread(name) for name in files)
