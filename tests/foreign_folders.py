@@ -354,6 +354,7 @@ def changes(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
             yield here, "changed", other
         if isinstance(data, dict):
             yield here, "null", None
+            yield here, "another type", "7" if isinstance(value, int | float) else 7
             yield here, "removed", REMOVED
 
 

@@ -166,11 +166,13 @@ def test_damaged_adapters_are_one_line(base: Path, tmp_path: Path) -> None:
 
     fails("does not say what it was trained on", None)
     for change, message in (
-        ({"use_dora": True}, "use_dora: only plain LoRA is read"),
-        ({"peft_type": "IA3"}, "peft_type IA3"),
-        ({"bias": "all"}, "bias all"),
-        ({"r": 9}, "has rank 2 and adapter_config.json says 9"),
-        ({"lora_alpha": "much"}, "damaged"),
+        ({"use_dora": True}, "'use_dora' .*unknown entry.*merge it with PEFT"),
+        ({"target_modules": ["out_proj"]}, "target_modules leaves .* out"),
+        ({"exclude_modules": "text.*"}, "exclude_modules leaves .* out"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"r": 9}, "has rank 2 and adapter_config.json says r 9"),
+        ({"lora_alpha": "much"}, "'lora_alpha' must be a number"),
     ):
         edit_peft(folder, **change)
         fails(message)
@@ -185,6 +187,8 @@ def test_damaged_adapters_are_one_line(base: Path, tmp_path: Path) -> None:
         if key.endswith("lora_A.weight") and "projection" in key:
             changed["base_model.model.text_projection.lora_B.weight"] = torch.ones(24, 2)
             message = "adapts 'text_projection', which our adapters do not"
+            targets = [*settings["target_modules"], "text_projection"]
+            edit_peft(folder, target_modules=targets)
         weights = folder / "adapter_model.safetensors"
         save_file({k: v for k, v in changed.items() if v is not None}, weights)
         fails(message)

@@ -291,6 +291,36 @@ def test_an_entry_that_is_not_followed_is_refused_by_its_name(
     assert str(folder / f"{file}.json") in str(caught.value)
 
 
+OPEN_CLIP: list[tuple[Edit, str]] = [
+    (lambda data: data.update(extra=1), "'extra' .*unknown entry"),
+    (lambda data: data.update(model_cfg=None), "model_cfg is null"),
+    (lambda data: data.pop("model_cfg"), "no 'embed_dim', in 'model_cfg' or alone"),
+    (put("preprocess_cfg", surprise=1), "'preprocess_cfg.surprise' .*unknown entry"),
+    (put("preprocess_cfg", mode="L"), "preprocess_cfg.mode is 'L'"),
+    (put("model_cfg", vision_cfg=None), "no 'vision_cfg'"),
+    (put("model_cfg", text_cfg=None), "no 'text_cfg'"),
+    (put("model_cfg", embed_dim=25), "embed_dim 25; .*'text_projection' is"),
+    (lambda data: data["model_cfg"]["text_cfg"].pop("width"), "width 512.*the file"),
+    (lambda data: data["model_cfg"]["vision_cfg"].update(width="x"), "width 'x'.*cannot be built"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), OPEN_CLIP, ids=[row[1] for row in OPEN_CLIP])
+def test_an_entry_of_open_clip_is_followed_or_refused_by_its_name(
+    clip: Path, tmp_path: Path, edit: Edit, message: str
+) -> None:
+    folder = tmp_path / "open_clip"
+    save_model(load_model(clip), folder)
+    (folder / "compoclip.json").unlink()
+    (folder / "extra.json").write_text("{}")
+    assert "extra.json not read" in load_model(folder).identity.assumed[0]
+    data = json.loads((folder / "open_clip_config.json").read_text())
+    edit(data)
+    (folder / "open_clip_config.json").write_text(json.dumps(data))
+    with pytest.raises(CompoclipError, match=message):
+        load_model(folder)
+
+
 def test_an_entry_that_has_to_be_there_is_refused_when_it_is_absent() -> None:
     """Null in a list of values stands for an absent entry too; without it the entry is needed."""
     with pytest.raises(CompoclipError, match=r"FILE: peft_type is None .*not followed"):

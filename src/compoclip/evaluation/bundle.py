@@ -45,8 +45,9 @@ from compoclip.files import (
     write_atomically,
     write_json,
 )
-from compoclip.models.config import RECORD, read_object, read_record
+from compoclip.models.config import RECORD, read_object, read_record, section
 from compoclip.training.log import LOG
+from compoclip.typed import read_fields
 from compoclip.version import __version__
 
 BUNDLE, COMPARISON, PAGE, PLAN = "bundle.json", "comparison.json", "page.md", "plan.json"
@@ -189,9 +190,10 @@ def page_of(
     """Return the page of a bundle: its plan if it has one, results, tests and published tables."""
     texts = []
     if (folder / PLAN).is_file():
-        run = read_record(folder / "run" / RECORD)[1].get("run", {})
-        plan = read_object(folder / PLAN)
-        texts.append(plan_page(plan, results, float(run.get("seconds", 0))).rstrip())
+        record = folder / "run" / RECORD
+        run = section(read_record(record)[1], "run", record)
+        seconds = read_fields(run, {"seconds": float | None}, f"{record}: run")["seconds"]
+        texts.append(plan_page(read_object(folder / PLAN), results, seconds or 0.0).rstrip())
     texts += [f"```\n{results_text(each)}\n```" for each in results]
     texts += [comparison_text(each, "markdown", len(compared)) for each in compared]
     texts += [table_page(table, results) for table in tables]

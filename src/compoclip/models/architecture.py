@@ -17,13 +17,19 @@ import timm
 import torch
 import torch.nn.functional as F
 from open_clip.coca_model import CoCa
-from open_clip.model import CLIP, CustomTextCLIP, set_model_preprocess_cfg
+from open_clip.model import (
+    CLIP,
+    CLIPTextCfg,
+    CLIPVisionCfg,
+    CustomTextCLIP,
+    set_model_preprocess_cfg,
+)
 from timm.models import is_model, list_models, register_model
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compoclip.bounds import MAX_LAYERS, MAX_POSITIONS
-from compoclip.errors import CompoclipError, UsageError, optional, require
+from compoclip.errors import CompoclipError, UsageError, optional, quoted, require
 from compoclip.files import reason
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.names import require_architecture
@@ -99,6 +105,23 @@ def architecture_name(config: Mapping[str, Any]) -> str:
     wanted = _essence(config)
     name = _built_in(open_clip.get_model_config, tuple(open_clip.list_models())).get(wanted)
     return name or f"config-{hashlib.blake2b(wanted.encode(), digest_size=6).hexdigest()}"
+
+
+def described(config: Mapping[str, Any]) -> str:
+    """Return the name, and without a built-in one the sizes that decide the shapes of weights."""
+    name = architecture_name(config)
+    if not name.startswith("config-") or BLIP in config:
+        return name
+    parts = [f"embed_dim {quoted(config.get('embed_dim'))}"]
+    for key, defaults in (("vision_cfg", CLIPVisionCfg()), ("text_cfg", CLIPTextCfg())):
+        sizes = {size: getattr(defaults, size) for size in _SIZES if hasattr(defaults, size)}
+        stated = {**sizes, **section(config, key, _WHAT)}
+        parts.append(f"{key}: {', '.join(f'{size} {quoted(stated[size])}' for size in stated)}")
+    return f"{name} ({'; '.join(parts)})"
+
+
+_SIZES = ("image_size", "patch_size", "context_length", "vocab_size")
+_SIZES += ("layers", "width", "heads", "head_width")
 
 
 @lru_cache(maxsize=1)
@@ -178,7 +201,7 @@ def build_model(
         raise
     except Exception as error:  # libraries take a configuration's values for granted
         why = f"{type(error).__name__}: {reason(error)}"
-        raise CompoclipError(f"{_WHAT} cannot be built: {why}") from error
+        raise CompoclipError(f"{_WHAT} {described(config)} cannot be built: {why}") from error
 
 
 def outlined(config: Mapping[str, Any]) -> nn.Module:
@@ -229,7 +252,7 @@ def _require_possible(config: Mapping[str, Any]) -> None:
             for x in (vision["image_size"], vision["patch_size"])
         )
         positions = int((size // patch) ** 2 * vision.get("width", 768))
-    what = "image_size and patch_size make more positions than any image tower has"
+    what = "image_size, patch_size and width make more positions than any image tower has"
     require(positions <= MAX_POSITIONS, _WHAT, what)
     folder = str(vision.get("timm_model_name")).startswith("local-dir:")
     require(not folder, _WHAT, "timm_model_name leads to a folder; name a model of timm")

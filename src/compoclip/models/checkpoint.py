@@ -28,6 +28,7 @@ from compoclip.models.architecture import (
     architecture_name,
     attach_preprocess,
     build_model,
+    described,
     with_activation,
 )
 from compoclip.models.config import (
@@ -199,7 +200,9 @@ def assemble(
 ) -> LoadedModel:
     """Return network, tokenizer, preprocessing and identity, on the CPU in eval mode; weights are
     from `state` or `network`, else from `seed`. Raises CompoclipError for parts that do not fit."""
-    source, architecture = str(path or name), architecture_name(config.model_cfg)
+    source = str(path or name)
+    with sound(source):
+        architecture = described(config.model_cfg)
 
     def fits(outline: nn.Module) -> None:
         if state is not None:

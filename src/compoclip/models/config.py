@@ -144,8 +144,10 @@ def read_config(path: Path) -> ModelConfig:
     data = read_object(path)
     config = section(data, "model_cfg", path) if "model_cfg" in data else data
     for key in ("embed_dim", "vision_cfg", "text_cfg"):
-        if key not in config:
-            raise CompoclipError(f"{path}: not an open_clip model configuration: no '{key}'")
+        if config.get(key) is None:
+            raise CompoclipError(
+                f"{path}: not an open_clip model configuration: no '{key}', in 'model_cfg' or alone"
+            )
         if key != "embed_dim":
             section(config, key, path)
     stated = section(config["text_cfg"], "tokenizer_kwargs", path).get("bpe_path")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from compoclip.bounds import MAX_PATTERN_SECONDS
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError, quoted, require
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import (
     Above,
@@ -42,19 +42,32 @@ from compoclip.models.checkpoint import (
     override_activation,
 )
 from compoclip.models.config import ModelIdentity, read_object, section, sound, write_json
+from compoclip.models.formats.closed_list import check_entries, unread_files
 from compoclip.models.formats.hf_files import ParameterNames, model_type_of
 from compoclip.models.formats.hugging_face import HFClip, HFSiglip
 from compoclip.models.lora import Lora, lora_state, lora_targets, towers_of
 from compoclip.models.names import HUB, split_part
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
+from compoclip.typed import Count, read_fields
 from compoclip.version import __version__
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 RECORD, EARLIER = "adapter.json", "adapter.safetensors"
 _PREFIX = "base_model.model."
-_REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out", "lora_bias")
+_MERGE = "merge it with PEFT (merge_and_unload)"
 _OTHERS = "which our adapters do not: merge it with PEFT (merge_and_unload), or a weights file by "
 _OTHERS += "--to merged"
+_SETTINGS: dict[str, Any] = {
+    "r": Count,
+    "lora_alpha": float,
+    "target_modules": str | list[str],
+    "exclude_modules": str | list[str] | None,
+    "rank_pattern": dict[str, int] | None,
+    "alpha_pattern": dict[str, float] | None,
+    "use_rslora": bool | None,
+    "base_model_name_or_path": str | None,
+}
+"""The entries of PEFT's configuration that are followed."""
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
 """A and B of each adapted weight, by its open_clip name."""
 
@@ -88,13 +101,7 @@ class AdapterFolder(Format):
         """Return the adapters on the base that is named by the user or by them."""
         path = Path(source)
         if not (path / RECORD).is_file():
-            stated = read_object(path / CONFIG).get("base_model_name_or_path")
-            if stated and not Path(str(stated)).is_dir():
-                stated = f"{HUB}{stated}"
-            wrong = f"{source}: does not say what it was trained on: compoclip convert {source} "
-            if not (base or stated):
-                raise UsageError(f"{wrong}DST --to merged --base BASE")
-            start = load_model(base or str(stated), activation=activation)
+            start = self._base(path, base, activation)
             adapters, lora = read_peft(path, start.encoder.model)
             return Adapted(start, lora, adapters, {"peft": {"base": start.name}})
         stated, identity, lora, provenance = read_adapter_record(path)
@@ -111,6 +118,26 @@ class AdapterFolder(Format):
         identity.require(start.identity, models, "load it on its own base")
         adapters = _own_state(path, start.encoder.model, lora)
         return Adapted(override_activation(start, activation), lora, adapters, provenance)
+
+    def _base(self, path: Path, base: str | None, activation: str | None) -> LoadedModel:
+        """Return the base of a folder without a record, and what nobody reads of the folder."""
+        entry = "base_model_name_or_path"
+        stated = read_object(path / CONFIG).get(entry)
+        if stated and not Path(str(stated)).is_dir():
+            stated = f"{HUB}{stated}"
+        by_name = f"compoclip convert {path} DST --to merged --base BASE"
+        if not (base or stated):
+            what = f"does not say what it was trained on, {CONFIG} has no {entry}"
+            raise UsageError(f"{path}: {what}: {by_name}")
+        try:
+            start = load_model(base or str(stated), activation=activation)
+        except CompoclipError as error:
+            if base:
+                raise
+            what = f"{path / CONFIG}: {entry} {quoted(stated)} cannot be loaded"
+            raise type(error)(f"{what} ({error}); name it: {by_name}") from error
+        assumed = (*start.config.assumed, *unread_files(path, "PEFT"))
+        return replace(start, config=replace(start.config, assumed=assumed))
 
     def save_adapted(self, adapted: Adapted, folder: Path) -> None:
         """Write the folder."""
@@ -331,10 +358,8 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
     """
     source, weights = folder / CONFIG, folder / WEIGHTS
     config = read_object(source)
-    used = [key for key in _REFUSED if config.get(key)]
-    odd = used[0] if used else f"peft_type {config.get('peft_type')}, bias {config.get('bias')}"
-    plain = config.get("peft_type") == "LORA" and config.get("bias", "none") == "none"
-    require(plain and not used, source, f"{odd}: only plain LoRA is read; merge it with PEFT")
+    check_entries(config, CONFIG, source, _MERGE)
+    config = read_fields(config, _SETTINGS, str(source), _MERGE)
 
     def stated(patterns: str, default: str, module: str) -> Any:
         """Resolve a pattern as PEFT does."""
@@ -343,14 +368,25 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
                 return value
         return config[default]
 
+    def matches(names: str | list[str], module: str) -> bool:
+        """Return whether PEFT finds a module by the entry."""
+        if isinstance(names, str):
+            whole = regex.fullmatch(names, module, timeout=MAX_PATTERN_SECONDS)
+            return names == "all-linear" or whole is not None
+        return any(f".{module}".endswith(f".{name}") for name in names)
+
     def scale(module: str, rank: int) -> float:
         with sound(source):
             try:
+                for entry, expected in (("target_modules", True), ("exclude_modules", False)):
+                    what = f"{entry} leaves '{module}' out, and the weights adapt it; {_MERGE}"
+                    names = config.get(entry) or []
+                    require(matches(names, module) is expected, source, what)
                 alpha = float(stated("alpha_pattern", "lora_alpha", module))
                 listed = int(stated("rank_pattern", "r", module))
             except (TimeoutError, regex.error) as error:
                 raise ValueError(f"a pattern takes too long or is none: {error}") from error
-        what = f"'{module}' has rank {rank} and {CONFIG} says {listed}: parts of several files "
+        what = f"'{module}' has rank {rank} and {CONFIG} says r {listed}: parts of several files "
         require(listed == rank, folder, f"{what}were mixed")
         return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
 

@@ -39,13 +39,17 @@ from compoclip.models.config import (
     RECORD,
     ModelIdentity,
     read_config,
+    read_object,
     record_of,
+    section,
     write_json,
 )
+from compoclip.models.formats.closed_list import check_entries, unread_files
 from compoclip.models.formats.hub import TOKENIZER_FILES, write_card
 from compoclip.models.weights import as_stored, read_state_dict, weights_hash
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+_REMEDY = "restore the original file, or remove an entry that open_clip does not read"
 _OTHER_WEIGHTS = ("open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
 
 
@@ -64,7 +68,11 @@ class OpenClipFolder(Format):
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Return the model, verified against its `compoclip.json`, if it has one."""
         path = Path(source)
-        config = read_config(path / CONFIG)
+        data = read_object(path / CONFIG)
+        check_entries(data, CONFIG, path / CONFIG, _REMEDY)
+        images = section(data, "preprocess_cfg", path / CONFIG)
+        check_entries(images, "preprocess_cfg", path / CONFIG, _REMEDY, "preprocess_cfg.")
+        config = replace(read_config(path / CONFIG), assumed=tuple(unread_files(path, "open_clip")))
         found = [path / name for name in (WEIGHTS, *_OTHER_WEIGHTS) if (path / name).is_file()]
         require(found, path, f"has no weights; expected {WEIGHTS}")
         loaded = assemble(config, name, state=read_state_dict(found[0]), path=path)
