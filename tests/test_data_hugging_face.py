@@ -181,3 +181,11 @@ def test_names_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         ("me/data", "small", "val[:10%]"),
         ("mnist", None, "test"),
     ]
+
+
+def test_a_column_of_images_goes_before_one_of_file_names(library: Any, tmp_path: Path) -> None:
+    names = [f"{row}.jpg" for row in range(ROWS)]
+    made(library, file_name=names).save_to_disk(tmp_path / "d")
+    source = open_source(f"hf:{tmp_path / 'd'}")
+    assert len(source) == ROWS
+    assert decode(source[3].image).getpixel((0, 0)) == colour(3)

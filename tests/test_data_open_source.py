@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from collections.abc import Callable
@@ -10,11 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from compoclip.corpora.shard import find_shards as corpus_shards
+from compoclip.data.decode import decode
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
-from data_samples import make_tar
+from data_samples import encode, make_tar
 
 
 @pytest.fixture(autouse=True)
@@ -205,3 +208,42 @@ def test_labels_instead_of_captions(form: str, tmp_path: Path) -> None:
     assert source.left_out == {"sample without a label": 1}
     assert len(open_source(spec, needs="photos")) == 3
     assert source.classes == (() if form == "table" else ("cat", "dog"))
+
+
+def test_what_other_trainers_write_is_read_or_named(tmp_path: Path) -> None:
+    """Shards, JSON, base64 and absolute paths as other programs write them."""
+    photos = tmp_path / "elsewhere"
+    photos.mkdir()
+    pictures = [encode(Image.new("RGB", (size, 16)), "JPEG") for size in (16, 17, 18)]
+    for n, content in enumerate(pictures):
+        (photos / f"{n}.jpg").write_bytes(content)
+
+    llava = [
+        {
+            "image": f"{n}.jpg",
+            "conversations": [
+                {"from": "human", "value": "<image>\nDescribe."},
+                {"from": "gpt", "value": f"dog {n}"},
+            ],
+        }
+        for n in range(3)
+    ]
+    (photos / "llava.json").write_text(json.dumps(llava))
+    rows = [f"{photos}/{n}.jpg,dog {n}" for n in range(3)]
+    (tmp_path / "absolute.csv").write_text("\n".join(["filepath,title", *rows]))
+    for spec in (photos / "llava.json", tmp_path / "absolute.csv"):
+        source = open_source(str(spec))
+        assert list(source.column("captions")) == [("dog 0",), ("dog 1",), ("dog 2",)], spec
+        assert [Path(source[n].image).read_bytes() for n in range(3)] == pictures
+
+    make_tar(tmp_path / "dotted.tar", [("s0.input.jpg", pictures[0]), ("s0.outputs.txt", b"x")])
+    words = r"its members end in input.jpg, outputs.txt; those that are read are KEY.jpg.*KEY.txt"
+    with pytest.raises(CompoclipError, match=words):
+        open_source(str(tmp_path / "dotted.tar"))
+
+    text = base64.b64encode(pictures[0]).decode()
+    (tmp_path / "base64.tsv").write_text(f"image\tcaption\n{text}\ta dog\n")
+    with pytest.raises(CompoclipError) as caught:
+        decode(open_source(str(tmp_path / "base64.tsv"))[0].image)
+    assert text[:20] in str(caught.value)
+    assert len(str(caught.value)) < 400 < len(text)

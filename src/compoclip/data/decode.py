@@ -26,7 +26,7 @@ from compoclip.bounds import (
     MAX_WORK,
     MIN_READ_BYTES,
 )
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, printable
 from compoclip.files import open_regular, reading, reason
 
 _AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
@@ -265,7 +265,8 @@ def opened(
     The only place where compoclip opens image files: formats are recognised by content, and limits
     are checked in the header. Raises as `decode`, also for errors within the block.
     """
-    label, mirror = name or _label(image), isinstance(image, Mirrored)
+    label = printable(name or _label(image), 255)  # longer ones are not names but base64
+    mirror = isinstance(image, Mirrored)
     image = image.image if isinstance(image, Mirrored) else image
     array = isinstance(image, Path) and image.suffix.lower() == ARRAY
     try:
