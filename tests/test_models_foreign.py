@@ -257,6 +257,7 @@ def test_a_folder_as_transformers_4_published_it_loads_as_before(
 
 REFUSED: list[tuple[str, Edit, str]] = [
     ("config", put("", quantization_config={"bits": 4}), "'quantization_config'"),
+    ("config", put("", projection_dim=9), "projection_dim is 9"),
     ("config", put("vision_config", num_channels=1), "vision_config.num_channels is 1"),
     ("config", put("text_config", position_embedding_type="rope"), "position_embedding_type'"),
     ("config", put("text_config", eos_token_id=5), "eos_token_id is 5 .*texts end in 49407"),
@@ -266,6 +267,7 @@ REFUSED: list[tuple[str, Edit, str]] = [
     ("preprocessor_config", put("", do_rescale=False), "do_rescale is False"),
     ("preprocessor_config", put("", do_resize=None), "do_resize is None"),
     ("preprocessor_config", put("", do_rescale=None), "do_rescale is None"),
+    ("preprocessor_config", put("", do_normalize=None), "do_normalize is null"),
     ("preprocessor_config", put("", rescale_factor=1.0), "rescale_factor is 1.0"),
     ("preprocessor_config", put("", size={"shortest_edge": 40}), "size .*shortest_edge.*40"),
     ("preprocessor_config", put("", do_center_crop=False), "do_center_crop False"),
@@ -318,6 +320,12 @@ def test_an_entry_of_open_clip_is_followed_or_refused_by_its_name(
     edit(data)
     (folder / "open_clip_config.json").write_text(json.dumps(data))
     with pytest.raises(CompoclipError, match=message):
+        load_model(folder)
+
+
+def test_a_folder_that_says_no_kind_of_model_is_told_so(clip: Path, tmp_path: Path) -> None:
+    folder = edited(clip, tmp_path / "clip", "config", lambda data: data.pop("model_type"))
+    with pytest.raises(UsageError, match=r"config.json has no model_type"):
         load_model(folder)
 
 

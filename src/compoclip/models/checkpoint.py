@@ -435,6 +435,9 @@ def format_of(source: str) -> Format:
         raise UsageError(
             f"{source}: is a folder of sentence-transformers: st:{source} measures it{also}"
         )
+    if (Path(source) / "config.json").is_file():
+        what = "config.json has no model_type, and no open_clip_config.json is there"
+        raise UsageError(f"{source}: {what}; restore the original files")
     if Path(source).is_dir():
         read_object(Path(source) / "open_clip_config.json")  # says that it is missing
     raise UsageError(f"{source}: is no model of a known format; compoclip inspect shows a file's")

@@ -274,18 +274,21 @@ def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:
         model = section(data, "model", file)
         listed_merges = model.get("merges")
         if not isinstance(listed_merges, list):
-            raise CompoclipError(f"{file}: has no BPE merges: not a CLIP tokenizer")
+            raise CompoclipError(f"{file}: has no model with BPE merges: not a CLIP tokenizer")
         with sound(file):
             pairs = [p.split(" ") if isinstance(p, str) else list(p) for p in listed_merges]
-            rows = {f"added_tokens.{row['id']}": row for row in data.get("added_tokens") or ()}
+            rows = {_ADDED.format(row["id"]): row for row in data.get("added_tokens") or ()}
         _require_merges(file, pairs, merges)
         if model.get("vocab") != vocabulary:
             raise CompoclipError(f"{file}: model.vocab: {_OTHER_TOKENIZER}")
         check_entries(data, "tokenizer.json", file, _OTHER_TOKENIZER)
         check_entries(model, "tokenizer.json model", file, _OTHER_TOKENIZER, "model.")
-        expected = {f"added_tokens.{number}": token for number, token in numbers.items()}
+        expected = {_ADDED.format(number): token for number, token in numbers.items()}
         _require_tokens(file, rows, expected, closed=True)
     return pairs is not None
+
+
+_ADDED = "added_tokens, content of the id {}"
 
 
 def _require_tokens(

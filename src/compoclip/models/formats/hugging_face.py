@@ -261,6 +261,10 @@ class HuggingFaceFolder(Format):
             whole = int(stated["hidden_size"]) % int(stated["num_attention_heads"]) == 0
             what = f"{part}_config.num_attention_heads {stated['num_attention_heads']} does not "
             require(whole, source, f"{what}divide hidden_size {stated['hidden_size']}")
+        size = len(tensors.get("text_projection.weight", ()))  # SigLIP has none
+        dimension = data.get("projection_dim", 512)
+        what = f"projection_dim is {dimension}, and the weights have {size}; "
+        require(size in (0, dimension), source, f"{what}restore the original file")
 
     def _tower(self, part: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sizes of a tower in their words."""
