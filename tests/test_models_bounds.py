@@ -86,7 +86,7 @@ OTHER = "in the file and .* in the architecture"
         (vision(layers="x"), "layers x is not a number"),
         (lambda c: c.update(vision_cfg=[]), "'vision_cfg' is not an object"),
         (lambda c: c.update(text_cfg="x"), "'text_cfg' is not an object"),
-        (lambda c: c.update(embed_dim=[1]), "model configuration cannot be built"),
+        (lambda c: c.update(embed_dim=[1]), r"embed_dim \[1\]; .* cannot be built"),
         (text(context_length="77"), "cannot be built: TypeError"),
         (text(tokenizer_kwargs=[1]), "'tokenizer_kwargs' is not an obj"),
         (text(hf_model_name="/etc"), "'/etc' is not a name on the Hugg"),
@@ -310,8 +310,8 @@ def peft(folder: Path, **changes: Any) -> Path:
     folder.mkdir()
     tensors = {f"{name}A.weight": torch.ones(rank, 16), f"{name}B.weight": torch.ones(64, rank)}
     save_file(tensors, folder / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": 2, **changes}
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": 2, "target_modules": "all-linear"}
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, **changes}))
     return folder
 
 
@@ -328,7 +328,8 @@ def test_peft_folders_ask_for_no_more_than_they_hold(
         ("rank", {"rank": 5000}, "rank 5,000 exceeds the rank of every layer, 16"),
         ("slow", {"rank_pattern": {SLOW: 2}}, "damaged .*takes too long"),
         ("broken", {"rank_pattern": {"(": 2}}, "damaged"),
-        ("list", {"alpha_pattern": [1]}, "damaged"),
+        ("list", {"alpha_pattern": [1]}, "'alpha_pattern' must be"),
+        ("slow names", {"exclude_modules": SLOW}, "damaged .*takes too long"),
     ):
         with pytest.raises(CompoclipError, match=said):
             read_peft(peft(tmp_path / name, **changes), network)

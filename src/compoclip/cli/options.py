@@ -132,7 +132,8 @@ class OptionParser(argparse.ArgumentParser):
             names = re.split(", |/", message.partition(": ")[2])
             lacking = [o for o in self._known.values() if {o.flag, _place(o)} & {*names}]
             lacking = [option for option in lacking if option.default is MISSING]
-            message = "; ".join(f"give {_named(o)}: {o.help.partition('. ')[0]}" for o in lacking)
+            first = {o: o.help.partition(". ")[0].rstrip(".") for o in lacking}
+            message = "; ".join(f"give {_named(o)}: {first[o]}" for o in lacking)
         hints = [self._hint(word.partition("=")[0]) for word in unknown if word[:2] == "--"]
         self.exit(2, f"{self.prog}: {'; '.join([message, *filter(None, hints)])}; see --help\n")
 

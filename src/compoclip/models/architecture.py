@@ -120,8 +120,10 @@ def described(config: Mapping[str, Any]) -> str:
     return f"{name} ({'; '.join(parts)})"
 
 
-_SIZES = ("image_size", "patch_size", "context_length", "vocab_size")
-_SIZES += ("layers", "width", "heads", "head_width")
+_SIZES = (
+    *("image_size", "patch_size", "context_length", "vocab_size"),
+    *("layers", "width", "heads", "head_width"),
+)
 
 
 @lru_cache(maxsize=1)
