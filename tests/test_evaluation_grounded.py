@@ -15,7 +15,7 @@ from compoclip.benchmarks.registry import by_others
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.grounded import (
     CHANCE,
-    Column,
+    ColumnGain,
     Grounded,
     exchange_test,
     gain_differences,
@@ -54,7 +54,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Resul
     }  # fmt: skip
 
 
-def columns_of(grounded: Grounded) -> dict[str, Column]:
+def columns_of(grounded: Grounded) -> dict[str, ColumnGain]:
     return {column.part.name: column for column in grounded.columns}
 
 

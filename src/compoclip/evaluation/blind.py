@@ -86,24 +86,31 @@ class ConstantEncoder:
         )
 
     def tower_weights(self, tower: Tower) -> str:
+        """Return what tells its weights from others."""
         return self.identity.weights
 
     def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing: there is no network."""
         return nullcontext()
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
+        """Return the key of each text by which equal ones are encoded once."""
         return [TextKey(text.encode(), len(text), False) for text in texts]
 
     def start_images(self, images: Sequence[Any]) -> Pending:
+        """Begin to encode pictures, all as one vector."""
         return lambda: np.tile(np.array([1, 0], dtype=np.float32), (len(images), 1))
 
     def start_texts(self, texts: Sequence[str]) -> Pending:
+        """Begin to encode texts, all as one vector."""
         return self.start_images(texts)
 
     def read_image(self, ref: ImageRef) -> Any:
+        """Return nothing: no picture is read."""
         return None
 
     def match(self, images: Sequence[Any], texts: Sequence[str], score: str = "itm") -> Scores:
+        """Raise UsageError: it has no score of pairs."""
         raise UsageError(f"{self.identity.architecture}: has no score '{score}'")
 
 

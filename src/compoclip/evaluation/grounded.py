@@ -50,7 +50,7 @@ def is_blind(results: Results) -> bool:
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnGain:
     """A score beside what is reached without looking; values lie in [0, 1].
 
     results: what the score is part of. blind_by: the blind model whose score `blind` is, or CHANCE.
@@ -100,10 +100,10 @@ class Grounded:
 
     model: str
     blind: tuple[str, ...]
-    columns: tuple[Column, ...]
-    pairs: tuple[Column, ...]
+    columns: tuple[ColumnGain, ...]
+    pairs: tuple[ColumnGain, ...]
 
-    def counted(self, others: bool = False) -> list[Column]:
+    def counted(self, others: bool = False) -> list[ColumnGain]:
         """Return the columns that count in the mean; others: those whose texts others wrote."""
         return [
             column
@@ -152,7 +152,7 @@ def ground(
     Raises:
         CompoclipError: items cannot be read, or a blind model was measured on other data.
     """
-    columns: list[Column] = []
+    columns: list[ColumnGain] = []
     earlier: dict[Hashable, str] = {}
     for measured in results:
         if kind(measured) == "sanity":
@@ -179,7 +179,7 @@ def ground(
                 if value > NEEDS_NO_IMAGE:
                     reason = reason or "needs no image"
                 columns.append(
-                    Column(
+                    ColumnGain(
                         results=measured,
                         part=part,
                         score=value if abs(score - value) < _SAME else score,
@@ -288,8 +288,8 @@ def gain_difference(base: Sequence[Grounded], other: Sequence[Grounded]) -> Diff
 
 def _added(
     parts: Sequence[ScorePart],
-    base: Mapping[ScorePart, Column],
-    other: Mapping[ScorePart, Column],
+    base: Mapping[ScorePart, ColumnGain],
+    other: Mapping[ScorePart, ColumnGain],
 ) -> tuple[Values, int]:
     """Return (photos, columns) what each photo adds to other - base, and the number of items."""
     pairs: dict[str, Pair] = {}
