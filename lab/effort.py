@@ -191,13 +191,13 @@ class Lab:
         """Return the tables of the runs that are finished. jobs: by recipe, share and seed."""
         effort, base = self.effort, results_of(self.fixed(BASE))
         blind = results_of(self.fixed(TEXT_ONLY))
-        by_share: dict[float, dict[str, list[Sequence[Results]]]] = {}
+        by_share: dict[float, dict[str, list[list[Results]]]] = {}
         for (name, share, _), job in jobs.items():
             if outcome(job) is not None:
                 by_share.setdefault(share, {}).setdefault(name, []).append(results_of(job))
         if not by_share:
             return "No run is finished yet."
-        whole = {BASE: [base], **by_share[max(by_share)]}
+        whole: dict[str, list[list[Results]]] = {BASE: [base], **by_share[max(by_share)]}
         budgets = {
             share: grounded_runs({BASE: [base], **runs}, blind, effort.judged_on)
             for share, runs in sorted(by_share.items())

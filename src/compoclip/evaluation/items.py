@@ -342,7 +342,8 @@ class EncodedFeatures:
 def unit_length(features: Scores) -> Scores:
     """Return features (N, D) scaled to length 1."""
     norms = np.linalg.norm(features, axis=1, keepdims=True)
-    return features / np.maximum(norms, np.float32(1e-12))
+    scaled: Scores = features / np.maximum(norms, np.float32(1e-12))
+    return scaled
 
 
 def cosines(left: Scores, rows: Indices, right: Scores, columns: Indices) -> Scores:
