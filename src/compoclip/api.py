@@ -323,18 +323,27 @@ def compare(
 
 @fence()
 def report(
-    results: str | Path | Sequence[str | Path], out: str | Path = "report.html", **settings: Any
+    results: str | Path | Sequence[str | Path],
+    out: str | Path = "report.html",
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+    **settings: Any,
 ) -> Path:
     """Write an HTML report, as `compoclip report` does, and return its path.
 
     Args:
         results: Folders that `evaluate` wrote (`out` or `out`/MODEL).
         out: The file.
+        resamples: Bootstrap resamples for intervals.
+        seed: Seed of the bootstrap.
         settings: Further arguments of `compoclip.report.write.write_report`.
     """
+    from compoclip.evaluation.statistics import Bootstrap
     from compoclip.report.write import write_report
 
     several = (results,) if isinstance(results, str | Path) else results
+    settings["bootstrap"] = Bootstrap(resamples, seed)
     return write_report([Path(each) for each in several], Path(out), **settings)
 
 
