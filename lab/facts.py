@@ -468,7 +468,7 @@ class PhotoFact:
 
 AGREED = 3
 _PERSON = r"(man|person|boy|girl|woman|child)"
-_PEOPLE = r"(men|people|boys|girls|women|children|kids|dogs)"
+_PEOPLE = r"(men|people|boys|girls|women|children|kids)"
 _THE = r"(the |a |some |green |deep |shallow |sandy )*"
 
 PHOTO_SKILLS: dict[str, tuple[PhotoFact, ...]] = {
