@@ -100,6 +100,8 @@ class Job:
             # Which data it is, is checked when they are written.
             *("photos", "split", "compare_with"),
         }
+        if self.settings.mask_duplicates is None:
+            others.add("mask_duplicates")
         common = {k: v for k, v in asdict(self.settings).items() if k not in others}
         arm = asdict(self.arm.plain) if self.arm else None
         which = {"arm": arm, "rate": self.rate, "seed": self.seed, "weights": self.weights}

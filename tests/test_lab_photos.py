@@ -23,8 +23,8 @@ from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from lab.columns import agreement, chance_of, spearman
-from lab.ground import World
-from lab.job import Job, _method, _trained, method_of
+from lab.ground import DATA, World
+from lab.job import Job, _trained, method_of, trained_method
 from lab.page import BEGIN, means_on
 from lab.photos import OWN, Photos, other_side, write_photos
 from lab.run import run_lab
@@ -348,7 +348,7 @@ def test_arms_of_every_sort_train_without_the_image_tower(
     first = load_model(str(base)).encoder.model.state_dict()
     for arm in arms:
         job = Job(tmp_path, settings, arm, 0, "w", 1e-3 if "lora" in arm.name else 1e-4)
-        tuned = _trained(job, _method(job))[0].encoder.model.state_dict()
+        tuned = _trained(job, trained_method(arm, tmp_path / DATA))[0].encoder.model.state_dict()
         same = {name: bool((tuned[name] == first[name]).all()) for name in first}
         assert all(same[name] for name in first if name.startswith("visual.")), arm
 

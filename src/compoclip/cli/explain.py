@@ -274,7 +274,8 @@ class TreeScoreOptions(OnDevice):
             --captions /data/sugarcrepe --out trees
 
     Args:
-        models: As for evaluate; NAME=MODEL gives a name. The others are compared with the first.
+        models: Models, written as evaluate takes them; NAME=MODEL gives a name. The others are
+            compared with the first.
         captions: A .txt (one caption per line), .json or .jsonl file, or a folder of them.
         sample: Number of distinct captions to sample.
         seed: Seed of the sample, the random trees and the bootstrap.
@@ -392,7 +393,7 @@ class MapsOptions(OnDevice):
         compoclip maps bundled --image cup.jpg --caption "a red cup" --out maps
 
     Args:
-        models: As for evaluate; NAME=MODEL gives a name.
+        models: Models, written as evaluate takes them; NAME=MODEL gives a name.
         image: Image file to map.
         caption: Its caption.
         out: Folder for the pictures.

@@ -71,7 +71,8 @@ class ServeOptions(_ServingOptions):
         compoclip serve clip=runs/fsc-clip/model --port 8080 --device cuda
 
     Args:
-        model: As for evaluate; NAME=MODEL gives its name for clients.
+        model: A model, written as evaluate takes it: bundled, a folder, ViT-B-32:openai.
+            NAME=MODEL gives its name for clients.
         max_batch: Most texts or images in one call of the model.
         max_wait: Milliseconds that a request may wait for others to share a call.
         max_items: Most texts and images in one request.
@@ -208,7 +209,7 @@ class IndexOptions(DataOptions, OnDevice):
 
     Args:
         photos: A folder of photos, at any depth, or image-text data as for train --data.
-        model: As for evaluate.
+        model: A model, written as evaluate takes it: bundled, a folder, ViT-B-32:openai.
         out: The index.
         duplicates: Also list groups of photos whose cosine is at least this, e.g. 0.98.
         calibrate: Captions of photos in the index, as for train --data, that the model was not
