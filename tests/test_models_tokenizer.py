@@ -148,6 +148,20 @@ def test_hugging_face_tokenizers_need_their_package() -> None:
             build_tokenizer({"hf_tokenizer_name": "no/such-tokenizer"})
 
 
+def test_a_panic_of_a_tokenizer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panics of the tokenizers package, which damaged files bring, are no `Exception`."""
+
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("no entry found for key")
+
+    monkeypatch.setattr("open_clip.tokenizer.HFTokenizer.__init__", panic)
+    with pytest.raises(CompoclipError, match="cannot be loaded: no entry found for key"):
+        build_tokenizer({"hf_tokenizer_name": "bert-base-uncased"})
+
+
 # --- merges --------------------------------------------------------------------------------------
 
 

@@ -274,7 +274,9 @@ def _hf_tokenizer(
         for text in ("a", "\u2603 qzj"):  # what its files lack shows only then
             made([text]), made.tokenizer(text)
         return made
-    except Exception as error:  # of the many types of transformers
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # many types of transformers; panics of tokenizers are none
         why = f"cannot be loaded: {reason(error)}"
         if isinstance(error, ImportError):
             why = f"needs the transformers package: {pip_install('hf')}"
