@@ -12,9 +12,7 @@ done again: after a stop, the same command goes on.
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,20 +26,19 @@ import torch
 
 from compoclip.console import end_with, note
 from compoclip.errors import require
-from compoclip.evaluation.grounded import ground
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.statistics import Bootstrap
 from compoclip.files import only_writer, read_json, require_writable, write_json, write_text
 from compoclip.models.checkpoint import load_model
 from compoclip.models.text_tower import TextTower
 from compoclip_world.bounds import TEXT_ONLY
-from lab.effort_page import columns_table, gains_table, grounded_runs
+from lab.effort_page import columns_table, gains_table, grounded_runs, mean_gain
 from lab.ground import DATA
 from lab.job import Job, outcome, results_of, run_job, train_arm, trained_method
-from lab.page import write_section
+from lab.page import lab_parser, publish
 from lab.pool import run_all
 from lab.settings import BASE, Arm, LabSettings, read_settings, record_of
 
+_SETTINGS = Path(__file__).parents[1] / "recipes" / "effort.json"
 RATE = "lr"
 _SAMPLED_AT_RANDOM = 4  # trials of a recipe before the sampler looks at what they gave
 _COUNTED_STEPS = 4
@@ -70,7 +67,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class Effort:
-    """What is compared, and how much of it.
+    """The settings of a comparison at equal effort.
 
     lab: file of settings that all runs share. positions: compute of a whole run. shares: of it, the
     budgets that are measured. trials: of every recipe, each with `trial_share` of a whole run.
@@ -182,10 +179,12 @@ class Lab:
         """Return the mean of the mean grounded gains of a trial: learned, and retained."""
         blind = results_of(self.fixed(TEXT_ONLY, choosing=True))
         results = results_of(job)
-        means = [
-            mean_gain(results, blind, only) for only in (self.effort.judged_on, self.effort.kept_on)
+        gains = [
+            mean_gain(run)
+            for benchmarks in (self.effort.judged_on, self.effort.kept_on)
+            for run in grounded_runs({job.name: [results]}, blind, benchmarks)[job.name]
         ]
-        return sum(means) / len(means)
+        return sum(gains) / len(gains)
 
     def tables(self, jobs: Mapping[tuple[str, float, int], Job]) -> str:
         """Return the tables of the runs that are finished. jobs: by recipe, share and seed."""
@@ -212,16 +211,7 @@ class Lab:
         return "\n\n".join(tables)
 
 
-def mean_gain(
-    results: Sequence[Results], blind: Sequence[Results], benchmarks: Sequence[str]
-) -> float:
-    """Return the mean grounded gain on some benchmarks, nan without any column that counts."""
-    chosen = [each for each in results if each.benchmark in benchmarks]
-    mean = ground(chosen, blind, Bootstrap(resamples=2)).mean()
-    return math.nan if mean is None else mean.value
-
-
-def propose(recipe: Searched, told: Sequence[tuple[Point, float]]) -> Point:
+def propose(recipe: Searched, judged: Sequence[tuple[Point, float]]) -> Point:
     """Return the next point of a recipe after those whose merit is known; a function of them."""
     space: dict[str, optuna.distributions.BaseDistribution] = {
         name: optuna.distributions.FloatDistribution(low, high, log=True)
@@ -232,7 +222,7 @@ def propose(recipe: Searched, told: Sequence[tuple[Point, float]]) -> Point:
         direction="maximize",
         sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=_SAMPLED_AT_RANDOM),
     )
-    for _, merit in told:
+    for _, merit in judged:
         study.tell(study.ask(space), merit)
     point = study.ask(space).params
     return {name: float(f"{value:.4g}") for name, value in point.items()}
@@ -254,7 +244,10 @@ def run_effort(
         lab = Lab(effort, settings, out, load_model(settings.model).identity.weights)
         searched = [recipe for recipe in effort.recipes if not recipe.chosen]
         settings.ground.prepare(settings, out, choosing=bool(searched))
-        left = run([lab.fixed(BASE), lab.fixed(TEXT_ONLY), *_blind(lab, searched)])
+        fixed = [lab.fixed(BASE), lab.fixed(TEXT_ONLY)]
+        if searched:
+            fixed.append(lab.fixed(TEXT_ONLY, choosing=True))
+        left = run(fixed)
         trials: dict[str, list[tuple[Point, float]]] = {recipe.name: [] for recipe in searched}
         for number in range(effort.trials):
             jobs, points = [], {}
@@ -298,31 +291,17 @@ def run_effort(
         return numbers, text
 
 
-def _blind(lab: Lab, searched: Sequence[Searched]) -> list[Job]:
-    """Return the measurement of the blind model on the validation suite, if there are trials."""
-    return [lab.fixed(TEXT_ONLY, choosing=True)] if searched else []
-
-
 def main() -> int:
     """Run what is left of a comparison, and print what was chosen."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--settings", type=Path, default=Path("recipes/effort.json"))
-    parser.add_argument("--photos", metavar="DATA", help="compare on the photos of this folder")
-    parser.add_argument("--base", metavar="MODEL", help="what every run starts from")
-    parser.add_argument("--budget-minutes", type=float, default=180)
-    parser.add_argument("--page", type=Path, help="Markdown page to put the tables into")
+    parser = lab_parser(__doc__, "effort-out")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    effort, settings = read_effort(options.settings)
+    effort, settings = read_effort(options.settings or _SETTINGS)
     settings = settings.at(options.photos, options.base)
-    numbers, text = run_effort(
-        effort, settings, options.out, 60 * options.budget_minutes, options.workers
-    )
+    out, seconds = options.out or Path("effort-out"), 60 * options.budget_minutes
+    numbers, text = run_effort(effort, settings, out, seconds, options.workers)
     print(json.dumps(numbers["chosen"], indent=1))
-    print(text)
-    if options.page is not None:
-        write_section(options.page, text)
+    publish(text, options.page)
     return 0
 
 

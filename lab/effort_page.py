@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -34,14 +35,16 @@ def differences_to(name: str, grounded: Mapping[str, Sequence[Grounded]]) -> dic
     The seeds that both have are compared; a model without seeds is compared with every seed.
     p-values are corrected over the recipes.
     """
-    found = {}
+    differences = {}
     for other, runs in grounded.items():
-        mine = [*grounded[name]] * (len(runs) if len(grounded[name]) == 1 else 1)
-        seeds = min(len(runs), len(mine))
-        difference = gain_difference(mine[:seeds], runs[:seeds])
+        base = grounded[name]
+        if len(base) == 1:
+            base = [base[0] for _ in runs]
+        seeds = min(len(runs), len(base))
+        difference = gain_difference(base[:seeds], runs[:seeds])
         if other != name and difference is not None:
-            found[other] = difference
-    return dict(zip(found, corrected([*found.values()])))
+            differences[other] = difference
+    return dict(zip(differences, corrected([*differences.values()])))
 
 
 def gains_table(
@@ -60,11 +63,11 @@ def gains_table(
     for name in whole:
         cells = [name]
         for runs in budgets.values():
-            cells.append(_points([_mean(run) for run in runs.get(name, ())]))
+            cells.append(_points([mean_gain(run) for run in runs.get(name, ())]))
         d = differences.get(name)
         cells.append("" if d is None else f"{100 * d.difference:+.1f} [{span(d.low, d.high, '+')}]")
         cells.append("" if d is None else d.word)
-        cells.append(_points([_mean(run) for run in kept.get(name, ())]))
+        cells.append(_points([mean_gain(run) for run in kept.get(name, ())]))
         rows.append(cells)
     header = ["recipe", *(f"gain at {share:g}" for share in budgets), f"against {against}", ""]
     return aligned([*header, "retained"], rows)
@@ -84,9 +87,10 @@ def columns_table(grounded: Mapping[str, Sequence[Grounded]]) -> str:
     return aligned(["column", "blind", *grounded, ""], rows)
 
 
-def _mean(run: Grounded) -> float:
+def mean_gain(run: Grounded) -> float:
+    """Return the mean grounded gain of a run, nan without any column that counts."""
     mean = run.mean()
-    return float("nan") if mean is None else mean.value
+    return math.nan if mean is None else mean.value
 
 
 def _points(values: Sequence[float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -272,6 +273,27 @@ def means_on(page: Path) -> Means:
         }
     except ValueError as error:
         raise CompoclipError(f"{page}: no numbers in the table of the lab ({error})") from error
+
+
+def lab_parser(about: str | None, out: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that all comparisons have. out: the default folder."""
+    parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help=f"folder for everything [{out}]")
+    parser.add_argument("--photos", metavar="DATA", help="compare on the photos of this folder")
+    parser.add_argument("--base", metavar="MODEL", help="what every run starts from")
+    parser.add_argument(
+        "--budget-minutes", type=float, default=180, help="start nothing after that"
+    )
+    parser.add_argument("--settings", type=Path, help="what to compare")
+    parser.add_argument("--page", type=Path, help="Markdown page to put the tables into")
+    return parser
+
+
+def publish(text: str, page: Path | None) -> None:
+    """Print tables, and put them between the marks of a page if one is named."""
+    print(text)
+    if page is not None:
+        write_section(page, text)
 
 
 def write_section(page: Path, text: str) -> None:

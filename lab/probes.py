@@ -169,8 +169,9 @@ def part_of(number: int) -> str:
 
 @dataclass(frozen=True)
 class Score:
-    """What a place reaches in a skill. accuracy: of single pictures or texts, chance 50 %. both:
-    both of a pair right, chance 25 %. pairs: of the test, over all facts."""
+    """The scores of a probe in a skill. accuracy: share of single pictures or texts that are right,
+    chance 50 %. both: share of pairs of which both are right, chance 25 %. pairs: number of test
+    pairs, over all facts."""
 
     accuracy: Estimate
     both: Estimate
@@ -337,7 +338,7 @@ def encode_texts(model: LoadedModel, texts: Sequence[str]) -> Floats:
 
 
 def _asked(vectors: Floats, texts: Floats, clusters: NDArray[np.int64]) -> Answers:
-    """Ask the model itself: is a picture nearer to the caption of its own side?
+    """Measure the model without a probe: a picture must be nearer to the caption of its side.
 
     vectors, texts: (N, 2, D) of both sides. A tie is wrong.
     """

@@ -57,6 +57,10 @@ _MORE = re.compile(r"negative_caption_?[0-9]+")  # columns with further false ca
 _TRUTH = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0}
 _MEND_ROW, _MEND_FILE = "fix the row", "fix the file"
 _DEV = "_dev"
+_MIXED = (
+    "captions with a 'negative_caption', pairs with a 'negative_image' too, and statements with a "
+    "'label' are different benchmarks; put each kind into a folder of its own"
+)
 
 Row = Mapping[str, Any]
 
@@ -102,12 +106,7 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
                     path_of_other = files.image_path(data.images or data.root, other, where)
                     shown = (*shown, ImageRef(path_of_other, upright=True))
                 case = _case({**row, "caption": caption}, name, item, shown, where)
-                problem = (
-                    "captions with a 'negative_caption', pairs with a 'negative_image' too, and "
-                )
-                problem += "statements with a 'label' are different benchmarks; put each kind into "
-                alike = not cases or case.form is cases[0].form
-                require(alike, where, f"{problem}a folder of its own")
+                require(not cases or case.form is cases[0].form, where, _MIXED)
                 if not own_id:  # rows with ids are what their author says: two items
                     same = (name, case.images, case.texts, case.truth)
                     files.once(same, where, places, _MEND_FILE)
