@@ -1,7 +1,8 @@
 """compoclip: fine-tune CLIP-style models for compositionality and measure it honestly.
 
 From Python: `load` a `Model` to score, evaluate and train it, `rewrite` captions, `train` and
-`evaluate` as the command line does; `losses`, `methods` and `rewrites` are there to build on.
+`evaluate` as the command line does; `losses`, `methods`, `rewrites` and `benchmarks` are there to
+build on.
 Importing this package is cheap: it imports neither torch nor any optional extra, and the names
 above only when they are first used.
 """

@@ -1,3 +1,4 @@
+from . import benchmarks as benchmarks
 from . import losses as losses
 from . import methods as methods
 from . import rewrites as rewrites

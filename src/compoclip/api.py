@@ -27,12 +27,12 @@ from compoclip import run
 from compoclip.config import options_of, require, typed
 from compoclip.errors import UsageError, shown
 from compoclip.methods.registry import method_summaries
-from compoclip.notebook import ShownList
+from compoclip.notebook import ShownList, ShownPath
 from compoclip.own import fence
 from compoclip.ranks import device_named
 from compoclip.request import TrainRequest
 from compoclip.rewrites.base import rewrites_named
-from compoclip.rewrites.records import Settings, records
+from compoclip.rewrites.records import Settings, records, text_of
 from compoclip.run import EvaluateOptions, TrainOptions, named_models
 
 if TYPE_CHECKING:
@@ -297,23 +297,27 @@ def compare(
     """Compare models with a base, item by item, as `compoclip compare` does.
 
     Args:
-        base: What `evaluate` returned or wrote (OUT/MODEL) for one model.
+        base: What `evaluate` returned or wrote (OUT/MODEL) for one model. What it returned for
+            several is enough by itself: its first model is the base.
         others: The same of the models to compare with it.
         resamples: Bootstrap resamples for intervals.
         seed: Seed of the bootstrap.
     """
     from compoclip.evaluation.comparison import compare_all, one_model
-    from compoclip.evaluation.results import load_results
+    from compoclip.evaluation.results import by_model, load_results
     from compoclip.evaluation.statistics import Bootstrap
     from compoclip.evaluation.tables import comparison_text
 
-    if not others:
+    models = [base, *others]
+    if not others and not isinstance(base, str | Path):
+        models = [*by_model(base).values()]
+    if len(models) < 2:
         raise UsageError("name the base's results and at least one other: compare(BASE, OTHER)")
     first, *rest = (
         one_model(load_results(Path(each)), Path(each))
         if isinstance(each, str | Path)
         else one_model(each, Path("the results"))
-        for each in (base, *others)
+        for each in models
     )
     pairs = compare_all(first, rest, Bootstrap(resamples, seed))
     return ShownList(
@@ -323,7 +327,7 @@ def compare(
 
 @fence()
 def report(
-    results: str | Path | Sequence[str | Path],
+    results: str | Path | Sequence[str | Path | Results],
     out: str | Path = "report.html",
     *,
     resamples: int = 2000,
@@ -333,7 +337,7 @@ def report(
     """Write an HTML report, as `compoclip report` does, and return its path.
 
     Args:
-        results: Folders that `evaluate` wrote (`out` or `out`/MODEL).
+        results: What `evaluate` returned, or folders that it wrote (`out` or `out`/MODEL).
         out: The file.
         resamples: Bootstrap resamples for intervals.
         seed: Seed of the bootstrap.
@@ -343,8 +347,12 @@ def report(
     from compoclip.report.write import write_report
 
     several = (results,) if isinstance(results, str | Path) else results
+    paths = [
+        Path(result) if isinstance(result, str | Path) else Path(result.items).with_suffix(".json")
+        for result in several
+    ]
     settings["bootstrap"] = Bootstrap(resamples, seed)
-    return write_report([Path(each) for each in several], Path(out), **settings)
+    return ShownPath(write_report(paths, Path(out), **settings))
 
 
 def tune(data: str | Path, out: str | Path = "tuned", **settings: Any) -> Tuned:
@@ -438,7 +446,7 @@ def rewrite(
     seed: int = 0,
     epoch: int = 0,
     tagger: str = "hanta",
-) -> list[dict[str, Any]]:
+) -> ShownList[dict[str, Any]]:
     """Rewrite a caption into hard negatives and hard positives.
 
     Args:
@@ -460,7 +468,8 @@ def rewrite(
         require(name, value, str)
     require("seed", seed, int)
     require("epoch", epoch, int)
-    return records([("0", caption)], Settings(rewrites_named(rewrites), seed, epoch, tagger))
+    rewritten = records([("0", caption)], Settings(rewrites_named(rewrites), seed, epoch, tagger))
+    return ShownList(rewritten, lambda: text_of(rewritten))
 
 
 @fence()

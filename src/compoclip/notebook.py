@@ -1,4 +1,4 @@
-"""Results in a notebook: lists that print as the tables of the command line, modules to call."""
+"""Results in a notebook: what the command line prints, a link to a file, modules to call."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import html
 import importlib
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import PosixPath
 from types import ModuleType
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 T = TypeVar("T")
+
+
+def preformatted(text: str) -> str:
+    """Return the HTML of a text of the command line, whose columns stay aligned."""
+    return f"<pre>{html.escape(text)}</pre>"
 
 
 class ShownList(list[T]):
@@ -28,21 +35,32 @@ class ShownList(list[T]):
         return self._text()
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self._text())}</pre>"
+        return preformatted(self._text())
+
+
+class ShownPath(PosixPath):
+    """A path that a notebook shows as a link."""
+
+    def _repr_html_(self) -> str:
+        return f'<a href="{quote(str(self))}" target="_blank">{html.escape(str(self))}</a>'
 
 
 class CallableModule(ModuleType):
-    """A module whose name is that of a function of `compoclip.api` as well, which it calls.
+    """A module that can be called as a function of `compoclip.api`.
 
     An imported module replaces whatever the package has under its name.
     """
 
+    _function: str
+
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         """Call the function."""
         api = importlib.import_module("compoclip.api")
-        return getattr(api, self.__name__.rpartition(".")[2])(*arguments, **settings)
+        return getattr(api, self._function)(*arguments, **settings)
 
 
-def make_callable(name: str) -> None:
-    """Let the module of that name be called as the function."""
-    sys.modules[name].__class__ = CallableModule
+def make_callable(name: str, function: str) -> None:
+    """Let the module of that name be called as a function of `compoclip.api`."""
+    module = sys.modules[name]
+    module.__class__ = CallableModule
+    vars(module)["_function"] = function

@@ -23,10 +23,10 @@ from compoclip.config import (
     OutputFolder,
     Shown,
 )
-from compoclip.console import counted, note
+from compoclip.console import counted, note, prose
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, write_json
-from compoclip.notebook import make_callable
+from compoclip.notebook import make_callable, preformatted
 from compoclip.request import TrainRequest
 from compoclip.run import train
 
@@ -127,9 +127,9 @@ class TuneOptions:
     json: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuned:
-    """The result of `tune`.
+    """The result of `tune`, shown as the command prints it.
 
     Args:
         model: The folder with the model to use.
@@ -154,6 +154,18 @@ class Tuned:
     tuned: Mapping[str, Difference] = field(default_factory=dict)
     seconds: float = 0.0
     config: Path = Path()
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            [
+                prose(self.sentences),
+                f"{self.model}: the model to use",
+                f"to repeat the training: compoclip train --config {self.config} --out RUN",
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        return preformatted(repr(self))
 
     def record(self) -> dict[str, Any]:
         """Return all of it, JSON-ready."""
@@ -440,4 +452,4 @@ def _parts(photos: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} photos {used[part]}" for part, number in photos.items())
 
 
-make_callable(__name__)  # `compoclip.tune(...)`, whether this module is imported or not
+make_callable(__name__, "tune")  # `compoclip.tune(...)`, whether this module is imported or not

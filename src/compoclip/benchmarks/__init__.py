@@ -12,4 +12,7 @@ custom file `compoclip.benchmarks.reader`.
 
 import lazy_loader
 
+from compoclip.notebook import make_callable
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+make_callable(__name__, "list_benchmarks")

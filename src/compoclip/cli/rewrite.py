@@ -41,6 +41,7 @@ from compoclip.rewrites.records import (
     rows,
     summary,
     tally,
+    text_of,
 )
 from compoclip.typed import Natural
 
@@ -319,25 +320,10 @@ def _tallied(counts: Counts) -> list[str]:
 def _show(options: RewriteOptions, settings: Settings) -> Outcome:
     """Return every rewrite of a text, its edits bold on a terminal, else in brackets."""
     made = records([("0", options.source)], settings)
-    width = max(len(r["rewrite"]) for r in made) + 2
-    opening, closing = ("\x1b[1;33m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
-    lines = ["caption".ljust(width) + made[0]["caption"]]
     if not options.json:
         note_cut(is_cut(options.source))
-    for kind, keeps in (("negative", False), ("positive", True)):
-        group = [r for r in made if r["keeps_meaning"] is keeps]
-        lines += ["", f"{kind}s"] if group and len(made) > len(group) else []
-        for record in group:
-            text, marked, end = record["text"], "", 0
-            for edit in record["edits"]:
-                start, stop = edit["new_start"], edit["new_end"]
-                marked += f"{text[end:start]}{opening}{text[start:stop]}{closing}"
-                end = stop
-            shown = f"refused: {record['reason']}"
-            if text is not None:
-                shown = f"{marked}{text[end:]}  ({kind}, {record['rule']})"
-            lines.append(record["rewrite"].ljust(width) + shown)
-    return made, "\n".join(lines)
+    marks = ("\x1b[1;33m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
+    return made, text_of(made, *marks)
 
 
 # --- `compoclip parse TEXT|FILE`: tags and scene graphs of captions. ---

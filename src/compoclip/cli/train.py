@@ -344,9 +344,4 @@ def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
 def tune_main(options: TuneOptions) -> Outcome:
     """Tune, print the verdict."""
     verdict = tune(options)
-    lines = [
-        console.prose(verdict.sentences),
-        f"{verdict.model}: the model to use",
-        f"to repeat the training: compoclip train --config {verdict.config} --out RUN",
-    ]
-    return verdict.record(), "\n".join(lines)
+    return verdict.record(), repr(verdict)

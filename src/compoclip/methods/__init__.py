@@ -6,4 +6,7 @@ The decorators `recipe` and `variant` turn a function into a recipe.
 
 import lazy_loader
 
+from compoclip.notebook import make_callable
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+make_callable(__name__, "list_methods")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,6 +65,29 @@ def rows(tallies: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         [name, str(total(t)), str(t["made"]), f"{coverage(t):.1%}", f"{mean_edit(t):.2f}"]
         for name, t in tallies.items()
     ]
+
+
+def text_of(rewritten: Sequence[Mapping[str, Any]], opening: str = "[", closing: str = "]") -> str:
+    """Return the records of one caption as lines: the rewritten texts, or the reasons of refusals.
+
+    Negatives come first. The marks are put around what was edited.
+    """
+    width = max(len(record["rewrite"]) for record in rewritten) + 2
+    lines = ["caption".ljust(width) + rewritten[0]["caption"]]
+    for kind, keeps in (("negative", False), ("positive", True)):
+        group = [record for record in rewritten if record["keeps_meaning"] is keeps]
+        lines += ["", f"{kind}s"] if group and len(rewritten) > len(group) else []
+        for record in group:
+            text, marked, end = record["text"], "", 0
+            for edit in record["edits"]:
+                start, stop = edit["new_start"], edit["new_end"]
+                marked += f"{text[end:start]}{opening}{text[start:stop]}{closing}"
+                end = stop
+            shown = f"refused: {record['reason']}"
+            if text is not None:
+                shown = f"{marked}{text[end:]}  ({kind}, {record['rule']})"
+            lines.append(record["rewrite"].ljust(width) + shown)
+    return "\n".join(lines)
 
 
 HEADER = ("rewrite", "captions", "rewritten", "coverage", "words edited")

@@ -9,4 +9,4 @@ import lazy_loader
 from compoclip.notebook import make_callable
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-make_callable(__name__)
+make_callable(__name__, "search")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compoclip import files
-from compoclip.console import note, track
+from compoclip.console import counted, note, track
 from compoclip.data.decode import decode
 from compoclip.data.fingerprint import photo_hash
 from compoclip.data.folders import image_files
@@ -33,7 +33,7 @@ _MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of 
 _FIELDS = {"identity", "model", "source", "root", "upright", "left_out", "unreadable"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PhotoIndex:
     """Features of photos.
 
@@ -51,6 +51,10 @@ class PhotoIndex:
     names: Sequence[str]
     stamps: Sequence[str]
     about: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        photos, about = counted(len(self.names), "photo"), self.about
+        return f"PhotoIndex({photos} of {about['source']['spec']}, encoded by {about['model']})"
 
     def save(self, path: Path) -> None:
         """Write the index to one file. Raises CompoclipError when that fails."""
