@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,10 +16,11 @@ from safetensors.torch import load_file
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import inspect_model
-from compoclip.models.formats.closed_list import check_entries
+from compoclip.models.formats.closed_list import check_entries, malformed
 from compoclip.models.formats.weights_file import load_tuned
+from compoclip.models.preprocess import build_tokenizer
 from compoclip.models.weights import weights_hash
-from foreign_folders import KINDS, outcomes
+from foreign_folders import KINDS, apply, changes, outcomes
 from test_models_hf import features, model
 
 Edit = Callable[[dict[str, Any]], object]
@@ -262,12 +265,25 @@ REFUSED: list[tuple[str, Edit, str]] = [
     ("config", put("text_config", position_embedding_type="rope"), "position_embedding_type'"),
     ("config", put("text_config", eos_token_id=5), "eos_token_id is 5 .*texts end in 49407"),
     ("config", put("text_config", layer_norm_eps=None), "text_config.layer_norm_eps is null"),
+    ("config", put("text_config", layer_norm_eps="7"), "text_config.layer_norm_eps must be a num"),
+    ("config", put("vision_config", image_size="32"), "vision_config.image_size must be a whole"),
     ("config", put("vision_config", intermediate_size=99), "vision_config.intermediate_size is 99"),
     ("config", put("vision_config", pruned_heads={"0": [1]}), "vision_config.pruned_heads"),
     ("preprocessor_config", put("", do_rescale=False), "do_rescale is False"),
     ("preprocessor_config", put("", do_resize=None), "do_resize is None"),
     ("preprocessor_config", put("", do_rescale=None), "do_rescale is None"),
     ("preprocessor_config", put("", do_normalize=None), "do_normalize is null"),
+    ("preprocessor_config", put("", resample=None), "resample is null"),
+    ("preprocessor_config", put("", image_mean=None), "image_mean is null"),
+    ("preprocessor_config", put("", do_center_crop=None), "do_center_crop None"),
+    ("preprocessor_config", put("", size={}), r"size \{\} must be \{'shortest_edge': 32\}"),
+    ("preprocessor_config", put("", crop_size={"width": 32}), "crop_size .*must be .*'height': 32"),
+    (
+        "preprocessor_config",
+        lambda data: data.pop("crop_size"),
+        "crop_size .*224.*by image_processor_type CLIPImageProcessor, must be",
+    ),
+    ("preprocessor_config", put("", rescale_factor=None), "rescale_factor is None"),
     ("preprocessor_config", put("", rescale_factor=1.0), "rescale_factor is 1.0"),
     ("preprocessor_config", put("", size={"shortest_edge": 40}), "size .*shortest_edge.*40"),
     ("preprocessor_config", put("", do_center_crop=False), "do_center_crop False"),
@@ -327,6 +343,9 @@ def test_a_folder_that_says_no_kind_of_model_is_told_so(clip: Path, tmp_path: Pa
     folder = edited(clip, tmp_path / "clip", "config", lambda data: data.pop("model_type"))
     with pytest.raises(UsageError, match=r"config.json has no model_type"):
         load_model(folder)
+    (folder / "modules.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"sentence-transformers whose config.json has no model_t"):
+        load_model(folder)
 
 
 def test_an_entry_that_has_to_be_there_is_refused_when_it_is_absent() -> None:
@@ -336,6 +355,72 @@ def test_an_entry_that_has_to_be_there_is_refused_when_it_is_absent() -> None:
     with pytest.raises(CompoclipError, match=r"FILE: unk_token is None .*not followed"):
         check_entries({"type": "BPE"}, "tokenizer.json model", "FILE", "remedy")
     check_entries({}, "image processor", "FILE", "remedy")
+
+
+# As the library `tokenizers` writes it.
+TOKENIZER_JSON: dict[str, Any] = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"},
+    "added_tokens": [{"id": 1, "content": "</s>", "single_word": False, "lstrip": False,
+        "rstrip": False, "normalized": False, "special": True}],
+    "normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, {"type": "NFKC"}]},
+    "pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always",
+        "split": True},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}},
+    "decoder": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True},
+    "model": {"type": "BPE", "dropout": None, "unk_token": "<unk>", "fuse_unk": True,
+        "byte_fallback": True, "ignore_merges": False, "vocab": {"<pad>": 0, "</s>": 1, "<unk>": 2},
+        "merges": []},
+}  # fmt: skip
+# What may be null or absent, or is not looked at.
+OPTIONAL = {
+    "truncation", "padding", "padding.pad_to_multiple_of", "padding.strategy", "normalizer",
+    "pre_tokenizer", "pre_tokenizer.prepend_scheme", "pre_tokenizer.split", "post_processor",
+    "decoder", "decoder.prepend_scheme", "decoder.split", "model.dropout", "model.unk_token",
+    "model.fuse_unk", "model.byte_fallback", "model.ignore_merges", "model.vocab.surprise",
+    "model.vocab.<pad>", "model.vocab.</s>",
+}  # fmt: skip
+
+
+def test_every_malformed_entry_of_a_tokenizer_is_named() -> None:
+    """A null, another type, a removal or an addition, where the library reads no such thing."""
+    assert list(malformed(TOKENIZER_JSON, "tokenizer.json", TOKENIZER_JSON)) == []
+    silent = set()
+    for path, change, value in changes(TOKENIZER_JSON):
+        data = apply(TOKENIZER_JSON, path, value)
+        sentences = "; ".join(malformed(data, "tokenizer.json", data))
+        name = next(str(key) for key in reversed(path) if not isinstance(key, int))
+        if change != "changed" and name not in sentences:
+            silent.add(".".join(map(str, path)))
+    assert silent == OPTIONAL
+
+
+def test_the_malformed_entry_of_a_tokenizer_that_cannot_be_loaded_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("data did not match any variant of untagged enum")
+
+    monkeypatch.setitem(sys.modules, "transformers", ModuleType("transformers"))
+    monkeypatch.setattr("open_clip.tokenizer.HFTokenizer.__init__", fail)
+    data = apply(TOKENIZER_JSON, ("post_processor", "single", 1, "SpecialToken", "id"), "<s>")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    what = r"tokenizer\.json: post_processor\.single\.1\.SpecialToken\.id is '<s>' .*no key of post"
+    with pytest.raises(CompoclipError, match=f"{what}.*did not match any variant"):
+        build_tokenizer({"hf_tokenizer_name": "x"}, tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(TOKENIZER_JSON))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(CompoclipError, match=r"tokenizer_config\.json: tokenizer_class must be"):
+        build_tokenizer({"hf_tokenizer_name": "x"}, tmp_path)
 
 
 def test_image_settings_come_from_the_processor_file_of_newer_releases(
@@ -374,7 +459,8 @@ def test_files_that_nobody_reads_are_named(
 
 
 PIPELINES: list[tuple[dict[str, Any], str]] = [
-    ({"modules": [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]}, "Dense"),
+    ({"modules": [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]}, "0.*Dense"),
+    ({"modules": [{"path": ""}]}, "0.type None"),
     (
         {
             "config_sentence_transformers": {

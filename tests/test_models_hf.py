@@ -184,7 +184,9 @@ CONFIG_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
         c["text_config"].update(hidden_act="gelu_new"),
         c["vision_config"].update(hidden_act="gelu_new"),
     )[0],
-    "config.json: damaged": lambda c: c["text_config"].update(hidden_size="wide"),
+    "text_config.hidden_size must be a whole number, found 'wide'": lambda c: c[
+        "text_config"
+    ].update(hidden_size="wide"),
     "vision_config.hidden_size is 44, and the weights have 88": lambda c: c["vision_config"].update(
         hidden_size=44, num_attention_heads=1, intermediate_size=192
     ),

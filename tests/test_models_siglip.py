@@ -118,6 +118,7 @@ def without(key: str, instead: str = "") -> Callable[[Path], object]:
     return edit
 
 
+Edit = Callable[[dict[str, Any]], object]
 KEY = "text_model.encoder.layers.0.self_attn.v_proj.weight"
 
 
@@ -128,8 +129,8 @@ KEY = "text_model.encoder.layers.0.self_attn.v_proj.weight"
         (edited(lambda d: d["vision_config"].update(patch_size=16)), "only published sizes"),
         (edited(lambda d: d["vision_config"].update(hidden_act="relu")), "hidden_act relu"),
         (edited(lambda d: d["vision_config"].update(vision_use_head=False)), "vision_use_head is"),
-        (edited(lambda d: d["text_config"].update(vocab_size="x")), "damaged"),
-        (edited(lambda d: d["text_config"].update(projection_size=24)), "different lengths"),
+        (edited(lambda d: d["text_config"].update(vocab_size="x")), "text_config.vocab_size must"),
+        (edited(lambda d: d["text_config"].update(projection_size=24)), "projection_size is 24"),
         (without(KEY), "lacks 'text_model.encoder.layers.0.self_attn.v_proj.weight'"),
         (without("text_model.head.weight", "text_model.other"), "'text_model.other' is no param"),
         (without("vision_model.head.probe"), "the file lacks 'visual.trunk.attn_pool.latent'"),
@@ -142,6 +143,38 @@ def test_wrong_folders_are_refused_with_the_reason(
     damage(tmp_path / "siglip")
     with pytest.raises(CompoclipError, match=message):
         load_model(tmp_path / "siglip")
+
+
+CONFIGS: list[tuple[Edit, str]] = [
+    (lambda d: d.pop("vision_config"), "vision_config.hidden_size 768"),
+    (
+        lambda d: d["vision_config"].update(hidden_size=33),
+        "vision_config of hidden_size 33,",
+    ),
+    (
+        lambda d: d["vision_config"].update(patch_size="7"),
+        "vision_config.patch_size must",
+    ),
+    (
+        lambda d: d["text_config"].update(projection_size=24),
+        "text_config.projection_size is 24",
+    ),
+    (
+        lambda d: d["text_config"].update(layer_norm_eps="1"),
+        "text_config.layer_norm_eps must",
+    ),
+    (lambda d: d["text_config"].update(surprise=1), "'text_config.surprise' .*unknown entry"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), CONFIGS, ids=[row[1] for row in CONFIGS])
+def test_an_entry_of_the_configuration_is_refused_by_its_name(edit: Edit, message: str) -> None:
+    """Needs no transformers."""
+    family = hugging_face.HFSiglip()
+    data = family.write_config(thin_config())
+    edit(data)
+    with pytest.raises(CompoclipError, match=f"config.json: .*{message}"):
+        family.read_config(data, "config.json")
 
 
 # --- written -------------------------------------------------------------------------------------

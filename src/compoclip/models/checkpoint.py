@@ -429,13 +429,14 @@ def format_of(source: str) -> Format:
     require_model(source)
     if found := next((each for each in formats() if each.sniff(source)), None):
         return found
+    configured = (Path(source) / "config.json").is_file()
     if (Path(source) / "modules.json").is_file():
         clips = sorted(file.parent for file in Path(source).glob("*_CLIPModel/config.json"))
         also = "".join(f", and {folder} is the CLIPModel inside" for folder in clips)
-        raise UsageError(
-            f"{source}: is a folder of sentence-transformers: st:{source} measures it{also}"
-        )
-    if (Path(source) / "config.json").is_file():
+        lacking = " whose config.json has no model_type" if configured else ""
+        what = f"is a folder of sentence-transformers{lacking}"
+        raise UsageError(f"{source}: {what}: st:{source} measures it{also}")
+    if configured:
         what = "config.json has no model_type, and no open_clip_config.json is there"
         raise UsageError(f"{source}: {what}; restore the original files")
     if Path(source).is_dir():

@@ -13,7 +13,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from open_clip.tokenizer import SimpleTokenizer, get_clean_fn
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
+from compoclip import own
 from compoclip.bounds import (
     MAX_CONTEXT,
     MAX_IMAGE_SIDE,
@@ -32,9 +33,10 @@ from compoclip.bounds import (
     MAX_RESIZED_PIXELS,
     MAX_TOKENIZED_CHARACTERS,
 )
-from compoclip.errors import CompoclipError, pip_install, require
+from compoclip.errors import CompoclipError, optional, require
 from compoclip.files import disguised, reason
-from compoclip.models.config import require_hub_name, section, sound
+from compoclip.models.config import read_object, require_hub_name, section, sound
+from compoclip.models.formats.closed_list import malformed
 
 _CACHE = 200_000  # distinct pieces cached, or texts of tokenizers that show no pieces
 _CACHED_PIECE = 64  # characters of the longest piece that is cached
@@ -263,24 +265,34 @@ def _hf_tokenizer(
     for key in options:
         what = f"'{key[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
         require(key in _HF_OPTIONS, "tokenizer_kwargs", what)
+    optional("transformers", "hf", f"tokenizer '{source}'")
     try:
-        made = HFTokenizer(
-            source,
-            context_length=context,
-            tokenizer_mode=text_cfg.get("tokenizer_mode"),
-            trust_remote_code=False,  # without it the user is asked
-            **options,
-        )
-        for text in ("a", "\u2603 qzj"):  # what its files lack shows only then
-            made([text]), made.tokenizer(text)
-        return made
-    except (KeyboardInterrupt, SystemExit):
+        with own.fence(
+            f"tokenizer '{source}' cannot be loaded", "check the name, or restore its files"
+        ):
+            tokenizer = HFTokenizer(
+                source,
+                context_length=context,
+                tokenizer_mode=text_cfg.get("tokenizer_mode"),
+                trust_remote_code=False,  # without it the user is asked
+                **options,
+            )
+            for text in ("a", "\u2603 qzj"):  # what its files lack shows only then
+                tokenizer([text]), tokenizer.tokenizer(text)
+    except CompoclipError as error:
+        _require_tokenizer_files(Path(source), error)
         raise
-    except BaseException as error:  # many types of transformers; panics of tokenizers are none
-        why = f"cannot be loaded: {reason(error)}"
-        if isinstance(error, ImportError):
-            why = f"needs the transformers package: {pip_install('hf')}"
-        raise CompoclipError(f"tokenizer '{source}' {why}") from error
+    return tokenizer
+
+
+def _require_tokenizer_files(folder: Path, error: CompoclipError) -> None:
+    """Name the entries that are malformed in the files of a tokenizer that cannot be loaded."""
+    for file in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
+        if file.is_file():
+            data = read_object(file)
+            sentences = list(islice(malformed(data, file.name, data), 3))
+            if sentences:
+                raise CompoclipError(f"{file}: {'; '.join(sentences)}; {error}") from error
 
 
 _FILTERS = ("bicubic", "bilinear")

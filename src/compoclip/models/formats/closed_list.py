@@ -6,7 +6,7 @@ harmless, or refused by its name; files that are neither are named when the mode
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from compoclip.errors import CompoclipError, shown
+from compoclip.typed import is_a, kind_named
 
 _LIST: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
@@ -98,6 +99,77 @@ def _difference(value: Any, expected: Any, place: str) -> tuple[str, Any] | None
         return next(filter(None, differences), None)
     same = value == expected and isinstance(value, bool) == isinstance(expected, bool)
     return None if same else (place, value)
+
+
+_LEAVES = {"any": object, "text": str, "number": int, "fraction": float, "flag": bool}
+
+
+def malformed(value: Any, form: Any, whole: Any, place: str = "") -> Iterator[str]:
+    """Yield a sentence for each entry that does not have its form in `closed_list.yaml`.
+
+    Args:
+        value: The entry.
+        form: The form, or its name in the list.
+        whole: The object in the file, for forms that name another entry.
+        place: The names that lead to the entry, "" for the whole.
+    """
+    if isinstance(form, str) and form in _LIST["forms"]:
+        form = _LIST["forms"][form]
+    if isinstance(form, str):
+        kind = _LEAVES.get(form, str)
+        if not is_a(value, kind):
+            yield f"{place} must be {kind_named(kind)}, found {shown(value)}"
+        elif form not in _LEAVES and not _names_entry(value, form.removeprefix("key of "), whole):
+            yield f"{place} is {shown(value)}, which is no {form}"
+    elif isinstance(form, list):
+        if not isinstance(value, list):
+            yield f"{place} must be a list, found {shown(value)}"
+            return
+        for number, item in enumerate(value):
+            yield from malformed(item, form[0], whole, f"{place}.{number}")
+    elif not isinstance(value, Mapping):
+        yield f"{place} must be an object, found {shown(value)}"
+    elif "by type" in form:
+        kinds, name = form["by type"], value.get("type")
+        if not isinstance(name, str) or name not in kinds:
+            yield f"{place}.type must be one of {', '.join(kinds)}, found {shown(name)}"
+            return
+        yield from malformed(value, {"type": "any", **kinds[name]}, whole, place)
+    elif "one of" in form:
+        if len(value) != 1 or not value.keys() <= form["one of"].keys():
+            yield f"{place} must have {' or '.join(form['one of'])} alone, found {shown(value)}"
+            return
+        for name, item in value.items():
+            yield from malformed(item, form["one of"][name], whole, f"{place}.{name}")
+    else:
+        yield from _malformed_entries(value, form, whole, f"{place}." if place else "")
+
+
+def _malformed_entries(
+    value: Mapping[str, Any], form: Mapping[str, Any], whole: Any, start: str
+) -> Iterator[str]:
+    """Yield the sentences on the entries of an object, of which the form lists the names."""
+    others = form.get("*")
+    for listed, part in form.items():
+        if listed == "*":
+            continue
+        name = listed if listed in value else listed.removesuffix("~")
+        if name == listed or value.get(name) is not None:
+            yield from malformed(value.get(name), part, whole, f"{start}{name}")
+    for name, item in value.items():
+        if name in form or f"{name}~" in form:
+            continue
+        if others is None:
+            yield f"'{start}{name}' ({shown(item)}) is an unknown entry"
+        else:
+            yield from malformed(item, others, whole, f"{start}{name}")
+
+
+def _names_entry(value: object, holder: str, whole: Any) -> bool:
+    """Return whether a text names an entry of the object at a place, which may be malformed."""
+    for name in holder.split("."):
+        whole = whole.get(name) if isinstance(whole, Mapping) else None
+    return not isinstance(whole, Mapping) or value in whole
 
 
 def unread_files(folder: Path, kind: str) -> list[str]:

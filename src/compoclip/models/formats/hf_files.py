@@ -218,9 +218,9 @@ def require_pipeline(path: Path) -> None:
     if (file := path / "modules.json").is_file():
         modules = read_json(file)
         require(isinstance(modules, list), file, "expected a list of modules; restore the file")
-        for module in modules:
+        for number, module in enumerate(modules):
             kind = str(module.get("type") if isinstance(module, Mapping) else module)
-            what = f"{kind} comes after the model; st:FOLDER measures what the library does"
+            what = f"{number}.type {kind} is more than the model; st:FOLDER measures what it does"
             alone = kind.rpartition(".")[2] in ("Transformer", "CLIPModel", "Normalize")
             require(alone, file, what)
     if (file := path / "config_sentence_transformers.json").is_file():
@@ -318,28 +318,29 @@ def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None
 
     Raises CompoclipError naming an entry that open_clip's preprocessing cannot follow.
     """
-    source, settings = path / PROCESSOR, None
+    source, within, settings = path / PROCESSOR, "image_processor.", None
     if source.is_file():
         data = read_object(source)
         check_entries(data, "processor", source, _OTHER_IMAGES)
         settings = section(data, "image_processor", source) or None
     if settings is None:
-        source = path / IMAGES
+        source, within = path / IMAGES, ""
         if not source.is_file():
             return None
         settings = read_object(source)
-    check_entries(settings, "image processor", source, _OTHER_IMAGES)
-    stated = {key: value for key, value in settings.items() if value is not None}
-    kind = stated.get("image_processor_type") or stated.get("feature_extractor_type") or defaults
+    check_entries(settings, "image processor", source, _OTHER_IMAGES, within)
+    kind = settings.get("image_processor_type") or settings.get("feature_extractor_type")
+    kind = kind or defaults
     name = re.sub(r"(FeatureExtractor|ImageProcessor(Fast|Pil)?)$", "", str(kind))
     if name not in IMAGE_PROCESSORS:
         known = ", ".join(f"{each}ImageProcessor" for each in IMAGE_PROCESSORS)
-        raise CompoclipError(f"{source}: image_processor_type {shown(kind)} is not one of {known}")
-    stated = {**IMAGE_PROCESSORS[name], **stated}
+        what = f"{within}image_processor_type {shown(kind)} is not one of {known}"
+        raise CompoclipError(f"{source}: {what}")
+    stated = {**IMAGE_PROCESSORS[name], **settings}
     number = stated["resample"]
     if not isinstance(number, int) or number not in _FILTERS:
         raise CompoclipError(
-            f"{source}: resample {str(number)[:80]} is neither 3 (bicubic) nor 2 (bilinear)"
+            f"{source}: {within}resample {str(number)[:80]} is neither 3 (bicubic) nor 2 (bilinear)"
         )
     square = {"height": side, "width": side}
     size, crop = (
@@ -349,15 +350,17 @@ def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None
     if isinstance(stated["size"], int) and not stated["default_to_square"]:
         size = {"shortest_edge": stated["size"]}
     cropped = bool(stated["do_center_crop"])
-    for entry, value, fits in (
-        ("size", size, size == square or (size == {"shortest_edge": side} and cropped)),
-        ("crop_size", crop, crop == square or not cropped),
+    shortest = {"shortest_edge": side}
+    for entry, value, fitting in (
+        ("size", size, [shortest, square] if cropped else [square]),
+        ("crop_size", crop, [square] if cropped else [crop]),
     ):
-        if not fits:
+        if value not in fitting:
+            by = "" if entry in settings else f", by image_processor_type {kind},"
             raise CompoclipError(
-                f"{source}: {entry} {str(value)[:80]} with do_center_crop {cropped} does not give "
-                f"images of the {side} x {side} pixels of image_size in one step; "
-                f"{_OTHER_IMAGES}"
+                f"{source}: {within}{entry} {str(value)[:80]}{by} must be "
+                f"{' or '.join(map(str, fitting))} with do_center_crop {stated['do_center_crop']}, "
+                f"as image_size is {side}; {_OTHER_IMAGES}"
             )
     whole = bool(stated["do_normalize"])
     return {

@@ -83,6 +83,7 @@ from compoclip.models.formats.hf_files import (
 from compoclip.models.formats.hub import TOKENIZER_FILES
 from compoclip.models.preprocess import build_tokenizer
 from compoclip.models.weights import as_stored, weights_hash
+from compoclip.typed import require_kind
 
 _TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 _SIZES = _TABLES["sizes"]
@@ -237,13 +238,16 @@ class HuggingFaceFolder(Format):
         check_entries(data, self.model_type, source, OTHERS)
         sections = []
         for part in ("vision", "text"):
-            stated: dict[str, Any] = {}
+            usual, stated = self.table["defaults"][part], {}
             # Early releases kept the true values in *_config_dict, as transformers still honours.
             for key in (f"{part}_config", f"{part}_config_dict"):
                 listed = section(data, key, source)
                 check_entries(listed, f"{self.model_type} {part}_config", source, OTHERS, f"{key}.")
+                for name in listed.keys() & usual.keys():
+                    place = f"{source}: {key}.{name}"
+                    require_kind(place, listed[name], type(usual[name]), OTHERS)
                 stated |= listed
-            sections.append({**self.table["defaults"][part], **stated})
+            sections.append({**usual, **stated})
         return sections
 
     def _require_sizes(
@@ -430,15 +434,15 @@ class HFSiglip(HuggingFaceFolder):
         # In timm giantopt has the approximate activation, all others the exact one.
         if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
             trunk += TANH
-        what = f"timm has no SigLIP tower of width {shape[0]}, {shape[1]} layers, {shape[2]} heads"
-        what += f", patches of {vision['patch_size']} and images of {vision['image_size']} pixels: "
-        known = size is not None and is_model(trunk)
-        require(known, source, f"{what}only published sizes are read")
+        stated = ", ".join(f"{key} {vision[key]}" for key in (*_SHAPE, "patch_size", "image_size"))
+        what = f"timm has no SigLIP tower with the vision_config of {stated}: only published sizes "
+        require(size is not None and is_model(trunk), source, f"{what}are read")
         sizes, hidden = _ours("text", text), int(text["intermediate_size"])
         if hidden != 4 * sizes["width"]:
             sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
-        if int(text.get("projection_size") or sizes["width"]) != shape[0]:
-            raise ValueError("the towers end in features of different lengths")
+        length = text.get("projection_size") or sizes["width"]
+        what = f"text_config.projection_size is {length} and vision_config.hidden_size {shape[0]}"
+        require(length == shape[0], source, f"{what}: the towers must end in the same length")
         image = {"image_size": int(vision["image_size"]), "timm_model_name": trunk}
         image["timm_model_pretrained"] = False
         fixed = self.table["fixed"]
