@@ -403,6 +403,13 @@ def test_every_malformed_entry_of_a_tokenizer_is_named() -> None:
     assert silent == OPTIONAL
 
 
+def test_the_added_tokens_of_clip_are_a_list(clip: Path, tmp_path: Path) -> None:
+    merges = (clip / "merges.txt").read_text().splitlines()[1:]
+    data = {"added_tokens": 7, "model": {"merges": merges}}
+    with pytest.raises(CompoclipError, match=r"tokenizer.json: added_tokens must be a list"):
+        load_model(copied(clip, tmp_path / "clip", tokenizer=data))
+
+
 def test_the_malformed_entry_of_a_tokenizer_that_cannot_be_loaded_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from compoclip.models.config import MERGES, read_object, require_small, section,
 from compoclip.models.formats.closed_list import IMAGE_PROCESSORS, check_entries
 from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
 from compoclip.models.weights import read_state_dict
+from compoclip.typed import require_kind
 
 CONFIG, WEIGHTS, IMAGES = "config.json", "model.safetensors", "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
@@ -275,9 +276,11 @@ def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:
         listed_merges = model.get("merges")
         if not isinstance(listed_merges, list):
             raise CompoclipError(f"{file}: has no model with BPE merges: not a CLIP tokenizer")
+        added = data.get("added_tokens") or []
+        require_kind(f"{file}: added_tokens", added, list[dict[str, Any]], _OTHER_TOKENIZER)
         with sound(file):
             pairs = [p.split(" ") if isinstance(p, str) else list(p) for p in listed_merges]
-            rows = {_ADDED.format(row["id"]): row for row in data.get("added_tokens") or ()}
+            rows = {_ADDED.format(row["id"]): row for row in added}
         _require_merges(file, pairs, merges)
         if model.get("vocab") != vocabulary:
             raise CompoclipError(f"{file}: model.vocab: {_OTHER_TOKENIZER}")

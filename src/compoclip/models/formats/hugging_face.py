@@ -238,7 +238,7 @@ class HuggingFaceFolder(Format):
         check_entries(data, self.model_type, source, OTHERS)
         sections = []
         for part in ("vision", "text"):
-            usual, stated = self.table["defaults"][part], {}
+            usual, stated = self.table["defaults"][part], dict[str, Any]()
             # Early releases kept the true values in *_config_dict, as transformers still honours.
             for key in (f"{part}_config", f"{part}_config_dict"):
                 listed = section(data, key, source)
