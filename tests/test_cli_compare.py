@@ -28,6 +28,10 @@ def test_one_table_for_each_other_model(tmp_path, capsys):
     data = json.loads(capsys.readouterr().out)
     assert [each["other"] for each in data] == ["one", "two"]
     assert {each["name"] for each in data[0]["subtasks"]} == {"even", "odd"}
+    gain, models = data[0]["mean_grounded_gain"], data[0]["grounded"]
+    assert gain["base"] == models["base"]["mean"]["value"]
+    assert gain["other"] == models["one"]["mean"]["value"]
+    assert {column["name"] for column in models["one"]["columns"]} == {"even", "odd"}
 
 
 def test_errors_are_one_line(tmp_path, capsys):

@@ -34,8 +34,11 @@ def test_demo_runs_end_to_end_and_resumes(
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert "world-foils (macro)" in shown
-    assert re.search(r"^fsc-clip: exchanged colours \d+\.\d -> \d+\.\d \(", shown, re.M)
-    assert re.search(r"^The captions alone, without an image, answer \d", shown, re.M)
+    assert re.search(r"^exchanged colours( +\d+\.\d[+-]?){3}$", shown, re.M)
+    assert re.search(
+        r"^look-alikes, text to image +\d.*\nlook-alikes, image to text +\d", shown, re.M
+    )
+    assert re.search(r"^fsc-clip: mean grounded gain \d+\.\d -> \d+\.\d \(", shown, re.M)
     page = (out / "report.html").read_text()
     assert "fsc-clip" in page
     assert "base" in page
@@ -50,5 +53,6 @@ def test_demo_runs_end_to_end_and_resumes(
     again = json.loads(capsys.readouterr().out)
     assert weights.stat().st_mtime_ns == before
     assert {result["model"] for result in again["results"]} == {"base", "fsc-clip"}
+    assert {result["grounded"]["blind_models"][0] for result in again["results"]} == {"text only"}
     assert {bound["model"] for bound in again["bounds"]} == {"oracle", "text only"}
     assert "oracle" in page

@@ -59,7 +59,13 @@ def test_end_to_end_with_a_real_model(model, root, tmp_path, capsys):
     assert main([*arguments, "--out", str(out), "--json"]) == 0
     captured = capsys.readouterr()
     assert "already measured" in captured.err
-    assert json.loads(captured.out)[0]["benchmark"] == "sugarcrepe@mini"
+    (record,) = json.loads(captured.out)
+    assert record["benchmark"] == "sugarcrepe@mini"
+    grounded = record["grounded"]
+    assert grounded["blind_models"] == []
+    assert {column["name"] for column in grounded["columns"]} == record["scores"].keys()
+    gains = [max(0.0, column["gain"]["value"]) for column in grounded["columns"]]
+    assert grounded["mean"]["value"] == pytest.approx(sum(gains) / len(gains))
 
 
 def test_cut_features_are_those_of_the_first_dimensions(model, root, tmp_path, capsys):
@@ -102,7 +108,7 @@ def test_several_models_begin_with_one_table(model, root, tmp_path, capsys):
     assert header.split() == ["a", "b", "chance"]
     assert first.startswith("sugarcrepe@mini (micro, 6 of 8 items)")
     assert "PARTIAL data: sugarcrepe@mini" in table
-    assert "b: too few photos to judge any of 1 skill." in said
+    assert "b: too few photos to judge any of 2 skills." in said
     assert hint.startswith("--details adds the sub-tasks\nnext: compoclip report ")
     assert main([*arguments, "--details"]) == 0
     again, *details = capsys.readouterr().out.strip().split("\n\n")

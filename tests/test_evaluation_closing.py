@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 from compoclip.benchmarks.case import Benchmark
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.closing import bound_scores, closing_sentences, giveaways
-from compoclip.evaluation.groups import skill_groups
-from compoclip.evaluation.results import Results
+from compoclip.evaluation.grounded import ground_all
+from compoclip.evaluation.groups import like_groups, skill_groups
+from compoclip.evaluation.results import Results, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
 from evaluation_helpers import Scripted, choice_benchmark
+from report_study import make_study
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +90,42 @@ def test_partial_data_is_said(results: dict[str, list[Results]], tmp_path: Path)
     assert closing_sentences([replace(base, partial=True)], "base")[0].endswith(
         "100 items, 1 in part."
     )
+
+
+def test_the_mean_grounded_gain_comes_first(results: dict[str, list[Results]]) -> None:
+    models = {name: results[name] for name in ("base", "tuned")}
+    grounded = ground_all(models, bootstrap=Bootstrap(300))
+    every = [*results["base"], *results["tuned"]]
+    said = closing_sentences(every, "base", bootstrap=Bootstrap(300), grounded=grounded)
+    assert said[1].startswith("tuned: mean grounded gain 5.0 -> 20.0 (+15.0, 95 % interval ")
+    alone = ground_all({"base": results["base"]}, bootstrap=Bootstrap(300))
+    said = closing_sentences(results["base"], "base", bootstrap=Bootstrap(300), grounded=alone)
+    assert said[1].startswith("base: mean grounded gain 5.0 (95 % interval ")
+    assert said[1].endswith(") above chance alone.")
+
+
+def test_sub_tasks_that_differ_are_said_one_by_one(tmp_path: Path) -> None:
+    toy: Benchmark = choice_benchmark(
+        tmp_path / "p", n=100, skills={"even": "negation", "odd": "negation"}
+    )
+    base, tuned = (
+        evaluate(name, Scripted(name, range(0, last, 2)), [toy], tmp_path, Options(resamples=50))
+        for name, last in (("base", 2), ("tuned", 80))
+    )
+    said = closing_sentences([*base, *tuned], "base", bootstrap=Bootstrap(300))
+    assert said[1].startswith("tuned: even (negation) 2.0 -> 80.0 (+78.0")
+    assert not any("tuned: negation" in line for line in said)
+    assert like_groups([base]).keys() == {"negation"}  # alike as long as both are low
+
+
+def test_both_directions_of_retrieval_stand_in_one_sentence(tmp_path: Path) -> None:
+    folder = make_study(tmp_path, photos=12, models=("base", "clip-ft"), resamples=20)
+    said = closing_sentences(load_results(folder), "base", bootstrap=Bootstrap(50))
+    (line,) = (line for line in said if "R@1" in line)
+    assert re.fullmatch(
+        r"clip-ft: retrieval_flickr8k R@1, text to image [\d.]+ -> [\d.]+ \([^)]*\), "
+        r"image to text [\d.]+ -> [\d.]+ \([^)]*\)\.",
+        line,
+    )
+    of_one = closing_sentences(load_results(folder / "base"), "base", bootstrap=Bootstrap(50))
+    assert sum("R@1, text to image" in line or "R@1, image to text" in line for line in of_one) == 2

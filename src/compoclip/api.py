@@ -304,6 +304,7 @@ def compare(
         seed: Seed of the bootstrap.
     """
     from compoclip.evaluation.comparison import compare_all, one_model
+    from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import by_model, load_results
     from compoclip.evaluation.statistics import Bootstrap
     from compoclip.evaluation.tables import comparison_text
@@ -319,10 +320,17 @@ def compare(
         else one_model(each, Path("the results"))
         for each in models
     )
-    pairs = compare_all(first, rest, Bootstrap(resamples, seed))
-    return ShownList(
-        pairs, lambda: "\n\n".join(comparison_text(each, "text", len(pairs)) for each in pairs)
-    )
+    bootstrap = Bootstrap(resamples, seed)
+    pairs = compare_all(first, rest, bootstrap)
+
+    def text() -> str:
+        measured = {results[0].model: results for results in (first, *rest)}
+        gains = ground_all(measured, bootstrap=bootstrap).differences
+        return "\n\n".join(
+            comparison_text(pair, "text", len(pairs), gain=gains.get(pair.other)) for pair in pairs
+        )
+
+    return ShownList(pairs, text)
 
 
 @fence()
@@ -513,9 +521,16 @@ def _measuring(on: Any, settings: Mapping[str, Any]) -> EvaluateOptions:
 
 
 def _table(results: list[Results]) -> ShownList[Results]:
+    from compoclip.evaluation.grounded import ground_all
+    from compoclip.evaluation.results import by_model
     from compoclip.evaluation.tables import overview_text
 
-    return ShownList(results, lambda: overview_text(results, results[0].model) if results else "[]")
+    def text() -> str:
+        if not results:
+            return "[]"
+        return overview_text(results, results[0].model, ground_all(by_model(results)))
+
+    return ShownList(results, text)
 
 
 def _listed(images: Any) -> Any:

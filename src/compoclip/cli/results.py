@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing, ResultPaths
@@ -21,6 +21,10 @@ from compoclip.errors import CompoclipError, UsageError, printable
 from compoclip.run import EvaluateOptions, evaluate, load_models, named_models
 from compoclip.typed import Count
 
+if TYPE_CHECKING:
+    from compoclip.evaluation.comparison import Comparison
+    from compoclip.evaluation.grounded import GroundedModels
+
 
 def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     """Measure every model; print headlines, details if wanted, and what they say."""
@@ -36,8 +40,6 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     code = failures[0].exit_code if failures else 0
     if not results:  # rank 0 has them
         return code
-    if options.json:
-        return [asdict(each) for each in results], "", code
     from compoclip.evaluation.closing import closing_sentences
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.groups import group_scores, overall_groups
@@ -48,6 +50,8 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     names = list(dict.fromkeys(each.model for each in results))
     bootstrap = Bootstrap(options.resamples, options.seed)
     grounded = ground_all(by_model(results), bootstrap=bootstrap)
+    if options.json:
+        return grounded.results_json(results), "", code
     texts = [overview_text(results, names[0], grounded=grounded)]
     if options.details:
         texts.append(grounded.text())
@@ -55,7 +59,7 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
         own = [each for each in results if each.model == name]
         texts += [results_text(each) for each in own] if options.details else []
         texts.append(overall_text(name, group_scores(own, overall_groups(own), bootstrap)))
-    texts.append(console.prose(closing_sentences(results, names[0], (), bootstrap)))
+    texts.append(console.prose(closing_sentences(results, names[0], (), bootstrap, grounded)))
     more = "" if options.details else "--details adds the sub-tasks\n"
     texts.append(f"{more}next: compoclip report {options.out} -o report.html")
     return None, "\n\n".join(filter(None, texts)), code
@@ -138,11 +142,23 @@ def compare_main(options: CompareOptions) -> Outcome:
         from compoclip.evaluation.closing import closing_sentences
 
         results = [each for model in (base, *others) for each in model]
-        texts.append(console.prose(closing_sentences(results, base[0].model, (), bootstrap)))
+        said = closing_sentences(results, base[0].model, (), bootstrap, grounded)
+        texts.append(console.prose(said))
         more = "" if details else "--details adds the sub-tasks\n"
         places = " ".join(map(str, options.results))
         texts.append(f"{more}next: compoclip report {places} -o report.html")
-    return [asdict(each) for each in found], "\n\n".join(texts)
+    record = [_compared(comparison, grounded) for comparison in found]
+    return record, "\n\n".join(texts)
+
+
+def _compared(comparison: Comparison, grounded: GroundedModels) -> dict[str, Any]:
+    """Return a comparison as JSON, with the grounded gains of both models."""
+    difference = grounded.differences.get(comparison.other)
+    return {
+        **asdict(comparison),
+        "mean_grounded_gain": difference and asdict(difference),
+        "grounded": {m: grounded.record(m) for m in (comparison.base, comparison.other)},
+    }
 
 
 def _against(options: CompareOptions, name: str) -> Outcome:

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from compoclip.console import counted
 from compoclip.errors import require
 from compoclip.evaluation.comparison import Difference, together
+from compoclip.evaluation.grounded import MEAN, GroundedModels
 from compoclip.evaluation.groups import (
     COMPOSITION,
     RECOGNITION,
-    RETRIEVAL,
     Groups,
     against_chance,
     group_differences,
     group_scores,
     kind,
+    like_groups,
     profile_groups,
-    skill_groups,
+    retrieval_directions,
 )
 from compoclip.evaluation.results import Results, Score, by_model
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
@@ -31,15 +32,27 @@ def closing_sentences(
     base: str,
     bounds: Sequence[Results] = (),
     bootstrap: Bootstrap = BOOTSTRAP,
+    grounded: GroundedModels | None = None,
 ) -> list[str]:
     """Return what results say, one fact per sentence.
 
-    Of one model: its scores against chance, by the test of `compare`. Of several: for every model
-    but `base` the largest significant gain and loss among skills, and the changes in
-    compositionality, zero-shot accuracy and retrieval, on the benchmarks that it shares with the
-    base. p-values are corrected over the skills, or the three means, of all models. bounds: see
-    `bound_scores`. Raises CompoclipError as `compare_all` does, and for a bound that was measured
-    on other annotations.
+    Of one model: its mean grounded gain, and its scores against chance by the test of `compare`. Of
+    several: for every model but `base` the change of the mean grounded gain, the largest
+    significant gain and loss among skills (`like_groups`), and the changes in compositionality,
+    zero-shot accuracy and both directions of every retrieval benchmark, on the benchmarks that it
+    shares with the base. p-values are corrected over the skills, or over means and directions, of
+    all models.
+
+    Args:
+        results: of all models.
+        base: the model that the others are compared with.
+        bounds: of reference models; see `bound_scores`.
+        bootstrap: the draws for the intervals.
+        grounded: gains beyond what needs no image, of the same models.
+
+    Raises:
+        CompoclipError: as `compare_all` does, and for a bound that was measured on other
+            annotations.
     """
     models = by_model(results)
     mine = models.pop(base)
@@ -49,10 +62,13 @@ def closing_sentences(
         f"Measured {counted(1 + len(models), 'model')} on {counted(len(named), 'benchmark')}, "
         f"{counted(sum(named.values()), 'item')}{f', {len(partial)} in part' * bool(partial)}."
     ]
-    skills = skill_groups([each for each in mine if kind(each) not in _MEANS.values()])
+    skills = like_groups([_probing(mine)])
     if models:
-        said += _changes(mine, models, bootstrap)
+        said += _changes(mine, models, bootstrap, grounded)
     else:
+        if grounded and (mean := grounded.models[0].mean()):
+            value = f"{percent(mean.value)} (95 % interval {span(mean.low, mean.high)})"
+            said.append(f"{base}: {MEAN} {value} above {grounded.reference}.")
         scores = group_scores(mine, _means(mine), bootstrap)
         for name, d in against_chance(mine, _means(mine)).items():
             s = scores[name]
@@ -127,32 +143,50 @@ def giveaways(
     return reached
 
 
-_MEANS = {COMPOSITION: "", RECOGNITION: "recognition", RETRIEVAL: "retrieval"}
+def _probing(results: Sequence[Results]) -> list[Results]:
+    """Return the results that tell about skills: neither retrieval nor zero-shot accuracy."""
+    return [of_one for of_one in results if kind(of_one) not in ("retrieval", "recognition")]
 
 
 def _means(results: Sequence[Results]) -> Groups:
-    return {name: parts for name, parts in profile_groups(results).items() if name in _MEANS}
+    """Return compositionality, zero-shot accuracy and the directions of retrieval."""
+    means = {n: p for n, p in profile_groups(results).items() if n in (COMPOSITION, RECOGNITION)}
+    return {**means, **retrieval_directions(results)}
 
 
 def _changes(
-    base: Sequence[Results], others: Mapping[str, Sequence[Results]], bootstrap: Bootstrap
+    base: Sequence[Results],
+    others: Mapping[str, Sequence[Results]],
+    bootstrap: Bootstrap,
+    grounded: GroundedModels | None,
 ) -> list[str]:
+    """Return the sentences on every model but the base."""
     skills, means = [], []
     for results in others.values():
         names = {each.benchmark for each in results}
         common = [each for each in base if each.benchmark in names]
-        probing = skill_groups([each for each in common if kind(each) not in _MEANS.values()])
-        skills.append(group_differences(common, results, probing, bootstrap))
+        probing = [_probing(common), _probing(results)]
+        skills.append(group_differences(common, results, like_groups(probing), bootstrap))
         means.append(group_differences(common, results, _means(common), bootstrap))
     said = []
     for model, changed, overall in zip(others, together(skills), together(means)):
         judged = sorted((d for d in changed if d.significant), key=lambda d: d.difference)
         named = {d.name: d for d in (*judged[-1:], *judged[:1])}
+        gain = grounded and grounded.differences.get(model)
+        texts = [change_text(gain)] if gain else []
         if changed and not judged:
             tested = any(d.p is not None for d in changed)
-            what = "no significant change on" if tested else "too few photos to judge"
-            said.append(f"{model}: {what} any of {counted(len(changed), 'skill')}.")
-        said += [f"{model}: {change_text(d)}." for d in (*named.values(), *overall)]
+            nothing = "no significant change on" if tested else "too few photos to judge"
+            texts.append(f"{nothing} any of {counted(len(changed), 'skill')}")
+        texts += [change_text(d) for d in named.values()]
+        by_lead: dict[str, list[str]] = {}
+        for d in overall:  # the two directions of a retrieval benchmark share a sentence
+            by_lead.setdefault(d.name.partition(", ")[0], []).append(change_text(d))
+        texts += [
+            ", ".join([first, *(text.removeprefix(f"{lead}, ") for text in rest)])
+            for lead, (first, *rest) in by_lead.items()
+        ]
+        said += [f"{model}: {text}." for text in texts]
     return said
 
 
@@ -165,7 +199,8 @@ def change_text(d: Difference) -> str:
 
 
 def _lower(name: str) -> str:
-    return name[0].lower() + name[1:]
+    """Return the name of a mean as it stands within a sentence; other names stay as they are."""
+    return name[0].lower() + name[1:] if name in (COMPOSITION, RECOGNITION) else name
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -87,6 +88,18 @@ class ColumnGain:
     def below_blind(self) -> bool:
         """Return whether the model does worse than without looking."""
         return self.score < self.blind
+
+    def record(self) -> dict[str, Any]:
+        """Return the column as JSON output gives it."""
+        return {
+            "benchmark": self.part.benchmark,
+            "name": self.part.name,
+            "score": self.score,
+            "blind": self.blind,
+            "blind_by": self.blind_by,
+            "gain": asdict(self.gain),
+            "apart": self.apart,
+        }
 
 
 @dataclass(frozen=True)
@@ -353,6 +366,12 @@ class GroundedModels:
     models: tuple[Grounded, ...]
     differences: Mapping[str, Difference]
 
+    @property
+    def reference(self) -> str:
+        """Return what the gains are counted from, in words."""
+        names = dict.fromkeys(name for one in self.models for name in one.blind)
+        return f"the better of chance and {', '.join(names)}" if names else "chance alone"
+
     def means(self, others: bool = False) -> dict[str, str]:
         """Return model -> its mean with interval and mark, "-" without a column that counts."""
         cells = {}
@@ -386,14 +405,13 @@ class GroundedModels:
         details: name those that count in no mean, and those that count as zero.
         """
         base = self.models[0]
-        blind = dict.fromkeys(name for one in self.models for name in one.blind)
-        reference = f"the better of chance and {', '.join(blind)}"
-        without = "chance alone; measure blind:CAPTIONS beside the model"
+        blind = any(one.blind for one in self.models)
+        remedy = "" if blind else "; measure blind:CAPTIONS beside the model"
         number = counted(len(base.counted()), "column")
         below = sum(column.below_blind for column in base.counted())
         apart = sum(bool(column.apart) for column in base.columns)
         lines = [
-            f"{MEAN}: score - blind, in points; blind: {reference if blind else without}",
+            f"{MEAN}: score - blind, in points; blind: {self.reference}{remedy}",
             f"{number} in the mean of {base.model}, {below} below blind; {apart} count in no mean",
         ]
         reasons: dict[str, dict[str, None]] = {}
@@ -409,6 +427,32 @@ class GroundedModels:
         return lines + [
             f"below blind, counted as 0: {name} ({', '.join(models)})"
             for name, models in models_below.items()
+        ]
+
+    def record(self, model: str, benchmark: str = "") -> dict[str, Any]:
+        """Return what JSON output says of a model: its means over all benchmarks, and its columns.
+
+        benchmark: the one whose columns to give; "" for all.
+        """
+        (one,) = (one for one in self.models if one.model == model)
+        mean, by_others = one.mean(), one.mean(others=True)
+        columns, pairs = (
+            [column.record() for column in columns if benchmark in ("", column.part.benchmark)]
+            for columns in (one.columns, one.pairs)
+        )
+        return {
+            "mean": mean and asdict(mean),
+            "mean_texts_by_others": by_others and asdict(by_others),
+            "blind_models": list(one.blind),
+            "columns": columns,
+            "both_images": pairs,
+        }
+
+    def results_json(self, results: Sequence[Results]) -> list[dict[str, Any]]:
+        """Return results as JSON output gives them, with the columns of each benchmark."""
+        return [
+            {**asdict(measured), "grounded": self.record(measured.model, measured.benchmark)}
+            for measured in results
         ]
 
     def text(self, layout: Layout = "text") -> str:

@@ -6,6 +6,7 @@ parts of one benchmark share the draws and benchmarks are drawn independently, a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -38,6 +39,46 @@ def skill_groups(results: Sequence[Results]) -> dict[str, Parts]:
         for subtask in each.scores:
             name = each.skills.get(subtask, f"{each.benchmark}: {subtask}")
             groups[name] = (*groups.get(name, ()), ScorePart(each.benchmark, subtask))
+    return groups
+
+
+UNLIKE = 0.20
+"""Sub-tasks of one skill whose scores lie further apart have no mean that says something."""
+DIRECTIONS = {"t2i": "text to image", "i2t": "image to text"}
+
+
+def like_groups(models: Sequence[Sequence[Results]]) -> dict[str, Parts]:
+    """Group sub-tasks by skill as `skill_groups` does, as far as they are alike.
+
+    The sub-tasks of a skill stand alone, as "bind_colour (binding)", when scores of any of the
+    models lie more than `UNLIKE` apart. So do the two directions of every retrieval benchmark.
+
+    Args:
+        models: results of each model on the same benchmarks.
+    """
+    groups: dict[str, Parts] = {}
+    named = [by_benchmark(results) for results in models]
+    skills = skill_groups(models[0])
+    names = Counter(part.name for parts in skills.values() for part in parts)
+    directions = retrieval_directions(models[0])
+    groups_of_retrieval = {(p.benchmark, p.name): name for name, (p,) in directions.items()}
+    for skill, parts in skills.items():
+        retrieval = [groups_of_retrieval.get((part.benchmark, part.name)) for part in parts]
+        scores = [
+            [
+                results[part.benchmark].main(part.name).value
+                for part in parts
+                if part.name in results[part.benchmark].scores
+            ]
+            for results in named
+        ]
+        alike = all(max(values) - min(values) <= UNLIKE for values in scores if values)
+        if len(parts) == 1 or (alike and not any(retrieval)):
+            groups[retrieval[0] or skill] = parts
+            continue
+        for part, direction in zip(parts, retrieval):
+            place = f"{part.benchmark} {part.name}" if names[part.name] > 1 else part.name
+            groups[direction or f"{place} ({skill})"] = (part,)
     return groups
 
 
@@ -182,8 +223,6 @@ def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) ->
 COMPOSITION = "Compositionality"
 RECOGNITION = "Zero-shot accuracy"
 RETRIEVAL = "Retrieval R@1"
-TO_TEXT = "Image-to-text R@1"
-TO_IMAGE = "Text-to-image R@1"
 SENSITIVITY = "Hard negatives"
 INVARIANCE = "Hard negatives and hard positives"
 BRITTLENESS = "Brittleness"
@@ -213,10 +252,23 @@ def profile_groups(results: Sequence[Results]) -> Groups:
     }
     ranked = [each.benchmark for each in results if kind(each) == "retrieval"]
     groups[RETRIEVAL] = tuple(ScorePart(b, way, "r1") for b in ranked for way in ("i2t", "t2i"))
-    groups[TO_TEXT] = tuple(ScorePart(name, "i2t", "r1") for name in ranked)
-    groups[TO_IMAGE] = tuple(ScorePart(name, "t2i", "r1") for name in ranked)
     groups |= triple_groups(results)
     return {name: parts for name, parts in groups.items() if parts}
+
+
+def retrieval_directions(results: Sequence[Results]) -> dict[str, Parts]:
+    """Return R@1 in both directions of every retrieval benchmark, each a group of its own.
+
+    A mean over benchmarks would hide that captions of one style are found more often and those of
+    another style less often.
+    """
+    return {
+        f"{measured.benchmark} R@1, {direction}": (ScorePart(measured.benchmark, way, "r1"),)
+        for measured in results
+        if kind(measured) == "retrieval"
+        for way, direction in DIRECTIONS.items()
+        if way in measured.scores
+    }
 
 
 def triple_groups(results: Sequence[Results]) -> dict[str, Parts]:

@@ -26,6 +26,7 @@ from compoclip.evaluation.groups import (
     group_differences,
     group_scores,
     profile_groups,
+    retrieval_directions,
     skill_groups,
     triple_groups,
 )
@@ -161,7 +162,7 @@ def read_study(
             zip(models[1:], compare_all(first, [shared[m] for m in models[1:]], bootstrap))
         ),
         skills=table(skill_groups(first)),
-        profile=table(profile_groups(first)),
+        profile=table({**profile_groups(first), **retrieval_directions(first)}),
         triples={name: table(groups) for name, groups in triples.items() if groups},
         flags={m: {name: chance_flags(of) for name, of in results[m].items()} for m in models},
         grounded=ground_all(shared, references, bootstrap),

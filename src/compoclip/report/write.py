@@ -20,8 +20,7 @@ from compoclip.evaluation.groups import (
     LOWER_IS_BETTER,
     MATCH,
     NEITHER_IS_BETTER,
-    TO_IMAGE,
-    TO_TEXT,
+    RETRIEVAL,
 )
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.published.beside import (
@@ -394,7 +393,7 @@ def render(
         script_hash=f"sha256-{digest}",
         colours=list(zip(LIGHT.models, DARK.models)),
         findings=findings(study),
-        overall=[n for n in study.profile.groups if n not in (MATCH, TO_TEXT, TO_IMAGE)],
+        overall=[n for n in study.profile.groups if n not in (MATCH, RETRIEVAL)],
         composition=listed([f"{part.name} of {part.benchmark}" for part in places]),
         changes=plotting.changes(study),
         skills=skill_rows(study),

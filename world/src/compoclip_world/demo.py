@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from compoclip.models.checkpoint import LoadedModel
 
 BASE = "base"
-_HEADLINES = {  # (benchmark, sub-task or headline): what it asks
+_HEADLINES = {  # (benchmark, sub-task): what it asks
     ("world-foils", "bind_colour"): "exchanged colours",
-    ("world-foils", "negation"): "negation",
-    ("world-confusable", "t2i"): "finding an image among look-alikes",
-    ("world-retrieval-style", "r1"): "retrieval in the style of the captions",
-    ("world-retrieval", "r1"): "retrieval in the style that the base knows",
+    ("world-foils", "negation"): "negation, wordings of training",
+    ("world-foils", "negation_missing"): 'negation, "X is missing"',
+    ("world-confusable", "t2i"): "look-alikes, text to image",
+    ("world-confusable", "i2t"): "look-alikes, image to text",
+    ("world-retrieval-style", "t2i"): "captions' style, text to image",
+    ("world-retrieval-style", "i2t"): "captions' style, image to text",
+    ("world-retrieval", "t2i"): "base's style, text to image",
+    ("world-retrieval", "i2t"): "base's style, image to text",
 }
 
 
@@ -81,20 +85,25 @@ def _run(options: DemoOptions) -> Outcome:
     results = _evaluate(options, models)
     bounds = _bounds(options, models[BASE])
     report = _report(options, models)
+    from compoclip.evaluation.closing import change_text
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import by_model
     from compoclip.evaluation.tables import overview_text
 
+    grounded = ground_all(by_model(results), bounds)
     record = {
         "report": str(report),
-        "results": [asdict(each) for each in results],
+        "results": grounded.results_json(results),
         "bounds": [asdict(each) for each in bounds],
     }
     minutes = (time.monotonic() - started) / 60
     text = "\n\n".join(
         [
-            overview_text(results, BASE, grounded=ground_all(by_model(results), bounds)),
-            console.prose(_sentences(results, bounds)),
+            overview_text(results, BASE, grounded=grounded),
+            _headlines(results, bounds),
+            console.prose(
+                f"{model}: {change_text(gain)}." for model, gain in grounded.differences.items()
+            ),
             f"All scores, with examples: {report}   ({minutes:.1f} minutes)\n"
             "Next, with your own photos: "
             "compoclip tune captions.csv --images photos/ --model MODEL --out tuned",
@@ -103,33 +112,33 @@ def _run(options: DemoOptions) -> Outcome:
     return record, text
 
 
-def _sentences(results: Sequence[Results], bounds: Sequence[Results]) -> list[str]:
-    """Return one sentence per tuned model, and one about the captions alone."""
+def _headlines(results: Sequence[Results], bounds: Sequence[Results]) -> str:
+    """Return a table of what the demo is about: a row per question, a column per model."""
     from compoclip.evaluation.comparison import compare_all
-    from compoclip.evaluation.tables import percent, span
+    from compoclip.evaluation.results import by_benchmark, by_model
+    from compoclip.evaluation.statistics import Bootstrap
+    from compoclip.evaluation.tables import SIGNS, laid_out, percent
     from compoclip_world.bounds import TEXT_ONLY
 
-    models = dict.fromkeys(each.model for each in results)
-    found = [[each for each in results if each.model == model] for model in models]
-    said = []
-    for model, comparison in zip([*models][1:], compare_all(found[0], found[1:])):
-        changes = {(d.benchmark, d.name): d for d in (*comparison.headlines, *comparison.subtasks)}
-        parts = [
-            f"{name} {percent(d.base)} -> {percent(d.other)} "
-            f"({100 * d.difference:+.1f}, {span(d.low, d.high, '+')}"
-            f"{'' if d.significant else ', ' + d.verdict})"
-            for key, name in _HEADLINES.items()
-            if (d := changes.get(key)) is not None
-        ]
-        said.append(f"{model}: {'; '.join(parts)}.")
-    blind = {r.benchmark: r for r in bounds if r.model == TEXT_ONLY}
-    known = [
-        f"{percent(blind[benchmark].main(task).value)} % of {name}"
-        for (benchmark, task), name in _HEADLINES.items()
-        if benchmark in blind and task in blind[benchmark].scores
-    ]
-    said.append(f"The captions alone, without an image, answer {', '.join(known)}.")
-    return said
+    base, *tuned = by_model(results).values()
+    blind = by_benchmark(by_model(bounds)[TEXT_ONLY])
+    changes = {
+        (comparison.other, d.benchmark, d.name): d
+        for comparison in compare_all(base, tuned, Bootstrap(resamples=0))
+        for d in comparison.subtasks
+    }
+    named = by_benchmark(base)
+    rows = []
+    for (benchmark, task), question in _HEADLINES.items():
+        if benchmark in named and task in named[benchmark].scores:
+            differences = [changes[models[0].model, benchmark, task] for models in tuned]
+            cells = [f"{percent(d.other)}{SIGNS.get(d.verdict, ' ')}" for d in differences]
+            seen = blind.get(benchmark)
+            without = percent(seen.main(task).value) if seen and task in seen.scores else "-"
+            rows.append([question, percent(named[benchmark].main(task).value), *cells, without])
+    header = ["percent right", BASE, *(models[0].model for models in tuned), "captions alone"]
+    notes = [f"+ / -: higher / lower than {BASE} (paired, p < 0.05, Holm's correction)"]
+    return laid_out(rows, header, notes=notes)
 
 
 def _write_world(options: DemoOptions) -> None:
