@@ -85,7 +85,7 @@ class TextBlock:
             image_id=_numbered(self.photos) if self.photos else None,
             side=(pair >= 0).astype(np.int64) if self.pair else None,
             pair=np.where(pair >= 0, pair, np.arange(len(pair))) if self.pair else None,
-            keys=(_keys(texts), _keys(self.photos) if self.photos else None),
+            keys=(item_keys(texts), item_keys(self.photos) if self.photos else None),
         )
 
     def layout(self, device: torch.device | str = "cpu", ids: Tensor | None = None) -> Layout:
@@ -100,7 +100,7 @@ def _numbered(items: Iterable[Hashable]) -> NDArray[np.int64]:
     return np.array([seen.setdefault(item, len(seen)) for item in items], np.int64)
 
 
-def _keys(items: Iterable[str | bytes]) -> NDArray[np.int64]:
+def item_keys(items: Iterable[str | bytes]) -> NDArray[np.int64]:
     """Hash items to 8 bytes; the numbers are the same in all processes."""
     named = (item.encode() if isinstance(item, str) else item for item in items)
     digests = b"".join(blake2b(name, digest_size=8).digest() for name in named)

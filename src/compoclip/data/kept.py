@@ -113,6 +113,15 @@ class KeptFeatures:
                 raise CompoclipError(f"{path}: {reason(error)}; start again") from error
             self._bad |= {int(number): str(why) for number, why in stated.items()}
 
+    def some(self, most: int) -> dict[str, torch.Tensor]:
+        """Return name -> the (1, C) pooled feature of its first crop, of at most so many photos.
+
+        They are spread evenly over the source; unreadable ones are left out.
+        """
+        names = [name for name, row in self._rows.items() if row not in self._bad]
+        step = max(1, math.ceil(len(names) / most))
+        return {name: self.of(name, 0)[:1] for name in names[::step]}
+
     def of(self, photo: str, crop: int) -> torch.Tensor:
         """Return (1 + P, C) float32 features of a crop of a photo.
 

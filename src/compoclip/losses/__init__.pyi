@@ -14,6 +14,7 @@ from .contract import Peers as Peers
 from .contract import Role as Role
 from .contract import StatefulLoss as StatefulLoss
 from .contract import TowerSizes as TowerSizes
+from .contrastive import all_images_loss as all_images_loss
 from .contrastive import clip_loss as clip_loss
 from .contrastive import negclip_loss as negclip_loss
 from .hard_negative import global_hn_loss as global_hn_loss

@@ -296,6 +296,8 @@ class Features:
         teacher_scale: The teacher's own s; None where it has none.
         text_state: (T, W) float32, the state of each text at EOT after the last LayerNorm, before
             the projection, not normalised; for heads.
+        bank: (N, D) float32, unit length, images of the whole data as a frozen tower sees them.
+        bank_keys: (2 N,) the halves of the key that `HostLayout.keys` gives to each photo.
         masked_image: (B, D) unit length, of the images with some patches masked (second pass).
         masked_text: (B, D), of the first caption of each image with words masked.
         masked_patches: (B, P, D) projected tokens of the masked images, not normalised.
@@ -318,6 +320,8 @@ class Features:
     teacher_text: Tensor | None = None
     teacher_scale: Tensor | None = None
     text_state: Tensor | None = None
+    bank: Tensor | None = None
+    bank_keys: Tensor | None = None
     masked_image: Tensor | None = None
     masked_text: Tensor | None = None
     masked_patches: Tensor | None = None

@@ -211,3 +211,40 @@ def negclip_loss(
 
 def _captions_and_negatives(host: HostLayout) -> tuple[Ints, ...]:
     return (np.concatenate([*captions(host), host.of(Role.NEGATIVE)]),)
+
+
+@loss_function
+def all_images_loss(f: Features, layout: Layout) -> Tensor:
+    r"""Contrast of captions with images of the whole data instead of those of the batch.
+
+    .. math::
+        L = - \frac1B \sum_i \ln \frac{e^{s\, t_i \cdot u_i}}
+            {e^{s\, t_i \cdot u_i} + \sum_n e^{s\, t_i \cdot v_n}}
+
+    with v_n the images of the bank that are not the photo of u_i. An image tower that is frozen has
+    computed them once, so that a step costs no more texts than without. ln(1 + N) when all scores
+    are equal. Images that the caption describes as well as its own are among the v_n. Raises
+    ValueError when the features come without a bank, or the layout does not name photos.
+
+    A bias of the model is the same in all columns and cancels. Reference: none for frozen towers; a
+    memory of the features of all images is that of Wu et al., Unsupervised Feature Learning via
+    Non-Parametric Instance Discrimination (CVPR 2018).
+    """
+    if f.bank is None or f.bank_keys is None:
+        raise ValueError("the features come without a bank of images")
+    (caption,), (key,) = layout.indices(captions), layout.indices(_photo_keys)
+    text = f.text.index_select(0, caption)
+    to_own = f.logit_scale * (text * f.image).sum(1, keepdim=True)
+    to_bank = f.logit_scale * text @ f.bank.T
+    same = (key.view(-1, 1, 2) == f.bank_keys.view(-1, 2)).all(dim=2)
+    to_bank = to_bank.masked_fill(same, -torch.inf)
+    logits = torch.cat([to_own, to_bank], dim=1)
+    rows = int(layout.sizes(captions)[0].sum())
+    return match_loss(logits, caption.new_zeros(len(caption)), rows)
+
+
+def _photo_keys(host: HostLayout) -> tuple[Ints, ...]:
+    """Return the (2 B,) halves of the keys of photos: indices travel as int32."""
+    if host.keys is None or host.keys[1] is None:
+        raise ValueError("the layout does not say which photos its images are")
+    return (host.keys[1].view(np.int32),)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from compoclip.losses.contract import Features, Layout, Loss, normalise
 
-_POOLED = ("image", "text", "masked_image", "masked_text")
+_POOLED = ("image", "text", "masked_image", "masked_text", "bank")
 _LOCAL = ("patches", "tokens", "masked_patches", "masked_tokens")
 OF_TEACHER = ("teacher_image", "teacher_text")
 """The features of a copy of the model, whose leading dimensions are those of the model."""

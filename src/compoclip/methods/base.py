@@ -61,6 +61,7 @@ class LossTerm:
         reads: The roles of the texts it reads, besides captions.
         needs_patches: Whether it reads patch features only, which more models have.
         needs_teacher: Whether it reads the features of the method's teacher.
+        needs_bank: Whether it reads the features of images of the whole data.
         extra: The plan of the further pass that it reads.
     """
 
@@ -72,6 +73,7 @@ class LossTerm:
     reads: tuple[Role, ...] = ()
     needs_patches: bool = False
     needs_teacher: bool = False
+    needs_bank: bool = False
     extra: PassPlan | None = None
 
     def __post_init__(self) -> None:
@@ -303,6 +305,11 @@ class Method:
     def needs_teacher(self) -> bool:
         """Return whether any loss reads the features of a teacher."""
         return any(term.needs_teacher for term in self.losses)
+
+    @property
+    def needs_bank(self) -> bool:
+        """Whether a term reads the features of images of the whole data."""
+        return any(term.needs_bank for term in self.losses)
 
     @property
     def passes(self) -> tuple[PassPlan, ...]:

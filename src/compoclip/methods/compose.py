@@ -19,7 +19,7 @@ from compoclip.data.caption_plan import (
 from compoclip.data.images import SINGLE
 from compoclip.data.texts import BY_VALUE
 from compoclip.errors import CompoclipError, UsageError, closest, refuse
-from compoclip.losses import Role, similarity_distillation
+from compoclip.losses import Role, all_images_loss, similarity_distillation
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import LossTerm, Method, Teacher
 from compoclip.methods.registry import load_recipe, method_names
@@ -28,12 +28,13 @@ from compoclip.rewrites.base import kind_named as rewrite_named
 from compoclip.typed import kind_named, of_text
 
 _TERMS = {
+    "all-images": LossTerm("all-images", all_images_loss, needs_bank=True),
     "similarity": LossTerm(
         "similarity",
         similarity_distillation,
         reads=(Role.POSITIVE, Role.NEGATIVE),
         needs_teacher=True,
-    )
+    ),
 }
 """Terms of no method; texts besides captions are read where there are any."""
 _SUFFIX = "-clip"  # may be left out of the name of a method
@@ -58,7 +59,7 @@ def compose(
     terms: "+METHOD" adds all loss terms of a method, "+METHOD.TERM" one of them; they see captions
     and that method's kinds of text. "+similarity" adds `similarity_distillation`, "+./my_loss.py"
     the `LossTerm` of a file, "+NAME" that of another package; these see all texts, as the method's
-    own terms do, but for those that name the kinds they read.
+    own terms do, but for those that name the kinds they read. "+all-images" adds `all_images_loss`.
     settings: PATH=VALUE, with PATH such as terms.local_hn.weight, texts.hn_fraction, images.count
     or trains.image_tower.
 

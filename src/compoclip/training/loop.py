@@ -29,6 +29,7 @@ from compoclip.models.lora import lora_parameters
 from compoclip.models.preprocess import Tokenizer
 from compoclip.models.projection import text_matrix
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
+from compoclip.training.bank import ImageBank
 from compoclip.training.caches import FrozenTexts
 from compoclip.training.distributed import GlobalBatch, shared_batches, sync_batch_norm
 from compoclip.training.gradients import GradientMean
@@ -66,6 +67,7 @@ class TrainingLoop:
         batches: This rank's part of every global batch.
         report: Called on rank 0 with the record of every logged step and the total of steps.
         known: Cache of texts, see `step`.
+        bank: Images of the whole data, see `step`.
         watch: Measures the encoder during training, and may end the run.
     """
 
@@ -77,6 +79,7 @@ class TrainingLoop:
     report: Callable[[dict[str, Any], int], None]
     ranks: Ranks = SINGLE
     known: FrozenTexts | None = None
+    bank: ImageBank | None = None
     watch: Watch | None = None
 
     def __post_init__(self) -> None:
@@ -265,6 +268,7 @@ class TrainingLoop:
             self.mean,
             self.scaler,
             self.known,
+            self.bank,
             with_chance=self.progress.step + 1 == self.total,
         )
 

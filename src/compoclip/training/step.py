@@ -23,6 +23,7 @@ from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import TextInputs
 from compoclip.models.text_tower import TextFeatures
 from compoclip.models.work import Work
+from compoclip.training.bank import ImageBank
 from compoclip.training.caches import FrozenTexts, GradientCache, autocast, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean
@@ -60,6 +61,7 @@ def step(
     mean: GradientMean | None = None,
     scaler: torch.amp.GradScaler | None = None,
     known: FrozenTexts | None = None,
+    bank: ImageBank | None = None,
     with_chance: bool = False,
 ) -> StepResult:
     """Add the gradients of the method's loss on a batch to the parameters' gradients.
@@ -73,6 +75,7 @@ def step(
         mean: Takes the mean of the gradients over the ranks, as soon as they are complete.
         scaler: Scales the gradients up, for fp16.
         known: Remembers texts, where of their tower only the projection learns.
+        bank: Images of the whole data, for terms that read them.
         with_chance: Also compute the loss of equal scores.
 
     Raises:
@@ -136,6 +139,9 @@ def step(
                 features = encoder.teacher.beside(
                     encoder, features, pixels, texts, size, batch.kept
                 )
+
+    if bank is not None:
+        features = bank.beside(features)
 
     # Losses: this rank's share of them. Nothing here waits for the device: gradients of a loss that
     # is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).

@@ -1,0 +1,153 @@
+"""Captions against the images of the whole data: the loss, its bank, what a run keeps of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from compoclip.data.batch import TextBlock, item_keys
+from compoclip.data.kept import KeptFeatures
+from compoclip.errors import UsageError
+from compoclip.losses import all_images_loss
+from compoclip.losses.contract import Features, Layout, Role
+from compoclip.methods.compose import compose
+from compoclip.methods.registry import load_recipe
+from compoclip.ranks import SINGLE, Ranks
+from compoclip.training import bank as banks
+from distributed_runs import OPTIM, run, write_base
+from ranks_helpers import in_ranks
+
+KEPT: dict[str, Any] = {"cache_frozen": True, "crop": False, "freeze": ("image",)}
+
+
+def a_batch(photos: tuple[str, ...], bank: tuple[str, ...], seed: int = 0) -> tuple[Any, Layout]:
+    """Images with a caption and a negative each, and a bank of photos by name."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def units(count: int) -> Tensor:
+        rows = torch.randn(count, 6, generator=rng, dtype=torch.float64)
+        return torch.nn.functional.normalize(rows, dim=1)
+
+    count = len(photos)
+    block = TextBlock(
+        tuple(f"text {number}" for number in range(2 * count)),
+        (*range(count), *range(count)),
+        (*([Role.CAPTION] * count), *([Role.NEGATIVE] * count)),
+        (*([""] * count), *(["swap"] * count)),
+        count,
+        photos=photos,
+    )
+    features = Features(
+        image=units(count),
+        text=units(2 * count).requires_grad_(),
+        logit_scale=torch.tensor(5.0, dtype=torch.float64, requires_grad=True),
+        bank=units(len(bank)),
+        bank_keys=torch.from_numpy(item_keys(bank).view(np.int32).astype(np.int64)),
+    )
+    return features, block.layout()
+
+
+def by_loops(f: Features, photos: tuple[str, ...], bank: tuple[str, ...]) -> Tensor:
+    """The loss, number by number."""
+    assert f.bank is not None
+    total = torch.zeros((), dtype=torch.float64)
+    for row, photo in enumerate(photos):
+        own = f.logit_scale * sum(a * b for a, b in zip(f.text[row], f.image[row]))
+        logits = [own]
+        for other, image in zip(bank, f.bank):
+            if other != photo:
+                logits.append(f.logit_scale * sum(a * b for a, b in zip(f.text[row], image)))
+        total = total - (own - torch.logsumexp(torch.stack(logits), 0))
+    return total / len(photos)
+
+
+def test_it_equals_loops() -> None:
+    photos, bank = ("a", "b", "c"), ("a", "x", "c", "y", "z")
+    features, layout = a_batch(photos, bank)
+    leaves = (features.text, features.logit_scale)
+    ours, loop = all_images_loss(features, layout), by_loops(features, photos, bank)
+    torch.testing.assert_close(ours, loop, rtol=1e-12, atol=1e-12)
+    for one, other in zip(torch.autograd.grad(ours, leaves), torch.autograd.grad(loop, leaves)):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_values_by_hand() -> None:
+    features, layout = a_batch(("a", "b"), ("a", "b", "x", "y", "z"))
+    alike = replace(features, logit_scale=torch.tensor(0.0, dtype=torch.float64))
+    # Four other images each, all with the score of the own one.
+    assert all_images_loss(alike, layout).item() == pytest.approx(math.log(5))
+    alone = replace(features, bank=features.bank[:1], bank_keys=features.bank_keys[:2])
+    _, layout = a_batch(("a", "a"), ("a",))
+    assert all_images_loss(alone, layout).item() == 0
+    with pytest.raises(ValueError, match="without a bank"):
+        all_images_loss(replace(features, bank=None), layout)
+    _, layout = a_batch(("a", "a"), ("a",))
+    layout.host = replace(layout.host, keys=None)
+    with pytest.raises(ValueError, match="which photos"):
+        all_images_loss(alone, layout)
+
+
+def test_at_most_so_many_images_spread_evenly(tmp_path: Path) -> None:
+    names = {f"photo {number}": number for number in range(10)}
+    kept = KeptFeatures(tmp_path, {}, (1, 1, 3), "tower", names)
+    kept._bad = {4: "unreadable"}
+    kept.of = lambda photo, crop: torch.full((1, 3), names[photo])  # type: ignore[method-assign]
+    assert [*kept.some(20)] == [f"photo {number}" for number in range(10) if number != 4]
+    assert [*kept.some(3)] == ["photo 0", "photo 3", "photo 7"]
+    assert kept.some(3)["photo 7"].shape == (1, 3)
+
+
+def contrasted(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    method = compose(load_recipe("negclip")(optim=OPTIM), terms=["+all-images"])
+    data = folder / "data" / "data.tsv"
+    settings = {**KEPT, "features": folder / "features", **settings}
+    return {"log": run(ranks, folder, folder / name, data, method, **settings)["log"]}
+
+
+def test_runs_resume_and_are_shared(tmp_path: Path) -> None:
+    folder = write_base(tmp_path)
+    alone = contrasted(SINGLE, folder, "one", {"stop_after": 4})["log"]
+    # A model that tells nothing apart yet: the photo of each caption and 39 others.
+    assert 1 < alone[0]["loss/all-images"] < 2 * math.log(40)
+    contrasted(SINGLE, folder, "parts", {"stop_after": 2})
+    resumed = contrasted(SINGLE, folder, "parts", {"stop_after": 4, "resume": True})["log"]
+    assert resumed == alone
+    two = in_ranks(2, contrasted, folder, "two", {"stop_after": 4})
+    assert isinstance(two[0], dict), two[0]
+    for found, expected in zip(two[0]["log"], alone, strict=True):
+        name = "loss/all-images"
+        assert found[name] == pytest.approx(expected[name], rel=1e-3)
+
+
+def test_the_bank_holds_the_images_of_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Features] = []
+
+    def look(bank: banks.ImageBank, features: Features) -> Features:
+        seen.append(replace(features, bank=bank.features, bank_keys=bank.keys))
+        return seen[-1]
+
+    monkeypatch.setattr(banks.ImageBank, "beside", look)
+    contrasted(SINGLE, write_base(tmp_path), "one", {"stop_after": 1})
+    bank, image = seen[0].bank, seen[0].image
+    assert bank is not None
+    assert bank.shape == (40, image.shape[1])
+    cosines = image @ bank.T
+    torch.testing.assert_close(cosines.amax(1), torch.ones(len(image)), rtol=0, atol=1e-5)
+
+
+def test_without_cached_features_it_is_refused(tmp_path: Path) -> None:
+    folder = write_base(tmp_path)
+    for kept in ({}, {**KEPT, "freeze": ("image-trunk",)}):
+        method = compose(load_recipe("clip-ft")(optim=OPTIM), terms=["+all-images"])
+        data = folder / "data" / "data.tsv"
+        with pytest.raises(UsageError, match="add --freeze image --cache-frozen --no-crop"):
+            run(SINGLE, folder, folder / "run", data, method, **kept)
