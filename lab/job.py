@@ -25,6 +25,7 @@ from compoclip.evaluation.results import Results, file_stem, load_results
 from compoclip.evaluation.run import evaluate
 from compoclip.files import read_json, write_json
 from compoclip.methods.base import Method, Optim
+from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.conversion import interpolate
@@ -37,7 +38,7 @@ from compoclip.typed import is_a
 from compoclip_world.bounds import ORACLE, measure_bound
 from lab.data import FILES
 from lab.ground import CHOICE_SUITE, DATA, SUITE
-from lab.settings import BASE, Arm, LabSettings
+from lab.settings import BASE, TERMS, Arm, LabSettings
 
 DONE, TRIED = "done.json", "tried.json"
 
@@ -277,9 +278,11 @@ def method_of(arm: Arm, data: Path) -> Method:
     settings: dict[str, Any] = {}
     for name, value in arm.settings.items():
         lacking = f"{arm.method} has no setting '{name}'; it has: {known}"
+        if name == TERMS:
+            continue
         require(name in recipe.options, f"arm '{arm.name}'", lacking, UsageError)
         settings[name] = str(data / value) if value in FILES else value
-    return recipe(**settings)
+    return compose(recipe(**settings), terms=arm.settings.get(TERMS, ()))
 
 
 # Recipes whose runs on the pages left equal texts out of contrasts; the others' did not.

@@ -17,6 +17,8 @@ from lab.photos import Photos
 
 Expected = Literal["higher", "lower", "kept"]
 BASE = "base"
+TERMS = "terms"
+"""The setting of an arm that adds terms to its method, as `train --terms` does."""
 T = TypeVar("T")
 
 
@@ -27,7 +29,7 @@ class Arm:
     table: which training table; its control is that of the settings on the same one. wise_ft: share
     of the tuned weights in a mix with the base's, 1 is the tuned model itself. seeds: those of the
     settings when empty. about: shown in the legend. A setting that names a file of the lab's data
-    (`data.FILES`) is its path there.
+    (`data.FILES`) is its path there; `TERMS` are no setting of a recipe.
     """
 
     name: str

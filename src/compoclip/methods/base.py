@@ -308,7 +308,7 @@ class Method:
 
     @property
     def needs_bank(self) -> bool:
-        """Whether a term reads the features of images of the whole data."""
+        """Return whether a term reads the features of images of the whole data."""
         return any(term.needs_bank for term in self.losses)
 
     @property
