@@ -209,7 +209,7 @@ def test_what_is_not_started(
     for place in tmp_path.glob("out*"):
         place.unlink()
     assert run(data, out, good) == 0
-    fails(2, "was made with other settings (seed was 0, is now 1)", "--seed=1")
+    fails(2, "was made with other settings (seed was 0, is 1)", "--seed=1")
     (tmp_path / "out.answers.jsonl").unlink()
     fails(2, "exists, and out.answers.jsonl that it would be made from does not")
 

@@ -15,6 +15,7 @@ import pytest
 from compoclip import files
 from compoclip.cli.main import main
 from compoclip.corpora.shard import KINDS
+from compoclip.files import content_hash
 from corpus_shards import captions, contents, corpus, write_jsonl, write_parquet, write_tar
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -71,7 +72,7 @@ def test_finished_shards_are_not_made_again(tmp_path: Path) -> None:
     assert settings["job"] == "rewrite"
     assert {"seed", "epoch", "tagger", "parser", "lexicon", "column"} <= set(settings)
     known = json.loads((out / "manifest" / "000.jsonl.json").read_text())
-    assert known["bytes"] == (out / "000.jsonl").stat().st_size
+    assert known["content"] == content_hash(out / "000.jsonl")
     assert known["source"] == str(source / "000.jsonl")
     assert known["counts"]["captions"] == 5
     whole = contents(out)

@@ -164,7 +164,7 @@ def test_another_pack_is_not_mixed_in(tmp_path: Path) -> None:
     request = Request(str(table))
     pack(request, tmp_path / "out", SPEC)
     with pytest.raises(
-        UsageError, match=r"holds another pack: spec\.quality was 90, is 80; choose another --out"
+        UsageError, match=r"another pack \(spec\.quality was 90, is 80\); choose another --out"
     ):
         pack(request, tmp_path / "out", replace(SPEC, quality=80))
     table.write_text(table.read_text().replace("photo 7", "photo seven"))

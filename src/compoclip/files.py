@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError, printable, require
+from compoclip.errors import CompoclipError, printable, require, shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOCK = ".lock"
-_STAMPED = 1 << 12  # bytes of a file that its stamp depends on
+_STAMPED = 1 << 14  # bytes at either end of a file that its stamp depends on
 _RACES = 1000  # times that a folder may vanish between two system calls before that is an error
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what disks without locks answer
 _swept: set[Path] = set()
@@ -174,6 +174,20 @@ def read_json(
     except ValueError as error:
         what = disguised(path) or f"not valid JSON ({error}); {damaged}"
         raise CompoclipError(f"{path}: {what}") from error
+
+
+def read_json_object(
+    path: Path,
+    *,
+    absent: str = "check the path",
+    damaged: str = "restore the file",
+    halves: bool = False,
+) -> dict[str, Any]:
+    """Read a JSON file that holds an object; arguments and errors as `read_json`."""
+    record = read_json(path, absent=absent, damaged=damaged, halves=halves)
+    if not isinstance(record, dict):
+        raise CompoclipError(f"{path}: expected a JSON object, found {shown(record)}; {damaged}")
+    return record
 
 
 def free_bytes(path: Path) -> int:
@@ -424,17 +438,20 @@ def content_hash(path: Path) -> str:
 
 
 def file_stamp(path: Path) -> str:
-    """Return size, modification time and a checksum of the beginning of a file; "missing" without.
+    """Return size, modification time and a checksum of both ends of a file; "missing" without.
 
     It changes when the file is written, and also when a file of the same size and time takes its
-    place, unless both begin with the same 4 KiB.
+    place, unless both begin and end with the same 16 KiB.
     """
     try:
         with open_regular(path) as file:
-            status, head = os.fstat(file.fileno()), file.read(_STAMPED)
+            status, ends = os.fstat(file.fileno()), file.read(_STAMPED)
+            if status.st_size > _STAMPED:
+                file.seek(max(_STAMPED, status.st_size - _STAMPED))
+                ends += file.read(_STAMPED)
     except OSError:
         return "missing"
-    return f"{status.st_size}-{status.st_mtime_ns}-{zlib.crc32(head):08x}"
+    return f"{status.st_size}-{status.st_mtime_ns}-{zlib.crc32(ends):08x}"
 
 
 def cache_folder() -> Path:

@@ -15,8 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.console import counted, note
-from compoclip.errors import UsageError
-from compoclip.files import only_writer, replacing, sync_folder, writing
+from compoclip.data.fingerprint import Fingerprint, require_same
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import (
+    content_hash,
+    only_writer,
+    read_json_object,
+    replacing,
+    sync_folder,
+    writing,
+)
 from compoclip.workers import in_batches
 
 BATCH = 200
@@ -24,6 +32,7 @@ Item = tuple[str, str]
 Record = dict[str, Any]
 Make = Callable[[list[Item]], list[Record]]
 Track = Callable[[Iterable[int]], Iterable[int]]
+_CONTENT = "content of the file"  # in the settings: a hash of the finished file
 
 
 def write_records(
@@ -107,6 +116,7 @@ def appending(
             os.fsync(file.fileno())
         os.replace(part, out)
         sync_folder(out.parent)
+        _write_settings(out, {**made_from, _CONTENT: content_hash(out)})
 
 
 def settings_path(out: Path) -> Path:
@@ -120,30 +130,31 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
     begun = part.exists() and part.stat().st_size > 0
     if out.exists() or begun:
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            before = read_json_object(path)
+        except CompoclipError:
             raise UsageError(
                 f"{out}: exists, but {path.name} beside it does not say how it was made; "
                 "choose another -o or remove the file"
             ) from None
-        require_same(out, before, made_from)
+        content = before.pop(_CONTENT, "")  # none of a file that is not finished
+        require_same_settings(out, before, made_from)
         if out.exists() and not begun:
+            if content and content != content_hash(out):
+                raise UsageError(f"{out}: was changed after it was made; choose another -o")
             os.replace(out, part)
         return
-    with replacing(path) as place:
-        place.write_text(json.dumps(made_from, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    _write_settings(out, made_from)
 
 
-def require_same(out: Path, before: Any, now: Mapping[str, Any]) -> None:
-    """Raise UsageError, naming the first difference, if `out` was not made with these settings."""
-    known = before if isinstance(before, dict) else {}
-    for key, value in now.items():
-        if known.get(key) != value:
-            was, new = (json.dumps(v, ensure_ascii=False)[:80] for v in (known.get(key), value))
-            raise UsageError(
-                f"{out}: was made with other settings ({key} was {was}, is now {new}); choose "
-                "another -o or remove it"
-            )
+def _write_settings(out: Path, settings: Mapping[str, Any]) -> None:
+    with replacing(settings_path(out)) as place:
+        place.write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def require_same_settings(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise UsageError, naming what differs, if `out` was not made with these settings."""
+    problem, remedy = "was made with other settings", "choose another -o or remove it"
+    require_same(out, Fingerprint(before), Fingerprint(now), problem, remedy)
 
 
 def _recover(part: Path, count: Callable[[Record], None]) -> int:

@@ -23,7 +23,7 @@ from compoclip.benchmarks.registry import SUITES, meta
 from compoclip.benchmarks.sources import RemoteFile, shared
 from compoclip.config import BenchmarkName, DataName, DeviceName, InputFolder, OutputFolder, Shown
 from compoclip.console import duration, note
-from compoclip.data.fingerprint import FILE, Fingerprint, listed, make_once
+from compoclip.data.fingerprint import FILE, Fingerprint, make_once, require_same
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import measure, micro_batch
 from compoclip.evaluation.published.protocols import TrainingPhotos, protocol, work
@@ -32,13 +32,14 @@ from compoclip.files import (
     file_hash,
     free_bytes,
     only_writer,
-    read_json,
+    read_json_object,
     write_json,
     write_text,
 )
 from compoclip.methods.registry import recipe_card
 from compoclip.request import TrainRequest
 from compoclip.run import EvaluateOptions, evaluate, train
+from compoclip.typed import Count, read_fields
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,13 @@ if TYPE_CHECKING:
 PLAN = "plan.json"
 _FEWEST, _MODELS = 500, 2  # photos of the smallest protocol; base and tuned model are measured
 _SAVE = 600  # seconds of training between states, at most
+_PLAN: Mapping[str, Any] = {
+    **dict.fromkeys(("name", "protocol", "recipe", "model", "table"), str),
+    **dict.fromkeys(("captions", "images", "device"), str),
+    **dict.fromkeys(("benchmarks", "folders"), list[str]),
+    **dict.fromkeys(("photos", "save_every"), Count),
+    "settings": dict[str, object],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,10 +305,9 @@ def reproduce(
     with only_writer(out, folder=True):
         inputs = _inputs(options)
         if (out / PLAN).is_file():
-            plan = read_json(out / PLAN, damaged="delete it to plan anew")
-            if differences := Fingerprint.load(out).differences(inputs):
-                problem = f"holds {plan.get('name')} ({listed(differences)}); choose another --out"
-                raise UsageError(f"{out}: {problem}")
+            plan = read_json_object(out / PLAN, damaged="delete it to plan anew")
+            require_same(out, Fingerprint.load(out), inputs, f"holds {plan.get('name')}")
+            read_fields(plan, _PLAN, str(out / PLAN), "delete it to plan anew")
             note(f"{out}: resumes {plan['name']}")
         else:
             plan = make_plan(options)

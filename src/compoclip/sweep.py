@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from compoclip.config import Option, Shown, parsed_config, read_value, require
 from compoclip.console import counted, note
-from compoclip.data.fingerprint import FILE, Fingerprint, listed
+from compoclip.data.fingerprint import FILE, Fingerprint, require_same
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
 from compoclip.files import bytes_hash, content_hash
 from compoclip.own import fence
@@ -229,6 +229,6 @@ def _require_same_sweep(request: TrainRequest, varied: set[str]) -> None:
         values["items of"] = {each.name: each.data_hash for each in benchmarks}
     data = options.request(options.data).open().fingerprint()
     now = Fingerprint({**values, **request.composed().sources, **data.values}, data.rows)
-    if (out / FILE).exists() and (found := Fingerprint.load(out).differences(now)):
-        raise UsageError(f"{out}: is of another sweep ({listed(found)}); choose another --out")
+    if (out / FILE).exists():
+        require_same(out, Fingerprint.load(out), now, "is of another sweep")
     now.save(out)

@@ -21,9 +21,9 @@ from compoclip.corpora.shard import (
     opened_shard,
 )
 from compoclip.errors import CompoclipError, UsageError, optional
-from compoclip.files import only_writer, read_json, write_json
+from compoclip.files import only_writer, read_json_object, write_json
 from compoclip.own import fence
-from compoclip.recordfile import require_same
+from compoclip.recordfile import require_same_settings
 from compoclip.workers import RETRIES, WorkersDiedError, mapper
 
 # --- Engines: this process, several processes, or a Ray cluster. ---
@@ -158,8 +158,8 @@ def process(
     with only_writer(out, folder=True):
         settings, path = {**job.settings(), "column": column}, out / MANIFESTS / SETTINGS
         if path.is_file():
-            known = read_json(path, damaged="choose another -o or remove the folder")
-            require_same(out, known, settings)
+            known = read_json_object(path, damaged="choose another -o or remove the folder")
+            require_same_settings(out, known, settings)
         else:
             write_json(path, settings)
         outcome = CorpusOutcome()

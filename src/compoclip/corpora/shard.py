@@ -40,6 +40,7 @@ from compoclip.data.sources.shards import (
 )
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import (
+    content_hash,
     encodable,
     file_stamp,
     replacing,
@@ -363,15 +364,16 @@ class ShardResult:
 def finished(task: ShardTask) -> Counts | None:
     """Return the counts of a shard that an earlier run finished; None if it has to be made.
 
-    A finished shard has the size in its manifest, and its source has not changed. Raises
-    CompoclipError when it was made from another file of the same name.
+    A finished shard is as it was written, and its source has not changed. Raises CompoclipError
+    when it was made from another file of the same name.
     """
     try:
         known = json.loads(task.manifest.read_text(encoding="utf-8"))
-        size = task.target.stat().st_size
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(known, dict) or known.get("bytes") != size:
+    if not isinstance(known, dict):
+        return None
+    if known.get("content") != content_hash(task.target):
         return None
     if known.get("state") == file_stamp(task.source):
         counts, usual = known.get("counts"), new_counts()
@@ -397,10 +399,13 @@ def make_shard(task: ShardTask) -> ShardResult:
             with shard.create(place) as out:
                 for rows, write in shard.batches:
                     write(out, task.job.make(rows, counts))
-        size, source = task.target.stat().st_size, str(task.source.absolute())
-        write_json(
-            task.manifest, {"source": source, "state": state, "bytes": size, "counts": counts}
-        )
+        manifest = {
+            "source": str(task.source.absolute()),
+            "state": state,
+            "content": content_hash(task.target),
+            "counts": counts,
+        }
+        write_json(task.manifest, manifest)
     except CompoclipError as error:
         return ShardResult(name, error=str(error))
     except (pa.ArrowException, UnicodeError) as error:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from compoclip.console import note
 from compoclip.data.decode import stored_bytes
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
     bytes_hash,
     content_hash,
@@ -70,12 +70,14 @@ class Fingerprint:
             arrays = read_arrays(folder / name, _VERSION)
             if arrays is None:
                 raise ValueError("of another version of compoclip")
-        except (OSError, ValueError) as error:
+            values = json.loads(arrays.pop("values").tobytes())
+            if not isinstance(values, dict):
+                raise ValueError("its values have no names")
+        except (OSError, ValueError, KeyError) as error:
             raise CompoclipError(
                 f"{folder / name}: does not say what the folder was made from ({reason(error)}); "
                 "choose another folder, or move this one"
             ) from error
-        values = json.loads(arrays.pop("values").tobytes())
         return cls(values, {name.removeprefix("rows/"): each for name, each in arrays.items()})
 
     def differences(self, now: Fingerprint, *, whole: bool = True) -> dict[str, str]:
@@ -103,6 +105,26 @@ class Fingerprint:
             elif len(one) == len(other) and (n := int((one != other).sum())):
                 found[name] = f"{name} of {n} of {len(one)} rows changed"
         return found
+
+
+def require_same(
+    product: Path,
+    before: Fingerprint,
+    now: Fingerprint,
+    problem: str,
+    remedy: str = "choose another --out",
+) -> None:
+    """Raise UsageError, naming what differs, unless a product has the inputs that it is to have.
+
+    Args:
+        product: The file or folder.
+        before: What is recorded of its inputs.
+        now: The inputs that it is to have.
+        problem: What it is otherwise: "is of another sweep".
+        remedy: What to do about it.
+    """
+    if differences := before.differences(now):
+        raise UsageError(f"{product}: {problem} ({listed(differences)}); {remedy}")
 
 
 def make_once(product: Path, inputs: Fingerprint, make: Callable[[], object]) -> bool:

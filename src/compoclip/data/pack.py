@@ -13,6 +13,7 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -34,22 +35,26 @@ from compoclip.data.columns import (
     SCORE,
 )
 from compoclip.data.decode import Mirrored, opened, stored_bytes
-from compoclip.data.fingerprint import FILE, Fingerprint, listed
+from compoclip.data.fingerprint import FILE, Fingerprint, require_same
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import (
     LOCK,
+    content_hash,
     only_writer,
     read_json,
+    read_json_object,
     require_writable,
     write_atomically,
     write_json,
 )
 from compoclip.typed import read_fields
 from compoclip.version import __version__
+from compoclip.workers import available_cores
 
 RECORD = "pack.json"
+_CONTENT = "content"  # in the record: the name of a shard -> a hash of it
 _REMEDY = "delete the folder and pack again"
 IMAGE, NEGATIVE = "unreadable image", "unreadable negative image"
 
@@ -175,7 +180,10 @@ def pack(
             total.add(part)
             total.require_good(max_bad)
         total.count(source.left_out)
-        write_json(out / RECORD, {**made_from.values, "packed": asdict(total)})
+        with ThreadPoolExecutor(available_cores()) as pool:
+            hashes = dict(zip((shard.name for shard in shards), pool.map(content_hash, shards)))
+        record = {**made_from.values, "packed": asdict(total), _CONTENT: hashes}
+        write_json(out / RECORD, record)
         for shard in shards:
             shard.with_suffix(".json").unlink(missing_ok=True)
         return total
@@ -189,12 +197,16 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
         if other:
             raise UsageError(f"{out}: already exists and is no pack; choose another --out")
         return None
-    record = read_json(path, damaged=_REMEDY)
-    if differences := Fingerprint.load(out).differences(made_from):
-        raise UsageError(f"{out}: holds another pack: {listed(differences)}; choose another --out")
-    if not isinstance(record, dict):
-        return PackSummary.of(record, path)  # says what is wrong
-    return PackSummary.of(record["packed"], path) if "packed" in record else None
+    record = read_json_object(path, damaged=_REMEDY)
+    require_same(out, Fingerprint.load(out), made_from, "holds another pack")
+    if "packed" not in record:
+        return None
+    packed = PackSummary.of(record["packed"], path)
+    hashes = read_fields(record, {_CONTENT: dict[str, str]}, str(path), _REMEDY)[_CONTENT]
+    for name in (name for name in hashes if hashes[name] != content_hash(out / name)):
+        note(f"{out / name}: is not what was packed; packing again")
+        return None
+    return packed
 
 
 _opened = lru_cache(1)(Request.open)

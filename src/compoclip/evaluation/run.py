@@ -31,6 +31,7 @@ from compoclip.evaluation.pairs import COSINE, PairScore, require_pairs, score_c
 from compoclip.evaluation.results import (
     Results,
     file_stem,
+    load_items,
     load_results,
     save_results,
     score_named,
@@ -178,15 +179,14 @@ def evaluate(
             continue
         try:
             (found,) = load_results(path)
+            load_items(found)  # which checks that they belong to the results
         except CompoclipError as error:
             note(f"measuring again: {error}")
             continue
         stamp = job.stamp(encoder, options, pair_score)
-        if (
-            all(getattr(found, name) == value for name, value in stamp.items())
-            and found.missing_count == len(job.missing)
-            and Path(found.items).is_file()
-        ):
+        if all(
+            getattr(found, name) == value for name, value in stamp.items()
+        ) and found.missing_count == len(job.missing):
             note(f"{benchmark}: already measured, {path}")
             done[benchmark] = found
         else:

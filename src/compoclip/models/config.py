@@ -15,7 +15,7 @@ from typing import Any, Literal, get_type_hints
 
 from compoclip.bounds import MAX_MODEL_FILE_BYTES
 from compoclip.errors import CompoclipError
-from compoclip.files import read_json, reason
+from compoclip.files import read_json_object, reason
 from compoclip.typed import is_a
 from compoclip.version import __version__
 
@@ -87,10 +87,7 @@ def sound(source: object) -> Iterator[None]:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises CompoclipError when it is missing, malformed or too large."""
     require_small(path)
-    data = read_json(path, damaged="restore the original file", halves=True)
-    if not isinstance(data, dict):
-        raise CompoclipError(f"{path}: expected a JSON object")
-    return data
+    return read_json_object(path, damaged="restore the original file", halves=True)
 
 
 def as_json(data: Mapping[str, Any]) -> str:

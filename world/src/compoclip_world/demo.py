@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from compoclip import console
 from compoclip.cli.options import Outcome
+from compoclip.data.fingerprint import FILE, Fingerprint, require_same
 from compoclip.errors import CompoclipError, RunInterruptedError
-from compoclip.files import only_writer, read_json, require_writable
+from compoclip.files import content_hash, only_writer, require_writable
 from compoclip.interrupts import PARENT, signal_of
 from compoclip.run import EvaluateOptions, evaluate
 from compoclip.workers import available_cores
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from compoclip.models.checkpoint import LoadedModel
 
 BASE = "base"
+_SETTINGS = ("model", "scenes", "items_per_task", "epochs", "batch_size", "lr", "seed")
 _HEADLINES = {  # (benchmark, sub-task): what it asks
     ("world-foils", "bind_colour"): "exchanged colours",
     ("world-foils", "negation"): "negation, wordings of training",
@@ -79,6 +81,7 @@ def main(options: DemoOptions) -> Outcome:
 
 def _run(options: DemoOptions) -> Outcome:
     started = time.monotonic()
+    _require_same_demo(options)
     _write_world(options)
     _train_all(options)
     models = _models(options)
@@ -141,6 +144,16 @@ def _headlines(results: Sequence[Results], bounds: Sequence[Results]) -> str:
     return laid_out(rows, header, notes=notes)
 
 
+def _require_same_demo(options: DemoOptions) -> None:
+    """Raise UsageError when the folder holds a demo of other options; methods may be added."""
+    values = {name: getattr(options, name) for name in _SETTINGS}
+    values["content of model"] = content_hash(Path(options.model))
+    now = Fingerprint(values)
+    if any((options.out / name).exists() for name in (FILE, "data", "suite", "runs")):
+        require_same(options.out, Fingerprint.load(options.out), now, "is of another demo")
+    now.save(options.out)
+
+
 def _write_world(options: DemoOptions) -> None:
     """Training scenes and the test suite, unless they are there already."""
     from compoclip_world.dataset import TrainingSet, bundled_world, crowded, write_training_set
@@ -150,19 +163,13 @@ def _write_world(options: DemoOptions) -> None:
     data, suite = options.out / "data", options.out / "suite"
     world = bundled_world()
     spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=1)
-    if not (data / "world.json").is_file() or _scenes(data) != options.scenes:
+    if not (data / "world.json").is_file():
         console.note(f"drawing {options.scenes} training scenes -> {data}")
         write_training_set(data, spec, available_cores())
     if not (suite / "suite.json").is_file():
         console.note(f"writing the test suite -> {suite}")
         core = SuiteSpec(world, options.items_per_task, options.seed)
         write_suite(suite, core, available_cores())
-
-
-def _scenes(data: Path) -> object:
-    """The number of scenes that the folder records."""
-    record = read_json(data / "world.json", damaged="delete the folder it is in")
-    return record.get("count") if isinstance(record, dict) else None
 
 
 def _train_all(options: DemoOptions) -> None:
