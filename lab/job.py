@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks.case import Benchmark
-from compoclip.data.fingerprint import Fingerprint, listed
+from compoclip.data.fingerprint import Fingerprint
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
+from compoclip.differences import listed
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import Results, file_stem, load_results

@@ -17,10 +17,11 @@ from PIL import Image
 
 from compoclip.cli.main import main
 from compoclip.data import fingerprint as module
-from compoclip.data.fingerprint import FILE, Fingerprint, checksums, listed, make_once
+from compoclip.data.fingerprint import FILE, Fingerprint, checksums, make_once
 from compoclip.data.pack import PackSpec, pack
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request, open_source
+from compoclip.differences import listed
 from compoclip.errors import CompoclipError, UsageError
 from data_samples import few
 from test_data_pack import write_rows

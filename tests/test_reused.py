@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from compoclip.cli.main import main
-from compoclip.data.fingerprint import Fingerprint, require_same
+from compoclip.differences import differences_of, require_same
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import file_stamp, read_json_object
 from train_helpers import new_model
@@ -159,11 +159,13 @@ def test_results_whose_items_are_of_another_model_are_measured_again(
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:
-    before, now = Fingerprint({"lr": 1, "gone": 2}), Fingerprint({"lr": 3})
-    require_same(tmp_path, before, before, "is of another sweep")
-    words = r"is of another sweep \(lr was 1, is 3; gone was 2, is none\); choose another --out"
+    before, now = {"lr": 1, "text": {"gone": 2}}, {"lr": 3}
+    require_same(tmp_path, differences_of(before, before), "is of another sweep")
+    words = (
+        r"is of another sweep \(lr was 1, is 3; text\.gone was 2, is none\); choose another --out"
+    )
     with pytest.raises(UsageError, match=words):
-        require_same(tmp_path, before, now, "is of another sweep")
+        require_same(tmp_path, differences_of(before, now), "is of another sweep")
 
 
 @pytest.mark.parametrize("text", ["[]", '"plan"', "3", "null"])

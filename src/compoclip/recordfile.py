@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.console import counted, note
-from compoclip.data.fingerprint import Fingerprint, require_same
+from compoclip.differences import differences_of, require_same
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
     content_hash,
@@ -154,7 +154,7 @@ def _write_settings(out: Path, settings: Mapping[str, Any]) -> None:
 def require_same_settings(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise UsageError, naming what differs, if `out` was not made with these settings."""
     problem, remedy = "was made with other settings", "choose another -o or remove it"
-    require_same(out, Fingerprint(before), Fingerprint(now), problem, remedy)
+    require_same(out, differences_of(before, now), problem, remedy)
 
 
 def _recover(part: Path, count: Callable[[Record], None]) -> int:

@@ -23,7 +23,8 @@ from compoclip.benchmarks.registry import SUITES, meta
 from compoclip.benchmarks.sources import RemoteFile, shared
 from compoclip.config import BenchmarkName, DataName, DeviceName, InputFolder, OutputFolder, Shown
 from compoclip.console import duration, note
-from compoclip.data.fingerprint import FILE, Fingerprint, make_once, require_same
+from compoclip.data.fingerprint import FILE, Fingerprint, make_once
+from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import measure, micro_batch
 from compoclip.evaluation.published.protocols import TrainingPhotos, protocol, work
@@ -306,7 +307,8 @@ def reproduce(
         inputs = _inputs(options)
         if (out / PLAN).is_file():
             plan = read_json_object(out / PLAN, damaged="delete it to plan anew")
-            require_same(out, Fingerprint.load(out), inputs, f"holds {plan.get('name')}")
+            differences = Fingerprint.load(out).differences(inputs)
+            require_same(out, differences, f"holds {plan.get('name')}")
             read_fields(plan, _PLAN, str(out / PLAN), "delete it to plan anew")
             note(f"{out}: resumes {plan['name']}")
         else:

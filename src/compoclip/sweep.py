@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 
 from compoclip.config import Option, Shown, parsed_config, read_value, require
 from compoclip.console import counted, note
-from compoclip.data.fingerprint import FILE, Fingerprint, require_same
+from compoclip.data.fingerprint import FILE, Fingerprint
+from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
 from compoclip.files import bytes_hash, content_hash
 from compoclip.own import fence
@@ -230,5 +231,5 @@ def _require_same_sweep(request: TrainRequest, varied: set[str]) -> None:
     data = options.request(options.data).open().fingerprint()
     now = Fingerprint({**values, **request.composed().sources, **data.values}, data.rows)
     if (out / FILE).exists():
-        require_same(out, Fingerprint.load(out), now, "is of another sweep")
+        require_same(out, Fingerprint.load(out).differences(now), "is of another sweep")
     now.save(out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -444,7 +445,8 @@ def stored_bytes(image: Path | bytes) -> bytes:
     if isinstance(image, bytes):
         return image
     with reading(image, "check the images folder"), open_regular(image) as file:
-        return file.read(MAX_IMAGE_BYTES)
+        size = os.fstat(file.fileno()).st_size  # as much memory is taken as is asked for
+        return file.read(min(size, MAX_IMAGE_BYTES))
 
 
 def data_uri(image: Image.Image, kind: str, **options: Any) -> str:

@@ -7,7 +7,6 @@ lie in one small file: within the folder of a run or pack, beside any other prod
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
@@ -22,7 +21,8 @@ from numpy.typing import NDArray
 
 from compoclip.console import note
 from compoclip.data.decode import stored_bytes
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.differences import differences_of, flat, listed
+from compoclip.errors import CompoclipError
 from compoclip.files import (
     bytes_hash,
     content_hash,
@@ -38,8 +38,6 @@ COLUMNS = ("captions", "negatives", "positives", "neighbours", "group", "score",
 """Columns of a table of samples, in addition to ids and images."""
 _VERSION = 1
 _CHUNK = 1 << 14
-_HASH = re.compile(r"(?=.*\d)[0-9a-f]{12,}")
-_MOST_LISTED = 6
 _CONTENT = "content of the product"
 
 Rows = NDArray[np.uint32]
@@ -60,7 +58,7 @@ class Fingerprint:
     def save(self, folder: Path, name: str = FILE) -> None:
         """Write the fingerprint into a folder."""
         arrays: dict[str, NDArray[Any]] = {f"rows/{name}": each for name, each in self.rows.items()}
-        arrays["values"] = np.frombuffer(json.dumps(_flat(self.values)).encode(), np.uint8)
+        arrays["values"] = np.frombuffer(json.dumps(flat(self.values)).encode(), np.uint8)
         write_atomically(folder / name, lambda place: save_arrays(place, arrays, _VERSION))
 
     @classmethod
@@ -85,19 +83,7 @@ class Fingerprint:
 
         whole: also compare values that the later fingerprint lacks.
         """
-        before, after = _flat(self.values), json.loads(json.dumps(_flat(now.values)))
-        found: dict[str, str] = {}
-        for name in dict.fromkeys([*(before if whole else ()), *after]):
-            was, is_now = before.get(name), after.get(name)
-            if was == is_now:
-                continue
-            values = [each for each in (was, is_now) if each is not None]
-            if all(isinstance(each, str) and _HASH.fullmatch(each) for each in values):
-                what = "changed" if len(values) == 2 else "is new" if is_now else "is gone"
-                found[name] = f"{name} {what}"
-            else:
-                was, is_now = ("none" if v is None else str(v)[:80] for v in (was, is_now))
-                found[name] = f"{name} was {was}, is {is_now}"
+        found = differences_of(self.values, now.values, whole=whole)
         for name in dict.fromkeys([*self.rows, *now.rows]):
             one, other = self.rows.get(name), now.rows.get(name)
             if one is None or other is None:
@@ -105,26 +91,6 @@ class Fingerprint:
             elif len(one) == len(other) and (n := int((one != other).sum())):
                 found[name] = f"{name} of {n} of {len(one)} rows changed"
         return found
-
-
-def require_same(
-    product: Path,
-    before: Fingerprint,
-    now: Fingerprint,
-    problem: str,
-    remedy: str = "choose another --out",
-) -> None:
-    """Raise UsageError, naming what differs, unless a product has the inputs that it is to have.
-
-    Args:
-        product: The file or folder.
-        before: What is recorded of its inputs.
-        now: The inputs that it is to have.
-        problem: What it is otherwise: "is of another sweep".
-        remedy: What to do about it.
-    """
-    if differences := before.differences(now):
-        raise UsageError(f"{product}: {problem} ({listed(differences)}); {remedy}")
 
 
 def make_once(product: Path, inputs: Fingerprint, make: Callable[[], object]) -> bool:
@@ -170,13 +136,6 @@ def _with_content(inputs: Fingerprint, content: str) -> Fingerprint:
     return Fingerprint({**inputs.values, _CONTENT: content}, inputs.rows) if content else inputs
 
 
-def listed(differences: Mapping[str, str]) -> str:
-    """Return differences as one line."""
-    lines = list(differences.values())
-    more = f" and {len(lines) - _MOST_LISTED} more" if len(lines) > _MOST_LISTED else ""
-    return "; ".join(lines[:_MOST_LISTED]) + more
-
-
 def checksums(columns: Mapping[str, Any]) -> dict[str, Rows]:
     """Return the checksum of every cell of columns of texts, numbers, or lists of them.
 
@@ -206,13 +165,3 @@ def photo_hash(image: Path | bytes) -> str:
     except CompoclipError:  # reading it for the model says why
         data = b"unreadable"
     return bytes_hash(data)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found

@@ -35,9 +35,10 @@ from compoclip.data.columns import (
     SCORE,
 )
 from compoclip.data.decode import Mirrored, opened, stored_bytes
-from compoclip.data.fingerprint import FILE, Fingerprint, require_same
+from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
+from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import (
     LOCK,
@@ -198,7 +199,7 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
             raise UsageError(f"{out}: already exists and is no pack; choose another --out")
         return None
     record = read_json_object(path, damaged=_REMEDY)
-    require_same(out, Fingerprint.load(out), made_from, "holds another pack")
+    require_same(out, Fingerprint.load(out).differences(made_from), "holds another pack")
     if "packed" not in record:
         return None
     packed = PackSummary.of(record["packed"], path)

@@ -20,8 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from compoclip.data.fingerprint import Fingerprint, listed
+from compoclip.data.fingerprint import Fingerprint
 from compoclip.data.sources import Source
+from compoclip.differences import listed
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json, reason, sync, sync_folder, writing
 from compoclip.methods.base import Method

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from compoclip import console
 from compoclip.cli.options import Outcome
-from compoclip.data.fingerprint import FILE, Fingerprint, require_same
+from compoclip.data.fingerprint import FILE, Fingerprint
+from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import content_hash, only_writer, require_writable
 from compoclip.interrupts import PARENT, signal_of
@@ -150,7 +151,8 @@ def _require_same_demo(options: DemoOptions) -> None:
     values["content of model"] = content_hash(Path(options.model))
     now = Fingerprint(values)
     if any((options.out / name).exists() for name in (FILE, "data", "suite", "runs")):
-        require_same(options.out, Fingerprint.load(options.out), now, "is of another demo")
+        differences = Fingerprint.load(options.out).differences(now)
+        require_same(options.out, differences, "is of another demo")
     now.save(options.out)
 
 
