@@ -59,7 +59,14 @@ def test_a_broken_transfer_goes_on_where_it_stopped(site: Site, tmp_path: Path) 
     assert left(tmp_path) == {"a.bin"}
 
 
-def test_what_an_earlier_run_left_is_used(site: Site, tmp_path: Path) -> None:
+VERSIONS = ({"ETag": '"1"'}, {"ETag": 'W/"1"', "Last-Modified": "Sat, 28 Nov 2026 12:00:00 GMT"})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_an_earlier_run_left_is_used(
+    site: Site, tmp_path: Path, version: dict[str, str]
+) -> None:
+    site.versions["/a.bin"] = version
     site.break_at["/a.bin"] = [5000] + [0] * 9
     with pytest.raises(CompoclipError, match="3 times in a row; try again later") as raised:
         download(f"{site.url}/a.bin", tmp_path / "a.bin")
@@ -70,6 +77,7 @@ def test_what_an_earlier_run_left_is_used(site: Site, tmp_path: Path) -> None:
     download(f"{site.url}/a.bin", tmp_path / "a.bin")
     assert site.asked == [("/a.bin", "bytes=5000-")]
     assert (tmp_path / "a.bin").read_bytes() == DATA
+    assert left(tmp_path) == {"a.bin"}
 
 
 def test_a_server_that_ignores_ranges_sends_all_again(site: Site, tmp_path: Path) -> None:
@@ -92,15 +100,37 @@ def test_a_file_that_changed_meanwhile_is_fetched_anew(site: Site, tmp_path: Pat
     assert (tmp_path / "a.bin").read_bytes() == DATA[::-1]
 
 
+@pytest.mark.parametrize("careless", [False, True])
+@pytest.mark.parametrize("versions", [({}, {}), ({"ETag": '"1"'}, {"ETag": '"2"'})])
+def test_two_versions_of_a_file_without_a_checksum_are_never_mixed(
+    site: Site, tmp_path: Path, versions: tuple[dict[str, str], ...], careless: bool
+) -> None:
+    if careless:
+        site.careless.add("/a.bin")
+    site.versions["/a.bin"], later = versions
+    site.break_at["/a.bin"] = [4000] + [0] * 9
+    with pytest.raises(CompoclipError):
+        download(f"{site.url}/a.bin", tmp_path / "a.bin")
+    site.break_at.clear()
+    site.files["/a.bin"], site.versions["/a.bin"] = DATA[::-1], later
+    download(f"{site.url}/a.bin", tmp_path / "a.bin")
+    assert (tmp_path / "a.bin").read_bytes() == DATA[::-1]
+    assert left(tmp_path) == {"a.bin"}
+
+
+CHECKED = expected(md5=hashlib.md5(DATA).hexdigest())
+
+
 def test_all_bytes_there_but_not_yet_in_place(site: Site, tmp_path: Path) -> None:
     (tmp_path / "a.bin.part").write_bytes(DATA)
-    download(f"{site.url}/a.bin", tmp_path / "a.bin")
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", CHECKED)
     assert (tmp_path / "a.bin").read_bytes() == DATA
+    assert len(site.asked) == 1
 
 
 def test_more_bytes_than_the_file_has_are_thrown_away(site: Site, tmp_path: Path) -> None:
     (tmp_path / "a.bin.part").write_bytes(DATA + b"more")
-    download(f"{site.url}/a.bin", tmp_path / "a.bin")
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", CHECKED)
     assert (tmp_path / "a.bin").read_bytes() == DATA
 
 

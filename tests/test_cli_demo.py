@@ -56,3 +56,7 @@ def test_demo_runs_end_to_end_and_resumes(
     assert {result["grounded"]["blind_models"][0] for result in again["results"]} == {"text only"}
     assert {bound["model"] for bound in again["bounds"]} == {"oracle", "text only"}
     assert "oracle" in page
+
+    assert main([*arguments, "--epochs=3", "--seed=1"]) == 2
+    error = capsys.readouterr().err
+    assert "is of another demo (epochs was 2.0, is 3.0; seed was 0, is 1); choose another" in error

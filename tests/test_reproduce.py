@@ -140,6 +140,13 @@ def test_from_download_to_bundle_with_ten_kills(
         reproduce.reproduce(
             ReproduceOptions(name="negclip", out=out), lambda plan: True, lambda job: None
         )
+    spoilt = {"[]": "expected a JSON object", '{"name": "rehearsal"}': "needs name, protocol"}
+    for text, problem in spoilt.items():
+        (out / "plan.json").write_text(text)
+        assert main(words) == 1
+        error = capsys.readouterr().err
+        assert problem in error
+        assert error.rstrip().endswith("delete it to plan anew")
 
 
 def test_every_protocol_names_what_there_is() -> None:

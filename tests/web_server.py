@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Site:
     """files: path -> content. break_at: path -> bytes to send before hanging up, one a request.
     no_range: paths whose ranges are ignored. status: path -> codes to answer first. raw: path ->
-    whole answers to send byte by byte as they are, the last one for good. asked: (path, Range
+    whole answers to send byte by byte as they are, the last one for good. versions: path -> its
+    headers ETag and Last-Modified. careless: paths whose If-Range is ignored. asked: (path, Range
     header) of every request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -22,6 +23,8 @@ class Site:
     status: dict[str, list[int]] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
     raw: dict[str, list[bytes]] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    careless: set[str] = field(default_factory=set)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 
@@ -52,7 +55,9 @@ def served(site: Site) -> Iterator[Site]:
                 return
             data = site.files[self.path]
             start = 0
-            if wanted and self.path not in site.no_range:
+            versions = site.versions.get(self.path, {})
+            same = self.headers.get("If-Range") in (None, *versions.values())
+            if wanted and self.path not in site.no_range and (same or self.path in site.careless):
                 start = int(wanted.removeprefix("bytes=").rstrip("-"))
                 if start >= len(data):
                     self.send_response(416)
@@ -63,6 +68,8 @@ def served(site: Site) -> Iterator[Site]:
                 self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
             else:
                 self.send_response(200)
+            for name, value in versions.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(data) - start))
             self.end_headers()
             breaks = site.break_at.get(self.path)

@@ -296,7 +296,7 @@ def _benchmarks(part: OpenedPart) -> list[Benchmark]:
 
     options: dict[str, dict[str, Any]] = {"retrieval": {}, "rewrites": {"most": _MOST}}
     return [
-        load_benchmark(FILES[name], Path("data"), annotations=part, **more)
+        load_benchmark(FILES[name], Path("data"), opened=part, **more)
         for name, more in options.items()
     ]
 

@@ -37,7 +37,6 @@ from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.console import note_once
 from compoclip.data.options import DataOptions, as_target_option, naming_options
-from compoclip.data.sources.open import OpenedPart
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.reading import Reading, read
 
@@ -71,15 +70,13 @@ class CaptionedPhoto:
         return any(each.holds(word.strip(".,")) for each in self.readings for word in new)
 
 
-def open_photos(
-    data: Loading, place: Path | OpenedPart, reading: DataOptions
-) -> tuple[CaptionedPhoto, ...]:
+def open_photos(data: Loading, place: Path, reading: DataOptions) -> tuple[CaptionedPhoto, ...]:
     """Open the photos of a file, in its order; file and split end the name of the benchmark.
 
     Raises UsageError for wrong options and what is no data, CompoclipError for malformed files.
     """
-    if isinstance(place, OpenedPart):
-        file, split, source = place
+    if data.opened is not None:
+        file, split, source = data.opened
     else:
         file, split = place, reading.split or ""
         with naming_options(as_target_option):
@@ -107,7 +104,7 @@ def rewritten(
     data: Loading,
     *,
     reading: DataOptions,
-    annotations: Path | OpenedPart | None = None,
+    annotations: Path | None = None,
     seed: int = 42,
     most: int = 1000,
 ) -> Iterator[Case]:

@@ -1,18 +1,21 @@
 """One file over HTTP: resumed where it broke off, checked, and put in place only when it is whole.
 
-What has arrived lies in `NAME.part` beside the file. Whether it is of one version shows when the
-file is whole: by its checksum, by those inside an archive, or by its rows.
+What has arrived lies in `NAME.part` beside the file. A known checksum decides when the file is
+whole whether it is of one version. Without one `NAME.part.version` has what the server calls the
+version (ETag or Last-Modified); a server that names none, or another, sends the whole file again.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
+import re
 import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +36,7 @@ _BROKEN = (
     *(urllib.error.URLError, http.client.HTTPException),
     *(ConnectionError, TimeoutError, ssl.SSLError),
 )
+_VERSION = re.compile(r'"[!#-~]{1,200}"|[A-Za-z0-9, :+-]{1,64}')  # no weak ETag
 Progress = Callable[[int, int | None], None]
 """Called with the bytes there so far and the bytes in all, None where not known."""
 
@@ -60,13 +64,14 @@ def download(
     known = url.startswith(("http://", "https://"))
     require(known, url, "only http and https addresses can be fetched", UsageError)
     part = path.with_name(f"{path.name}.part")
+    version = None if expected.checksum else path.with_name(f"{part.name}.version")
     failures = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             before = _size(part)
             try:
-                _attempt(url, part, progress)
+                _attempt(url, part, version, progress)
                 break
             except _BrokenError as error:
                 failures = 1 if _size(part) > before else failures + 1
@@ -80,23 +85,32 @@ def download(
                 time.sleep(wait)
         if problem := _wrong(part, expected) or ("" if expected.checksum else odd(part)):
             part.unlink()
+            _forget(version)
             told = f"{problem} is not that of the official file; it was deleted, try again or "
             raise CompoclipError(f"{url}: {told}fetch it by hand")
         size = part.stat().st_size
         files.sync(part)
         os.replace(part, path)
+        _forget(version)
         files.sync_folder(path.parent)
     except OSError as error:
         raise files.unwritable(path, error) from error
     return size
 
 
-def _attempt(url: str, part: Path, progress: Progress | None) -> None:
-    """Fetch what is lacking; raises _BrokenError when that may be tried again."""
-    have = _size(part)
+def _attempt(url: str, part: Path, version: Path | None, progress: Progress | None) -> None:
+    """Fetch what is lacking; raises _BrokenError when that may be tried again.
+
+    version: The file with the version of what has arrived; None if a checksum decides.
+    """
+    have, arrived = _size(part), _version_in(version)
     headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
+    if version is not None and not arrived:
+        have = 0
     if have:
         headers["Range"] = f"bytes={have}-"
+    if have and arrived:
+        headers["If-Range"] = arrived
     try:
         request = urllib.request.Request(url, headers=headers)
         with urllib.request.build_opener(Redirections).open(request, timeout=TIMEOUT) as answer:
@@ -104,6 +118,10 @@ def _attempt(url: str, part: Path, progress: Progress | None) -> None:
             span = answer.headers.get("Content-Range") or ""
             if start and not span.startswith(f"bytes {have}-"):
                 raise _BrokenError(f"the server sent another range than asked for ({span})")
+            sent = _version_of(answer.headers)
+            if start and arrived and sent not in ("", arrived):
+                part.unlink()
+                raise _BrokenError("the file changed while it was fetched, deleted")
             stated = answer.headers.get("Content-Length")
             problem = f"the server states a length of {stated!r:.40}; try again later, or {_MIRROR}"
             require(stated is None or answer.length is not None, url, problem)
@@ -111,6 +129,8 @@ def _attempt(url: str, part: Path, progress: Progress | None) -> None:
             got = start
             with part.open("r+b" if start else "wb") as out:
                 out.seek(start)
+                if version is not None and not start:  # after what was there is gone
+                    version.write_text(sent, encoding="ascii")
                 while block := answer.read1(_BLOCK):
                     out.write(block)
                     got += len(block)
@@ -161,6 +181,23 @@ def _wrong(path: Path, expected: RemoteFile) -> str:
     if expected.size and size != expected.size:
         return f"{size:,} bytes instead of {expected.size:,}: its size"
     return ""
+
+
+def _version_of(headers: Message) -> str:
+    """Return what a server calls the version of a file, "" for nothing that can be relied on."""
+    names = (headers.get(name) or "" for name in ("ETag", "Last-Modified"))
+    return next(filter(_VERSION.fullmatch, names), "")
+
+
+def _version_in(file: Path | None) -> str:
+    """Return the version that a file holds, "" without one."""
+    text = file.read_text("ascii", "replace") if file is not None and file.is_file() else ""
+    return text if _VERSION.fullmatch(text) else ""
+
+
+def _forget(version: Path | None) -> None:
+    if version is not None:
+        version.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

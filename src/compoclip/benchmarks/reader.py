@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import (
@@ -38,6 +38,9 @@ from compoclip.benchmarks.case import (
 )
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError, closest, require
+
+if TYPE_CHECKING:
+    from compoclip.data.sources.open import OpenedPart
 
 Rules = Mapping[str, Aggregate]
 
@@ -65,9 +68,10 @@ class Loading(Benchmark):
     """A benchmark while it is read: functions that read may change all but the first three fields.
 
     about: its facts. images: folder of the photos named by the user. parts: the wanted sub-tasks,
-    as named by the user where the facts state none. files: name -> file, or its content, for the
-    data hash; stated: further inputs that decide the items. content: the cases of the wanted
-    sub-tasks once they are read. aggregates: in addition to those of the reader.
+    as named by the user where the facts state none. opened: captioned photos that are opened
+    already. files: name -> file, or its content, for the data hash; stated: further inputs that
+    decide the items. content: the cases of the wanted sub-tasks once they are read. aggregates: in
+    addition to those of the reader.
     """
 
     about: Meta
@@ -77,6 +81,7 @@ class Loading(Benchmark):
     left_out: Counter[str] = field(default_factory=Counter)
     files: dict[str, Path | bytes] = field(default_factory=dict)
     stated: list[str] = field(default_factory=list)
+    opened: OpenedPart | None = None
 
     def photos(self, folder: str) -> Path:
         """Return the folder of photos named by the user, else `folder` below the root."""
@@ -126,13 +131,14 @@ class CaseReader:
         images: Path | None = None,
         *,
         subtasks: Sequence[str] = (),
+        opened: OpenedPart | None = None,
         **options: Any,
     ) -> Benchmark:
         """Read the benchmark, or those of its sub-tasks that match any of some patterns ("swap_*").
 
-        images: folder of the photos, when they are not in the default layout. options: see
-        `options`. Raises CompoclipError for absent or malformed files, UsageError for an unknown
-        sub-task or a bad option.
+        images: folder of the photos, when they are not in the default layout. opened: captioned
+        photos that are opened already. options: see `options`. Raises CompoclipError for absent or
+        malformed files, UsageError for an unknown sub-task or a bad option.
         """
         about, kept = self.meta, tuple(subtasks)
         expected, skills = dict(about.expected), dict(about.skills)
@@ -152,6 +158,7 @@ class CaseReader:
             root=root,
             images=images,
             parts=kept,
+            opened=opened,
         )
         if _DATA_OPTIONS.keys() <= self.options.keys():
             given = {name: options.pop(name) for name in _DATA_OPTIONS if name in options}
@@ -174,7 +181,7 @@ class CaseReader:
             rules, data.headline = aggregates(rules, data.parts, data.headline)
         data.aggregates = rules
         data.data_hash = files.data_hash(data.files, data.stated)
-        data.files = {}  # may hold whole files
+        data.files, data.opened = {}, None  # may hold whole files
         data.left_out = Counter({why: n for why, n in data.left_out.items() if n or single})
         return data
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compoclip import own
 from compoclip.benchmarks import files
@@ -24,6 +24,9 @@ from compoclip.benchmarks.table import readers
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
 from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError, closest, require
+
+if TYPE_CHECKING:
+    from compoclip.data.sources.open import OpenedPart
 
 GROUP = "compoclip.benchmarks"
 
@@ -119,7 +122,14 @@ def split_spec(spec: str) -> tuple[str, str]:
     return (f"{name}:{first}", rest) if first in _readers_in(name) else (name, tail)
 
 
-def load_benchmark(spec: str, root: Path, images: Path | None = None, **options: Any) -> Benchmark:
+def load_benchmark(
+    spec: str,
+    root: Path,
+    images: Path | None = None,
+    *,
+    opened: OpenedPart | None = None,
+    **options: Any,
+) -> Benchmark:
     """Load a benchmark from the data root.
 
     If the root does not hold the official items (see `edition`), the name says so.
@@ -129,6 +139,7 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
             for a family such as "retrieval:coco", the one set to load.
         root: Folder of all data, in the default layout.
         images: Folder of the photos if they are not in the default layout.
+        opened: Captioned photos that are opened already, in place of `annotations`.
         **options: Options of the benchmark, see `option_types`.
 
     Raises:
@@ -150,7 +161,7 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
         known_option = option in found.options
         require(known_option, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
     try:
-        loaded = found.load(root, images, subtasks=parts, **options)
+        loaded = found.load(root, images, subtasks=parts, opened=opened, **options)
     except CompoclipError as error:
         elsewhere = any(isinstance(value, Path) for value in options.values())
         absent = isinstance(error.__cause__, FileNotFoundError)

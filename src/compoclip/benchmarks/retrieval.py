@@ -40,7 +40,6 @@ from compoclip.captions.chunks import pre_caption
 from compoclip.data.columns import cell_captions
 from compoclip.data.decode import is_read
 from compoclip.data.options import DataOptions
-from compoclip.data.sources.open import OpenedPart
 from compoclip.data.sources.published import KARPATHY, ORIGINAL, PublishedRows, token_lines
 from compoclip.errors import UsageError, closest, require
 from compoclip.files import bytes_hash
@@ -213,7 +212,7 @@ def read(
     data: Loading,
     *,
     reading: DataOptions,
-    annotations: Path | OpenedPart | None = None,
+    annotations: Path | None = None,
     split_file: Path | None = None,
     pre_caption_words: int | None = None,
     pairs: int | None = PAIRS,
@@ -223,13 +222,12 @@ def read(
     The benchmark is called "retrieval_<set>", with cleaned captions "retrieval_<set>_pre<words>".
     """
     about, name = data.about, ",".join(data.parts)
-    if name == OWN and annotations is not None:
+    if name == OWN and (annotations or data.opened):
         from compoclip.benchmarks import captioned  # it imports ARO, that this file
 
-        custom = captioned.open_photos(data, annotations, reading)
+        custom = captioned.open_photos(data, annotations or data.root, reading)
         data.files["captions"], data.expected = captioned.hashed(custom), {}
         return _retrieval((photo.image, photo.captions) for photo in custom)
-    assert not isinstance(annotations, OpenedPart)  # these are sets of their own
     known = name in about.parts
     require(known, about.id, f"no set or file {name!r}; {closest(name, about.parts)}", UsageError)
     problem = f"{name} is published as one split; options of reading data go with a file of yours"
