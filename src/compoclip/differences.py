@@ -1,4 +1,4 @@
-"""What differs between the inputs that something was made from and those that it is to have."""
+"""Differences between the inputs that something was made from and those that it is to have."""
 
 from __future__ import annotations
 
