@@ -89,7 +89,7 @@ CHANGED = {
         "+batch-size +calibrate +caption-column +device +duplicates +exclude +fast +held-out "
         "+image-column +images +json +model +orientation +out +quoting +split +split-seed"
     ),
-    "search": "+device +image +images +json +model +negation +page +queries +rerank +top",
+    "search": "+device +image +images +json +model +negation +open +page +queries +rerank +top",
     "play": "+index",
     "serve": "+index",
     "train compo": (

@@ -7,8 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image
 
+from compoclip.data.sources.open import Request
+from compoclip.evaluation import ModelEncoder
 from compoclip.models.checkpoint import load_model
+from compoclip.search import index_photos
 from compoclip.web.app import Server
 from compoclip.web.playground import Playground, play_site
 from compoclip_world.dataset import examples
@@ -30,6 +34,23 @@ def server() -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def searching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The bundled model and an index of three photos with captions."""
+    folder = tmp_path_factory.mktemp("photos")
+    table = ["image,caption"]
+    for colour in ("red", "green", "blue"):
+        Image.new("RGB", (64, 48), colour).save(folder / f"{colour}.png")
+        table.append(f"{colour}.png,a {colour} square")
+    (folder / "photos.csv").write_text("\n".join(table))
+    model = load_model("bundled")
+    request = Request(str(folder / "photos.csv"), images=folder)
+    index = index_photos(request, ModelEncoder(model), folder / "index", "bundled")
+    playground = Playground({"bundled": model}, examples(64), index)
+    with Server(play_site(playground), "127.0.0.1", 0).in_thread() as running:
+        yield running
+
+
 @pytest.fixture
 def page(browser: Browser, server: Server) -> Iterator[Page]:
     """The page, opened; whatever it logs fails the test."""
@@ -39,7 +60,7 @@ def page(browser: Browser, server: Server) -> Iterator[Page]:
     opened.on("console", lambda message: logged.append(message.text))
     opened.on("pageerror", lambda error: logged.append(str(error)))
     opened.goto(server.url)
-    opened.locator("#examples button").nth(5).wait_for()
+    opened.locator(".model li").first.wait_for()  # it opens on a scored example
     yield opened
     assert [line for line in logged if "400" not in line] == []  # refused input is told as such
     opened.close()
@@ -57,7 +78,7 @@ def ask(page: Page, caption: str) -> None:
 def test_upload_type_and_see_the_rewrites_in_order(page: Page, server: Server) -> None:
     upload(page, examples(64)[0][1])
     ask(page, CAPTION)
-    page.locator(".model li").first.wait_for()
+    page.locator("li.caption", has_text=CAPTION).nth(1).wait_for()
     columns = page.locator(".model").all()
     assert [column.locator("h2").inner_text() for column in columns] == ["one", "other"]
     for column in columns:
@@ -82,8 +103,6 @@ def test_upload_type_and_see_the_rewrites_in_order(page: Page, server: Server) -
 
 
 def test_switch_between_the_models(page: Page) -> None:
-    page.locator("#examples button").first.click()
-    page.locator(".model li").first.wait_for()
     columns = page.locator(".model").all()
     for choice, shown in (("one", [True, False]), ("other", [False, True]), ("both", [True, True])):
         page.get_by_label(choice, exact=True).check()
@@ -93,7 +112,6 @@ def test_switch_between_the_models(page: Page) -> None:
 
 
 def test_point_at_a_word_and_see_where_it_looks(page: Page) -> None:
-    page.locator("#examples button").first.click()
     words = page.locator("#words button")
     words.nth(1).wait_for()
     maps = page.locator(".model .map").all()
@@ -113,8 +131,8 @@ def test_point_at_a_word_and_see_where_it_looks(page: Page) -> None:
 
 def test_bad_input_is_told_in_words(page: Page, server: Server) -> None:
     status = page.locator("#status")
-    ask(page, "a star")
-    assert status.inner_text() == "Choose an image first."
+    ask(page, " ")
+    assert status.inner_text() == "Type a caption first."
     upload(page, b"this is no picture", "notes.png")
     ask(page, "a star")
     page.locator("#status.bad", has_text="not an image of a known format").wait_for()
@@ -124,7 +142,7 @@ def test_bad_input_is_told_in_words(page: Page, server: Server) -> None:
     page.fill("#caption", "word " * 100)
     assert len(page.input_value("#caption")) == 300  # the field takes no more
     ask(page, "a star <b>& more</b>")
-    page.locator(".model li").first.wait_for()
+    page.locator("li.caption", has_text="a star <b>& more</b>").first.wait_for()
     assert page.locator(".model li b:not(.flip)").count() == 0  # text stays text
     assert status.inner_text() == ""
 
@@ -133,7 +151,36 @@ def test_on_a_phone(browser: Browser, server: Server) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.set_default_timeout(120_000)
     page.goto(server.url)
-    page.locator("#examples button").first.click()
     page.locator(".model li").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_search_and_score_what_was_found(browser: Browser, searching: Server, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_default_timeout(120_000)
+    logged: list[str] = []
+    page.on("console", lambda message: logged.append(message.text))
+    page.goto(searching.url)
+    page.click("nav >> text=Search photos")
+    page.fill("#query", "red")
+    page.press("#query", "Enter")
+    pictures = page.locator(".found img")
+    pictures.nth(2).wait_for()
+    assert pictures.evaluate_all("all => all.every((each) => each.naturalWidth > 0)")
+    assert page.locator("[aria-current]").inner_text() == "Search photos"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    first = page.locator(".found figcaption").first.inner_text()
+    assert "a red square" in first
+    page.fill("#query", "blue")  # the next query
+    page.click("form button")
+    page.wait_for_url("**/search?q=blue")
+    page.locator(".found figure a").first.click()
+    page.wait_for_url("**/photos/*.jpg")
+    page.go_back()
+    page.locator("text=Score it").first.click()
+    page.locator("li.caption", has_text="blue").first.wait_for()
+    assert page.input_value("#caption") == "blue"
+    assert logged == []
     page.close()

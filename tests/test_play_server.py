@@ -215,6 +215,8 @@ def test_equal_rewrites_are_one_candidate() -> None:
 def test_wrong_usage(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["play", "bundled", "bundled", "bundled"]) == 2
     assert "name one model, or two" in capsys.readouterr().err
+    assert main(["play"]) == 2
+    assert "name a model, or the photos to search with --index" in capsys.readouterr().err
     assert main(["play", "bundled", "--port", "70000"]) == 2
     assert "--port must lie" in capsys.readouterr().err
     with pytest.raises(UsageError, match="choose another --host or --port"):

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from compoclip import files
 from compoclip.analysis.maps import patch_maps
 from compoclip.cli.main import main
 from compoclip.data.folders import HIDDEN, NO_IMAGE_FILE
@@ -27,15 +29,15 @@ from compoclip.search import (
     PhotoIndex,
     calibrate,
     duplicates,
+    index_page,
     index_photos,
     read_index,
     rerank,
-    results_page,
     search,
     split_negation,
 )
 from compoclip.web import Playground, Server, Service, model_site, play_site
-from web_client import post
+from web_client import ask, post
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +194,7 @@ def test_tables_and_shards_are_indexed_too(
     index = made(table, encoder, tmp_path / "index", images=photos)
     whole = made(photos, encoder, tmp_path / "whole")
     assert list(index.names) == ["1.png", "deep/er/3.png"]
+    assert list(read_index(tmp_path / "index").captions) == list(index.captions) == ["one", "three"]
     assert np.abs(index.features - whole.features[[1, 3]]).max() < 1e-6
     assert index.photo(1) == photos / "deep/er/3.png"
     assert index.outdated([0, 1]) == {"missing": [], "changed": []}
@@ -206,7 +209,9 @@ def test_tables_and_shards_are_indexed_too(
     assert np.abs(shard.features - whole.features[:2]).max() < 1e-6
     assert read_index(tmp_path / "shard").photo(1) == (photos / "1.png").read_bytes()
     assert counts(made(tmp_path / "0.tar", encoder, tmp_path / "shard")) == (0, 2, 0)
-    assert 'src="data:image/jpeg' in results_page(shard, search(shard, encoder, ["a star"]))
+    assert 'src="data:image/jpeg' in index_page(
+        shard, search(shard, encoder, ["a star"]), tmp_path / "shard"
+    )
 
 
 def test_an_index_of_another_model_is_made_anew(
@@ -259,7 +264,7 @@ def test_nearly_equal_photos_are_grouped() -> None:
     """By hand: 0 and 3 are equal, 3 and 4 at 0.995, 0 and 4 too; 1 and 2 stand alone."""
     angles = np.array([0.0, 1.0, 2.0, 0.0, 0.1])
     features = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
-    index = PhotoIndex(features, list("abcde"), [""] * 5, {})
+    index = PhotoIndex(features, list("abcde"), [""] * 5, {}, [""] * 5)
     assert duplicates(index, 0.99) == [("a", "d", "e")]
     assert duplicates(index, 0.999) == [("a", "d")]
 
@@ -302,12 +307,44 @@ def test_a_page_needs_no_other_file(photos: Path, encoder: ModelEncoder, tmp_pat
     photo(photos / "<b>&.png", 9)
     index = made(photos, encoder, tmp_path / "index")
     (photos / "0.png").unlink()
-    page = results_page(index, search(index, encoder, ["<script>alert(1)</script>"]))
+    answers = search(index, encoder, ["<script>alert(1)</script>"])
+    page = index_page(index, answers, tmp_path / "index")
     assert page.count('src="data:image/jpeg;base64,') == 5
-    assert page.count("(cannot be read)") == 1
+    assert page.count("This photo cannot be read.") == 1
     assert "<script" not in page
     assert "&lt;b&gt;&amp;.png" in page
-    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    links = re.findall(r'(?:src|href)="(?!data:)([^"]*)', page)
+    assert sorted(links) == sorted((photos / name).as_uri() for name in index.names[1:])
+    assert f"compoclip play --index {tmp_path / 'index'}" in page
+
+
+def test_a_page_has_the_captions_of_the_data(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    table = tmp_path / "pairs.csv"
+    table.write_text("image,caption\n1.png,a <red> star\n")
+    index = made(table, encoder, tmp_path / "index", images=photos)
+    answers = search(index, encoder, ["a street without cars"])
+    page = index_page(index, answers, tmp_path / "index")
+    assert "a &lt;red&gt; star" in page
+    assert "Searched for “a street” without\n“cars”." in page
+    assert "1 photos of pairs.csv" in page
+    other = [replace(answers[0], matches=False)]
+    assert "Nothing matches." in index_page(index, other, tmp_path / "index")
+
+
+def test_an_index_of_an_earlier_version_has_no_captions(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = made(photos, encoder, tmp_path / "index")
+    save = files.save_arrays
+
+    def without_captions(place: Any, arrays: dict[str, Any], version: str) -> None:
+        save(place, {name: each for name, each in arrays.items() if name != "captions"}, version)
+
+    monkeypatch.setattr(files, "save_arrays", without_captions)
+    index.save(tmp_path / "earlier")
+    assert list(read_index(tmp_path / "earlier").captions) == [""] * 5
 
 
 # --- What a query denies, and when nothing matches. ---
@@ -443,10 +480,38 @@ def test_the_playground_shows_photos(photos: Path, world: Path, tmp_path: Path) 
     loaded = load_model(world / "base")
     index = made(photos, ModelEncoder(loaded), tmp_path / "index")
     with Server(play_site(Playground({"m": loaded}, (), index)), "127.0.0.1", 0).in_thread() as it:
-        status, answer = post(it, "/api/search", {"caption": "a star"})
-        assert (status, answer["matches"], len(answer["hits"])) == (200, True, 5)
-        assert all(hit["image"].startswith("data:image/jpeg;base64,") for hit in answer["hits"])
-        assert post(it, "/api/search", {"caption": "a" * 301})[0] == 400
+
+        def page(address: str, **headers: str) -> tuple[int, str]:
+            status, _, content = ask(it, "GET", address, **headers)
+            return status, content.decode() if isinstance(content, bytes) else content["error"]
+
+        status, empty = page("/search")
+        assert (status, "<figure>" in empty, 'name="q"' in empty) == (200, False, True)
+        status, answer = page("/search?q=a+%3Cb%3Estar")
+        assert (status, answer.count('src="data:image/jpeg;base64,')) == (200, 5)
+        assert 'value="a &lt;b&gt;star"' in answer
+        assert 'href="photos/4.jpg"' in answer
+        assert 'href="./#photo=4&amp;caption=a%20%3Cb%3Estar"' in answer
+        status, refused = page(f"/search?q={'a' * 301}")
+        assert (status, "at most 300 are allowed" in refused) == (200, True)
+        status, headers, picture = ask(it, "GET", "/photos/4.jpg")
+        assert (status, headers["Content-Type"], picture[:3]) == (
+            200,
+            "image/jpeg",
+            b"\xff\xd8\xff",
+        )
+        for address in ("/photos/5.jpg", "/photos/-1.jpg", "/photos/a.jpg", "/photos/..%2f0.jpg"):
+            assert page(address)[0] == 404
+        for address in ("/search?q=a", "/photos/0.jpg"):
+            assert page(address, Host="evil.example")[0] == 403
+            assert page(address, **{"Sec-Fetch-Site": "cross-site"})[0] == 403
+        (photos / "0.png").unlink()
+        status, refused = page("/photos/0.jpg")
+        assert (status, "0.png" in refused) == (400, True)
+    with Server(play_site(Playground({"m": loaded})), "127.0.0.1", 0).in_thread() as it:
+        status, _, content = ask(it, "GET", "/search?q=a")
+        assert (status, b"compoclip index PHOTOS" in content) == (200, True)
+        assert ask(it, "GET", "/photos/0.jpg")[0] == 404
 
 
 # --- The commands. ---
@@ -473,7 +538,7 @@ def test_nothing_matches_below_the_threshold(
     assert "nothing matches below " in capsys.readouterr().out
     index = read_index(out)
     high = {**index.about, "calibration": {**index.about["calibration"], "threshold": 1.5}}
-    PhotoIndex(index.features, index.names, index.stamps, high).save(out)
+    replace(index, about=high).save(out)
     assert main([*make]) == 0  # what has not changed stays calibrated
     capsys.readouterr()
     assert main(["search", str(out), "a mug"]) == 0
@@ -507,7 +572,36 @@ def test_from_a_folder_to_results(
     assert "1 photo could not be indexed" in captured.err
     assert (tmp_path / "p.html").is_file()
     assert main(["search", out, "a mug"]) == 0
-    assert capsys.readouterr().out.splitlines()[:2] == ["a mug", "rank  photo           score"]
+    said = capsys.readouterr()
+    assert said.out.splitlines()[:2] == ["a mug", "rank  photo           score"]
+    assert f"see the photos: {Path(out).as_uri()}.html" in said.err
+    assert Path(f"{out}.html").is_file()
+
+
+def test_the_page_is_opened_and_may_fail(
+    photos: Path,
+    encoder: ModelEncoder,
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    index = index_photos(Request(str(photos)), encoder, tmp_path / "i", str(world / "base"))
+    assert index.names
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address))
+    assert main(["search", str(tmp_path / "i"), "a mug", "--json"]) == 0
+    assert not (tmp_path / "i.html").exists()
+    assert main(["search", str(tmp_path / "i"), "a mug", "--json", "--open"]) == 0
+    assert opened == [(tmp_path / "i.html").as_uri()]
+    assert "there is no browser to open it in" in capsys.readouterr().err
+    (tmp_path / "i.html").unlink()
+    (tmp_path / "i.html").mkdir()  # as where the folder is read only
+    assert main(["search", str(tmp_path / "i"), "a mug"]) == 0
+    said = capsys.readouterr()
+    assert "no page of the photos: " in said.err
+    assert "rank" in said.out
+    assert main(["search", str(tmp_path / "i"), "a mug", "--open"]) == 1
 
 
 def test_moved_and_changed_photos_are_noticed(

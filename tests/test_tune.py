@@ -245,10 +245,13 @@ def test_what_a_second_call_reuses(
             photo = Image.new("RGB", (32, 32), colour)
             photo.save(tmp_path / "classes" / colour / f"{number}.png")
 
+    said: list[Any] = []
+
     def tune(*more: str) -> str:
         base = ["--model", str(tmp_path / "base"), "--device=cpu"]
         assert main(["tune", str(data), "--out", str(out), *base, *more]) == 0
-        return capsys.readouterr().err
+        said.append(capsys.readouterr())
+        return said[-1].err
 
     def weights(place: Path) -> str:
         return load_model(str(place)).identity.weights
@@ -259,7 +262,21 @@ def test_what_a_second_call_reuses(
     # Another choice: the model is made anew, and results of what was not asked for are gone.
     monkeypatch.setattr("compoclip.tune.best", lambda points: points[2])
     monkeypatch.setattr("compoclip.tune.holds", lambda point: True)
+    assert not (out / "found.html").exists()  # nothing has changed
     assert f"{out / 'model'}: made anew: alpha was 0.0, is 0.5" in tune()
+    # It ends with what three captions find before and after.
+    record = json.loads((out / "tune.json").read_text())
+    head, *lookups, address = said[-1].out.splitlines()[-5:]
+    judged = record["photos"]["test"]
+    assert head.startswith(f"rank among the {judged} photos that judge of the photo of 3 sampled")
+    for line, lookup in zip(lookups, record["lookups"], strict=True):
+        before, after = lookup["ranks"].values()
+        assert 1 <= before <= judged
+        assert line.split() == [str(before), "->", str(after), *lookup["caption"].split()]
+    assert address == f"see the photos: {(out / 'found.html').as_uri()}"
+    page = (out / "found.html").read_text()
+    assert page.count("<section") == 6
+    assert page.count('src="data:image/jpeg') == 24
     assert weights(out / "model") != weights(tmp_path / "base")
     assert not [*out.glob("results/*/zero_shot_mine.*")]
     assert {p.name for p in out.glob("results/*/")} >= {"all-0.5", "base", "tuned"}

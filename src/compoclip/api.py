@@ -419,9 +419,12 @@ def search(
         queries: Texts; a `Path` is an image.
         top: Photos per query.
         model: The model that made the index, if it was moved.
+
+    Returns:
+        One answer per query. In a notebook they show the photos.
     """
     from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.search import read_index
+    from compoclip.search import FOUND_CSS, found_html, pictures_of, read_index
     from compoclip.search import search as search_index
 
     path = Path(index) if isinstance(index, str | Path) else Path("the index")
@@ -431,7 +434,12 @@ def search(
     photos.require(encoder, path)
     several = [queries] if isinstance(queries, str | Path) else list(queries)
     answers = search_index(photos, encoder, several, top)
-    return ShownList(answers, lambda: "\n\n".join(each.text() for each in answers))
+
+    def page() -> str:
+        pictures = pictures_of(photos, answers)
+        return f"<style>{FOUND_CSS}</style>{found_html(answers, pictures)}"
+
+    return ShownList(answers, lambda: "\n\n".join(each.text() for each in answers), page)
 
 
 def list_methods() -> dict[str, str]:

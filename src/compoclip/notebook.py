@@ -20,22 +20,29 @@ def preformatted(text: str) -> str:
 
 
 class ShownList(list[T]):
-    """A list that a notebook shows as text.
+    """A list that shows itself as text, and in a notebook as HTML.
 
     Args:
         items: Its content.
         text: Makes the text, when the list is shown.
+        markup: Makes the HTML; by default it holds the text.
     """
 
-    def __init__(self, items: Iterable[T], text: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        items: Iterable[T],
+        text: Callable[[], str],
+        markup: Callable[[], str] | None = None,
+    ) -> None:
         super().__init__(items)
         self._text = text
+        self._markup = markup or (lambda: preformatted(text()))
 
     def __repr__(self) -> str:
         return self._text()
 
     def _repr_html_(self) -> str:
-        return preformatted(self._text())
+        return self._markup()
 
 
 class ShownPath(PosixPath):

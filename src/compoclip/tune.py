@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from compoclip.evaluation.comparison import Difference
     from compoclip.evaluation.groups import Groups
     from compoclip.evaluation.results import Results, Score
+    from compoclip.search import Lookup
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class TuneOptions:
     the model. Takes the splits train, val and test of the data, or holds out photos by a hash. Val
     chooses between base, tuned model and mixes of the two, the verdict is about test. OUT/model is
     what to use, the base itself where nothing helped; OUT/run has the training run and its
-    config.yaml, OUT/results the results for compare and report.
+    config.yaml, OUT/results the results for compare and report, OUT/found.html what three captions
+    find before and after.
 
     Examples:
         compoclip tune captions.csv --images photos/ --model ViT-B-32-quickgelu:openai --out tuned
@@ -142,6 +144,9 @@ class Tuned:
         tuned: The same of the tuned model itself.
         seconds: Of training.
         config: The file that repeats the training.
+        lookups: Sampled captions of the photos that judge, with the rank of their photo by the base
+            and by the model; none where the model is the base.
+        page: The page that shows what these captions find.
     """
 
     model: Path
@@ -154,6 +159,8 @@ class Tuned:
     tuned: Mapping[str, Difference] = field(default_factory=dict)
     seconds: float = 0.0
     config: Path = Path()
+    lookups: tuple[Lookup, ...] = ()
+    page: Path | None = None
 
     def __repr__(self) -> str:
         return "\n".join(
@@ -161,15 +168,28 @@ class Tuned:
                 prose(self.sentences),
                 f"{self.model}: the model to use",
                 f"to repeat the training: compoclip train --config {self.config} --out RUN",
+                *self._found(),
             ]
         )
+
+    def _found(self) -> Iterator[str]:
+        """Yield lines with the ranks of the photos that captions look for, before and after."""
+        if self.page is None:
+            return
+        among = f"among the {counted(self.photos['test'], 'photo')} that judge"
+        yield f"rank {among} of the photo of {len(self.lookups)} sampled captions, before and after"
+        for lookup in self.lookups:
+            before, after = lookup.ranks.values()
+            yield f"{before:>7,} -> {after:<5,}  {lookup.caption}"
+        yield f"see the photos: {self.page.absolute().as_uri()}"
 
     def _repr_html_(self) -> str:
         return preformatted(repr(self))
 
     def record(self) -> dict[str, Any]:
         """Return all of it, JSON-ready."""
-        return {**asdict(self), "model": str(self.model), "config": str(self.config)}
+        page = self.page and str(self.page)
+        return {**asdict(self), "model": str(self.model), "config": str(self.config), "page": page}
 
 
 def rule_for(photos: int) -> SizeRule:
@@ -187,6 +207,7 @@ def tune(options: TuneOptions) -> Tuned:
     if not options.model:
         raise UsageError(NO_MODEL)
     from compoclip.analysis import interpolation as mixes
+    from compoclip.benchmarks.case import Retrieval
     from compoclip.benchmarks.registry import require_present
     from compoclip.data.fingerprint import Fingerprint, make_once
     from compoclip.data.sources.open import OpenedPart, Request
@@ -194,6 +215,7 @@ def tune(options: TuneOptions) -> Tuned:
     from compoclip.models.checkpoint import load_model, save_model
     from compoclip.ranks import device_named
     from compoclip.run import Measuring
+    from compoclip.search import look_up
 
     device = device_named(options.device)
     shared = ("images", "image_column", "caption_column")
@@ -262,6 +284,13 @@ def tune(options: TuneOptions) -> Tuned:
         model, alpha = options.out / "model", mix.mix.alpha
         mixed = {"base": asdict(base.identity), "tuned": asdict(tuned.identity), "alpha": alpha}
         make_once(model, Fingerprint(mixed), lambda: save_model(pair.mixed(mix.mix), model))
+        page, lookups = options.out / "found.html", ()
+        page.unlink(missing_ok=True)  # of an earlier call
+        if alpha:
+            content = judging[0].content
+            assert isinstance(content, Retrieval)
+            both = {"the base": base, "the model": pair.mixed(mix.mix)}
+            lookups = look_up(both, content, settings, device, options.seed, page)
         verdict = Tuned(
             model=model,
             alpha=alpha,
@@ -273,6 +302,8 @@ def tune(options: TuneOptions) -> Tuned:
             tuned=points[1.0].differences,
             seconds=summary.seconds,
             config=options.out / "run" / "config.yaml",
+            lookups=lookups,
+            page=page if lookups else None,
         )
         write_json(options.out / "tune.json", verdict.record())
     return verdict

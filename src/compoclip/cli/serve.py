@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import webbrowser
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from compoclip.config import (
 )
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
 from compoclip.ranks import device_named
 from compoclip.run import load_models
@@ -32,7 +33,7 @@ from compoclip.typed import Count, Within
 
 if TYPE_CHECKING:
     from compoclip.models import LoadedModel
-    from compoclip.search import PhotoIndex
+    from compoclip.search import Found, PhotoIndex
     from compoclip.web.app import Website
 
 
@@ -153,24 +154,25 @@ def serve(
 
 @dataclass(frozen=True, kw_only=True)
 class PlayOptions(_ServingOptions):
-    """Open a web page: drop an image, type a caption, see which rewrites fool the model.
+    """Serve a web page: drop an image, type a caption, see which rewrites fool the model.
 
-    The page scores all rewrites of the caption, negatives and positives, and marks the misranked
-    ones. A click on a word shows the patches it aligns with. Two models are shown side by side. It
-    needs no network. POST {"image": BASE64, "caption": TEXT} to /api/score or /api/maps for the
-    same as JSON. Ctrl-C ends it.
+    The page opens on a scored example. It scores all rewrites of the caption, negatives and
+    positives, and marks the misranked ones. A click on a word shows the patches it aligns with. Two
+    models are shown side by side. With --index, a second tab searches your photos by the first
+    model, or without a MODEL by the model of the index. It needs no network. Ctrl-C ends it.
+
+    POST {"image": BASE64, "caption": TEXT} to /api/score or /api/maps for the same as JSON.
 
     Examples:
         compoclip play bundled
         compoclip play base=bundled tuned=runs/fsc-clip/model --port 8080
+        compoclip play --index photos.index
 
     Args:
         models: One or two, as for evaluate; NAME=MODEL gives a name.
     """
 
-    models: Annotated[
-        tuple[NamedModel, ...], Shown("MODEL [MODEL]", positional=True, hint="(required)")
-    ]
+    models: Annotated[tuple[NamedModel, ...], Shown("MODEL [MODEL]", positional=True)] = ()
     port: Port = 7860
 
 
@@ -178,15 +180,22 @@ def play_main(options: PlayOptions) -> int:
     """Load the models, serve until interrupted."""
     if len(options.models) > 2:
         raise UsageError("name one model, or two to see side by side; see play --help")
+    if not options.models and options.index is None:
+        raise UsageError("name a model, or the photos to search with --index; see play --help")
     from compoclip.web.playground import Playground, play_site
 
-    loaded = load_models(options.models, options.device)
+    models = options.models
+    if options.index is not None and not models:
+        from compoclip.search import read_index
+
+        models = (read_index(options.index).about["model"],)
+    loaded = load_models(models, options.device)
     size = max(each.preprocess.size[0] for each in loaded.values())
     found = [own.imported(each, "examples")(size) for each in own.installed("examples").values()]
     index = _index(options.index, next(iter(loaded.values())))
     playground = Playground(loaded, [each for examples in found for each in examples], index)
     site = play_site(playground, options.host, options.names)
-    serve(site, options, {"models": list(loaded)}, "page", "#1" if found else "")
+    serve(site, options, {"models": list(loaded)}, "page")
     return 0
 
 
@@ -286,7 +295,8 @@ class SearchOptions(OnDevice):
             photo.
         model: The model that made the index, where it has moved.
         images: The folder that the photos have moved to.
-        page: HTML file that shows the photos.
+        page: HTML file that shows the photos [default: INDEX.html, for 20 queries at most].
+        open: Open that page in the browser.
     """
 
     index: Annotated[IndexFile, Shown("INDEX", positional=True)]
@@ -299,8 +309,10 @@ class SearchOptions(OnDevice):
     model: ModelName = ""
     images: InputFolder | None = None
     page: OutputFile | None = None
+    open: bool = False
 
 
+_MOST_PAGED = 20  # queries on a page that nobody asked for
 _REMEDIES = {
     "missing": "are not where they were; name their folder with --images, or index again",
     "changed": "have changed since they were indexed; run compoclip index again",
@@ -322,7 +334,7 @@ def search_main(options: SearchOptions) -> Outcome:
     from compoclip.data.folders import NO_LOSS
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
-    from compoclip.search import read_index, rerank, results_page, search
+    from compoclip.search import read_index, rerank, search
 
     index = read_index(options.index)
     model = load_model(options.model or index.about["model"], device=device_named(options.device))
@@ -343,7 +355,28 @@ def search_main(options: SearchOptions) -> Outcome:
     missing = [n for reason, n in index.about["left_out"].items() if reason not in NO_LOSS]
     if left_out := sum(missing) + len(index.about["unreadable"]):
         note(f"{options.index}: {counted(left_out, 'photo')} could not be indexed")
-    if options.page:
-        write_text(options.page, results_page(index, found, options.images))
-        note(f"written to {options.page}")
+    if options.page or options.open or not options.json:
+        _show(options, index, found)
     return [*map(asdict, found)], "\n\n".join(each.text() for each in found)
+
+
+def _show(options: SearchOptions, index: PhotoIndex, found: Sequence[Found]) -> None:
+    """Write the page of the answers, print its address, open it if that is wanted.
+
+    A page that was not asked for may fail: the folder of the index need not be writable.
+    """
+    from compoclip.search import index_page
+
+    path = options.page or options.index.with_name(f"{options.index.name}.html")
+    answers = found if options.page else found[:_MOST_PAGED]
+    try:
+        write_text(path, index_page(index, answers, options.index, options.images))
+    except CompoclipError as error:
+        if options.page or options.open:
+            raise
+        note(f"no page of the photos: {error}")
+        return
+    address = path.absolute().as_uri()
+    note(f"see the photos: {address}")
+    if options.open and not webbrowser.open(address):
+        note("there is no browser to open it in")

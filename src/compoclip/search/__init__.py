@@ -1,7 +1,8 @@
 """Search of one's own photos: an index of their features, and queries to it.
 
 `index` encodes photos and keeps their features in one file, `query` ranks them exactly, `rerank`
-orders the best anew by patches or parts, `page` shows them.
+orders the best anew by patches or parts, `page` shows them, and `before_after` those
+of two models.
 """
 
 import lazy_loader

@@ -45,12 +45,14 @@ class PhotoIndex:
         about: JSON-ready: "identity" and "model" of the features; "source", "root" and "upright" of
             the photos; "left_out" (reason -> number), "unreadable" (name -> why), "changes" (counts
             of the last run), "calibration".
+        captions: The first caption of each photo; "" for a photo without one.
     """
 
     features: NDArray[np.float32]
     names: Sequence[str]
     stamps: Sequence[str]
     about: Mapping[str, Any]
+    captions: Sequence[str]
 
     def __repr__(self) -> str:
         photos, about = counted(len(self.names), "photo"), self.about
@@ -58,7 +60,12 @@ class PhotoIndex:
 
     def save(self, path: Path) -> None:
         """Write the index to one file. Raises CompoclipError when that fails."""
-        texts = {"names": self.names, "stamps": self.stamps, "about": [json.dumps(self.about)]}
+        texts = {
+            "names": self.names,
+            "stamps": self.stamps,
+            "about": [json.dumps(self.about)],
+            "captions": self.captions,
+        }
         joined = {k: "".join(f"{text}\0" for text in each) for k, each in texts.items()}
         arrays: dict[str, NDArray[Any]] = {
             k: np.frombuffer(text.encode(), np.uint8) for k, text in joined.items()
@@ -132,10 +139,12 @@ def read_index(path: Path) -> PhotoIndex:
         arrays = files.read_arrays(path, _VERSION)
         if arrays is None:
             raise ValueError("it is of another version")
-        texts = (arrays[k].tobytes().decode() for k in ("names", "stamps", "about"))
-        names, stamps, (stated,) = (text.split("\0")[:-1] for text in texts)
-        features, about = arrays["features"], json.loads(stated)
-        sizes = {len(names), len(stamps), len(features)}
+        features = arrays.pop("features")
+        texts = {name: text.tobytes().decode().split("\0")[:-1] for name, text in arrays.items()}
+        names, stamps, (stated,) = (texts[name] for name in ("names", "stamps", "about"))
+        captions = texts.get("captions", [""] * len(names))  # earlier versions had none
+        about = json.loads(stated)
+        sizes = {len(names), len(stamps), len(features), len(captions)}
         if len(sizes) > 1 or features.ndim != 2 or not set(about) >= _FIELDS:
             raise ValueError("its parts do not fit")
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -143,7 +152,7 @@ def read_index(path: Path) -> PhotoIndex:
         raise CompoclipError(
             f"{path}: a damaged index ({why}); delete it and run compoclip index again"
         ) from error
-    return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about)
+    return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about, captions)
 
 
 def _identity(encoder: ModelEncoder) -> dict[str, Any]:
@@ -161,6 +170,7 @@ class _Photos(NamedTuple):
     root: str
     names: Sequence[str]
     stamps: Sequence[str]
+    captions: Sequence[str]
     image: Callable[[int], Path | bytes]
     upright: bool
     left_out: Mapping[str, int]
@@ -174,7 +184,13 @@ def _photos(request: Request) -> _Photos:
         stamps = [files.file_stamp(folder / name) for name in names]
         upright = request.orientation != "stored"
         return _Photos(
-            str(folder), names, stamps, lambda row: folder / names[row], upright, left_out
+            str(folder),
+            names,
+            stamps,
+            [""] * len(names),
+            lambda row: folder / names[row],
+            upright,
+            left_out,
         )
     source = request.open()
     require(not source.mix, request.spec, "several data sets; make an index of each", UsageError)
@@ -189,8 +205,15 @@ def _photos(request: Request) -> _Photos:
             found.setdefault(id, (row, str(mark)))
     rows, places = zip(*found.values())
     root = root if isinstance(source.bare(0).image, Path) else ""
+    captions = [next(iter(texts), "") for texts in source.column("captions")]
     return _Photos(
-        root, [*found], places, lambda k: source[rows[k]].image, source.upright, source.left_out
+        root,
+        [*found],
+        places,
+        [captions[row] for row in rows],
+        lambda k: source[rows[k]].image,
+        source.upright,
+        source.left_out,
     )
 
 
@@ -270,7 +293,8 @@ def index_photos(
             if old and counts["encoded"] == 0 and names == list(old.names):
                 about["calibration"] = old.about["calibration"]
             if rows:
-                made = PhotoIndex(np.concatenate(parts)[order], names, stamps, about)
+                captions = [photos.captions[row] for row in rows]
+                made = PhotoIndex(np.concatenate(parts)[order], names, stamps, about, captions)
                 made.save(out)
         if not rows:
             first = next(iter(about["unreadable"].values()))

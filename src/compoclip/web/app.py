@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import uvicorn
@@ -45,7 +45,7 @@ from compoclip.files import decoded, parse_json
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -57,8 +57,11 @@ _JSON = "application/json"
 # A host as in RFC 9110: a name or an address, without the user that a URL may hold.
 _HOST = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]*))(:\d{0,5})?", re.ASCII)
 
+T = TypeVar("T")
 Page = tuple[bytes, str]
 """Response to a GET: the bytes and their content type."""
+Computed = Callable[[Mapping[str, str]], Page]
+"""Handler of a GET: the parts of its address and its query -> page. Raises as an `Answer`."""
 Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Handler of a POST: request object -> response object. Raises CompoclipError for bad input."""
 
@@ -120,6 +123,7 @@ class Website:
     Args:
         pages: Path -> page, or a function that returns it. No client's path reaches a file system.
         answers: Path -> function; each call runs in a thread.
+        computed: Path, as Starlette writes routes -> function; each call runs in a thread.
         host: Address of the server.
         names: Further names that requests may call the server by.
         verb: The command whose --names messages mention.
@@ -138,6 +142,7 @@ class Website:
         pages: Mapping[str, Page | Callable[[], Page]],
         answers: Mapping[str, Answer],
         *,
+        computed: Mapping[str, Computed] | None = None,
         host: str = "127.0.0.1",
         names: Sequence[str] = (),
         verb: str = "serve",
@@ -162,6 +167,10 @@ class Website:
         self._app = Starlette(
             routes=[
                 *(Route(path, partial(self._page, page)) for path, page in pages.items()),
+                *(
+                    Route(path, partial(self._computed_page, function))
+                    for path, function in (computed or {}).items()
+                ),
                 *(Route(path, answer, methods=["POST"]) for path, answer in posts.items()),
             ],
             exception_handlers=dict.fromkeys(errors, self._failed),
@@ -201,6 +210,24 @@ class Website:
         content, kind = page() if callable(page) else page
         return Response(content, headers={**_HEADERS, "Content-Type": kind})
 
+    async def _computed_page(self, function: Computed, request: Request) -> Response:
+        """Compute a page in a thread, unless a page of another site asks for it."""
+        if request.headers.get("sec-fetch-site", "") in ("cross-site", "same-site"):
+            raise HttpError(403, "this page is not for other sites; type its address")
+        self.busy += 1
+        try:
+            self._require_room()
+            values = {name: str(value) for name, value in request.path_params.items()}
+            values |= dict(request.query_params)
+            page = await self._in_thread(lambda: function(values), request)
+        finally:
+            self.busy -= 1
+        return await self._page(page, request)
+
+    def _require_room(self) -> None:
+        if self.busy > MAX_OPEN_REQUESTS:
+            raise HttpError(503, "too many requests are waiting; try again")
+
     async def _answer(self, function: Answer, request: Request) -> Response:
         """Read the body within bounds of size and time, then compute in a thread."""
         size, body = 0, bytearray()
@@ -210,15 +237,17 @@ class Website:
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
                 raise HttpError(415, "send JSON: Content-Type: application/json")
             self._require_size(int(request.headers.get("content-length") or 0))
-            if self.busy > MAX_OPEN_REQUESTS:
-                raise HttpError(503, "too many requests are waiting; try again")
+            self._require_room()
             async with asyncio.timeout(MAX_BODY_SECONDS):
                 async for block in request.stream():
                     size += len(block)
                     self.held += len(block)
                     self._require_size(size)
                     body += block
-            return _json_response(200, await self._computed(function, body, request))
+            answer = await self._in_thread(
+                lambda: function(read_object(body, self._wanted)), request
+            )
+            return _json_response(200, answer)
         finally:
             self.busy -= 1
             self.held -= size
@@ -229,10 +258,8 @@ class Website:
         if self.held > 8 * self.body:
             raise HttpError(503, "too much is waiting to be read; try again")
 
-    async def _computed(
-        self, function: Answer, body: bytearray, request: Request
-    ) -> Mapping[str, Any]:
-        """Answer in a thread; `require_client` there knows whether the client has gone."""
+    async def _in_thread(self, work: Callable[[], T], request: Request) -> T:
+        """Work in a thread; `require_client` there knows whether the client has gone."""
         gone = threading.Event()
 
         async def watch() -> None:
@@ -240,9 +267,9 @@ class Website:
                 pass
             gone.set()
 
-        def compute() -> Mapping[str, Any]:
+        def compute() -> T:
             require_client()
-            return function(read_object(body, self._wanted))
+            return work()
 
         if self._limiter is None:  # which needs a running loop
             self._limiter = anyio.CapacityLimiter(self._threads)

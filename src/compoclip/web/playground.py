@@ -1,12 +1,17 @@
-"""The web playground: scores of an image with a caption and its rewrites."""
+"""The web playground: scores of an image with a caption and its rewrites, and search of photos."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 from PIL import Image
 
 from compoclip.analysis.maps import patch_maps, small_overlay
@@ -15,17 +20,24 @@ from compoclip.bounds import MAX_PLAY_BODY, MAX_PLAY_CHARACTERS, MAX_SENT_BYTES
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
-from compoclip.data.decode import data_uri
+from compoclip.data.decode import data_uri, decode
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.search import PhotoIndex, search
-from compoclip.search.page import thumbnail
+from compoclip.search import (
+    FOUND_CSS,
+    PhotoIndex,
+    described,
+    found_html,
+    pictures_of,
+    search,
+)
 from compoclip.version import __version__
-from compoclip.web.app import Page, Website, json_page
+from compoclip.web.app import HttpError, Page, Website, json_page
 from compoclip.web.images import RequestImages
 
 _SIDE = 320  # pixels of the longer side of an overlay
+_LARGE = 1600  # pixels of the longer side of a photo of the index
 _FOUND = 12  # photos of a search
 
 
@@ -75,7 +87,6 @@ class Playground:
                 for name, each in self.models.items()
             ],
             "examples": [caption for caption, _ in self.examples],
-            "photos": len(self.index.names) if self.index else 0,
             "limits": {"image_bytes": MAX_SENT_BYTES, "caption_characters": MAX_PLAY_CHARACTERS},
         }
 
@@ -112,16 +123,63 @@ class Playground:
         }
         return {"caption": text, "graph": shown, "refused": refused, "models": models}
 
-    def search(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the photos of the index that are nearest to a caption, as data URIs."""
-        assert self.index is not None
-        encoder = ModelEncoder(next(iter(self.models.values())))
-        (found,) = search(self.index, encoder, [caption_of(request)], _FOUND)
-        hits = [
-            {"photo": each.photo, "score": each.score, "image": thumbnail(self.index, each.row)}
-            for each in found.hits
-        ]
-        return {"matches": found.matches, "hits": hits}
+    def search(self, request: Mapping[str, str]) -> Page:
+        """Return the page with the photos of the index that are nearest to the text "q".
+
+        Without a text it has a box to type one in; without an index it says how to make one.
+        """
+        query, problem, answers = request.get("q", ""), "", ""
+        if self.index and query.strip():
+            try:
+                answers = self._answers(self.index, caption_of({"caption": query}))
+            except CompoclipError as error:
+                problem = str(error)
+        template = Environment(
+            loader=PackageLoader("compoclip.web", "page"), autoescape=True
+        ).get_template("search.html.j2")
+        page = template.render(
+            tabs=Markup(_tabs("search")),
+            about=described(self.index) if self.index else _NO_INDEX,
+            searchable=self.index is not None,
+            longest=MAX_PLAY_CHARACTERS,
+            query=query[:MAX_PLAY_CHARACTERS],
+            problem=problem,
+            answers=Markup(answers),
+        )
+        return page.encode(), "text/html; charset=utf-8"
+
+    def _answers(self, index: PhotoIndex, query: str) -> str:
+        """Return the HTML of the answers; the pictures link to larger ones and to their scores."""
+        found = search(index, self._searching, [query], _FOUND)
+        pictures = {
+            row: replace(
+                picture,
+                link=f"photos/{row}.jpg",
+                play=f"./#photo={row}&caption={quote(query, safe='')}",
+            )
+            for row, picture in pictures_of(index, found).items()
+        }
+        return found_html(found, pictures)
+
+    @cached_property
+    def _searching(self) -> ModelEncoder:
+        return ModelEncoder(next(iter(self.models.values())))
+
+    def photo(self, request: Mapping[str, str]) -> Page:
+        """Return the photo in the row "row" of the index, as a JPEG of bounded size."""
+        row = int(request["row"])
+        if self.index is None or row >= len(self.index.names):
+            raise HttpError(404, "there is no such photo")
+        large = decode(
+            self.index.photo(row),
+            name=self.index.names[row],
+            least=(_LARGE, _LARGE),
+            upright=self.index.about["upright"],
+        )
+        large.thumbnail((_LARGE, _LARGE), Image.Resampling.LANCZOS)
+        buffer = io.BytesIO()
+        large.save(buffer, "jpeg", quality=90)
+        return buffer.getvalue(), "image/jpeg"
 
     def maps(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return every model's token-patch map of every word, as PNG overlays in data URIs.
@@ -159,8 +217,23 @@ def _record(each: Scored) -> dict[str, Any]:
     }
 
 
+_TABS = {"./": "Score a caption", "search": "Search photos"}
+_NO_INDEX = (
+    "There are no photos to search. Make an index with compoclip index PHOTOS --model MODEL --out "
+    "photos.index, then start compoclip play with --index photos.index."
+)
+
+
+def _tabs(current: str) -> str:
+    """Return the top of both pages: the name of the program, and a link to each."""
+    links = "".join(
+        f'<a href="{address}"{" aria-current=page" if address == current else ""}>{name}</a>'
+        for address, name in _TABS.items()
+    )
+    return f"<nav><h1>compoclip</h1>{links}</nav>"
+
+
 _PAGE = {
-    "/": ("page.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
     "/graph.js": ("graph.js", "text/javascript"),
     "/page.js": ("page.js", "text/javascript"),
@@ -184,15 +257,16 @@ def play_site(
         path: ((folder / name).read_bytes(), f"{kind}; charset=utf-8")
         for path, (name, kind) in _PAGE.items()
     }
+    home = (folder / "page.html").read_text(encoding="utf-8")
+    pages["/"] = home.replace("<!-- tabs -->", _tabs("./")).encode(), "text/html; charset=utf-8"
+    pages["/found.css"] = FOUND_CSS.encode(), "text/css; charset=utf-8"
     pages["/api/info"] = json_page(playground.info())
-    answers = {"/api/score": playground.score, "/api/maps": playground.maps}
-    if playground.index is not None:
-        answers["/api/search"] = playground.search
     for number, (_, png) in enumerate(playground.examples):
         pages[f"/examples/{number}.png"] = (png, "image/png")
     return Website(
         pages,
-        answers,
+        {"/api/score": playground.score, "/api/maps": playground.maps},
+        computed={"/search": playground.search, "/photos/{row:int}.jpg": playground.photo},
         host=host,
         names=names,
         verb="play",

@@ -118,8 +118,9 @@ def crowded(config: WorldConfig) -> WorldConfig:
 def examples(size: int) -> list[tuple[str, bytes]]:
     """Return captions with the pictures (PNG) of six scenes that models often mistake."""
     world = replace(crowded(bundled_world()), rare=0.0)
-    scenes = [scene_for(world, 0, "test", index) for index in range(6)]
-    captions = [captions_for(scene, world, 0, i, 1)[0].text for i, scene in enumerate(scenes)]
+    order = (5, 0, 1, 2, 3, 4)  # first one of two objects whose colours can be exchanged
+    scenes = [scene_for(world, 0, "test", index) for index in order]
+    captions = [captions_for(scene, world, 0, i, 1)[0].text for i, scene in zip(order, scenes)]
     return [(text, png_bytes(scene, size)) for scene, text in zip(scenes, captions)]
 
 

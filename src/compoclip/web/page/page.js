@@ -195,8 +195,6 @@ async function ask() {
     [asked, maps, photo] = [question, null, address];
     show(answer);
     say("");
-    // on a narrow page the answer is below all this
-    if (matchMedia("(max-width: 760px)").matches) at("answer").scrollIntoView({ behavior: "smooth" });
   } catch (error) {
     say(error.message, true);
   } finally {
@@ -204,22 +202,22 @@ async function ask() {
   }
 }
 
-async function find() {
-  try {
-    const { matches, hits } = await call("api/search", { caption: at("caption").value });
-    say(matches ? "" : "Nothing matches; these are the nearest.");
-    at("found").replaceChildren(...hits.map((hit) => {
-      const text = `${hit.photo} ${hit.score.toFixed(3)}`;
-      return Object.assign(make("img"), { src: hit.image || "data:,", alt: text, title: text });
-    }));
-  } catch (error) {
-    say(error.message, true);
-  }
+// Scores what somebody asked for; on a narrow page the answer is below all that.
+async function follow(scored) {
+  await scored;
+  if (matchMedia("(max-width: 760px)").matches) at("answer").scrollIntoView({ behavior: "smooth" });
+}
+
+async function score(address, caption) {
+  const picture = await fetch(address);
+  if (!picture.ok) return say((await picture.json()).error, true);
+  await take(await picture.blob());
+  at("caption").value = caption;
+  await ask();
 }
 
 async function start() {
   const info = await call("api/info");
-  at("find").hidden = !info.photos;
   limits = info.limits;
   offer(info.models.map((each) => each.name));
   const buttons = info.examples.map((caption, number) => {
@@ -227,26 +225,22 @@ async function start() {
     const picture = make("img");
     Object.assign(picture, { src: `examples/${number}.png`, alt: caption, title: caption });
     button.append(picture);
-    button.onclick = async () => {
-      await take(await (await fetch(picture.src)).blob());
-      at("caption").value = caption;
-      await ask();
-    };
+    button.onclick = () => follow(score(picture.src, caption));
     return button;
   });
   at("examples").replaceChildren(...buttons);
-  // #1: the first example at once; #1.3: and its third word
-  const [, number, word] = /^#(\d+)(?:\.(\d+))?$/.exec(location.hash) || [];
-  if (number && buttons[number - 1]) {
-    await buttons[number - 1].onclick();
-    if (word) at("words").children[word - 1]?.click();
-  }
+  // #photo=7&caption=...: a photo of the index; #2: the second example; #2.3: and its third word
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  if (wanted.has("photo")) return score(`photos/${Number(wanted.get("photo"))}.jpg`, wanted.get("caption") || "");
+  const [, number, word] = /^#(\d+)(?:\.(\d+))?$/.exec(location.hash) || [null, 1];
+  if (!buttons[number - 1]) return;
+  await score(`examples/${number - 1}.png`, info.examples[number - 1]);
+  if (word) at("words").children[word - 1]?.click();
 }
 
-at("form").onsubmit = (event) => { event.preventDefault(); ask(); };
-at("find").onclick = find;
+at("form").onsubmit = (event) => { event.preventDefault(); follow(ask()); };
 at("caption").onkeydown = (event) => {
-  if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); ask(); }
+  if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); follow(ask()); }
 };
 at("file").onchange = () => take(at("file").files[0]);
 for (const kind of ["dragover", "dragleave", "drop"]) {
