@@ -176,9 +176,8 @@ def test_search_and_score_what_was_found(browser: Browser, searching: Server, wi
     page.fill("#query", "blue")  # the next query
     page.click("form button")
     page.wait_for_url("**/search?q=blue")
-    page.locator(".found figure a").first.click()
-    page.wait_for_url("**/photos/*.jpg")
-    page.go_back()
+    link = page.locator(".found figure a").first.get_attribute("href")
+    assert page.request.get(f"{searching.url}{link}").headers["content-type"] == "image/jpeg"
     page.locator("text=Score it").first.click()
     page.locator("li.caption", has_text="blue").first.wait_for()
     assert page.input_value("#caption") == "blue"

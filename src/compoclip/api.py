@@ -424,8 +424,9 @@ def search(
         One answer per query. In a notebook they show the photos.
     """
     from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.search import FOUND_CSS, found_html, pictures_of, read_index
+    from compoclip.search import read_index
     from compoclip.search import search as search_index
+    from compoclip.search.page import FOUND_CSS, found_html, pictures_of
 
     path = Path(index) if isinstance(index, str | Path) else Path("the index")
     photos = read_index(path) if isinstance(index, str | Path) else index

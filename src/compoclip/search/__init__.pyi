@@ -4,14 +4,8 @@ from .index import PhotoIndex as PhotoIndex
 from .index import duplicates as duplicates
 from .index import index_photos as index_photos
 from .index import read_index as read_index
-from .page import FOUND_CSS as FOUND_CSS
-from .page import Picture as Picture
-from .page import described as described
-from .page import found_html as found_html
 from .page import index_page as index_page
-from .page import pictures_of as pictures_of
 from .page import results_page as results_page
-from .page import small_copy as small_copy
 from .query import Found as Found
 from .query import Hit as Hit
 from .query import calibrate as calibrate

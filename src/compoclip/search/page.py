@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from PIL import Image
 
+from compoclip.console import counted
 from compoclip.data.decode import data_uri, decode
 from compoclip.errors import CompoclipError
 from compoclip.search.index import PhotoIndex
@@ -23,7 +24,7 @@ FOUND_CSS = (files("compoclip.search") / "found.css").read_text(encoding="utf-8"
 
 
 @dataclass(frozen=True)
-class Picture:
+class FoundPhoto:
     """A photo on a page.
 
     Args:
@@ -53,7 +54,7 @@ def small_copy(photo: Path | bytes, upright: bool = True) -> str:
 
 def pictures_of(
     index: PhotoIndex, found: Sequence[Found], images: Path | None = None
-) -> dict[int, Picture]:
+) -> dict[int, FoundPhoto]:
     """Return the pictures of all that was found, by row of the index.
 
     images: the folder that the photos have moved to.
@@ -68,17 +69,17 @@ def pictures_of(
         else:
             source = small_copy(photo, index.about["upright"])
             link = photo.absolute().as_uri() if source and isinstance(photo, Path) else ""
-        pictures[row] = Picture(source, index.names[row], index.captions[row], link)
+        pictures[row] = FoundPhoto(source, index.names[row], index.captions[row], link)
     return pictures
 
 
-def found_html(found: Sequence[Found], pictures: Mapping[int, Picture]) -> str:
+def found_html(found: Sequence[Found], pictures: Mapping[int, FoundPhoto]) -> str:
     """Return the part of a page that shows answers; `FOUND_CSS` is its style."""
     return rendered("found.html.j2", found=found, pictures=pictures)
 
 
 def results_page(
-    found: Sequence[Found], pictures: Mapping[int, Picture], about: str, again: str = ""
+    found: Sequence[Found], pictures: Mapping[int, FoundPhoto], about: str, again: str = ""
 ) -> str:
     """Return a page of some answers: HTML that needs no other file.
 
@@ -95,7 +96,14 @@ def results_page(
 def index_page(
     index: PhotoIndex, found: Sequence[Found], path: Path, images: Path | None = None
 ) -> str:
-    """Return the page of answers from the index that lies at `path`; see `results_page`."""
+    """Return the page of answers from an index; see `results_page`.
+
+    Args:
+        index: The photos.
+        found: What `search` returned.
+        path: The file of the index.
+        images: The folder that the photos have moved to.
+    """
     again = shlex.join(["compoclip", "play", "--index", str(path)])
     return results_page(found, pictures_of(index, found, images), described(index), again)
 
@@ -105,7 +113,7 @@ def described(index: PhotoIndex) -> str:
     folder = Path(index.about["source"]["spec"]).name
     model = Path(index.about["model"])
     short = "/".join(model.parts[-2:]) if model.is_absolute() else model
-    return f"{len(index.names):,} photos of {folder}, searched with {short}"
+    return f"{counted(len(index.names), 'photo')} of {folder}, searched with {short}"
 
 
 def rendered(template: str, **values: Any) -> str:

@@ -24,14 +24,8 @@ from compoclip.data.decode import data_uri, decode
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.search import (
-    FOUND_CSS,
-    PhotoIndex,
-    described,
-    found_html,
-    pictures_of,
-    search,
-)
+from compoclip.search import PhotoIndex, search
+from compoclip.search.page import FOUND_CSS, described, found_html, pictures_of
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Page, Website, json_page
 from compoclip.web.images import RequestImages

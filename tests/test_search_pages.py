@@ -1,0 +1,178 @@
+"""What search shows: pages of the photos, the tab of the playground, answers over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compoclip import files
+from compoclip.cli.main import main
+from compoclip.data.sources.open import Request
+from compoclip.evaluation import ModelEncoder
+from compoclip.models import load_model
+from compoclip.search import index_page, index_photos, read_index, search
+from compoclip.web import Playground, Server, Service, model_site, play_site
+from search_photos import made, photo, write_photos
+from web_client import ask, post
+
+
+@pytest.fixture(scope="module")
+def encoder(world: Path) -> ModelEncoder:
+    return ModelEncoder(load_model(world / "base"))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_photos(tmp_path / "photos")
+
+
+def test_a_page_needs_no_other_file(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
+    photo(photos / "<b>&.png", 9)
+    index = made(photos, encoder, tmp_path / "index")
+    (photos / "0.png").unlink()
+    answers = search(index, encoder, ["<script>alert(1)</script>"])
+    page = index_page(index, answers, tmp_path / "index")
+    assert page.count('src="data:image/jpeg;base64,') == 5
+    assert page.count("This photo cannot be read.") == 1
+    assert "<script" not in page
+    assert "&lt;b&gt;&amp;.png" in page
+    links = re.findall(r'(?:src|href)="(?!data:)([^"]*)', page)
+    assert sorted(links) == sorted((photos / name).as_uri() for name in index.names[1:])
+    assert f"compoclip play --index {tmp_path / 'index'}" in page
+
+
+def test_a_page_has_the_captions_of_the_data(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    table = tmp_path / "pairs.csv"
+    table.write_text("image,caption\n1.png,a <red> star\n")
+    index = made(table, encoder, tmp_path / "index", images=photos)
+    answers = search(index, encoder, ["a street without cars"])
+    page = index_page(index, answers, tmp_path / "index")
+    assert "a &lt;red&gt; star" in page
+    assert "Searched for “a street” without\n“cars”." in page
+    assert "1 photo of pairs.csv" in page
+    other = [replace(answers[0], matches=False)]
+    assert "Nothing matches." in index_page(index, other, tmp_path / "index")
+
+
+def test_an_index_of_an_earlier_version_has_no_captions(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = made(photos, encoder, tmp_path / "index")
+    save = files.save_arrays
+
+    def without_captions(place: Any, arrays: dict[str, Any], version: str) -> None:
+        save(place, {name: each for name, each in arrays.items() if name != "captions"}, version)
+
+    monkeypatch.setattr(files, "save_arrays", without_captions)
+    index.save(tmp_path / "earlier")
+    assert list(read_index(tmp_path / "earlier").captions) == [""] * 5
+
+
+# --- Over HTTP. ---
+
+
+def test_a_server_answers_searches(photos: Path, world: Path, tmp_path: Path) -> None:
+    loaded = load_model(world / "base")
+    index = made(photos, ModelEncoder(loaded), tmp_path / "index")
+    expected = search(index, ModelEncoder(loaded), ["a star", photos / "1.png"], 3)
+    service = Service("m", loaded, index=index)
+    png = {"image": base64.b64encode((photos / "1.png").read_bytes()).decode()}
+    with Server(model_site(service), "127.0.0.1", 0).in_thread() as server:
+        status, answer = post(server, "/v1/search", {"input": ["a star", png], "top": 3})
+        assert status == 200
+        for one, other in zip(answer["data"], expected, strict=True):
+            assert [hit["photo"] for hit in one["hits"]] == [hit.photo for hit in other.hits]
+            assert one["best"] == pytest.approx(other.best, abs=1e-5)
+        for top in (0, 101, True, "3", 1.5):
+            status, answer = post(server, "/v1/search", {"input": "a", "top": top})
+            assert (status, "from 1 to 100" in answer["error"]["message"]) == (400, True)
+        assert post(server, "/v1/search", {"input": ["a"] * 257})[0] == 400
+    service.close()
+    plain = Service("m", loaded)
+    with Server(model_site(plain), "127.0.0.1", 0).in_thread() as server:
+        assert post(server, "/v1/search", {"input": "a star"})[0] == 404
+    plain.close()
+
+
+def test_the_playground_shows_photos(photos: Path, world: Path, tmp_path: Path) -> None:
+    loaded = load_model(world / "base")
+    index = made(photos, ModelEncoder(loaded), tmp_path / "index")
+    with Server(play_site(Playground({"m": loaded}, (), index)), "127.0.0.1", 0).in_thread() as it:
+
+        def page(address: str, **headers: str) -> tuple[int, str]:
+            status, _, content = ask(it, "GET", address, **headers)
+            return status, content.decode() if isinstance(content, bytes) else content["error"]
+
+        status, empty = page("/search")
+        assert (status, "<figure>" in empty, 'name="q"' in empty) == (200, False, True)
+        status, answer = page("/search?q=a+%3Cb%3Estar")
+        assert (status, answer.count('src="data:image/jpeg;base64,')) == (200, 5)
+        assert 'value="a &lt;b&gt;star"' in answer
+        assert 'href="photos/4.jpg"' in answer
+        assert 'href="./#photo=4&amp;caption=a%20%3Cb%3Estar"' in answer
+        status, refused = page(f"/search?q={'a' * 301}")
+        assert (status, "at most 300 are allowed" in refused) == (200, True)
+        status, headers, picture = ask(it, "GET", "/photos/4.jpg")
+        assert (status, headers["Content-Type"], picture[:3]) == (
+            200,
+            "image/jpeg",
+            b"\xff\xd8\xff",
+        )
+        for address in ("/photos/5.jpg", "/photos/-1.jpg", "/photos/a.jpg", "/photos/..%2f0.jpg"):
+            assert page(address)[0] == 404
+        for address in ("/search?q=a", "/photos/0.jpg"):
+            assert page(address, Host="evil.example")[0] == 403
+            assert page(address, **{"Sec-Fetch-Site": "cross-site"})[0] == 403
+        (photos / "0.png").unlink()
+        status, refused = page("/photos/0.jpg")
+        assert (status, "0.png" in refused) == (400, True)
+    with Server(play_site(Playground({"m": loaded})), "127.0.0.1", 0).in_thread() as it:
+        status, _, content = ask(it, "GET", "/search?q=a")
+        assert (status, b"compoclip index PHOTOS" in content) == (200, True)
+        assert ask(it, "GET", "/photos/0.jpg")[0] == 404
+
+
+# --- The commands. ---
+
+
+@pytest.mark.parametrize("verb", ["serve", "play"])
+def test_an_index_of_another_model_is_not_served(
+    verb: str, photos: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(photos, ModelEncoder(load_model("bundled")), tmp_path / "index")
+    words = [verb, str(world / "base"), "--index", str(tmp_path / "index"), "--port=0"]
+    assert main(words) == 1
+    assert "made with another model" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_page_is_opened_and_may_fail(
+    photos: Path,
+    encoder: ModelEncoder,
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    index = index_photos(Request(str(photos)), encoder, tmp_path / "i", str(world / "base"))
+    assert index.names
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address))
+    assert main(["search", str(tmp_path / "i"), "a mug", "--json"]) == 0
+    assert not (tmp_path / "i.html").exists()
+    assert main(["search", str(tmp_path / "i"), "a mug", "--json", "--open"]) == 0
+    assert opened == [(tmp_path / "i.html").as_uri()]
+    assert "there is no browser to open it in" in capsys.readouterr().err
+    (tmp_path / "i.html").unlink()
+    (tmp_path / "i.html").mkdir()  # as where the folder is read only
+    assert main(["search", str(tmp_path / "i"), "a mug"]) == 0
+    said = capsys.readouterr()
+    assert "no page of the photos: " in said.err
+    assert "rank" in said.out
+    assert main(["search", str(tmp_path / "i"), "a mug", "--open"]) == 1
