@@ -115,8 +115,10 @@ def write_clip(folder: Path) -> None:
 
 
 def write_clip_4(folder: Path) -> None:
-    """Write the same folder in the files of transformers 4."""
+    """Write the same folder in the files of transformers 4, or as an installed one saves it."""
     write_clip(folder)
+    if (folder / "preprocessor_config.json").is_file():
+        return
     nested = json.loads((folder / "processor_config.json").read_text())
     (folder / "processor_config.json").unlink()
     images = {**nested["image_processor"], "feature_extractor_type": "CLIPFeatureExtractor"}
@@ -363,7 +365,8 @@ def changes(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
     """Yield (path, what is done, new value) for each entry of a JSON file."""
     if isinstance(data, dict):
         yield (*path, "surprise"), "unknown key added", 1
-    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+    entries = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in islice(entries, None if len(data) <= 1000 else 3):  # of a vocabulary
         here = (*path, key)
         large = isinstance(value, dict | list) and len(value) > 1000
         objects = isinstance(value, list) and value and isinstance(value[0], dict)

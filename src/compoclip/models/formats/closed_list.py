@@ -61,10 +61,9 @@ def check_entries(
         if name in data and name in rules["not null"]:
             values = [value for value in values if value is not None]
         value = data.get(name)
-        places = [_difference(value, expected, f"{within}{name}") for expected in values]
-        first = places[0]
-        if first is not None and None not in places:
-            place, other = first
+        by_value = [[*_differences(value, expected, f"{within}{name}")] for expected in values]
+        if differences := min(by_value, key=len):
+            place, other = differences[0]
             raise CompoclipError(
                 f"{source}: {place} is {shown(other)}, which is not followed; {remedy}"
             )
@@ -79,26 +78,22 @@ def check_entries(
             raise CompoclipError(f"{source}: {within}{name} is null; {remedy}")
 
 
-def _difference(value: Any, expected: Any, place: str) -> tuple[str, Any] | None:
-    """Return the place of the first difference, and the value there; None for equal values.
+def _differences(value: Any, expected: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield the place of each difference, and the value there.
 
     A key that `value` leaves out is no difference.
     """
     if isinstance(value, dict) and isinstance(expected, dict) and expected:
         for key, inner in value.items():
-            if key not in expected:
-                return f"{place}.{key}", inner
-            if difference := _difference(inner, expected[key], f"{place}.{key}"):
-                return difference
-        return None
-    if isinstance(value, list) and isinstance(expected, list) and len(value) == len(expected):
-        differences = (
-            _difference(one, other, f"{place}.{number}")
-            for number, (one, other) in enumerate(zip(value, expected))
-        )
-        return next(filter(None, differences), None)
-    same = value == expected and isinstance(value, bool) == isinstance(expected, bool)
-    return None if same else (place, value)
+            if key in expected:
+                yield from _differences(inner, expected[key], f"{place}.{key}")
+            else:
+                yield f"{place}.{key}", inner
+    elif isinstance(value, list) and isinstance(expected, list) and len(value) == len(expected):
+        for number, (inner, other) in enumerate(zip(value, expected)):
+            yield from _differences(inner, other, f"{place}.{number}")
+    elif value != expected or isinstance(value, bool) != isinstance(expected, bool):
+        yield place, value
 
 
 _LEAVES = {"any": object, "text": str, "number": int, "fraction": float, "flag": bool}

@@ -14,7 +14,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 
 from compoclip.bounds import MAX_CONTEXT
-from compoclip.errors import CompoclipError, require, shown
+from compoclip.errors import CompoclipError, quoted, require, shown
 from compoclip.files import read_json, read_text
 from compoclip.models.config import MERGES, read_object, require_small, section, sound, write_json
 from compoclip.models.formats.closed_list import IMAGE_PROCESSORS, check_entries
@@ -262,8 +262,8 @@ def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:
     if added.is_file():
         ids = {token: number for number, token in numbers.items()}
         _require_tokens(added, read_object(added), ids, closed=True)
-    if (file := path / "vocab.json").is_file() and read_object(file) != vocabulary:
-        raise CompoclipError(f"{file}: {_OTHER_TOKENIZER}")
+    if (file := path / "vocab.json").is_file():
+        _require_vocabulary(file, "", read_object(file), vocabulary)
     pairs: list[list[str]] | None = None
     if (file := path / "merges.txt").is_file():
         require_small(file)
@@ -282,8 +282,7 @@ def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:
             pairs = [p.split(" ") if isinstance(p, str) else list(p) for p in listed_merges]
             rows = {_ADDED.format(row["id"]): row for row in added}
         _require_merges(file, pairs, merges)
-        if model.get("vocab") != vocabulary:
-            raise CompoclipError(f"{file}: model.vocab: {_OTHER_TOKENIZER}")
+        _require_vocabulary(file, "model.vocab.", section(model, "vocab", file), vocabulary)
         check_entries(data, "tokenizer.json", file, _OTHER_TOKENIZER)
         check_entries(model, "tokenizer.json model", file, _OTHER_TOKENIZER, "model.")
         expected = {_ADDED.format(number): token for number, token in numbers.items()}
@@ -291,7 +290,7 @@ def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:
     return pairs is not None
 
 
-_ADDED = "added_tokens, content of the id {}"
+_ADDED = "added_tokens, id {}"
 
 
 def _require_tokens(
@@ -299,9 +298,24 @@ def _require_tokens(
 ) -> None:
     """Refuse entries with other tokens than expected; `closed`: any entry that is not expected."""
     for name, value in data.items():
-        content = value.get("content") if isinstance(value, Mapping) else value
+        nested = isinstance(value, Mapping)
+        content = value.get("content") if nested else value
         if (closed or name in expected) and content != expected.get(name):
-            raise CompoclipError(f"{file}: {name} is {shown(content)}; {_OTHER_TOKENIZER}")
+            place = f"{name}.content" if nested else name
+            raise CompoclipError(f"{file}: {place} is {shown(content)}; {_OTHER_TOKENIZER}")
+
+
+def _require_vocabulary(
+    file: Path, within: str, stated: Mapping[str, Any], vocabulary: Mapping[str, int]
+) -> None:
+    """Refuse a vocabulary with another id than expected, naming the first such token."""
+    if stated == vocabulary:
+        return
+    token = next(
+        name for name in {**vocabulary, **stated} if stated.get(name) != vocabulary.get(name)
+    )
+    place = f"{within}{quoted(token)[1:-1]}"
+    raise CompoclipError(f"{file}: {place} is {shown(stated.get(token))}; {_OTHER_TOKENIZER}")
 
 
 def _require_merges(file: Path, pairs: list[list[str]], merges: list[tuple[str, str]]) -> None:
