@@ -256,6 +256,11 @@ def test_a_folder_as_transformers_4_published_it_loads_as_before(
     for one, other in zip(features(plain), features(loaded)):
         assert torch.equal(one, other)
     assert loaded.identity.assumed == ()
+    # The message is about the known form that is closest.
+    tokenizer["pre_tokenizer"]["pretokenizers"][0]["invert"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(CompoclipError, match=r"pre_tokenizer.pretokenizers.0.invert is None"):
+        load_model(folder)
 
 
 REFUSED: list[tuple[str, Edit, str]] = [
@@ -294,8 +299,9 @@ REFUSED: list[tuple[str, Edit, str]] = [
     ("tokenizer_config", put("", eos_token="</s>"), "eos_token is '</s>'"),
     ("tokenizer_config", put("", pad_token="!"), "pad_token is '!'"),
     ("tokenizer_config", put("", added_tokens_decoder={"7": {"content": "x"}}), "decoder.7"),
-    ("special_tokens_map", put("", bos_token={"content": "<s>"}), "bos_token is '<s>'"),
-    ("vocab", put("", **{"cat</w>": 3}), "vocab.json: its tokenizer is not"),
+    ("special_tokens_map", put("", bos_token={"content": "<s>"}), "bos_token.content is '<s>'"),
+    ("vocab", put("", **{"cat</w>": 3}), "vocab.json: cat</w> is 3"),
+    ("vocab", put("", surprise=None), "vocab.json: surprise is None"),
 ]
 
 

@@ -290,7 +290,7 @@ def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:
     return pairs is not None
 
 
-_ADDED = "added_tokens, id {}"
+_ADDED = "added_tokens[id={}]"
 
 
 def _require_tokens(
@@ -311,9 +311,8 @@ def _require_vocabulary(
     """Refuse a vocabulary with another id than expected, naming the first such token."""
     if stated == vocabulary:
         return
-    token = next(
-        name for name in {**vocabulary, **stated} if stated.get(name) != vocabulary.get(name)
-    )
+    tokens = [token for token, number in vocabulary.items() if stated.get(token) != number]
+    token = (tokens or [token for token in stated if token not in vocabulary])[0]
     place = f"{within}{quoted(token)[1:-1]}"
     raise CompoclipError(f"{file}: {place} is {shown(stated.get(token))}; {_OTHER_TOKENIZER}")
 
