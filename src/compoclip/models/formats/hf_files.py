@@ -276,11 +276,11 @@ def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:
         listed_merges = model.get("merges")
         if not isinstance(listed_merges, list):
             raise CompoclipError(f"{file}: has no model with BPE merges: not a CLIP tokenizer")
-        listed = data.get("added_tokens") or []
-        require_kind(f"{file}: added_tokens", listed, list[dict[str, Any]], _OTHER_TOKENIZER)
+        added_tokens = data.get("added_tokens") or []
+        require_kind(f"{file}: added_tokens", added_tokens, list[dict[str, Any]], _OTHER_TOKENIZER)
         with sound(file):
             pairs = [p.split(" ") if isinstance(p, str) else list(p) for p in listed_merges]
-            rows = {_ADDED.format(row["id"]): row for row in listed}
+            rows = {_ADDED.format(row["id"]): row for row in added_tokens}
         _require_merges(file, pairs, merges)
         _require_vocabulary(file, "model.vocab.", section(model, "vocab", file), vocabulary)
         check_entries(data, "tokenizer.json", file, _OTHER_TOKENIZER)
