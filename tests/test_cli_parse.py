@@ -62,7 +62,7 @@ def test_files_give_one_record_a_caption(
     assert "4 captions" in shown
     assert "1 without an object" in shown
     settings = json.loads(recordfile.settings_path(out).read_text())
-    assert {"tagger", "parser", "source"} == set(settings)
+    assert {"tagger", "parser", "source", "content of the file"} == set(settings)
 
 
 def test_counts_as_json_and_a_rerun_goes_on(

@@ -104,8 +104,11 @@ def appending(
     """
     part = out.with_name(out.name + ".part")
     with writing(out), only_writer(out):
-        _prepare(out, part, made_from)
-        done = _recover(part, count)
+        changed = _prepare(out, part, made_from)
+        done, damaged = _recover(part, count)
+        if changed and not damaged:  # a damaged record is made again, an edited one is not seen
+            os.replace(part, out)
+            raise UsageError(f"{out}: was changed after it was made; choose another -o")
         with part.open("ab") as file:
 
             def append(made: Record) -> None:
@@ -124,8 +127,11 @@ def settings_path(out: Path) -> Path:
     return out.with_name(out.name + ".settings.json")
 
 
-def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
-    """Check the settings of an output to resume, also a finished one, or write them."""
+def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> bool:
+    """Check the settings of an output to resume, also a finished one, or write them.
+
+    Returns whether a finished one has another content than it had.
+    """
     path = settings_path(out)
     begun = part.exists() and part.stat().st_size > 0
     if out.exists() or begun:
@@ -138,12 +144,13 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
             ) from None
         content = before.pop(_CONTENT, "")  # none of a file that is not finished
         require_same_settings(out, before, made_from)
-        if out.exists() and not begun:
-            if content and content != content_hash(out):
-                raise UsageError(f"{out}: was changed after it was made; choose another -o")
-            os.replace(out, part)
-        return
+        if begun or not out.exists():
+            return False
+        changed = bool(content) and content != content_hash(out)
+        os.replace(out, part)
+        return changed
     _write_settings(out, made_from)
+    return False
 
 
 def _write_settings(out: Path, settings: Mapping[str, Any]) -> None:
@@ -157,11 +164,15 @@ def require_same_settings(out: Path, before: Mapping[str, Any], now: Mapping[str
     require_same(out, differences_of(before, now), problem, remedy)
 
 
-def _recover(part: Path, count: Callable[[Record], None]) -> int:
-    """Count the complete records of an interrupted run; cut the torn rest."""
+def _recover(part: Path, count: Callable[[Record], None]) -> tuple[int, bool]:
+    """Count the complete records of an interrupted run; cut the torn rest.
+
+    Returns their number, and whether there was such a rest.
+    """
     if not part.exists():
-        return 0
+        return 0, False
     done = end = 0
+    damaged = False
     with part.open("r+b") as file:
         for line in file:
             try:
@@ -169,6 +180,7 @@ def _recover(part: Path, count: Callable[[Record], None]) -> int:
                     raise ValueError("torn line")
                 count(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                damaged = True
                 lost = line.endswith(b"\n") + sum(1 for _ in file)
                 if lost:  # more than the line that a killed run was writing
                     again = counted(lost, "record")
@@ -177,7 +189,7 @@ def _recover(part: Path, count: Callable[[Record], None]) -> int:
             done += 1
             end += len(line)
         file.truncate(end)
-    return done
+    return done, damaged
 
 
 def json_bytes(made: Record) -> bytes:
