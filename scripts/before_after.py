@@ -42,9 +42,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--lost", action="store_true", help="draw items that the base gets right")
     options = parser.parse_args(argv)
     study = read_study([options.base, options.tuned], None, Bootstrap(1))
+    measured = dict.fromkeys(map(study.skill, study.skills.groups))
     for skill in options.skills:
-        if skill not in study.skills.groups:
-            raise CompoclipError(f"--skills {skill}: has {', '.join(study.skills.groups)}")
+        if skill not in measured:
+            raise CompoclipError(f"--skills {skill}: has {', '.join(measured)}")
     album = Album(root=options.images)
     cards = before_after(
         study,

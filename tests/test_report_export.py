@@ -9,10 +9,11 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.groups import RECOGNITION
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.models.checkpoint import load_model
 from compoclip.report.looks import require_measured
-from compoclip.report.plotting import on_front, tradeoff
+from compoclip.report.plotting import tradeoff
 from compoclip.report.study import read_study
 from compoclip.report.write import coverage, write_tables
 from report_study import make_study
@@ -56,28 +57,17 @@ def test_brittleness_is_best_when_low(study, tmp_path):
     assert {cell for cell in cells if cell.startswith("**")} == {f"**{lowest:.1f}**"}
 
 
-def test_the_front_by_hand():
-    points = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (2.0, 3.0), (3.0, 1.0), (0.0, 3.0)]
-    assert on_front(points) == [1, 3, 2]
-    assert on_front([(1.0, 1.0)]) == [0]
-    assert on_front([]) == []
-
-
-def test_trade_offs_name_their_front(study):
-    for plot, axis in zip(tradeoff(study), ("Zero-shot accuracy", "Retrieval R@1"), strict=True):
-        front = (
-            plot.alt.partition("On the front: ")[2].rstrip(".").replace(" and ", ", ").split(", ")
-        )
-        scores = {m: study.profile.scores[m] for m in study.models}
-        beaten = {
-            m
-            for m in scores
-            for o in scores
-            if scores[o][axis].value > scores[m][axis].value
-            and scores[o]["Compositionality"].value > scores[m]["Compositionality"].value
-        }
-        assert not beaten & set(front)
-        assert set(front) <= set(scores)
+def test_trade_offs_are_against_what_falls(study):
+    table = study.skills
+    lowest = {
+        name: min(table.differences[m][name].difference for m in study.others)
+        for name in table.groups
+        if name == RECOGNITION or " R@1, " in name
+    }
+    assert len(lowest) == 3
+    plots = tradeoff(study)
+    assert [plot.title for plot in plots] == sorted(lowest, key=lambda name: lowest[name])[:2]
+    assert "against mean grounded gain, points" in plots[0].alt
 
 
 def test_coverage_says_what_is_missing(study):

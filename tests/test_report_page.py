@@ -17,15 +17,15 @@ from compoclip.report.write import write_report
 from report_study import EVIL, make_run, make_study
 
 SECTIONS = (
-    "summary", "grounded", "skills", "invariance", "tradeoff", "training", "examples", "details",
-    "coverage", "provenance",
+    "summary", "changes", "grounded", "skills", "invariance", "tradeoff", "training", "examples",
+    "details", "coverage", "provenance",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
-    make_study(folder, photos=12, resamples=40)
+    make_study(folder, photos=100, resamples=40)
     make_run(folder / "runs", "negclip", steps=20)
     make_run(folder / "runs", "fsc-clip", ("clip", "global_hn"), steps=30)
     return folder
@@ -86,7 +86,7 @@ def test_every_section_is_there_and_everything_resolves(page):
     assert page.stat().st_size < 5_000_000
     assert '<h3>sugarcrepe</h3> <span class="flag">partial</span>' in text
     assert '<th scope="row">sugarcrepe <span class="flag">partial</span>' in text
-    assert text.count("<td>12 of 18</td>") > 4
+    assert text.count("<td>100 of 106</td>") > 4
     for labelled in re.findall(r'aria-labelledby="([^"]+)"', text):
         assert labelled in outline.ids
 
@@ -228,7 +228,16 @@ def test_in_a_browser(browser, page, width, scheme):
     opened.on("request", lambda sent: sent.url[:5] in ("file:", "data:") or logged.append(sent.url))
     opened.goto(page.as_uri())
     assert opened.evaluate("document.documentElement.scrollHeight") <= 8000
-    assert opened.locator("#overall").bounding_box()["y"] < 900
+    assert opened.locator(".finding").last.bounding_box()["y"] < 900
+    assert opened.locator(".scene img").bounding_box()["y"] < (500 if width == 1280 else 1400)
+    assert opened.locator(".scene .looks").count() == 0
+    opened.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    opened.locator(".copy").first.click()
+    head, rule, *lines = opened.evaluate("copied").strip().splitlines()
+    assert head.startswith("| Measure | ●base | ■")
+    assert re.fullmatch(r"\|---(\|---:)+\|", rule)
+    assert re.match(r"\| Mean grounded gain \| [\d.]+ \[[\d.]+ to [\d.]+\] \|", lines[0])
+    assert {line.count(" | ") for line in lines} == {head.count(" | ")}
     opened.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
     cut = "[...document.querySelectorAll('.card')].filter((e) => e.scrollWidth > e.clientWidth + 1)"
     assert opened.evaluate(f"{cut}.length") == 0

@@ -50,8 +50,9 @@ DIRECTIONS = {"t2i": "text to image", "i2t": "image to text"}
 def like_groups(models: Sequence[Sequence[Results]]) -> dict[str, Parts]:
     """Group sub-tasks by skill as `skill_groups` does, as far as they are alike.
 
-    The sub-tasks of a skill stand alone, as "bind_colour (binding)", when scores of any of the
-    models lie more than `UNLIKE` apart. So do the two directions of every retrieval benchmark.
+    The sub-tasks of a skill stand alone, as "binding: bind_colour", when scores of any of the
+    models lie more than `UNLIKE` apart. So do the two directions of every retrieval benchmark. The
+    sub-tasks of zero-shot benchmarks are called `RECOGNITION`, as their mean is elsewhere.
 
     Args:
         models: results of each model on the same benchmarks.
@@ -74,11 +75,12 @@ def like_groups(models: Sequence[Sequence[Results]]) -> dict[str, Parts]:
         ]
         alike = all(max(values) - min(values) <= UNLIKE for values in scores if values)
         if len(parts) == 1 or (alike and not any(retrieval)):
-            groups[retrieval[0] or skill] = parts
+            kinds = {kind(named[0][part.benchmark]) for part in parts}
+            groups[retrieval[0] or (RECOGNITION if kinds == {"recognition"} else skill)] = parts
             continue
         for part, direction in zip(parts, retrieval):
             place = f"{part.benchmark} {part.name}" if names[part.name] > 1 else part.name
-            groups[direction or f"{place} ({skill})"] = (part,)
+            groups[direction or f"{skill}: {place}"] = (part,)
     return groups
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -55,9 +55,10 @@ def card(
     right: Mapping[str, bool],
     base: str,
     album: Album,
+    maps: bool = True,
 ) -> Card:
     """Make a card. records: model -> its row of the per-item table; right: model -> whether it is
-    right."""
+    right; maps: show where the models of the album look for the words that differ."""
 
     def cosine(scores: Sequence[float], place: int) -> str:
         return f"{scores[place]:.3f}".replace("-", MINUS) if place < len(scores) else "–"
@@ -68,7 +69,7 @@ def card(
     texts = _marked(plain)
     about = next((text for _, text, true in plain if true is not False), part.name)
     looks: tuple[Look, ...] = ()
-    if album.models and len(images) == 1:
+    if maps and album.models and len(images) == 1:
         # Maps of what differs in the first text that has it, true ones first; of one photo alone.
         ordered = sorted(texts, key=lambda text: text[2] is False)
         differing = next((pieces for _, pieces, _ in ordered if changed_runs(pieces)), None)
@@ -285,52 +286,95 @@ def before_after(
     count: int = 3,
     lost: bool = False,
     subtasks: Sequence[str] = (),
+    all_models: bool = False,
 ) -> list[Card]:
     """Return items with one photo that the base gets wrong and the most improved model right.
 
-    They are of sub-tasks in which the model is significantly better, so that a picture shows what
-    was gained and not what chance turned over. One per skill, the first by hash, then a second per
-    skill. Cards have these two models alone, and the change of their sub-task.
+    They are of sub-tasks that need the image and in which the model is significantly better, so
+    that a picture shows what was gained and not what chance turned over; and of the half of them
+    with the larger margin. One per skill, the first by hash, then a second per skill. Cards have
+    the change of their sub-task.
 
     Args:
         study: of any number of models; of one there are no items.
         items: as `read_items` gives them.
         album: keeps the photos.
-        skills: In this order; by default all, the largest gain first.
+        skills: In this order; by default all, colours first, then the largest gain.
         count: how many at most.
         lost: Return items that the base gets right and the model wrong, of sub-tasks in which the
             model is significantly worse.
         subtasks: Names of the sub-tasks to take items from; by default all.
+        all_models: Show what all models make of the items, not the base and that model alone.
     """
     if not study.others:
         return []
-    changes = study.skills.differences
-    tuned = max(study.others, key=lambda m: sum(d.difference for d in changes[m].values()))
-    by_gain = sorted(changes[tuned], key=lambda name: -changes[tuned][name].difference)
+    tuned = most_improved(study)
+    shown_models = study.models if all_models else (study.base, tuned)
     verdict = "lower" if lost else "higher"
-    moved = {
-        (change.benchmark, change.name): change
-        for change in study.comparisons[tuned].subtasks
-        if change.verdict == verdict and (not subtasks or change.name in subtasks)
+    apart = {
+        (column.part.benchmark, column.part.name)
+        for column in study.grounded.models[0].columns
+        if column.apart and not lost
     }
+    by_skill: dict[str, list[Difference]] = {}
+    for change in sorted(study.comparisons[tuned].subtasks, key=_colours_first):
+        is_named = not subtasks or change.name in subtasks
+        if change.verdict == verdict and is_named and (change.benchmark, change.name) not in apart:
+            named = study.results[study.base][change.benchmark].skills
+            skill = named.get(change.name, f"{change.benchmark}: {change.name}")
+            by_skill.setdefault(skill, []).append(change)
     cards: list[Card] = []
     shown: set[str] = set()
-    for skill in [*(skills or by_gain)] * count:
-        places = [
-            items[part.benchmark][part.name]
-            for part in study.skills.groups[skill]
-            if (part.benchmark, part.name) in moved
-        ]
-        for each, k in _by_hash(places) if len(cards) < count else ():
-            images = each.images(k)
-            right = {study.base: lost, tuned: not lost}
-            if any(each.right[m][k] != right[m] for m in right) or images & shown:
+    for skill in [*(skills or by_skill)] * count:
+        changes = {(d.benchmark, d.name): d for d in by_skill.get(skill, ())}
+        parts = [items[benchmark][name] for benchmark, name in changes]
+        winner, loser = (study.base, tuned) if lost else (tuned, study.base)
+        for part, k in _clear(parts, winner, loser) if len(cards) < count else ():
+            images = part.images(k)
+            if images & shown:
                 continue
-            records = {m: row for m, row in each.records(k).items() if m in right}
-            if records[tuned]["form"] == Form.CHOOSE_TEXT:
-                change = moved[each.part.benchmark, each.part.name]
-                example = card(each.part, records, right, study.base, album)
-                cards.append(replace(example, change=change))
-                shown |= images
-                break
+            records = {m: row for m, row in part.records(k).items() if m in shown_models}
+            right = {model: bool(part.right[model][k]) for model in records}
+            example = card(part.part, records, right, study.base, album, maps=False)
+            change = changes[part.part.benchmark, part.part.name]
+            cards.append(replace(example, change=change))
+            shown |= images
+            break
     return cards
+
+
+def most_improved(study: Study) -> str:
+    """Return the model with the largest change of the mean grounded gain, or of all skills."""
+    gains = study.grounded.differences
+    changes = study.skills.differences
+
+    def improvement(model: str) -> tuple[float, float]:
+        gain = gains[model].difference if model in gains else 0.0
+        return gain, sum(d.difference for d in changes[model].values())
+
+    return max(study.others, key=improvement)
+
+
+def _colours_first(change: Difference) -> tuple[bool, float]:
+    """Sort key of sub-tasks for pictures: a difference in colour is seen at once."""
+    return "colo" not in change.name, -abs(change.difference)
+
+
+def _clear(
+    parts: Sequence[CommonItems], winner: str, loser: str
+) -> Iterator[tuple[CommonItems, int]]:
+    """Yield choices between texts on which one model alone is right, in the order of their hashes:
+    the half that it decides by the larger margin."""
+    margins: dict[tuple[str, int], float] = {}
+    for common in parts:
+        table, rows = common.tables[winner], common.rows[winner]
+        for k in np.flatnonzero(common.right[winner] & ~common.right[loser]).tolist():
+            row = table.slice(int(rows[k]), 1).to_pylist()[0]
+            if row["form"] == Form.CHOOSE_TEXT:
+                truth = row["scores"][row["truth"]]
+                rivals = [score for n, score in enumerate(row["scores"]) if n != row["truth"]]
+                margins[str(common.part), k] = truth - max(rivals)
+    least = float(np.median([*margins.values()])) if margins else 0.0
+    for common, k in _by_hash(parts):
+        if margins.get((str(common.part), k), -np.inf) >= least:
+            yield common, k

@@ -1,26 +1,34 @@
-"""Changes of each model against the base, and the numbers of the tables."""
+"""Sentences and rows of numbers about what changed in each model against the base."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import counted
-from compoclip.evaluation.comparison import Difference
+from compoclip.evaluation.comparison import Difference, Parts
+from compoclip.evaluation.grounded import MEAN, ColumnGain
 from compoclip.evaluation.groups import (
     INVARIANCE,
     LOWER_IS_BETTER,
+    MATCH,
     NEITHER_IS_BETTER,
+    RETRIEVAL,
     SENSITIVITY,
+    kind,
 )
 from compoclip.evaluation.results import Score
-from compoclip.evaluation.statistics import FEWEST
+from compoclip.evaluation.statistics import FEWEST, Estimate
 from compoclip.report.study import Study
-from compoclip.report.wording import interval, percent
+from compoclip.report.wording import interval, listed, percent
 
 BETTER, WORSE, SAME = "better", "worse", "same"
+SATURATED = 0.995
+"""A score from which on there is nothing left to gain."""
+_NAMED = 3  # gains, and losses, that a sentence names
 
 
 def direction(difference: Difference) -> str:
@@ -31,36 +39,78 @@ def direction(difference: Difference) -> str:
     return BETTER if up != (difference.name in LOWER_IS_BETTER) else WORSE
 
 
-def findings(study: Study) -> dict[str, list[str]]:
-    """Return sentences about every model but the base, by model.
+# --- Sentences. ---
 
-    They count the skills that changed, name gains that a reference model without learning reaches
-    too, and judge hard negatives together with hard positives.
+
+def findings(study: Study) -> dict[str, str]:
+    """Return one sentence about every model but the base: what it gains, and what it costs.
+
+    A gain is named if it needs the image: neither does a blind model reach 85 % of its items, nor
+    as much as the model.
     """
-    found = {}
+    return {model: f"{model} {_finding(study, model)}." for model in study.others}
+
+
+def _finding(study: Study, model: str) -> str:
+    changes = study.skills.differences[model]
+    few = [d for d in changes.values() if d.p is None]
+    if len(few) == len(changes):
+        return f"was measured on too few photos to judge it: fewer than {FEWEST}"
+    by_size = sorted(changes.values(), key=lambda d: d.difference)
+    gains = [d for d in reversed(by_size) if direction(d) == BETTER and needs_image(study, d)]
+    losses = [d for d in by_size if direction(d) == WORSE]
+    clauses = [_mean_clause(study.grounded.differences.get(model))]
+    clauses.append(f"gains{_named(gains)}" if gains else "gains significantly nowhere")
+    clauses.append(f"loses{_named(losses)}" if losses else "loses significantly nowhere")
+    if few:
+        skills = counted(len(few), "skill")
+        clauses.append(f"is not judged on {skills} of fewer than {FEWEST} photos")
+    return listed([clause for clause in clauses if clause])
+
+
+def _mean_clause(gain: Difference | None) -> str:
+    """Return what became of the mean grounded gain."""
+    if gain is None:
+        return ""
+    values = f"{percent(gain.base)} to {percent(gain.other)} points"
+    if not gain.significant:
+        return f"leaves the {MEAN} as it is ({values}, {gain.word})"
+    verb = "raises" if gain.verdict == "higher" else "lowers"
+    return f"{verb} the {MEAN} from {values}"
+
+
+def _named(differences: Sequence[Difference]) -> str:
+    """Return where the first of several differences are, with their values, and how many follow."""
+    texts = [f"{d.name} ({percent(d.base)} to {percent(d.other)})" for d in differences[:_NAMED]]
+    more = len(differences) - len(texts)
+    return f"{' most' if more else ''} in {listed([*texts, f'{more} more'] if more else texts)}"
+
+
+def needs_image(study: Study, change: Difference) -> bool:
+    """Return whether the score of a group after a change is out of reach without an image."""
+    columns = _columns(study, study.skills.groups[change.name])
+    return not columns or (
+        not all(column.apart for column in columns)
+        and change.other > float(np.mean([column.blind for column in columns]))
+    )
+
+
+def _columns(study: Study, parts: Parts) -> list[ColumnGain]:
+    """Return the base's columns of grounded gains of some sub-tasks."""
+    places = {(part.benchmark, part.name) for part in parts}
+    columns = study.grounded.models[0].columns
+    return [c for c in columns if (c.part.benchmark, c.part.name) in places]
+
+
+def hard_positive_verdicts(study: Study) -> dict[str, str]:
+    """Return what became of negative captions and paraphrases together, by model."""
+    verdicts = {}
     for model in study.others:
-        changes = study.skills.differences[model]
-        ways = Counter(direction(d) for d in changes.values())
-        few = sum(d.p is None for d in changes.values())
-        still = ways[SAME] - few
-        counts = {"better": ways[BETTER], "worse": ways[WORSE], "no significant change": still}
-        parts = [f"{way} on {counted(n, 'skill')}" for way, n in counts.items() if n]
-        parts += [f"{counted(few, 'skill')} not judged: fewer than {FEWEST} photos"] * bool(few)
-        said = [f"{'; '.join(parts)}."]
-        for name, d in changes.items():
-            known = study.skills.giveaways(name) if direction(d) == BETTER else {}
-            said += [
-                f"{name} {percent(d.other)}, where {bound} reaches {percent(s.value)}."
-                for bound, s in known.items()
-                if s.value >= d.other
-            ]
         profile = study.profile.differences[model]
         if {SENSITIVITY, INVARIANCE} <= profile.keys():
             more, both = (direction(profile[name]) for name in (SENSITIVITY, INVARIANCE))
-            verdict = _HARD_POSITIVES.get((more, both), "fewer negative captions rejected")
-            said.append(f"Hard positives: {verdict}.")
-        found[model] = [line[0].upper() + line[1:] for line in said]
-    return found
+            verdicts[model] = _HARD_POSITIVES.get((more, both), "fewer negative captions rejected")
+    return verdicts
 
 
 _HARD_POSITIVES = {  # changes of sensitivity, and of sensitivity and invariance together
@@ -77,50 +127,121 @@ _HARD_POSITIVES = {  # changes of sensitivity, and of sensitivity and invariance
 
 
 class NumberRow(NamedTuple):
-    """A number of all models, its changes against the base (None for the base itself), where it
-    stands to chance, the numbers it is the mean of, and what reference models reach
-    (`Table.giveaways`)."""
+    """A number of all models in a table.
+
+    changes: against the base, None for the base itself. flags: where each number stands to chance.
+    chance, items: as they are printed. parts: the numbers that it is the mean of. giveaways: what
+    reference models reach without learning (`Table.giveaways`). bounds: what they score.
+    """
 
     name: str
     about: str
-    scores: Sequence[Score]
+    scores: Sequence[Score | Estimate]
     changes: Sequence[Difference | None]
     flags: Sequence[str]
+    chance: str
+    items: str
     parts: Sequence[NumberRow] = ()
     giveaways: Mapping[str, Score] = {}
+    bounds: Mapping[str, Score] = {}
+
+    @property
+    def saturated(self) -> bool:
+        """Return whether no model can gain anything."""
+        return all(score.value >= SATURATED for score in self.scores)
+
+
+def overall_rows(study: Study) -> list[NumberRow]:
+    """Return the mean grounded gains, the means by kind of benchmark, zero-shot accuracy and both
+    directions of every retrieval benchmark."""
+    rows = []
+    for others, about in ((False, "points above blind"), (True, "with texts that others wrote")):
+        means = [model.mean(others) for model in study.grounded.models]
+        measured = [mean for mean in means if mean is not None]
+        if len(measured) == len(means):
+            changes = [None if others else study.grounded.differences.get(m) for m in study.models]
+            columns = counted(len(study.grounded.models[0].counted(others)), "column")
+            name = f"{MEAN[0].upper()}{MEAN[1:]}{', by others' if others else ''}"
+            flags = [""] * len(measured)
+            rows.append(NumberRow(name, about, measured, changes, flags, "0.0", columns))
+    profile = {n: study.profile for n in study.profile.groups if n not in (MATCH, RETRIEVAL)}
+    for name, table in {**profile, **dict.fromkeys(recognised(study), study.skills)}.items():
+        scores = [table.scores[model][name] for model in study.models]
+        rows.append(
+            NumberRow(
+                name,
+                "",
+                scores,
+                [table.differences.get(model, {}).get(name) for model in study.models],
+                [""] * len(scores),
+                percent(scores[0].chance),
+                sizes(scores),
+                bounds={m: values[name] for m, values in table.bounds.items() if name in values},
+            )
+        )
+    return rows
+
+
+def recognised(study: Study) -> list[str]:
+    """Return the groups of `Study.skills` that tell what a model recognises and retrieves, which
+    training for compositionality may cost."""
+    return [
+        name
+        for name, parts in study.skills.groups.items()
+        if all(kind(study.results[study.base][p.benchmark]) in _RECOGNISED for p in parts)
+    ]
+
+
+_RECOGNISED = ("recognition", "retrieval")
 
 
 def skill_rows(study: Study) -> list[NumberRow]:
-    """Return a row per skill, the largest change first, with its sub-tasks if it has several."""
-    rows = []
+    """Return a row per skill, that of the largest change first, with its sub-tasks if it has
+    several; sub-tasks without a mean (`like_groups`) have a row each, one below the other."""
     table = study.skills
 
     def size(skill: str) -> float:
-        return max((abs(table.differences[m][skill].difference) for m in study.others), default=0.0)
+        groups = [group for group in table.groups if study.skill(group) == skill]
+        changes = [abs(table.differences[m][g].difference) for m in study.others for g in groups]
+        return max(changes, default=0.0)
 
-    for skill in sorted(table.groups, key=size, reverse=True):
-        parts = table.groups[skill]
-        about, children = SKILLS.get(skill, ""), []
+    rows = []
+    order = {group: (-size(study.skill(group)), study.skill(group)) for group in table.groups}
+    for name in sorted(table.groups, key=order.__getitem__):
+        parts = table.groups[name]
+        about, children = SKILLS.get(study.skill(name), ""), []
         for part in parts if len(parts) > 1 else ():
             scores = [study.results[m][part.benchmark].main(part.name) for m in study.models]
             changes: list[Difference | None] = [None]
             for model in study.others:
-                found = study.comparisons[model].subtasks
                 changes += [
-                    d for d in found if (d.benchmark, d.name) == (part.benchmark, part.name)
+                    d
+                    for d in study.comparisons[model].subtasks
+                    if (d.benchmark, d.name) == (part.benchmark, part.name)
                 ]
             metric = scores[0].metric
             of_models = [study.flags[model][part.benchmark] for model in study.models]
-            flags = [each.get((part.name, metric), "") for each in of_models]
-            about_part = f"{part.benchmark}, {metric}"
-            children.append(NumberRow(part.name, about_part, scores, changes, flags))
-        if len(parts) == 1 and skill in SKILLS:
+            flags = [flags_of.get((part.name, metric), "") for flags_of in of_models]
+            about_part, chance = f"{part.benchmark}, {metric}", percent(scores[0].chance)
+            children.append(
+                NumberRow(part.name, about_part, scores, changes, flags, chance, sizes(scores))
+            )
+        if len(parts) == 1 and about:
             about += f" ({parts[0].benchmark}, {parts[0].name})"
-        whole: list[Difference | None] = [None]
-        whole += [table.differences[m][skill] for m in study.others]
-        scores = [table.scores[m][skill] for m in study.models]
-        flags = [table.flags[m][skill] for m in study.models]
-        rows.append(NumberRow(skill, about, scores, whole, flags, children, table.giveaways(skill)))
+        scores = [table.scores[model][name] for model in study.models]
+        rows.append(
+            NumberRow(
+                name,
+                about,
+                scores,
+                [None, *(table.differences[model][name] for model in study.others)],
+                [table.flags[model][name] for model in study.models],
+                percent(scores[0].chance),
+                sizes(scores),
+                children,
+                table.giveaways(name),
+            )
+        )
     return rows
 
 

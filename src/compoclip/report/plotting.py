@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,23 +16,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from compoclip.evaluation.comparison import Difference
+from compoclip.evaluation.grounded import MEAN
 from compoclip.evaluation.groups import (
     BRITTLENESS,
     COMPOSITION,
     INVARIANCE,
-    RECOGNITION,
-    RETRIEVAL,
     SENSITIVITY,
 )
 from compoclip.evaluation.published.beside import MeasuredCell
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import Estimate
 from compoclip.files import write_atomically
-from compoclip.report.findings import BETTER, WORSE, direction
+from compoclip.report.findings import SAME, direction, recognised, skill_rows
 from compoclip.report.study import Study
 from compoclip.report.training import LogCurve, Run
-from compoclip.report.wording import interval, listed, percent, short
+from compoclip.report.wording import interval, percent, short
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (3, 3)))
@@ -40,7 +39,9 @@ _LIGHT = ("#5f6670", "#0072b2", "#c44e00", "#00805c", "#a8518a", "#8a6d00", "#2b
 _DARK = ("#a7b0bc", "#56b4e9", "#ff9a57", "#35c79b", "#e39bc9", "#e6c229", "#9fd4f2", "#d9a37a")
 _NOTHING = {"Date": None, "Creator": None, "Format": None, "Type": None}  # equal bytes every time
 WIDTH, HEIGHT = 340, 310
+CHANGES_WIDTH = 520
 _LETTER, _LINE = 7.0, 15.0  # mean width of a letter and height of a line of labels, in pixels
+_NEAR = 18.0  # pixels between a marker and a label that belong together without a line
 _FAR = 30.0  # points below the curves; chance lower than that would flatten them
 
 
@@ -221,19 +222,6 @@ class Dot(NamedTuple):
     note: str = ""
 
 
-def on_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the indices of the Pareto-optimal points, from left to right.
-
-    No other point is higher on one axis and at least as high on the other. Equal points all count.
-    """
-    free = [
-        k
-        for k, (x, y) in enumerate(points)
-        if not any(a >= x and b >= y and (a, b) != (x, y) for a, b in points)
-    ]
-    return sorted(free, key=lambda k: (points[k][0], -points[k][1]))
-
-
 def scatter(
     dots: Sequence[Dot],
     labels: tuple[str, str],
@@ -241,16 +229,15 @@ def scatter(
     title: str,
     about: str,
     diagonal: bool = False,
-    front: bool = False,
+    arrows: bool = False,
     published: Mapping[str, tuple[float, float]] | None = None,
 ) -> Plot:
     """Draw models by two scores.
 
-    labels: of the axes. diagonal: draw where both are equal, on axes that both show it. front:
-    draw the Pareto front. published: points of other models, in grey."""
+    labels: of the axes. diagonal: draw where both are equal, on axes that both show it. arrows:
+    draw one from the first model to each other. published: points of other models, in grey."""
     others = [(100 * x, 100 * y) for x, y in (published or {}).values()]
     places = [(100 * d.x.value, 100 * d.y.value) for d in dots]
-    best = on_front(places) if front else []
     across = [100 * end for d in dots for end in ends(d.x)] + [x for x, _ in others]
     up = [100 * end for d in dots for end in ends(d.y)] + [y for _, y in others]
     limits = [_limits(across + up)] * 2 if diagonal else [_limits(across), _limits(up)]
@@ -276,17 +263,19 @@ def scatter(
     def draw(axes: Axes, theme: Theme) -> None:
         for x, y in others:
             axes.scatter(x, y, s=16, color=theme.soft, alpha=0.55, linewidths=0)
-        if len(best) > 1:
-            style: dict[str, Any] = {"color": theme.soft, "linewidth": 1.1}
-            across, up = zip(*(places[k] for k in best))
-            axes.step(across, up, zorder=1, linestyle=(0, (1, 2)), **style)
+        for place in places[1:] if arrows else ():
+            style = {"arrowstyle": "->", "color": theme.soft, "shrinkA": 6, "shrinkB": 6}
+            axes.annotate("", place, places[0], arrowprops=style)
         if diagonal:
             axes.plot([0, 100], [0, 100], color=theme.soft, linewidth=1, linestyle=(0, (4, 3)))
-        for text, dot, place, (a, b) in zip(texts, dots, places, corners):
+        for text, dot, place, (a, b), extent in zip(texts, dots, places, corners, extents):
             look = {**theme.line(dot.place), "linestyle": "none", "markersize": 8, "zorder": 3}
             axes.errorbar(*place, error_bar(dot.y), error_bar(dot.x), elinewidth=1.1, **look)
             corner = a / scale[0] + limits[0][0], b / scale[1] + limits[1][0]
             colour = look["color"]
+            if leader := _leader(pixel(*place), (a, b), extent):
+                line = [[v / scale[k] + limits[k][0] for v in values] for k, values in leader]
+                axes.plot(*line, color=colour, linewidth=0.8, alpha=0.7)
             axes.text(*corner, text, color=colour, linespacing=1.15, va="bottom", zorder=4)
         axes.set(xlim=limits[0], ylim=limits[1], xlabel=labels[0], ylabel=labels[1])
 
@@ -298,9 +287,19 @@ def scatter(
     said += [
         f"{n} as published: {percent(x)}, {percent(y)}" for n, (x, y) in (published or {}).items()
     ]
-    leaders = f" On the front: {listed([dots[k].name for k in best])}." if best else ""
-    alt = f"{about}, with 95 % intervals. {'; '.join(said)}.{leaders}"
+    alt = f"{about}, with 95 % intervals. {'; '.join(said)}."
     return plot(title, alt, (WIDTH, HEIGHT), draw)
+
+
+def _leader(
+    point: tuple[float, float], corner: tuple[float, float], extent: tuple[float, float]
+) -> list[tuple[int, tuple[float, float]]]:
+    """Return (axis, both ends) of a line from a marker to its label; [] where the label is near."""
+    gap = [min(max(p, c), c + e) - p for p, c, e in zip(point, corner, extent)]
+    length = math.hypot(*gap)
+    if length < _NEAR:
+        return []
+    return [(k, (point[k] + 8 * gap[k] / length, point[k] + gap[k])) for k in (0, 1)]
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
@@ -317,40 +316,54 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 # --- The plots of the report, each with a text that says what it shows. ---
 
 
-def changes(study: Study) -> dict[str, Plot]:
-    """Return by model the change of every skill against the base, the largest first."""
-    everything = [d for m in study.others for d in study.skills.differences[m].values()]
-    spans = {id(d): ends(Estimate(d.difference, d.low, d.high)) for d in everything}
-    reach = 100 * max([0.02, *(abs(v) for span in spans.values() for v in span)]) * 1.08
+_ROW, _MARK = 16, 9  # heights of a row with one mark, and of each further mark, in pixels
 
-    def draw(axes: Axes, theme: Theme, rows: Sequence[Difference]) -> None:
+
+def changes(study: Study) -> Plot | None:
+    """Plot the change of every skill against the base: a row per skill, in the order of the table,
+    with a mark per model. None where nothing changed significantly."""
+    names = [
+        row.name
+        for row in skill_rows(study)
+        if any(direction(study.skills.differences[m][row.name]) != SAME for m in study.others)
+    ]
+    if not names:
+        return None
+    rows = {name: [study.skills.differences[m][name] for m in study.others] for name in names}
+    spans = {
+        name: [ends(Estimate(d.difference, d.low, d.high)) for d in differences]
+        for name, differences in rows.items()
+    }
+    edges = [100 * value for row in spans.values() for span in row for value in span]
+    room = 0.04 * (max(*edges, 0.0) - min(*edges, 0.0))
+    size = (CHANGES_WIDTH, 58 + len(names) * (_ROW + _MARK * (len(study.others) - 1)))
+
+    def draw(axes: Axes, theme: Theme) -> None:
         axes.axvline(0, color=theme.soft, linewidth=1)
-        ways = {BETTER: (theme.better, "^"), WORSE: (theme.worse, "v")}
-        for y, d in enumerate(reversed(rows)):
-            colour, marker = ways.get(direction(d), (theme.soft, "o"))
-            face = "none" if marker == "o" else colour
-            axes.plot([100 * v for v in spans[id(d)]], [y, y], color=colour, linewidth=2)
-            style: dict[str, Any] = {"color": colour, "marker": marker, "markerfacecolor": face}
-            axes.plot(100 * d.difference, y, markersize=7, **style)
-        axes.set_yticks(range(len(rows)), [short(d.name) for d in reversed(rows)])
-        axes.set(ylim=(-0.6, len(rows) - 0.4), xlim=(-reach, reach))
+        step = _MARK / (_ROW + _MARK * (len(study.others) - 1))
+        for y, name in enumerate(names):
+            for place, (d, span) in enumerate(zip(rows[name], spans[name])):
+                height = y + (place - (len(study.others) - 1) / 2) * step
+                look = {**theme.line(place + 1), "linestyle": "none", "markersize": 6}
+                face = "none" if direction(d) == SAME else look["color"]
+                axes.plot([100 * v for v in span], [height] * 2, color=look["color"], linewidth=1.2)
+                axes.plot(100 * d.difference, height, markerfacecolor=face, **look)
+        axes.set_yticks(range(len(names)), [short(name, 44) for name in names])
+        axes.set(ylim=(len(names) - 0.5, -0.5), xlim=(min(*edges, 0) - room, max(*edges, 0) + room))
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"change against {short(study.base)}, points")
 
-    plots = {}
-    for model in study.others:
-        differences = study.skills.differences[model].values()
-        rows = sorted(differences, key=lambda d: -d.difference)
-        said = "; ".join(
-            f"{d.name} {percent(d.difference, '+')} "
-            f"({interval(d.low, d.high, '+')}, {direction(d)})"
-            for d in rows
+    texts = [
+        f"{name}: "
+        + ", ".join(
+            f"{model} {percent(d.difference, '+')} ({interval(d.low, d.high, '+')}, {direction(d)})"
+            for model, d in zip(study.others, differences)
         )
-        alt = f"Change of every skill, {model} against {study.base}, in points with 95 % intervals"
-        size = (WIDTH, 58 + 19 * len(rows))
-        plots[model] = plot("", f"{alt}: {said}", size, partial(draw, rows=rows))
-    return plots
+        for name, differences in rows.items()
+    ]
+    alt = f"Change of every skill against {study.base}, in points with 95 % intervals"
+    return plot("", f"{alt}. {'; '.join(texts)}.", size, draw)
 
 
 def invariance(study: Study) -> list[Plot]:
@@ -369,19 +382,33 @@ def invariance(study: Study) -> list[Plot]:
 
 
 def tradeoff(study: Study) -> list[Plot]:
-    """Plot compositionality against zero-shot accuracy, and against retrieval."""
-    groups, scores = study.profile.groups, study.profile.scores
-    found = []
-    for name, label in ((RECOGNITION, "zero-shot accuracy"), (RETRIEVAL, "retrieval R@1")):
-        if {COMPOSITION, name} <= groups.keys():
-            dots = [
-                Dot(model, place, scores[model][COMPOSITION], scores[model][name])
-                for place, model in enumerate(study.models)
-            ]
-            title, about = f"Compositionality and {label}", f"{name} against compositionality"
-            axes = ("compositionality, %", f"{label}, %")
-            found.append(scatter(dots, axes, title=title, about=about, front=True))
-    return found
+    """Plot what was gained against what fell most: zero-shot accuracy or a direction of retrieval.
+
+    Two of these at most, those in which a model loses most. Gains are the mean grounded gain, or
+    compositionality where there is none.
+    """
+    means = {model.model: model.mean() for model in study.grounded.models}
+    gains: dict[str, Ranged] = {m: mean for m, mean in means.items() if mean is not None}
+    label = f"{MEAN}, points"
+    if len(gains) < len(study.models):
+        if COMPOSITION not in study.profile.groups:
+            return []
+        gains = {model: study.profile.scores[model][COMPOSITION] for model in study.models}
+        label = "compositionality, %"
+    table = study.skills
+    costs = {
+        name: min((table.differences[m][name].difference for m in study.others), default=0.0)
+        for name in recognised(study)
+    }
+    plots = []
+    for name in sorted(costs, key=lambda name: costs[name])[:2]:
+        dots = [
+            Dot(model, place, gains[model], table.scores[model][name])
+            for place, model in enumerate(study.models)
+        ]
+        about = f"{name} against {label}"
+        plots.append(scatter(dots, (label, f"{name}, %"), title=name, about=about, arrows=True))
+    return plots
 
 
 def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:

@@ -25,9 +25,8 @@ from compoclip.evaluation.groups import (
     chance_flags,
     group_differences,
     group_scores,
+    like_groups,
     profile_groups,
-    retrieval_directions,
-    skill_groups,
     triple_groups,
 )
 from compoclip.evaluation.results import Results, Score, by_benchmark, by_model, load_results
@@ -61,10 +60,10 @@ class Study:
     """The results and comparisons of a report.
 
     models: the base first. results: model -> benchmark -> results. common: benchmarks of every
-    model; only these are compared. skills, profile: means over sub-tasks by skill, and over
-    benchmarks by kind. triples: benchmark with hard positives -> its numbers. flags: model ->
-    benchmark -> `groups.chance_flags`. grounded: gains beyond what needs no image, on the common
-    benchmarks.
+    model; only these are compared. skills: means over the sub-tasks of a skill, and sub-tasks that
+    have no mean (`like_groups`). profile: means over benchmarks by kind. triples: benchmark with
+    hard positives -> its numbers. flags: model -> benchmark -> `groups.chance_flags`. grounded:
+    gains beyond what needs no image, on the common benchmarks.
     """
 
     models: tuple[str, ...]
@@ -87,6 +86,11 @@ class Study:
     def others(self) -> tuple[str, ...]:
         """Return all models but the base."""
         return self.models[1:]
+
+    def skill(self, group: str) -> str:
+        """Return the skill that a group of `skills` belongs to; the group itself if it has none."""
+        part = self.skills.groups[group][0]
+        return self.results[self.base][part.benchmark].skills.get(part.name, group)
 
     def measured(self, benchmark: str) -> dict[str, Results]:
         """Return model -> its results on a benchmark, for the models that have any."""
@@ -161,8 +165,8 @@ def read_study(
         comparisons=dict(
             zip(models[1:], compare_all(first, [shared[m] for m in models[1:]], bootstrap))
         ),
-        skills=table(skill_groups(first)),
-        profile=table({**profile_groups(first), **retrieval_directions(first)}),
+        skills=table(like_groups([shared[m] for m in models])),
+        profile=table(profile_groups(first)),
         triples={name: table(groups) for name, groups in triples.items() if groups},
         flags={m: {name: chance_flags(of) for name, of in results[m].items()} for m in models},
         grounded=ground_all(shared, references, bootstrap),

@@ -20,7 +20,6 @@ from compoclip.evaluation.groups import (
     LOWER_IS_BETTER,
     MATCH,
     NEITHER_IS_BETTER,
-    RETRIEVAL,
 )
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.published.beside import (
@@ -51,12 +50,14 @@ from compoclip.evaluation.tables import (
 from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.report import plotting, wording
-from compoclip.report.cards import before_after, examples, read_items, scenes
+from compoclip.report.cards import before_after, examples, most_improved, read_items, scenes
 from compoclip.report.findings import (
+    SATURATED,
     direction,
     findings,
+    hard_positive_verdicts,
+    overall_rows,
     score_lines,
-    sizes,
     skill_rows,
     strength,
     tip,
@@ -367,18 +368,20 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    functions = (direction, interval, remarks, score_lines, sizes, strength, tip, counted)
+    functions = (direction, interval, remarks, score_lines, strength, tip, counted)
     published = {"header": header, "lines": lines, "notes": notes}
-    environment.globals |= {f"published_{name}": each for name, each in published.items()}
-    environment.globals |= {each.__name__: each for each in functions}
+    environment.globals |= {f"published_{name}": function for name, function in published.items()}
+    environment.globals |= {function.__name__: function for function in functions}
     environment.globals |= {"BRITTLENESS": BRITTLENESS, "POSITIVE_SCORE": POSITIVE_SCORE}
+    environment.globals["SATURATED"] = SATURATED
     environment.filters["percent"] = wording.percent
     environment.tests["tied"] = tie_values
     script = environment.get_template("page.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     items = read_items(study)
     album = Album(models={m: maps[m] for m in study.models if m in maps})
-    first = before_after(study, items, album)  # in the order of the page: photos are embedded once
+    # In the order of the page: photos are embedded once.
+    first = next(iter(before_after(study, items, album, count=1, all_models=True)), None)
     by_skill = examples(study, items, album)
     places = study.profile.groups.get(COMPOSITION, ())
     tables = map(published_table, table_names())
@@ -393,17 +396,19 @@ def render(
         script_hash=f"sha256-{digest}",
         colours=list(zip(LIGHT.models, DARK.models)),
         findings=findings(study),
-        overall=[n for n in study.profile.groups if n not in (MATCH, RETRIEVAL)],
+        overall=overall_rows(study),
         composition=listed([f"{part.name} of {part.benchmark}" for part in places]),
         changes=plotting.changes(study),
         skills=skill_rows(study),
         definitions=SKILLS,
+        hard_positives=hard_positive_verdicts(study),
         invariance=plotting.invariance(study),
         tradeoff=plotting.tradeoff(study),
         published_tradeoffs=published_tradeoffs(study),
         curves=plotting.training(runs, study.models),
         watched=any(each.interval for run in runs for each in run.curves.values()),
         first=first,
+        winner=most_improved(study) if study.others else "",
         scenes=scenes(by_skill),
         examples=by_skill,
         album=album,

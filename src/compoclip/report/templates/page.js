@@ -47,6 +47,39 @@
       body.rows[0].cells[0].append(button);
     }
   }
+  const words = (cell) => {
+    const copy = cell.cloneNode(true);
+    copy.querySelectorAll(".vh, .toggle, .about").forEach((part) => part.remove());
+    copy.querySelectorAll(".change").forEach((part) => part.replaceWith(` (${part.textContent})`));
+    copy.querySelectorAll(".small").forEach((part) => part.replaceWith(` [${part.textContent}]`));
+    return copy.textContent.replace(/\s+/g, " ").replace(/\|/g, "\\|").trim();
+  };
+  const markdown = (table) => {
+    const rows = [...table.rows].map((row) => `| ${[...row.cells].map(words).join(" | ")} |`);
+    const rule = [...table.rows[0].cells].map((cell) => (cell.matches(".num") ? "---:" : "---"));
+    return [rows[0], `|${rule.join("|")}|`, ...rows.slice(1), ""].join("\n");
+  };
+  const copied = async (text) => {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  };
+  for (const table of document.querySelectorAll(".scroll > table")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "copy as Markdown";
+    button.addEventListener("click", async () => {
+      await copied(markdown(table));
+      button.textContent = "copied";
+      setTimeout(() => { button.textContent = "copy as Markdown"; }, 1500);
+    });
+    table.caption.querySelector("span").append(button);
+  }
   const hint = () => document.querySelectorAll(".scroll").forEach((each) => {
     each.toggleAttribute("data-more", each.scrollWidth > each.clientWidth + 1);
   });
