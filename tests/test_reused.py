@@ -130,7 +130,7 @@ def test_records_that_were_changed_are_not_reused(
     whole = out.read_bytes()
     assert main(arguments) == 0  # all is there
     assert (tmp_path / "out.jsonl.settings.json").read_bytes() == settings
-    out.write_bytes(whole.replace(b"dog", b"cow"))
+    out.write_bytes(whole.replace(b'"text": "', b'"text": "not '))
     assert main(arguments) == 2
     assert "was changed after it was made" in capsys.readouterr().err
     out.write_bytes(whole)
