@@ -432,9 +432,9 @@ def test_from_a_folder_to_results(
     assert "1 photo could not be indexed" in captured.err
     assert (tmp_path / "p.html").is_file()
     assert main(["search", out, "a mug"]) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines()[:2] == ["a mug", "rank  photo           score"]
-    assert f"see the photos: {Path(out).as_uri()}.html" in said.err
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[:2] == ["a mug", "rank  photo           score"]
+    assert f"see the photos: {Path(out).as_uri()}.html" in captured.err
     assert Path(f"{out}.html").is_file()
 
 

@@ -107,7 +107,7 @@ def test_the_playground_shows_photos(photos: Path, world: Path, tmp_path: Path) 
     with Server(play_site(Playground({"m": loaded}, (), index)), "127.0.0.1", 0).in_thread() as it:
 
         def page(address: str, **headers: str) -> tuple[int, str]:
-            status, _, content = ask(it, "GET", address, **headers)
+            status, _, content = ask(it, "GET", address, None, **headers)
             return status, content.decode() if isinstance(content, bytes) else content["error"]
 
         status, empty = page("/search")

@@ -245,13 +245,14 @@ def test_what_a_second_call_reuses(
             photo = Image.new("RGB", (32, 32), colour)
             photo.save(tmp_path / "classes" / colour / f"{number}.png")
 
-    said: list[Any] = []
+    printed: list[str] = []
 
     def tune(*more: str) -> str:
         base = ["--model", str(tmp_path / "base"), "--device=cpu"]
         assert main(["tune", str(data), "--out", str(out), *base, *more]) == 0
-        said.append(capsys.readouterr())
-        return said[-1].err
+        captured = capsys.readouterr()
+        printed.append(captured.out)
+        return captured.err
 
     def weights(place: Path) -> str:
         return load_model(str(place)).identity.weights
@@ -266,7 +267,7 @@ def test_what_a_second_call_reuses(
     assert f"{out / 'model'}: made anew: alpha was 0.0, is 0.5" in tune()
     # It ends with what three captions find before and after.
     record = json.loads((out / "tune.json").read_text())
-    head, *lookups, address = said[-1].out.splitlines()[-5:]
+    head, *lookups, address = printed[-1].splitlines()[-5:]
     judged = record["photos"]["test"]
     assert head.startswith(f"rank among the {judged} photos that judge of the photo of 3 sampled")
     for line, lookup in zip(lookups, record["lookups"], strict=True):
