@@ -284,7 +284,8 @@ def tune(options: TuneOptions) -> Tuned:
         model, alpha = options.out / "model", mix.mix.alpha
         mixed = {"base": asdict(base.identity), "tuned": asdict(tuned.identity), "alpha": alpha}
         make_once(model, Fingerprint(mixed), lambda: save_model(pair.mixed(mix.mix), model))
-        page, lookups = options.out / "found.html", ()
+        page = options.out / "found.html"
+        lookups: tuple[Lookup, ...] = ()
         page.unlink(missing_ok=True)  # of an earlier call
         if alpha:
             content = judging[0].content
