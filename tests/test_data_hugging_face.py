@@ -73,6 +73,16 @@ def test_a_saved_data_set_by_split(library: Any, tmp_path: Path) -> None:
     assert decode(every[ROWS + 1].image).getpixel((0, 0)) == colour(5)
 
 
+def test_rows_of_a_single_part_say_their_splits(library: Any, tmp_path: Path) -> None:
+    """Flickr30k has one part, "test", whose column `split` tells the three apart."""
+    data = made(library, split=["train"] * 8 + ["val"] * 2 + ["test"] * (ROWS - 10))
+    library.DatasetDict({"test": data}).save_to_disk(tmp_path / "d")
+    for spec in (f"hf:{tmp_path / 'd'}", f"hf:{tmp_path / 'd'}/test"):
+        sizes = {split: len(open_source(spec, split=split)) for split in ("train", "val", "test")}
+        assert sizes == {"train": 8, "val": 2, "test": ROWS - 10}
+        assert len(open_source(spec)) == 8
+
+
 def test_a_folder_of_parquet_as_the_library_reads_it(library: Any, tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     made(library).to_parquet(tmp_path / "p" / "train-00000-of-00001.parquet")

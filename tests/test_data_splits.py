@@ -113,6 +113,20 @@ def test_rows_decide_where_names_of_files_do_not(tmp_path: Path) -> None:
     assert read(tmp_path, "part")[0] == [row["caption"] for row in ROWS]  # by their beginning
 
 
+@pytest.mark.parametrize("write", [write_lines, write_parquet])
+def test_rows_decide_where_all_files_are_named_after_one_split(
+    write: Write, tmp_path: Path
+) -> None:
+    """As the test files of Flickr30k at Hugging Face, which hold its three splits."""
+    write(tmp_path / "test-0", ROWS[:3])
+    write(tmp_path / "test-1", ROWS[3:])
+    assert read(tmp_path, "test")[0] == ["test 0", "test 4"]
+    assert read(tmp_path)[0] == ["train 1", "restval 2"]
+    assert list(Request(str(tmp_path)).open_held_out().captions()) == ["test 0", "test 4"]
+    write(tmp_path / "val-0", ROWS[3:4])  # now the names tell splits apart
+    assert len(read(tmp_path, "test")[0]) == len(ROWS)
+
+
 def test_data_without_splits_is_read_whole(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t", [{"image": "1.jpg", "caption": "x"}])
     for split in (None, "all"):

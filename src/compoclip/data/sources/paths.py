@@ -22,6 +22,7 @@ from compoclip.data.sources.published import (
 from compoclip.data.sources.shards import find_shards
 from compoclip.data.sources.splits import (
     ALL,
+    COLUMN,
     TRAIN,
     named_splits,
     others_left_out,
@@ -32,6 +33,7 @@ from compoclip.data.sources.table import RowBuilder
 from compoclip.data.sources.tables import (
     HUB,
     STREAM,
+    table_of,
 )
 from compoclip.files import read_json
 from compoclip.tables import (
@@ -154,12 +156,14 @@ class Data:
     def choose(self, files: Sequence[Path]) -> tuple[list[Path], list[str]]:
         """Return the files of the split that is asked for, and the splits that they stand for.
 
-        Where no file of a folder is named after a split, all are taken, and rows decide. Raises
-        UsageError for a split that no file is named after.
+        Where no file of a folder is named after a split, all are taken, and rows decide. So they do
+        where all files are of one split, but have a column of splits (`test-000.parquet` of
+        Flickr30k holds all three). Raises UsageError for a split that no file is named after.
         """
         split = self.asked.split
         splits = named_splits([file.name for file in files], split) if self.folder else []
-        if not any(splits):
+        one = len({*splits}) == 1 and split_of(files[0].name)
+        if not any(splits) or (one and self._rows_say_splits(files[0])):
             return [*files], [""] * len(files)
         if split == ALL:
             return [*files], splits
@@ -168,6 +172,9 @@ class Data:
         self.others = {} if split else others_left_out(counts, members, "file")
         chosen = [(file, part) for file, part in zip(files, splits) if part in members]
         return [file for file, _ in chosen], [part for _, part in chosen]
+
+    def _rows_say_splits(self, file: Path) -> bool:
+        return has_ending(file, *_TABLES) and COLUMN in table_of(file, self.asked.quoting).columns
 
 
 def _first_line(path: Path) -> str:

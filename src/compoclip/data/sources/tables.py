@@ -284,7 +284,10 @@ def _table(spec: str, data: Any, split: str) -> RowTable:
 
 
 def _loaded(spec: str, split: str | None) -> dict[str, Any]:
-    """The parts of a data set by split, "" where it is one; images are as stored, not decoded."""
+    """The parts of a data set by split, "" where it is one; images are as stored, not decoded.
+
+    The rows of a single part decide where they have a column of splits, as Flickr30k's "test" has.
+    """
     library: Any = optional("datasets", "datasets", spec)
     name, config, part = _parts(spec, split)
     shown = False
@@ -298,8 +301,12 @@ def _loaded(spec: str, split: str | None) -> dict[str, Any]:
             data = library.load_dataset(name, config, split=part)
         parts: dict[str, Any] = {"": data}
         if isinstance(data, Mapping):
-            members = [*data] if split == ALL else require_split(split, data, spec)
-            parts = {member: data[member] for member in members}
+            first: Any = next(iter(data.values()), None)
+            if len(data) == 1 and COLUMN in first.features:
+                parts = {"": first}
+            else:
+                members = [*data] if split == ALL else require_split(split, data, spec)
+                parts = {member: data[member] for member in members}
         for member, data in parts.items():
             for column, feature in data.features.items():
                 if isinstance(feature, library.Image):
