@@ -27,6 +27,7 @@ from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import sign_flip
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
+from compoclip.training.run import RunSummary
 from compoclip.tune import (
     LEAST,
     RECALL,
@@ -188,10 +189,12 @@ def test_from_photos_to_a_verdict(
     heads = MagicMock(wraps=splits._head)
     monkeypatch.setattr(opening, "open_source", opened)
     monkeypatch.setattr(splits, "_head", heads)
+    monkeypatch.setattr(RunSummary, "warning", "the run has learned nothing")
     assert main(arguments) == 0
     assert (opened.call_count, heads.call_count) == (1, 72)  # each photo is hashed once
     said = capsys.readouterr()
     assert f"{out / 'model'}: the model to use" in said.out
+    assert "the run has learned nothing" in said.err
     lines = [line for line in said.err.splitlines() if line.startswith("table ")]
     assert len(lines) == len({*lines}) == 2  # of the photos that choose, of those that judge
     record: dict[str, Any] = json.loads((out / "tune.json").read_text())

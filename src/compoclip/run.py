@@ -209,7 +209,10 @@ def train(
             model = model or _start(options)
             teacher = _teacher(options, device) if options.teacher else None
         watch = watch_model(model, benchmarks, options, options.out, ranks) if benchmarks else None
-        return model, run_training(model, method, source, options, ranks, config, watch, teacher)
+        summary = run_training(model, method, source, options, ranks, config, watch, teacher)
+        if ranks.first and summary.warning:
+            note(f"  {summary.warning}")
+        return model, summary
 
 
 def open_inputs(options: TrainOptions) -> tuple[Source, list[Benchmark]]:

@@ -254,8 +254,6 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     print("\n".join(lines))
     for reason, number in summary.left_out.items():
         console.note(f"  left out of the data: {number} x {reason}")
-    if summary.warning:
-        console.note(f"  {summary.warning}")
     if summary.skipped:
         console.note(f"  unreadable images left out of batches: {summary.skipped}")
     for number, noun, why in (
