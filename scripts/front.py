@@ -1,0 +1,235 @@
+"""Put the numbers of one run of the demo on every page that quotes them.
+
+    python scripts/front.py demo-out    # records the run in docs/front.json, then writes the pages
+    python scripts/front.py             # writes the pages from docs/front.json
+
+A page holds its part between `<!-- front: NAME -->` and `<!-- end -->`; NAME is one of `PARTS`.
+A test compares the pages with the record, so that all of them tell of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from compoclip.console import end_with
+from compoclip.errors import CompoclipError, require
+from compoclip.evaluation.comparison import Difference, compare_all
+from compoclip.evaluation.grounded import MEAN, ground_all
+from compoclip.evaluation.results import by_benchmark, by_model, load_results
+from compoclip.files import read_json, write_json, write_text
+from compoclip_world.bounds import TEXT_ONLY
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "docs" / "front.json"
+PAGES = ("README.md", "docs/index.md", "docs/demo.md")
+TITLES = {
+    "base": "base CLIP",
+    "clip-ft": "plain fine-tuning",
+    "negclip": "NegCLIP",
+    "fsc-clip": "FSC-CLIP",
+    "compo": "`compo` (ours)",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the tables: a sub-task of a benchmark, and what it asks."""
+
+    title: str
+    benchmark: str
+    name: str
+
+
+COLOURS = Column("exchanged colours", "world-foils", "bind_colour")
+LOOK_ALIKES = Column("look-alikes, text to image", "world-confusable", "t2i")
+OLD = Column("old vocabulary, text to image", "world-retrieval", "t2i")
+COLUMNS = (
+    COLOURS,
+    LOOK_ALIKES,
+    Column("look-alikes, image to text", "world-confusable", "i2t"),
+    Column("exchanged sizes", "world-foils", "bind_size"),
+    Column("exchanged patterns", "world-foils", "bind_pattern"),
+    Column("left and right", "world-foils", "left_right"),
+    Column("roles", "world-foils", "role"),
+    Column("counts", "world-foils", "count"),
+    Column("inside or beside", "world-foils", "inside"),
+    Column("position in the picture", "world-foils", "position"),
+    Column('"there is no X"', "world-foils", "negation"),
+    Column('"X is missing"', "world-foils", "negation_missing"),
+    Column("word order", "world-aro", "flickr30k_order"),
+    Column("new vocabulary, text to image", "world-retrieval-style", "t2i"),
+    Column("new vocabulary, image to text", "world-retrieval-style", "i2t"),
+    OLD,
+    Column("old vocabulary, image to text", "world-retrieval", "i2t"),
+)
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """Return what the pages say of a run of the demo: scores, what is reached blind, and gains.
+
+    Raises CompoclipError for a folder without such results.
+    """
+    models = by_model(load_results(folder / "results"))
+    bounds = by_model(load_results(folder / "bounds"))
+    lacking = [name for name in TITLES if name not in models]
+    require(not lacking, folder, f"no results of {', '.join(lacking)}; run compoclip demo")
+    models = {name: models[name] for name in TITLES}
+    base, *tuned = models.values()
+    blind = by_benchmark(bounds[TEXT_ONLY])
+    grounded = ground_all(models, [each for one in bounds.values() for each in one])
+    scores = {name: by_benchmark(results) for name, results in models.items()}
+    changes = {
+        (comparison.other, d.benchmark, d.name): d
+        for comparison in compare_all(base, tuned)
+        for d in comparison.subtasks
+    }
+    columns = []
+    for column in COLUMNS:
+        benchmark = scores["base"][column.benchmark]
+        chance = benchmark.main(column.name).chance
+        columns.append(
+            {
+                "title": column.title,
+                "items": benchmark.main(column.name).n,
+                "blind": max(chance, blind[column.benchmark].main(column.name).value),
+                "scores": {
+                    name: _estimate(of_model[column.benchmark].main(column.name))
+                    for name, of_model in scores.items()
+                },
+                "changes": {
+                    name: _change(changes[name, column.benchmark, column.name])
+                    for name in [*models][1:]
+                },
+            }
+        )
+    means = {one.model: one.mean() for one in grounded.models}
+    return {
+        "columns": columns,
+        "counted": len(grounded.models[0].counted()),
+        "gains": {name: mean and asdict(mean) for name, mean in means.items()},
+        "gain_changes": {name: _change(d) for name, d in grounded.differences.items()},
+    }
+
+
+def _estimate(score: Any) -> dict[str, float]:
+    return {"value": score.value, "low": score.low, "high": score.high}
+
+
+def _change(d: Difference) -> dict[str, Any]:
+    return {
+        "difference": d.difference,
+        "low": d.low,
+        "high": d.high,
+        "significant": d.significant,
+    }
+
+
+# --- What stands on the pages. ---
+
+
+def _of(record: Mapping[str, Any], column: Column) -> Mapping[str, Any]:
+    """Return the record of a column."""
+    found: Mapping[str, Any] = next(c for c in record["columns"] if c["title"] == column.title)
+    return found
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _cells(rows: list[list[str]]) -> str:
+    """Return a Markdown table; the first row is the header."""
+    header, *others = rows
+    rule = ["---", *("--:" for _ in header[1:])]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *others])
+
+
+def headline_table(record: Mapping[str, Any]) -> str:
+    """Return the table of the front page: four numbers of each model, gains before the cost."""
+    shown = [_of(record, column) for column in (COLOURS, LOOK_ALIKES, OLD)]
+    colours, look_alikes, old = shown
+    header = ["", "exchanged colours", "look-alikes", MEAN, "cost: old vocabulary"]
+    blind = [_percent(column["blind"]) for column in shown]
+    rows = [header, ["no image", blind[0], blind[1], "0", blind[2]]]
+    for name, title in TITLES.items():
+        values = [column["scores"][name]["value"] for column in (colours, look_alikes)]
+        gain = record["gains"][name]["value"]
+        cost = old["scores"][name]["value"]
+        rows.append([title, *map(_percent, values), _percent(gain), _percent(cost)])
+    return _cells(rows)
+
+
+def gains_and_costs(record: Mapping[str, Any]) -> str:
+    """Return one sentence for every tuned model, with what it gains and what it costs."""
+    lines = []
+    for name, title in [*TITLES.items()][1:]:
+        mean = record["gain_changes"][name]
+        sentence = f"- **{title}** changes the {MEAN} by {_by(mean)}"
+        for column in (COLOURS, LOOK_ALIKES, OLD):
+            sentence += f", {column.title} by {_by(_of(record, column)['changes'][name])}"
+        lines.append(f"{sentence}.")
+    return "\n".join(lines)
+
+
+def _by(change: Mapping[str, Any]) -> str:
+    """Return a change in points with its interval, and whether it is significant."""
+    low, high = (f"{100 * change[end]:+.1f}" for end in ("low", "high"))
+    verdict = "" if change["significant"] else ", not significant"
+    return f"{100 * change['difference']:+.1f} ({low} to {high}{verdict})"
+
+
+def all_scores(record: Mapping[str, Any]) -> str:
+    """Return the table of every column with its 95 % intervals."""
+    rows = [["", "no image", *TITLES.values()]]
+    for column in record["columns"]:
+        scores = [column["scores"][name] for name in TITLES]
+        cells = [
+            f"{_percent(score['value'])} [{_percent(score['low'])}, {_percent(score['high'])}]"
+            for score in scores
+        ]
+        rows.append([column["title"], _percent(column["blind"]), *cells])
+    gains = [record["gains"][name] for name in TITLES]
+    rows.append([f"**{MEAN}**", "0", *(_percent(gain["value"]) for gain in gains)])
+    return _cells(rows)
+
+
+PARTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "headline table": headline_table,
+    "gains and costs": gains_and_costs,
+    "all scores": all_scores,
+}
+_PART = re.compile(r"(<!-- front: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def rendered(page: str, record: Mapping[str, Any]) -> str:
+    """Return a page with its parts written from the record; raise CompoclipError for no such part."""
+
+    def part(match: re.Match[str]) -> str:
+        if match[2] not in PARTS:
+            raise CompoclipError(f"front: {match[2]}: no such part; one of {', '.join(PARTS)}")
+        return f"{match[1]}\n{PARTS[match[2]](record)}\n\n{match[3]}"
+
+    return _PART.sub(part, page)
+
+
+def main() -> int:
+    """Record a run if one is given, and write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("demo", type=Path, nargs="?", help="folder of `compoclip demo`")
+    options = parser.parse_args()
+    if options.demo is not None:
+        write_json(RECORD, recorded(options.demo))
+    record = read_json(RECORD, damaged="run python scripts/front.py demo-out")
+    for name in PAGES:
+        path = ROOT / name
+        write_text(path, rendered(path.read_text(encoding="utf-8"), record))
+    return 0
+
+
+if __name__ == "__main__":
+    end_with(main, "front")

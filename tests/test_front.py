@@ -1,0 +1,53 @@
+"""scripts/front.py: the pages that quote the demo tell of one run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from front import COLUMNS, PAGES, PARTS, RECORD, TITLES, rendered
+
+from compoclip.errors import CompoclipError
+
+ROOT = Path(__file__).resolve().parents[1]
+RUN = json.loads(RECORD.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_tells_of_the_recorded_run(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert "<!-- front: " in page
+    assert page == rendered(page, RUN), "run python scripts/front.py"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_scores_stand_in_recorded_parts_alone(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    prose = re.sub(r"<!-- front: .*?<!-- end -->|```.*?```|`[^`]*`", "", page, flags=re.DOTALL)
+    found = [number for number in re.findall(r"\b\d+\.\d\b", prose) if number != "3.0"]
+    assert not found
+
+
+def test_the_record_is_whole() -> None:
+    assert [column["title"] for column in RUN["columns"]] == [column.title for column in COLUMNS]
+    for column in RUN["columns"]:
+        assert column["scores"].keys() == TITLES.keys()
+        assert column["changes"].keys() == TITLES.keys() - {"base"}
+        for score in column["scores"].values():
+            assert 0 <= score["low"] <= score["value"] <= score["high"] <= 1
+    for name, change in RUN["gain_changes"].items():
+        gained = RUN["gains"][name]["value"] - RUN["gains"]["base"]["value"]
+        assert change["difference"] == pytest.approx(gained)
+
+
+def test_a_part_that_is_not_known_is_refused() -> None:
+    with pytest.raises(CompoclipError, match="nothing: no such part; one of headline table"):
+        rendered("<!-- front: nothing -->\n<!-- end -->\n", RUN)
+
+
+def test_costs_stand_beside_gains() -> None:
+    for sentence in PARTS["gains and costs"](RUN).splitlines():
+        assert "old vocabulary, text to image by " in sentence
+        assert "exchanged colours by " in sentence
