@@ -153,7 +153,7 @@ def headline_table(record: Mapping[str, Any]) -> str:
     """Return the table of the front page: four numbers of each model, gains before the cost."""
     shown = [_of(record, column) for column in (COLOURS, LOOK_ALIKES, OLD)]
     colours, look_alikes, old = shown
-    header = ["", "exchanged colours", "look-alikes", MEAN, "cost: old vocabulary"]
+    header = ["", COLOURS.title, LOOK_ALIKES.title, MEAN, "cost: old vocabulary"]
     blind = [_percent(column["blind"]) for column in shown]
     rows = [header, ["no image", blind[0], blind[1], "0", blind[2]]]
     for name, title in TITLES.items():
@@ -165,21 +165,25 @@ def headline_table(record: Mapping[str, Any]) -> str:
 
 
 def gains_and_costs(record: Mapping[str, Any]) -> str:
-    """Return one sentence for every tuned model, with what it gains and what it costs."""
+    """Return what every tuned model gains, and what it costs."""
     lines = []
     for name, title in [*TITLES.items()][1:]:
         mean = record["gain_changes"][name]
-        sentence = f"- **{title}** changes the {MEAN} by {_by(mean)}"
-        for column in (COLOURS, LOOK_ALIKES, OLD):
-            sentence += f", {column.title} by {_by(_of(record, column)['changes'][name])}"
-        lines.append(f"{sentence}.")
+        colours, look_alikes, old = (
+            _of(record, column)["changes"][name] for column in (COLOURS, LOOK_ALIKES, OLD)
+        )
+        lines.append(
+            f"- **{title[0].upper()}{title[1:]}** moves the {MEAN} by {_by(mean)}, exchanged "
+            f"colours by {_by(colours)} and look-alikes by {_by(look_alikes)}. It moves retrieval "
+            f"in the old vocabulary by {_by(old)}."
+        )
     return "\n".join(lines)
 
 
 def _by(change: Mapping[str, Any]) -> str:
     """Return a change in points with its interval, and whether it is significant."""
     low, high = (f"{100 * change[end]:+.1f}" for end in ("low", "high"))
-    verdict = "" if change["significant"] else ", not significant"
+    verdict = "" if change["significant"] else "; not significant after correction"
     return f"{100 * change['difference']:+.1f} ({low} to {high}{verdict})"
 
 
@@ -207,7 +211,10 @@ _PART = re.compile(r"(<!-- front: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def rendered(page: str, record: Mapping[str, Any]) -> str:
-    """Return a page with its parts written from the record; raise CompoclipError for no such part."""
+    """Return a page with its parts written from the record.
+
+    Raises CompoclipError for a part of another name.
+    """
 
     def part(match: re.Match[str]) -> str:
         if match[2] not in PARTS:

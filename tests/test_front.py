@@ -49,5 +49,6 @@ def test_a_part_that_is_not_known_is_refused() -> None:
 
 def test_costs_stand_beside_gains() -> None:
     for sentence in PARTS["gains and costs"](RUN).splitlines():
-        assert "old vocabulary, text to image by " in sentence
+        assert "retrieval in the old vocabulary by " in sentence
         assert "exchanged colours by " in sentence
+        assert sentence.count(" to ") == 4
