@@ -21,12 +21,14 @@ from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.comparison import Difference, compare_all
 from compoclip.evaluation.grounded import MEAN, ground_all
 from compoclip.evaluation.results import by_benchmark, by_model, load_results
+from compoclip.evaluation.statistics import Estimate
 from compoclip.files import read_json, write_json, write_text
+from compoclip.training.log import LOG, read_log
 from compoclip_world.bounds import TEXT_ONLY
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs" / "front.json"
-PAGES = ("README.md", "docs/index.md", "docs/demo.md")
+PAGES = ("README.md", "docs/index.md", "docs/demo.md", "docs/compo.md")
 TITLES = {
     "base": "base CLIP",
     "clip-ft": "plain fine-tuning",
@@ -59,6 +61,11 @@ COLUMNS = (
     Column("counts", "world-foils", "count"),
     Column("inside or beside", "world-foils", "inside"),
     Column("position in the picture", "world-foils", "position"),
+    Column("strict pairs of colours", "world-strict", "bind_colour"),
+    Column("strict pairs of positions", "world-strict", "position"),
+    Column("strict pairs of inside or beside", "world-strict", "inside"),
+    Column("strict pairs of left and right", "world-strict", "left_right"),
+    Column("strict pairs of roles", "world-strict", "role"),
     Column('"there is no X"', "world-foils", "negation"),
     Column('"X is missing"', "world-foils", "negation_missing"),
     Column("word order", "world-aro", "flickr30k_order"),
@@ -108,12 +115,30 @@ def recorded(folder: Path) -> dict[str, Any]:
             }
         )
     means = {one.model: one.mean() for one in grounded.models}
+    best = max(TITLES, key=lambda name: record_value(means[name]))
+    from_best = ground_all(
+        {best: models[best], **{name: models[name] for name in TITLES if name != best}},
+        [each for one in bounds.values() for each in one],
+    )
     return {
         "columns": columns,
         "counted": len(grounded.models[0].counted()),
         "gains": {name: mean and asdict(mean) for name, mean in means.items()},
         "gain_changes": {name: _change(d) for name, d in grounded.differences.items()},
+        "best": best,
+        "from_best": {name: _change(d) for name, d in from_best.differences.items()},
+        "texts": {name: _texts(folder / "runs" / name) for name in [*TITLES][1:]},
     }
+
+
+def record_value(mean: Estimate | None) -> float:
+    """Return the value of a mean, below all others where no column counts."""
+    return -1.0 if mean is None else mean.value
+
+
+def _texts(run: Path) -> int:
+    """Return how many texts a run has encoded."""
+    return int(read_log(run / LOG)[-1]["texts"])
 
 
 def _estimate(score: Any) -> dict[str, float]:
@@ -187,6 +212,20 @@ def _by(change: Mapping[str, Any]) -> str:
     return f"{100 * change['difference']:+.1f} ({low} to {high}{verdict})"
 
 
+def recommendation(record: Mapping[str, Any]) -> str:
+    """Return which recipe to begin with, and how far the other ones are behind."""
+    best, texts = record["best"], record["texts"]
+    others = [name for name in texts if name != best]
+    behind = ", ".join(f"{TITLES[name]} by {_by(record['from_best'][name])}" for name in others)
+    dearest = max(texts, key=lambda name: int(texts[name]))
+    times = texts[dearest] / texts[best]
+    return (
+        f"**Start with {TITLES[best]}**: its {MEAN} is the highest of this run. The others differ "
+        f"from it: {behind}. For the same scenes {TITLES[dearest]} encodes {times:.1f} times as "
+        "many texts."
+    )
+
+
 def all_scores(record: Mapping[str, Any]) -> str:
     """Return the table of every column with its 95 % intervals."""
     rows = [["", "no image", *TITLES.values()]]
@@ -205,6 +244,7 @@ def all_scores(record: Mapping[str, Any]) -> str:
 PARTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "headline table": headline_table,
     "gains and costs": gains_and_costs,
+    "recommendation": recommendation,
     "all scores": all_scores,
 }
 _PART = re.compile(r"(<!-- front: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
