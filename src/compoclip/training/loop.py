@@ -268,7 +268,7 @@ class TrainingLoop:
             self.mean,
             self.scaler,
             self.known,
-            self.bank,
+            bank=self.bank,
             with_chance=self.progress.step + 1 == self.total,
         )
 
