@@ -21,7 +21,6 @@ from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.comparison import Difference, compare_all
 from compoclip.evaluation.grounded import MEAN, ground_all
 from compoclip.evaluation.results import by_benchmark, by_model, load_results
-from compoclip.evaluation.statistics import Estimate
 from compoclip.files import read_json, write_json, write_text
 from compoclip.training.log import LOG, read_log
 from compoclip_world.bounds import TEXT_ONLY
@@ -82,13 +81,13 @@ def recorded(folder: Path) -> dict[str, Any]:
     Raises CompoclipError for a folder without such results.
     """
     models = by_model(load_results(folder / "results"))
-    bounds = by_model(load_results(folder / "bounds"))
+    bounds = load_results(folder / "bounds")
     lacking = [name for name in TITLES if name not in models]
     require(not lacking, folder, f"no results of {', '.join(lacking)}; run compoclip demo")
     models = {name: models[name] for name in TITLES}
     base, *tuned = models.values()
-    blind = by_benchmark(bounds[TEXT_ONLY])
-    grounded = ground_all(models, [each for one in bounds.values() for each in one])
+    blind = by_benchmark(by_model(bounds)[TEXT_ONLY])
+    grounded = ground_all(models, bounds)
     scores = {name: by_benchmark(results) for name, results in models.items()}
     changes = {
         (comparison.other, d.benchmark, d.name): d
@@ -114,26 +113,21 @@ def recorded(folder: Path) -> dict[str, Any]:
                 },
             }
         )
-    means = {one.model: one.mean() for one in grounded.models}
-    best = max(TITLES, key=lambda name: record_value(means[name]))
+    means = {one.model: mean for one in grounded.models if (mean := one.mean())}
+    best = max(means, key=lambda name: means[name].value)
     from_best = ground_all(
         {best: models[best], **{name: models[name] for name in TITLES if name != best}},
-        [each for one in bounds.values() for each in one],
+        bounds,
     )
     return {
         "columns": columns,
         "counted": len(grounded.models[0].counted()),
-        "gains": {name: mean and asdict(mean) for name, mean in means.items()},
+        "gains": {name: asdict(mean) for name, mean in means.items()},
         "gain_changes": {name: _change(d) for name, d in grounded.differences.items()},
         "best": best,
         "from_best": {name: _change(d) for name, d in from_best.differences.items()},
         "texts": {name: _texts(folder / "runs" / name) for name in [*TITLES][1:]},
     }
-
-
-def record_value(mean: Estimate | None) -> float:
-    """Return the value of a mean, below all others where no column counts."""
-    return -1.0 if mean is None else mean.value
 
 
 def _texts(run: Path) -> int:
