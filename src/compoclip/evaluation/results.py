@@ -20,7 +20,7 @@ from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
-from compoclip.files import only_writer, read_json, write_atomically, write_text
+from compoclip.files import file_stamp, only_writer, read_json, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
 from compoclip.typed import Natural, Within, build
 
@@ -275,10 +275,29 @@ def _contradictions(results: Results) -> Iterator[str]:
 def load_items(results: Results) -> pa.Table:
     """Read the per-item table of loaded results: `items.COLUMNS` and three columns per metric.
 
+    Tables that were read and checked lately are kept, because comparisons and reports ask for the
+    same ones many times. A table whose file has changed is read again.
+
     Raises CompoclipError when the parquet file is absent or damaged, or does not belong to these
     results: columns, names of items, values and their numbers must fit.
     """
     path = Path(results.items)
+    stamp = file_stamp(path)
+    cached = _read_tables.pop(path, None)
+    if cached is None or cached[:2] != (stamp, results):
+        cached = (stamp, results, _read_items(path, results))
+    _read_tables[path] = cached
+    while len(_read_tables) > 1 and sum(t.nbytes for *_, t in _read_tables.values()) > _KEPT_BYTES:
+        del _read_tables[next(iter(_read_tables))]
+    return cached[2]
+
+
+_KEPT_BYTES = 256 * 2**20
+_read_tables: dict[Path, tuple[str, Results, pa.Table]] = {}
+"""Path -> stamp of the file, the results it was checked with, its table; the oldest first."""
+
+
+def _read_items(path: Path, results: Results) -> pa.Table:
     try:
         table = pq.read_table(path)
         table.validate(full=True)
