@@ -76,11 +76,11 @@ def test_known_and_count(words: Lexicon) -> None:
     assert words.count("dog", "NOUN") == 42
     assert words.count("blue", "ADJ") > words.count("mauve", "ADJ")
     known = ("giraffe", "zebra", "skateboard", "frisbee", "pizza", "laptop", "umbrella")
-    assert all(words.known(word, "NOUN") for word in known)
-    assert words.known("fire hydrant", "NOUN")
-    assert words.known("fire_hydrant", "NOUN")
-    assert not words.known("dog", "ADJ")
-    assert not words.known("red", "X")
+    assert all(words.contains(word, "NOUN") for word in known)
+    assert words.contains("fire hydrant", "NOUN")
+    assert words.contains("fire_hydrant", "NOUN")
+    assert not words.contains("dog", "ADJ")
+    assert not words.contains("red", "X")
     assert words.familiar("giraffe", "NOUN")
     assert not words.familiar("bassarisk", "NOUN")
 
@@ -88,7 +88,7 @@ def test_known_and_count(words: Lexicon) -> None:
 def test_unknown_words_have_empty_answers(words: Lexicon) -> None:
     for pos in ("NOUN", "VERB", "ADJ", "ADV", "ADP", ""):
         for lemma in ("nosuchword", "", "a\tb", "😀"):
-            assert not words.known(lemma, pos)
+            assert not words.contains(lemma, pos)
             assert words.count(lemma, pos) == 0
             assert words.antonyms(lemma, pos) == words.cohyponyms(lemma, pos) == ()
 
@@ -165,8 +165,8 @@ def test_building_from_a_tiny_database(tmp_path: Path) -> None:
     words = Lexicon(_file(tmp_path, text))
     assert words.cohyponyms("dog", "NOUN") == ("cat",)
     assert words.count("dog", "NOUN") == 7
-    assert not words.known("rex", "NOUN")
-    assert not words.known("canis", "NOUN")
+    assert not words.contains("rex", "NOUN")
+    assert not words.contains("canis", "NOUN")
     assert report["synsets: instances"] == 1
     assert report["words: capitalised and never counted"] == 1
     assert build_lexicon.licence(tmp_path) == "Licence text.\n"

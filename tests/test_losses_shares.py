@@ -57,8 +57,8 @@ class Threads(Peers):
     def __init__(self, rank: int, world: int, table: Table) -> None:
         self.rank, self.world, self._table = rank, world, table
 
-    def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
-        found = self._table.all(self.rank, (request, list(own)))
+    def sizes(self, request: IndexRequest, local: Sequence[int]) -> NDArray[np.int64]:
+        found = self._table.all(self.rank, (request, list(local)))
         assert {each for each, _ in found} == {request}  # all ask the same in the same order
         return np.array([each for _, each in found]).T
 

@@ -286,9 +286,9 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         group = f"compoclip.{kind}"
         own_files.install(tmp_path / "site", f"their_{kind}", code, group, **{name: value})
     monkeypatch.syspath_prepend(tmp_path / "site")
-    rewrites._found.cache_clear()
+    rewrites._registered.cache_clear()
     yield
-    rewrites._found.cache_clear()
+    rewrites._registered.cache_clear()
     for kind in ("methods", "rewrites", "losses", "benchmarks"):
         sys.modules.pop(f"their_{kind}", None)
 

@@ -91,8 +91,8 @@ def _goes_between(tokens: Sequence[Token], at: int) -> bool:
     """Return whether it stands between nouns: "snow covered hill", "two baby black sheep"."""
     follows = at + 1 < len(tokens) and tokens[at + 1].pos in NOUNS | {"ADJ"}
     joins = tokens[at].tag == "VBN" and follows
-    made = tokens[at].pos == "ADJ" and tokens[at - 1].low in WORDS["materials"]
-    return (joins or made) and _noun_ahead(tokens, at + 1)
+    material = tokens[at].pos == "ADJ" and tokens[at - 1].low in WORDS["materials"]
+    return (joins or material) and _noun_ahead(tokens, at + 1)
 
 
 def _noun_ahead(tokens: Sequence[Token], at: int) -> bool:

@@ -106,8 +106,8 @@ class _Reader(ReadingState):
             self.draft.close(pending, [node], not (self.draft.ambiguous or gone or crowd))
             self._remember_outer(pending)
             self.context, self.pending = pending, None
-            shown = self.draft.among(pending.sources, "depictions")
-            self.inner = self.inner or pending.names != ("of",) or shown
+            depicted = self.draft.among(pending.sources, "depictions")
+            self.inner = self.inner or pending.names != ("of",) or depicted
             self.last = [node]
             self.move_hosts(pending, self.tokens[unit.first].tag == "PRP$")
         elif (  # the second object of "handing a woman a plate"
@@ -212,8 +212,8 @@ class _Reader(ReadingState):
         context = self.context
         if context is None:
             return False
-        kept = context.direct and context.names[0] in WORDS["keeping verbs"]
-        return kept or context.names[-1] == "with"
+        keeps = context.direct and context.names[0] in WORDS["keeping verbs"]
+        return keeps or context.names[-1] == "with"
 
     def _has_phrase(self) -> bool:
         """Return whether a preposition behind a joined noun phrase tells of it alone."""
@@ -286,9 +286,9 @@ class _Reader(ReadingState):
         serves = verbs and any(t.tag == "TO" for t in self.tokens[verbs[0] : unit.head])
         if serves and self.tokens[verbs[0]].lemma not in WORDS["striving verbs"]:
             self.draft.act(verbs[0], self.doers, frozenset() if sure else everyone)
-        for each in attributes(self.tokens, unit.head + 1, unit.stop):
-            if each.name in WORDS["whereabouts"]:  # "are sitting outside"
-                self._describe(self.doers, [each])
+        for attribute in attributes(self.tokens, unit.head + 1, unit.stop):
+            if attribute.name in WORDS["whereabouts"]:  # "are sitting outside"
+                self._describe(self.doers, [attribute])
         kind: RelationKind = "passive" if tag == "VBN" else "verb"
         span = self.span(unit.head, unit.stop)
         link = PendingLink(
@@ -316,11 +316,13 @@ class _Reader(ReadingState):
                 self.draft.act(unit.head, self.doers, self.doubted)
 
     def _describe(
-        self, nodes: list[int], found: Sequence[GraphAttribute], sure: bool = True
+        self, nodes: list[int], qualities: Sequence[GraphAttribute], sure: bool = True
     ) -> None:
         for index in nodes:
             certain = sure and index not in self.doubted
-            self.draft.nodes[index].attributes += [replace(each, sure=certain) for each in found]
+            self.draft.nodes[index].attributes += [
+                replace(quality, sure=certain) for quality in qualities
+            ]
 
     def be(self) -> None:
         """Wait for the adjective of a form of "be"."""
@@ -344,8 +346,8 @@ class _Reader(ReadingState):
             return
         if self.tokens[unit.head].low not in WORDS["no qualities"]:
             behind_object = self.before == "noun" and self.inner  # "hold the rope one-handed"
-            found = attributes(self.tokens, unit.first, unit.stop)
-            self._describe(targets, found, not behind_object)
+            qualities = attributes(self.tokens, unit.first, unit.stop)
+            self._describe(targets, qualities, not behind_object)
 
 
 # --- A scene graph drawn as text. ---

@@ -110,12 +110,16 @@ class ReadingState:
         if not quantity or after is None or after.names != ("of",):
             return None
         # A black and white photo, or a large group, of dogs: the dogs may be neither.
-        found = [] if pictures else attributes(self.tokens, unit.first, unit.head)
-        found = [each for each in found if each.name.rpartition(" ")[2] not in WORDS["extents"]]
+        modifiers = [] if pictures else attributes(self.tokens, unit.first, unit.head)
+        modifiers = [
+            modifier
+            for modifier in modifiers
+            if modifier.name.rpartition(" ")[2] not in WORDS["extents"]
+        ]
         if telling:
             span = self.span(unit.head, after.head + 1)
-            found.append(GraphAttribute(f"{low} of", span, "number"))
-        return found
+            modifiers.append(GraphAttribute(f"{low} of", span, "number"))
+        return modifiers
 
     def gap_start(self) -> int | None:
         """Return the token of the subject in "table bowl is sitting on", None without a gap."""
@@ -196,14 +200,14 @@ class ReadingState:
 
     def _place(self) -> list[int]:
         """The objects that a prepositional phrase after a noun phrase attaches to."""
-        names, own, following = self.unit.names, self.pronoun_ahead(), self.following
+        names, possessive, following = self.unit.names, self.pronoun_ahead(), self.following
         context = self.context
         if self.before in ("while", "comma") and self.subject:
             return self.subject  # "a man rides a wave while on a board"
         if self.before == "and" and context is not None:
             return list(context.sources)  # "in the grass and near a tree"
         if names == ("with",):
-            return self._company(following, own)
+            return self._company(following, possessive)
         tied = context is not None and context.names[-1] == "with"
         if names == ("for",) or (tied and following in ("air", "sky")):
             return self.last  # "a box with cans for sale", "people with kites in the air"
@@ -211,17 +215,17 @@ class ReadingState:
         if dressed and self._person(self.subject) and not self._person(self.last):
             return self.subject  # "a man on a horse in a hat"
         part = following in WORDS["body parts"] or following in WORDS["backgrounds"]
-        if own and not part and context is not None and context.names == ("of",):
+        if possessive and not part and context is not None and context.names == ("of",):
             return list(context.sources)  # "a bottle of ketchup next to it"
-        aside = own and not part and " ".join(names) in WORDS["beside"]
-        if (own or part) and not (aside and self._stander(following)):
+        aside = possessive and not part and " ".join(names) in WORDS["beside"]
+        if (possessive or part) and not (aside and self._stander(following)):
             return self.last
         manner = names == ("in",) and following in WORDS["manners"]
         if (following in WORDS["times"] or manner) and self.subject:
             return self.subject
         return self._stander(following) or self.hosts
 
-    def _company(self, following: str, own: bool) -> list[int]:
+    def _company(self, following: str, possessive: bool) -> list[int]:
         """The objects that a phrase with "with" attaches to."""
         echoed = ""  # "in" of "with cows in it", within the clause
         for at in range(self.at + 2, min(self.at + 6, len(self.units))):
@@ -243,7 +247,7 @@ class ReadingState:
         if again and following not in WORDS["backgrounds"] and not self.draft.animate(self.hosts):
             return self.last  # "a dish with a pizza with cheese"
         things = WORDS["carried" if self._person(self.subject) else "of the body"]
-        brought = own or following in WORDS["alive"] or following in things
+        brought = possessive or following in WORDS["alive"] or following in things
         company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
         return self.subject if company and brought else self.hosts
 
@@ -254,17 +258,17 @@ class ReadingState:
             return []
         sources = list(context.sources)
         if context.names[-1] in ("with", "of"):
-            held = context.names[-1] == "with" and self._scenery(sources, "holding places")
-            return self.last if held and name in WORDS["beside"] else []
+            holding = context.names[-1] == "with" and self._scenery(sources, "holding places")
+            return self.last if holding and name in WORDS["beside"] else []
         if sources == self.last or not self.last:
             return []
         animate = self.draft.animate(sources)
         if context.direct:
-            beside = name in WORDS["beside"] and name not in ("by", "over") and animate
+            adjacent = name in WORDS["beside"] and name not in ("by", "over") and animate
             scene = name in WORDS["where"] and following in WORDS["scenes"] and animate
-            shown = context.names[0] in WORDS["showing verbs"] or self.draft.animate(self.last)
+            depicted = context.names[0] in WORDS["showing verbs"] or self.draft.animate(self.last)
             deed = self.draft.among(self.last, "deeds")
-            return sources if deed or (not shown and (beside or scene)) else []
+            return sources if deed or (not depicted and (adjacent or scene)) else []
         if name in WORDS["beside"]:
             return sources
         mounted = all(self.draft.nodes[i].head in WORDS["mounts"] for i in self.last)
@@ -282,8 +286,8 @@ class ReadingState:
         if name not in ("to", "with"):
             return False
         if not self.direct:
-            own = self.pronoun_ahead() and following not in WORDS["of the body"]
-            return name == "with" and not near and (alive or own)
+            possessive = self.pronoun_ahead() and following not in WORDS["of the body"]
+            return name == "with" and not near and (alive or possessive)
         if self.verb is None or self.draft.garments(self.last):
             return False
         if near:
@@ -291,11 +295,11 @@ class ReadingState:
         used = self.pronoun_ahead() or following in WORDS["carried"] or alive
         return name == "to" or (used and self.verb.names[0] not in WORDS["keeping verbs"])
 
-    def move_hosts(self, link: PendingLink, own: bool) -> None:
+    def move_hosts(self, link: PendingLink, possessive: bool) -> None:
         """Update the attachment site of the next preposition once `link` is closed.
 
-        own: its object is "its", "his" or "her" part, of which captions go on to tell: "with its
-        head on a pillow".
+        possessive: its object is "its", "his" or "her" part, of which captions go on to tell:
+        "with its head on a pillow".
         """
         garment = self.draft.garments(self.last)
         people = self.draft.animate(link.sources)
@@ -307,7 +311,7 @@ class ReadingState:
             self.hosts = list(self.subject)  # "a dog with a stick in its mouth on a path"
         elif link.names[-1] == "for" and heads <= WORDS["posed for"]:
             self.hosts = list(link.sources)  # "posing for a photo in a room"
-        elif own or (link.kind == "possession" and at_things):  # "the front of a car"
+        elif possessive or (link.kind == "possession" and at_things):  # "the front of a car"
             self.hosts = self.last
         elif link.names in _TIES or (link.kind == "passive" and link.names[-1] == "with"):
             self.holders = list(link.sources)

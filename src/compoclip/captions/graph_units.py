@@ -56,7 +56,7 @@ def units(caption: Caption) -> list[Unit]:
     """Return the units of a caption in order, without adverbs and "there"."""
     tokens = caption.tokens
     starts = {chunk.first: chunk for chunk in caption.chunks}
-    found: list[Unit] = []
+    ordered: list[Unit] = []
     at = 0
     while at < len(tokens):
         if tokens[at].tag == "CD" and at + 1 < len(tokens) and tokens[at + 1].low == "of":
@@ -66,9 +66,9 @@ def units(caption: Caption) -> list[Unit]:
         if unit is None:
             at += 1
         else:
-            found.append(unit)
+            ordered.append(unit)
             at = unit.stop
-    return found
+    return ordered
 
 
 def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | None:
@@ -164,14 +164,14 @@ def _verb(tokens: Sequence[Token], at: int) -> Unit:
 class Node:
     """An object while the graph is being built.
 
-    `head` is the lemma of its head noun; `known`: it was named as known already ("the dog").
+    `head` is the lemma of its head noun; `definite`: it was named as known already ("the dog").
     """
 
     name: str
     span: Span
     head: str
     plural: bool = False
-    known: bool = False
+    definite: bool = False
     attributes: list[GraphAttribute] = field(default_factory=list)
 
     def finished(self) -> GraphObject:
@@ -188,7 +188,7 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int
     The last is the phrase's own object. The tie is the token between an object and the next, "'s"
     or the participle of "snow covered ground"; -1 for none. "Man hand" holds two objects as well.
     """
-    found = []
+    spans = []
     for at in range(first, stop):
         token, before = tokens[at], tokens[at - 1]
         inner = at > first
@@ -198,12 +198,12 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int
         deed = token.tag == "VBN" and not paired and token.low not in WORDS["quality nouns"]
         body = token.lemma in WORDS["body parts"] and before.lemma in WORDS["alive"]
         if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
-            found.append((first, at, at))
+            spans.append((first, at, at))
             first = at + 1
         elif noun_before and body:
-            found.append((first, at, at))
+            spans.append((first, at, at))
             first = at
-    return [*found, (first, stop, -1)]
+    return [*spans, (first, stop, -1)]
 
 
 def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
@@ -244,7 +244,7 @@ def _belongs(tokens: Sequence[Token], start: int) -> bool:
 
 def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttribute]:
     """Return the attributes among the modifiers `first` to `stop`."""
-    found: list[GraphAttribute] = []
+    qualities: list[GraphAttribute] = []
     at = first
     while at < stop:
         token, begin = tokens[at], at
@@ -254,16 +254,16 @@ def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttr
         span = Span(token.start, tokens[at].end)
         quality = token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")
         if at > begin:
-            found.append(GraphAttribute(name, span))
+            qualities.append(GraphAttribute(name, span))
         elif token.tag == "CD" or name in NUMBERS:
             if name not in ("one", "1"):
-                found.append(GraphAttribute(name, span, "number"))
+                qualities.append(GraphAttribute(name, span, "number"))
         elif _whereabouts(token):  # no short text is made of it: "outside man"
-            found.append(GraphAttribute(name, span, "action"))
+            qualities.append(GraphAttribute(name, span, "action"))
         elif quality and name not in WORDS["not attributes"]:
-            found.append(GraphAttribute(name, span))
+            qualities.append(GraphAttribute(name, span))
         at += 1
-    return found
+    return qualities
 
 
 def _modifies_next(token: Token, after: Token) -> bool:
@@ -308,7 +308,7 @@ class Draft:
     nodes: list[Node] = field(default_factory=list)
     relations: list[GraphRelation] = field(default_factory=list)
     ambiguous: bool = False
-    _known: set[tuple[int, str, int]] = field(default_factory=set)
+    _link_keys: set[tuple[int, str, int]] = field(default_factory=set)
 
     def graph(self) -> SceneGraph:
         """Return the finished graph."""
@@ -357,9 +357,9 @@ class Draft:
         node = noun_node(self.tokens, first, stop)
         if node is None:
             return None
-        if node.known and not node.attributes:
+        if node.definite and not node.attributes:
             for index, earlier in enumerate(self.nodes):
-                if earlier.name == node.name and not earlier.known and index not in taken:
+                if earlier.name == node.name and not earlier.definite and index not in taken:
                     return index  # "a dog ... the dog"
         return self._added(node)
 
@@ -373,25 +373,25 @@ class Draft:
         if taken and low in ("he", "she", "they", "i"):
             return None  # "in he mirror": no object, but a slip
         free = [(i, node) for i, node in enumerate(self.nodes) if i not in taken]
-        found: list[int] = []
+        referents: list[int] = []
         if low in ("it", "itself", "they", "them", "themselves"):
             plural = low.startswith("t")
-            found = [
+            referents = [
                 index
                 for index, node in free
                 if node.plural == plural and (plural or node.head not in WORDS["people"])
             ]
         name = _PRONOUNS.get(low)
-        if not found and name is not None:
+        if not referents and name is not None:
             near = ()
-            found = [
+            referents = [
                 index
                 for index, node in free
                 if node.head in WORDS["people"] and (node.plural or name != "people")
             ]
-        if found:
-            self.ambiguous = len(found) > 1
-            return next((index for index in found if index in near), found[0])
+        if referents:
+            self.ambiguous = len(referents) > 1
+            return next((index for index in referents if index in near), referents[0])
         return None if name is None else self._added(Node(name, token.span, name, name == "people"))
 
     def act(self, head: int, doers: Iterable[int], doubted: frozenset[int] = frozenset()) -> None:
@@ -413,8 +413,8 @@ class Draft:
         name = " ".join(link.names)
         for source, target in product(link.sources, targets):
             key = (source, name, target)
-            if source != target and key not in self._known:
-                self._known.add(key)
+            if source != target and key not in self._link_keys:
+                self._link_keys.add(key)
                 self._relate(link, source, target, sure)
 
     def _relate(self, link: PendingLink, source: int, target: int, sure: bool) -> None:

@@ -95,19 +95,19 @@ class Lexicon:
         try:
             header, *lines = lzma.decompress(path.read_bytes()).decode("utf-8").split("\n")
             magic, version, synsets, entries, self._source = header.split("\t")
-            size, known = int(synsets), int(entries)
+            size, word_count = int(synsets), int(entries)
             self._lemmas, self._pointers = lines[:size], lines[size : 2 * size]
-            self._orders = lines[2 * size : 2 * size + known]
-            self._uses = lines[2 * size + known : 2 * (size + known)]
+            self._orders = lines[2 * size : 2 * size + word_count]
+            self._uses = lines[2 * size + word_count : 2 * (size + word_count)]
             self._kinds: list[tuple[str, int]] = []
             self._entries: dict[str, dict[str, int]] = {letter: {} for letter in "nvar"}
             self._synsets_of: list[int] = []  # the first synset of each entry,
             self._further: dict[int, list[int]] = {}  # and those behind it
-            for run in lines[2 * (size + known) : -1]:
+            for run in lines[2 * (size + word_count) : -1]:
                 self._read_run(*run.split(" "))
-            found = magic, version, lines[-1], len(self._kinds), len(self._synsets_of)
-            if found != (MAGIC, str(FORMAT), "", size, known):
-                raise ValueError(f"expected {size} synsets and {known} words")
+            actual = magic, version, lines[-1], len(self._kinds), len(self._synsets_of)
+            if actual != (MAGIC, str(FORMAT), "", size, word_count):
+                raise ValueError(f"expected {size} synsets and {word_count} words")
         except (OSError, lzma.LZMAError, EOFError, ValueError, TypeError, LookupError) as error:
             raise CompoclipError(
                 f"{path}: not a usable word-sense file ({reason(error)}); "
@@ -160,12 +160,12 @@ class Lexicon:
 
     @cached_property
     def _below(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
+        hyponyms: dict[int, list[int]] = {}
         for number, pointers in enumerate(self._pointers):
             for pointer in pointers.split(" "):
                 if pointer[:1] in ("@", "&"):
-                    found.setdefault(int(pointer[1:]), []).append(number)
-        return found
+                    hyponyms.setdefault(int(pointer[1:]), []).append(number)
+        return hyponyms
 
     def _entry(self, lemma: str, pos: str) -> int:
         return self._entries.get(_LETTERS.get(pos, ""), {}).get(_normal(lemma), -1)
@@ -187,7 +187,7 @@ class Lexicon:
         level = set(reached)
         for _ in range(_LEVELS):
             above = map(self.synset, level)
-            level = {n for each in above for n in (*each.hypernyms, *each.heads)} - reached
+            level = {n for synset in above for n in (*synset.hypernyms, *synset.heads)} - reached
             reached |= level
         return reached
 
@@ -218,7 +218,7 @@ class Lexicon:
 
     # words
 
-    def known(self, lemma: str, pos: str) -> bool:
+    def contains(self, lemma: str, pos: str) -> bool:
         """Return whether the lexicon has the lemma with this part of speech."""
         return self._entry(lemma, pos) >= 0
 
@@ -241,17 +241,17 @@ class Lexicon:
         """
         low = _normal(lemma)
         senses = (self.synset(number) for number, _ in self._senses(lemma, pos))
-        direct = [self._target(each) for sense in senses for each in sense.pointers("!", low)]
-        found = list(direct)
+        direct = [self._target(pointer) for sense in senses for pointer in sense.pointers("!", low)]
+        opposites = list(direct)
         if pos == "ADJ":
-            found += [
+            opposites += [
                 self._target(pointer)
                 for number in self.dominant(lemma, pos)
                 for head in self.synset(number).heads
                 for pointer in self.synset(head).pointers("!")
                 if not self._is_kind(head) or not self._is_kind(pointer.synset)
             ]
-        unique = dict.fromkeys(word for word in found if word != low)
+        unique = dict.fromkeys(word for word in opposites if word != low)
         return tuple(w for w in unique if w in direct or not self.related(lemma, w, pos))
 
     def _target(self, pointer: WordPointer) -> str:
@@ -294,9 +294,9 @@ class Lexicon:
             words = self._contrasting_adverbs(lemma)
         for group in _LISTS.groups(pos) if pos in ("ADJ", "VERB") else ():
             words |= set(group) - {lemma} if lemma in group else set()
-        found = sorted(word for word in words if not self.related(lemma, word, pos))
-        familiar = [word for word in found if self.familiar(word, pos)]
-        return tuple(familiar if len(familiar) >= _ENOUGH_FAMILIAR else found)
+        unrelated = sorted(word for word in words if not self.related(lemma, word, pos))
+        familiar = [word for word in unrelated if self.familiar(word, pos)]
+        return tuple(familiar if len(familiar) >= _ENOUGH_FAMILIAR else unrelated)
 
     def _siblings(self, lemma: str, pos: str) -> set[str]:
         """Words around the dominant senses; when there are none, around the next sense that has."""
@@ -337,7 +337,7 @@ class Lexicon:
     def _heads(self, lemma: str) -> set[int]:
         """The heads of an adjective in its dominant senses: itself, or those of a satellite."""
         synsets = ((number, self.synset(number)) for number in self.dominant(lemma, "ADJ"))
-        return {h for n, each in synsets for h in ((n,) if each.kind == "a" else each.heads)}
+        return {h for n, synset in synsets for h in ((n,) if synset.kind == "a" else synset.heads)}
 
     @_cached
     def _degree_heads(self, lemma: str) -> frozenset[int]:
@@ -349,25 +349,25 @@ class Lexicon:
         """Noun synsets that name the quality: derived nouns, the word as a noun, wooden -> wood."""
         low = lemma.lower()
         senses = map(self.synset, self.dominant(lemma, "ADJ"))
-        found = {pointer.synset for sense in senses for pointer in sense.pointers("+", low)}
+        nouns = {pointer.synset for sense in senses for pointer in sense.pointers("+", low)}
         for name in (low, low[:-2], low[:-1]) if low.endswith("en") else (low,):
-            found.update(number for number, _ in self._senses(name, "NOUN")[:2])
-        return frozenset(n for n in found if self._kinds[n][1] in _QUALITIES)
+            nouns.update(number for number, _ in self._senses(name, "NOUN")[:2])
+        return frozenset(n for n in nouns if self._kinds[n][1] in _QUALITIES)
 
     def _contrasting_adjectives(self, lemma: str) -> set[str]:
         """Adjectives of the same kind and another meaning, see the module docstring."""
-        found: set[int] = set()
+        synsets: set[int] = set()
         for head in self._heads(lemma):
             if self._is_kind(head):
-                found.update(self.below(head))
+                synsets.update(self.below(head))
             for opposite in (pointer.synset for pointer in self.synset(head).pointers("!")):
-                found.update(self.below(opposite), self.synset(opposite).heads)
+                synsets.update(self.below(opposite), self.synset(opposite).heads)
                 if not self._is_kind(opposite):
-                    found.add(opposite)
+                    synsets.add(opposite)
             for noun in self.synset(head).attributes:
-                found.update(self.synset(noun).attributes)
-        words = {word for number in found for word in self.synset(number).lemmas}
-        words = {word for word in words if not found.isdisjoint(self.dominant(word, "ADJ"))}
+                synsets.update(self.synset(noun).attributes)
+        words = {word for number in synsets for word in self.synset(number).lemmas}
+        words = {word for word in words if not synsets.isdisjoint(self.dominant(word, "ADJ"))}
         nouns = self._around(self._quality_nouns(lemma))
         for word in {word for number in nouns for word in self._adjectives_of(number)}:
             if not nouns.isdisjoint(self._quality_nouns(word)):
@@ -381,7 +381,7 @@ class Lexicon:
                 yield self.synset(pointer.synset).lemmas[pointer.target_word]
         for lemma in self.synset(noun).lemmas:
             for form in (lemma, lemma + "en", lemma + "n"):
-                if form == form.lower() and self.known(form, "ADJ"):
+                if form == form.lower() and self.contains(form, "ADJ"):
                     yield form
 
     def _contrasting_adverbs(self, lemma: str) -> set[str]:
@@ -393,7 +393,7 @@ class Lexicon:
                     form = other + "ly"
                     if other.endswith(("y", "le")):  # happy, gentle
                         form = f"{other[:-1]}ily" if other.endswith("y") else f"{other[:-1]}y"
-                    words.update(w for w in (form, other) if self.known(w, "ADV"))
+                    words.update(w for w in (form, other) if self.contains(w, "ADV"))
         return words
 
 

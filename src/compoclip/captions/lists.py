@@ -34,8 +34,8 @@ class WordLists(dict[str, frozenset[str]]):
     def __missing__(self, name: str) -> frozenset[str]:
         words = {word for group in self.groups(name) for word in group}
         included = (self[other] for row in self._rows[name] for other in _INCLUDED.findall(row))
-        self[name] = found = frozenset(words.union(*included))
-        return found
+        self[name] = members = frozenset(words.union(*included))
+        return members
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the lists, in the order of the file."""
@@ -73,9 +73,11 @@ class PhraseTable:
     """Phrases of words, found by their first word, the longest first."""
 
     def __init__(self, phrases: Iterable[str]) -> None:
-        self._phrases = {tuple(each.split()) for each in phrases}
+        self._phrases = {tuple(phrase.split()) for phrase in phrases}
         self.sizes: dict[str, list[int]] = {}
-        for size, head in sorted({(len(each), each[0]) for each in self._phrases}, reverse=True):
+        for size, head in sorted(
+            {(len(phrase), phrase[0]) for phrase in self._phrases}, reverse=True
+        ):
             self.sizes.setdefault(head, []).append(size)
 
     def __contains__(self, words: Sequence[str]) -> bool:
@@ -90,12 +92,12 @@ class PhraseTable:
 
     def spans(self, lows: Sequence[str]) -> list[tuple[int, int]]:
         """Return the spans of phrases, left to right, without overlap."""
-        found, end = [], 0
+        spans, end = [], 0
         for at, word in enumerate(lows):
             if at >= end and word in self.sizes and (size := self.size_at(lows, at)):
                 end = at + size
-                found.append((at, end))
-        return found
+                spans.append((at, end))
+        return spans
 
 
 _read = lru_cache(maxsize=None)(WordLists)  # several modules take lists from one file

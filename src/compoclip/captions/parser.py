@@ -48,8 +48,8 @@ def parse_many(
         workers: Number of processes; the result does not depend on it.
     """
     todo = list(texts)
-    with mapper(workers if len(todo) >= POOL_FLOOR else 1) as each:
-        return [caption for made in each(parse_batch, batched(todo, tagger)) for caption in made]
+    with mapper(workers if len(todo) >= POOL_FLOOR else 1) as apply:
+        return [caption for batch in apply(parse_batch, batched(todo, tagger)) for caption in batch]
 
 
 def batched(texts: list[str], tagger: str) -> list[tuple[str, list[str]]]:
@@ -75,9 +75,9 @@ def parse_records(
     items: Iterable[tuple[str, str]], tagger: str = DEFAULT_TAGGER
 ) -> list[dict[str, Any]]:
     """Return the records of (id, caption) pairs in order."""
-    own = get_tagger(tagger)
+    model = get_tagger(tagger)
     versions = provenance(tagger)
-    return [{"id": i, **caption_record(parse(text, own)), **versions} for i, text in items]
+    return [{"id": i, **caption_record(parse(text, model)), **versions} for i, text in items]
 
 
 def caption_record(caption: Caption) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def caption_record(caption: Caption) -> dict[str, Any]:
     graph = caption.graph or SceneGraph()
 
     def fields(node: Any, *names: str) -> dict[str, Any]:
-        made = {name: getattr(node, name) for name in names}
-        return {**made, "start": node.span.start, "end": node.span.end}
+        record = {name: getattr(node, name) for name in names}
+        return {**record, "start": node.span.start, "end": node.span.end}
 
     return {
         "caption": caption.text,

@@ -80,9 +80,9 @@ def decode(text: str, record: str) -> Caption:
             raise ValueError("columns of different length")
         if ends and ends[-1] > len(head):
             raise ValueError("spans beyond the text")
-        found = None if graph is None else _decode_graph(*graph)
+        decoded = None if graph is None else _decode_graph(*graph)
         return Caption(
-            head, tokens, tuple(Chunk(*chunk) for chunk in chunks), found, len(head) < len(text)
+            head, tokens, tuple(Chunk(*chunk) for chunk in chunks), decoded, len(head) < len(text)
         )
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"damaged record: {error}") from error
@@ -93,7 +93,7 @@ def _decode_graph(objects: list[Any], relations: list[Any]) -> SceneGraph:
         return GraphAttribute(name, Span(start, end), kind, bool(sure))
 
     nodes = tuple(
-        GraphObject(name, Span(start, end), tuple(attribute(*each) for each in attributes))
+        GraphObject(name, Span(start, end), tuple(attribute(*fields) for fields in attributes))
         for name, start, end, attributes in objects
     )
     links = tuple(
@@ -175,10 +175,10 @@ class ParseStore:
             while part := list(dict.fromkeys(islice(remaining, size))):
                 stored_keys = self._stored(part)
                 missing = [text for text in part if self._key(text) not in stored_keys]
-                each = pool.map if workers > 1 and len(missing) >= POOL_FLOOR else map
-                made = chain.from_iterable(each(_encoded, batched(missing, self.tagger_name)))
+                apply = pool.map if workers > 1 and len(missing) >= POOL_FLOOR else map
+                records = chain.from_iterable(apply(_encoded, batched(missing, self.tagger_name)))
                 self._insert(
-                    [(self._key(t), self.parser, record) for t, record in zip(missing, made)]
+                    [(self._key(t), self.parser, record) for t, record in zip(missing, records)]
                 )
                 stored += len(missing)
         return stored

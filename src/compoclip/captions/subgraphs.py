@@ -54,22 +54,22 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
         The sub-graphs, one per text, a sure one if there is any.
     """
     objects = [replace(o, attributes=_qualities(o)) for o in graph.objects]
-    found: list[SubGraph] = []
+    subgraphs: list[SubGraph] = []
     for index, node in enumerate(objects):
-        kept = [node.attributes] if node.attributes else []
+        subsets = [node.attributes] if node.attributes else []
         if len(node.attributes) > 1:
-            kept += [(attribute,) for attribute in node.attributes]
-        found += [SubGraph((replace(node, attributes=a),), (), (index,)) for a in kept]
+            subsets += [(attribute,) for attribute in node.attributes]
+        subgraphs += [SubGraph((replace(node, attributes=a),), (), (index,)) for a in subsets]
     for relation in graph.relations:
         ends = (relation.subject, relation.object)
         if ends[0] == ends[1]:
             continue
         both = tuple(objects[end] for end in ends)
         link = (replace(relation, subject=0, object=1),)
-        found.append(SubGraph(both, link, ends))
-        found.append(SubGraph(tuple(replace(o, attributes=()) for o in both), link, ends))
+        subgraphs.append(SubGraph(both, link, ends))
+        subgraphs.append(SubGraph(tuple(replace(o, attributes=()) for o in both), link, ends))
     unique: dict[str, SubGraph] = {}
-    for subgraph in found:
+    for subgraph in subgraphs:
         key = phrase(subgraph).lower()
         if key not in unique or (subgraph.sure and not unique[key].sure):
             unique[key] = subgraph

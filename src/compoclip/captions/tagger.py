@@ -153,8 +153,8 @@ def _inflected(low: str, pos: str) -> str:
     import lemminflect
 
     prefix, hyphen, last = low.rpartition("-")
-    found = lemminflect.getLemma(last or low, upos=pos)
-    return prefix + hyphen + found[0] if found and found[0] else low
+    lemmas = lemminflect.getLemma(last or low, upos=pos)
+    return prefix + hyphen + lemmas[0] if lemmas and lemmas[0] else low
 
 
 # --- A lemma in the form of a tag (Penn Treebank), with lemminflect. ---
@@ -221,12 +221,12 @@ class HantaTagger:
 
         @lru_cache(maxsize=1 << 16)
         def candidates(word: str, cased: bool) -> tuple[tuple[int, float], ...]:
-            found = model._tag_word(word, cutoff=5, casesensitive=cased, conditional=True)
-            known = tuple((c, p) for c, p in found if c in self._open)
-            return known or tuple((c, 0.0) for c in self._open)
+            analyses = model._tag_word(word, cutoff=5, casesensitive=cased, conditional=True)
+            open_tags = tuple((c, p) for c, p in analyses if c in self._open)
+            return open_tags or tuple((c, 0.0) for c in self._open)
 
         self._candidates = candidates
-        self._known = model.cache
+        self._vocabulary = model.cache
 
     def tag(self, text: str) -> tuple[Token, ...]:
         """Return the tokens of `text` without blanks; `text[t.start:t.end] == t.text` for each."""
@@ -242,7 +242,7 @@ class HantaTagger:
 
     def _penn_tags(self, words: list[str], lows: list[str]) -> list[str]:
         tags = ["" for _ in words]
-        seen: list[tuple[str, bool]] = []  # (word for the model, whether its case counts)
+        inputs: list[tuple[str, bool]] = []  # (word for the model, whether its case counts)
         at: list[int] = []
         capitals = sum(word[:1].isupper() for word in words)
         titled = capitals * 2 > sum(word[:1].isalpha() for word in words)
@@ -259,20 +259,22 @@ class HantaTagger:
             parts = _parts(word, low)
             for number, part in enumerate(parts):
                 at.append(i if number == 0 else -1)
-                shown = {"CD": "2", "NN": "thing"}.get(tags[i], part)
-                seen.append((shown[:LONGEST_WORD], not (first or titled)))
+                stand_in = {"CD": "2", "NN": "thing"}.get(tags[i], part)
+                inputs.append((stand_in[:LONGEST_WORD], not (first or titled)))
             first = tags[i] in (".", "``")
-        for i, c5 in zip(at, self._decode(seen)):
+        for i, c5 in zip(at, self._decode(inputs)):
             if i >= 0 and not tags[i]:
-                name = c5 == "NP0" and (lows[i] in self._known or (words[i] != lows[i] and i > 0))
+                name = c5 == "NP0" and (
+                    lows[i] in self._vocabulary or (words[i] != lows[i] and i > 0)
+                )
                 tags[i] = "FW" if c5 == "NP0" and not name else penn_tag(c5, lows[i])
         return tags
 
-    def _decode(self, seen: list[tuple[str, bool]]) -> list[str]:
+    def _decode(self, inputs: list[tuple[str, bool]]) -> list[str]:
         """The most likely C5 tags: exact second-order Viterbi over the model's probabilities."""
         row: dict[tuple[int, int], float] = {self._start: 0.0}
         back: list[dict[tuple[int, int], tuple[int, int]]] = []
-        for word, cased in seen:
+        for word, cased in inputs:
             options = self._candidates(word, cased)
             new: dict[tuple[int, int], float] = {}
             origin: dict[tuple[int, int], tuple[int, int]] = {}

@@ -39,7 +39,7 @@ class TagRow(NamedTuple):
     """One row; `own` are its conditions on the word itself."""
 
     result: str
-    own: tuple[Condition, ...]
+    local: tuple[Condition, ...]
     around: tuple[Condition, ...]
     example: str
 
@@ -58,7 +58,7 @@ class Patterns(dict[tuple[str, ...], tuple[TagRow, ...]]):
         self.rows = []
         for text in rows:
             result, conditions, example = (part.strip() for part in text.split(" | "))
-            own: list[Condition] = []
+            local: list[Condition] = []
             around: list[Condition] = []
             for condition in filter(None, map(str.strip, conditions.split(";"))):
                 if condition.startswith("@"):
@@ -67,14 +67,14 @@ class Patterns(dict[tuple[str, ...], tuple[TagRow, ...]]):
                 parts = _CONDITION.fullmatch(condition)
                 assert parts is not None, f"not a condition: {condition}"
                 far = parts["first"] or parts["range"]
-                (around if far else own).append(_condition(parts, columns.index(parts["column"])))
-            self.rows.append(TagRow(result, tuple(own), tuple(around), example))
+                (around if far else local).append(_condition(parts, columns.index(parts["column"])))
+            self.rows.append(TagRow(result, tuple(local), tuple(around), example))
 
     def __missing__(self, word: tuple[str, ...]) -> tuple[TagRow, ...]:
         if len(self) >= _MOST:
             self.clear()
         alone = [(value,) for value in word]
-        self[word] = tuple(row for row in self.rows if all(holds(alone, 0) for holds in row.own))
+        self[word] = tuple(row for row in self.rows if all(holds(alone, 0) for holds in row.local))
         return self[word]
 
     def every(self, columns: Columns, at: int) -> list[str]:
@@ -105,17 +105,17 @@ def _condition(parts: re.Match[str], column: int) -> Condition:
             words.add("" if value == "^" else value)
     matches = re.compile("|".join(expressions)).fullmatch if expressions[1:] else None
     offset, last = int(parts["first"] or 0), int(parts["last"] or 0)
-    start, stop, wanted = parts["first"], parts["last"], not parts["no"]
+    start, stop, expected = parts["first"], parts["last"], not parts["no"]
 
     def any_holds(columns: Columns, at: int) -> bool:
         first = max(at + offset, 0) if start else 0
         near = columns[column][first : at + last + 1 if stop else None]
-        return (not words.isdisjoint(near) or bool(matches and any(map(matches, near)))) is wanted
+        return (not words.isdisjoint(near) or bool(matches and any(map(matches, near)))) is expected
 
     def holds(columns: Columns, at: int) -> bool:
         row, place = columns[column], at + offset
         word = row[place] if 0 <= place < len(row) else ""
-        return (word in words or bool(matches and matches(word))) is wanted
+        return (word in words or bool(matches and matches(word))) is expected
 
     return any_holds if parts["range"] else holds
 

@@ -74,8 +74,8 @@ def bag_loss(f: Features, layout: Layout, bag: str) -> Tensor:
     # Images of this process against all sentences, its sentences against all images.
     scores = f.logit_scale * f.image @ peers.gathered(sentence, sentences).T
     back = f.logit_scale * sentence @ peers.gathered(f.image, images).T
-    own = scores.narrow(1, before, len(sentence)).gather(0, bags.image[None])[0]
-    ours = torch.arange(len(sentence), device=own.device)
+    positives = scores.narrow(1, before, len(sentence)).gather(0, bags.image[None])[0]
+    ours = torch.arange(len(sentence), device=positives.device)
     right = pairs_at(scores, bags.image, ours + before)
     if (masked := true_pairs(layout, of_bags, of_bags)) is not None:
         scores = scores.masked_fill(masked[0] & ~right, -torch.inf)
@@ -83,11 +83,11 @@ def bag_loss(f: Features, layout: Layout, bag: str) -> Tensor:
         back = back.masked_fill(masked[1] & ~true, -torch.inf)
     if f.logit_bias is not None:
         # Every sentence of another bag is wrong; of the own one its best fit is right.
-        wrong = scores.masked_fill(right, -torch.inf)
-        best = _lse(bags, own + f.logit_bias)
-        return (F.softplus(wrong + f.logit_bias).sum() + F.softplus(-best).sum()) / count
+        negatives = scores.masked_fill(right, -torch.inf)
+        best = _lse(bags, positives + f.logit_bias)
+        return (F.softplus(negatives + f.logit_bias).sum() + F.softplus(-best).sum()) / count
     to_text, to_image = scores.logsumexp(1), _lse(bags, back.logsumexp(1))
-    return (torch.logaddexp(to_text, to_image) - _lse(bags, own)).sum() / count
+    return (torch.logaddexp(to_text, to_image) - _lse(bags, positives)).sum() / count
 
 
 @loss_function

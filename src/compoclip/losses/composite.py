@@ -25,11 +25,11 @@ def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> list[Ints]:
     of four, p_2 and p_3 fall back to p_1, and p_4 to p_2 (which is the same two captions in the
     other order).
     """
-    found = [*captions(host)]
+    descriptions = [*captions(host)]
     for place, kind in enumerate(positives, start=1):
         index, valid = host.first(Role.POSITIVE, kind)
-        found.append(np.where(valid, index, found[max(place - 2, 0)]))
-    return found
+        descriptions.append(np.where(valid, index, descriptions[max(place - 2, 0)]))
+    return descriptions
 
 
 def _description(host: HostLayout, positives: tuple[str, ...], place: int) -> tuple[Ints, ...]:
@@ -40,9 +40,9 @@ def _described_negatives(
     host: HostLayout, positives: tuple[str, ...], negative: str | None
 ) -> tuple[Ints, ...]:
     """(N,) negatives, their images, and (L, N) the descriptions of these images."""
-    wrong = host.of(Role.NEGATIVE, *(() if negative is None else (negative,)))
-    owner = host.owner[wrong]
-    return wrong, owner, np.stack(_descriptions(host, positives))[:, owner]
+    negatives = host.of(Role.NEGATIVE, *(() if negative is None else (negative,)))
+    owner = host.owner[negatives]
+    return negatives, owner, np.stack(_descriptions(host, positives))[:, owner]
 
 
 @loss_function
@@ -90,10 +90,10 @@ def single_negative_loss(
     Reference: as for `composite_contrast_loss`.
     """
     request = _described_negatives, tuple(positives), negative
-    wrong, owner, description = layout.indices(*request)
+    negatives, owner, description = layout.indices(*request)
     pairs = len(description) * int(layout.sizes(*request)[0].sum())
     right = f.text.index_select(0, description.view(-1))
-    apart = f.text.index_select(0, wrong) - right.view(*description.shape, f.text.shape[1])
+    apart = f.text.index_select(0, negatives) - right.view(*description.shape, f.text.shape[1])
     margin = (f.image.index_select(0, owner) * apart).sum(-1)
     return F.softplus(f.logit_scale * margin).sum() / max(1, pairs)
 

@@ -53,11 +53,11 @@ class Peers:
 
     rank = 0
     world = 1
-    asked = 0
+    calls = 0
 
-    def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
-        """Return the (n, world) lengths of the n arrays of a request; own: lengths here."""
-        return np.array(own, np.int64)[:, None]
+    def sizes(self, request: IndexRequest, local: Sequence[int]) -> NDArray[np.int64]:
+        """Return the (n, world) lengths of the n arrays of a request; local: lengths here."""
+        return np.array(local, np.int64)[:, None]
 
     def before(self, sizes: Ints) -> int:
         """Return the number of rows before this process's rows; sizes: (world,)."""
@@ -99,8 +99,8 @@ class _Layout(Generic[A]):
     def _part(self, keep: A) -> Self:
         """The layout of the texts `keep`."""
         of_texts = ("owner", "role", "rewrite", "text_id")
-        kept: Any = {k: v[keep] for k, v in self.arrays().items() if k in of_texts}
-        return replace(self, **kept)
+        parts: Any = {k: v[keep] for k, v in self.arrays().items() if k in of_texts}
+        return replace(self, **parts)
 
 
 @dataclass
@@ -120,8 +120,8 @@ class HostLayout(_Layout[Ints]):
 
     def of(self, role: Role, *kinds: str) -> NDArray[np.int64]:
         """Return the texts of a role, and of these kinds if given, in order."""
-        found = self.role == int(role)
-        return np.flatnonzero(found & self.kind(*kinds) if kinds else found)
+        mask = self.role == int(role)
+        return np.flatnonzero(mask & self.kind(*kinds) if kinds else mask)
 
     def kind(self, *names: str) -> NDArray[np.bool_]:
         """Return (T,) which texts are of these kinds; a kind may be absent from the batch."""
@@ -202,8 +202,8 @@ class Layout(_Layout[Tensor]):
 
     def kind(self, *names: str) -> Tensor:
         """Return (T,) bool: which texts are of these kinds."""
-        wanted = [place for place, name in enumerate(self.kinds) if name in names]
-        return torch.isin(self.rewrite, self.rewrite.new_tensor(wanted))
+        places = [place for place, name in enumerate(self.kinds) if name in names]
+        return torch.isin(self.rewrite, self.rewrite.new_tensor(places))
 
     # Indices are computed on the host, where their number is known: on a device everything that
     # depends on it would have to wait for all work that is queued there.
@@ -217,21 +217,21 @@ class Layout(_Layout[Tensor]):
         communicates with the other processes.
         """
         whole, request = self._of or self, IndexRequest(make, arguments, self._only)
-        found = whole.answers.get(request)
-        if found is None:
+        answer = whole.answers.get(request)
+        if answer is None:
             # Workers cannot find a function that has no name, nor ask other processes.
             if "<" not in make.__qualname__ and not (joint and self.peers.world > 1):
                 whole.unforeseen.add(request)
             arrays = whole.host.answer(request)
-            found = whole.answers[request] = tuple(map(self._moved, arrays))
-        return found
+            answer = whole.answers[request] = tuple(map(self._moved, arrays))
+        return answer
 
     def sizes(
         self, make: Callable[..., tuple[Ints, ...]], *arguments: Hashable
     ) -> NDArray[np.int64]:
         """Return the (n, world) lengths of n arrays of indices in every process."""
-        own = [len(each) for each in self.indices(make, *arguments)]
-        return self.peers.sizes(IndexRequest(make, arguments, self._only), own)
+        local = [len(index) for index in self.indices(make, *arguments)]
+        return self.peers.sizes(IndexRequest(make, arguments, self._only), local)
 
     @property
     def peers(self) -> Peers:
@@ -431,10 +431,12 @@ def full_precision(features: Features) -> Iterator[Features]:
     Autocast would turn the matrix products of a loss back into half precision: at s = 100 a
     bfloat16 logit is off by up to 0.25.
     """
-    given = vars(features).items()
-    present = {k: v for k, v in given if v is not None and v.is_floating_point()}
+    fields = vars(features).items()
+    present = {k: v for k, v in fields if v is not None and v.is_floating_point()}
     with torch.autocast(device_type=features.image.device.type, enabled=False):
-        yield replace(features, **{name: at_least_float32(each) for name, each in present.items()})
+        yield replace(
+            features, **{name: at_least_float32(tensor) for name, tensor in present.items()}
+        )
 
 
 def loss_function(

@@ -52,7 +52,7 @@ def symmetric_contrast(
     images: Selection = (every_image,),
     masked: tuple[Tensor, Tensor] | None = None,
     phantoms: int | None = None,
-    own: Tensor | None = None,
+    extra: Tensor | None = None,
 ) -> Tensor:
     r"""Half the contrast of images with texts, half that of these texts with images.
 
@@ -71,7 +71,7 @@ def symmetric_contrast(
         masked: (B, all texts) bool and (B, all images) bool, pairs to leave out of one direction
             and of the other, but for targets; by default `true_pairs`.
         phantoms: How many columns of similarity 0 join every image.
-        own: (B,) s u . n of one more text of each image, which no other image meets; -inf where
+        extra: (B,) s u . n of one more text of each image, which no other image meets; -inf where
             there is none.
     """
     columns = columns or texts
@@ -89,32 +89,32 @@ def symmetric_contrast(
     of_images, of_texts = masked or (None, None)
     margin = layout.whole.near_margin
     if margin is not None:
-        most = (to_text.diagonal(in_texts)[:count, None] + margin * f.logit_scale).detach()
+        limit = (to_text.diagonal(in_texts)[:count, None] + margin * f.logit_scale).detach()
         # Captions come first in the part of each process; only they may be left out.
         caption = [np.arange(n) < first for first, n in zip(in_rows, in_columns)]
         among = torch.from_numpy(np.concatenate(caption)).to(image.device)
-        near = (to_text > most) & among
+        near = (to_text > limit) & among
         of_images = near if of_images is None else near | of_images
     if f.logit_bias is not None:
         right = pairs_at(to_text, place, place + in_texts)
         loss = pair_loss(to_text + f.logit_bias, right, of_images)
         if phantoms is not None:
             loss = loss + count * phantoms * F.softplus(f.logit_bias)
-        if own is not None:
-            loss = loss + F.softplus(own + f.logit_bias).sum()
+        if extra is not None:
+            loss = loss + F.softplus(extra + f.logit_bias).sum()
         return loss / max(1, rows)
     if peers.world == 1:
         to_image = to_text[:, :count].T  # the same products
     else:
         to_image = f.logit_scale * text[:count] @ peers.gathered(image, in_rows).T
     if margin is not None:
-        near = to_image > most
+        near = to_image > limit
         of_texts = near if of_texts is None else near | of_texts
-    if phantoms is not None or own is not None:
+    if phantoms is not None or extra is not None:
         # m columns of logit 0 weigh as much as one of ln m; ln 0 = -inf is no column at all.
-        if own is None:
-            own = to_text.new_full((count,), math.log(phantoms) if phantoms else -math.inf)
-        to_text = torch.cat([to_text, own[:, None]], dim=1)
+        if extra is None:
+            extra = to_text.new_full((count,), math.log(phantoms) if phantoms else -math.inf)
+        to_text = torch.cat([to_text, extra[:, None]], dim=1)
         of_images = None if of_images is None else F.pad(of_images, (0, 1))
     return (
         match_loss(to_text, place + in_texts, rows, of_images)
@@ -152,14 +152,14 @@ def several_targets(
     if f.logit_bias is not None:
         return pair_loss(to_text + f.logit_bias, right, of_images) / of_text
     back = to_image()
-    own = to_text.view(-1).index_select(0, image * to_text.shape[1] + column)
+    positives = to_text.view(-1).index_select(0, image * to_text.shape[1] + column)
     if of_images is not None:
         to_text = to_text.masked_fill(of_images & ~right, -torch.inf)
     if of_texts is not None:
         owner = image + layout.peers.before(layout.sizes(captions)[0])
         back = back.masked_fill(of_texts.scatter(1, owner[:, None], False), -torch.inf)
-    loss = ((to_text.logsumexp(1).index_select(0, image) - own) / share).sum() / of_image
-    return (loss + (back.logsumexp(1) - own).sum() / of_text) / 2
+    loss = ((to_text.logsumexp(1).index_select(0, image) - positives) / share).sum() / of_image
+    return (loss + (back.logsumexp(1) - positives).sum() / of_text) / 2
 
 
 @loss_function

@@ -39,7 +39,7 @@ class LeadingDimensions:
     def __call__(self, features: Features, layout: Layout) -> Tensor:
         """Compute the mean; every width has the logit scale and the layout of the whole."""
         views = [features, *(leading(features, width, self.pooled) for width in self.widths)]
-        return torch.stack([self.loss(each, layout) for each in views]).mean()
+        return torch.stack([self.loss(view, layout) for view in views]).mean()
 
 
 def leading(features: Features, width: int, pooled: Collection[str] = ()) -> Features:
@@ -48,10 +48,10 @@ def leading(features: Features, width: int, pooled: Collection[str] = ()) -> Fea
     pooled: names of further features to cut, such as `OF_TEACHER`. Those of other spaces
     (`text_state`, hidden pixels) are unchanged.
     """
-    given = vars(features)
+    tensors = vars(features)
     cut: dict[str, Any] = {
-        name: given[name][..., :width]
+        name: tensors[name][..., :width]
         for name in (*_POOLED, *_LOCAL, *pooled)
-        if given[name] is not None
+        if tensors[name] is not None
     }
     return replace(features, **{k: v if k in _LOCAL else normalise(v) for k, v in cut.items()})

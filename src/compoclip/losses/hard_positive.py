@@ -43,8 +43,8 @@ def hard_positive_loss(f: Features, layout: Layout, symmetric_pos: bool = False)
     terms = []
     for anchor in (f.image, f.text.index_select(0, caption)):
         if anchor is f.image and f.logit_bias is not None:
-            seen = f.image if symmetric_pos else f.image.index_select(0, owner)
-            scores = seen @ every_positive.T + f.logit_bias
+            pictures = f.image if symmetric_pos else f.image.index_select(0, owner)
+            scores = pictures @ every_positive.T + f.logit_bias
             right = pairs_at(scores, owner if symmetric_pos else place, place + in_positives)
             loss = pair_loss(scores, right, true if symmetric_pos else of_owner) / max(1, rows)
             terms += [loss] * (1 + symmetric_pos)

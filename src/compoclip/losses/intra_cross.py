@@ -48,11 +48,11 @@ def intra_modal_loss(f: Features, layout: Layout, imc: Imc = "paper") -> Tensor:
     (negative,) = layout.indices(negatives_by_image)
     (images,), (negatives,) = layout.sizes(captions), layout.sizes(negatives_by_image)
     caption = f.text.index_select(0, layout.indices(captions)[0])
-    wrong = layout.peers.gathered(f.text.index_select(0, negative), negatives)
-    logits = f.logit_scale * caption @ wrong.T
+    wrong_texts = layout.peers.gathered(f.text.index_select(0, negative), negatives)
+    logits = f.logit_scale * caption @ wrong_texts.T
     if imc == "paper" or logits.shape[1] == 0:
-        own = f.logit_scale * (f.image * caption).sum(-1)
-        logits = torch.cat([own[:, None], logits], dim=1)
+        match = f.logit_scale * (f.image * caption).sum(-1)
+        logits = torch.cat([match[:, None], logits], dim=1)
     target = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
     return match_loss(logits, target, int(images.sum()))
 
@@ -101,24 +101,24 @@ class RankingLoss:
         with full_precision(features) as f:
             right = f.logit_scale * (f.image * f.text.index_select(0, caption)).sum(-1)
             image, text = f.image.index_select(0, owner), f.text.index_select(0, negative)
-            wrong = f.logit_scale * (image * text).sum(-1)
+            wrong_scores = f.logit_scale * (image * text).sum(-1)
             margins = self._margins.to(right)
-            gap = margins.index_select(0, kind) + wrong - right.index_select(0, owner)
+            gap = margins.index_select(0, kind) + wrong_scores - right.index_select(0, owner)
             loss = gap.relu().sum() / max(1, pairs)
-            self._margins = self._next(margins, right.detach(), wrong.detach(), kind, layout)
+            self._margins = self._next(margins, right.detach(), wrong_scores.detach(), kind, layout)
             return loss
 
     def _next(
-        self, margins: Tensor, right: Tensor, wrong: Tensor, kind: Tensor, layout: Layout
+        self, margins: Tensor, right: Tensor, wrong_scores: Tensor, kind: Tensor, layout: Layout
     ) -> Tensor:
         """(kinds,) margins that the batch of all processes asks for."""
-        own = kind == torch.arange(len(self.kinds), device=kind.device)[:, None]
-        sums = wrong.expand(own.shape).masked_fill(~own, 0.0).sum(1)
-        parts = torch.cat([right.sum()[None], sums, own.sum(1).to(sums.dtype)])
+        of_kind = kind == torch.arange(len(self.kinds), device=kind.device)[:, None]
+        sums = wrong_scores.expand(of_kind.shape).masked_fill(~of_kind, 0.0).sum(1)
+        parts = torch.cat([right.sum()[None], sums, of_kind.sum(1).to(sums.dtype)])
         best, sums, count = torch.split(layout.peers.summed(parts), [1, *[len(self.kinds)] * 2])
         gap = best / int(layout.sizes(captions)[0].sum()) - sums / count.clamp_min(1)
-        wanted = gap.clamp(0.0, self.largest)
-        return torch.where((count > 0) & gap.isfinite(), wanted, margins)
+        target = gap.clamp(0.0, self.largest)
+        return torch.where((count > 0) & gap.isfinite(), target, margins)
 
     def state_dict(self) -> dict[str, float]:
         """Return the margin of every kind, by its index in `kinds`."""

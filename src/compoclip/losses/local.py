@@ -130,7 +130,7 @@ def local_hn_loss(
 
     def scores(f: Features, rows: RowIndex) -> Tensor:
         read = tokens.index_select(0, rows.texts), mask.index_select(0, rows.texts)
-        seen = patches.index_select(0, rows.image)
-        return local_similarity(*read, seen, f.logit_scale, attention, attention_grad)
+        image_patches = patches.index_select(0, rows.image)
+        return local_similarity(*read, image_patches, f.logit_scale, attention, attention_grad)
 
     return global_hn_loss(f, layout, scores=scores, **options)

@@ -35,19 +35,19 @@ def masked_contrast(f: Features, layout: Layout) -> Tensor:
         [plain] if masked is None else [plain, masked]
         for plain, masked in ((f.image, f.masked_image), (text, _masked_text(f)))
     ]
-    every = [torch.cat([peers.gathered(each, images) for each in parts]) for parts in ours]
+    every = [torch.cat([peers.gathered(part, images) for part in parts]) for parts in ours]
     forms = len(ours[0]), len(ours[1])
-    own = torch.arange(len(text), device=text.device) + peers.before(images)
+    target = torch.arange(len(text), device=text.device) + peers.before(images)
     # The masked partner of a row is one of the wrong ones, whatever else is left out.
-    left_out = [None if mask is None else mask.scatter(1, own[:, None], False) for mask in true]
+    left_out = [None if mask is None else mask.scatter(1, target[:, None], False) for mask in true]
     to_text = f.logit_scale * torch.cat(ours[0]) @ every[1].T
     if f.logit_bias is not None:
-        return _of_pairs(to_text + f.logit_bias, own, forms, rows, left_out[0])
+        return _of_pairs(to_text + f.logit_bias, target, forms, rows, left_out[0])
     to_image = f.logit_scale * torch.cat(ours[1]) @ every[0].T
     loss = text.new_zeros(())
     for logits, number, others, mask in zip((to_text, to_image), forms, forms[::-1], left_out):
         mask = None if mask is None else mask.repeat(number, others)
-        loss = loss + match_loss(logits, own.repeat(number), number * rows, mask)
+        loss = loss + match_loss(logits, target.repeat(number), number * rows, mask)
     return 0.5 * loss
 
 
@@ -67,13 +67,13 @@ def masked_match(f: Features, layout: Layout) -> Tensor:
     (images,) = layout.sizes(captions)
     left_out, _ = true_pairs(layout, (captions,), (captions,)) or (None, None)
     text = f.text.index_select(0, layout.indices(captions)[0])
-    own = torch.arange(len(text), device=text.device) + layout.peers.before(images)
-    found = []
+    target = torch.arange(len(text), device=text.device) + layout.peers.before(images)
+    losses = []
     for masked, plain in ((_masked_text(f), text), (f.masked_image, f.image)):
         for rows, columns in () if masked is None else ((masked, plain), (plain, masked)):
             logits = f.logit_scale * rows @ layout.peers.gathered(columns, images).T
-            found.append(match_loss(logits, own, int(images.sum()), left_out))
-    return torch.stack(found).mean()
+            losses.append(match_loss(logits, target, int(images.sum()), left_out))
+    return torch.stack(losses).mean()
 
 
 def _masked_text(features: Features) -> Tensor:
@@ -83,13 +83,13 @@ def _masked_text(features: Features) -> Tensor:
 
 
 def _of_pairs(
-    logits: Tensor, own: Tensor, forms: tuple[int, int], rows: int, true: Tensor | None
+    logits: Tensor, target: Tensor, forms: tuple[int, int], rows: int, true: Tensor | None
 ) -> Tensor:
     """The sigmoid loss; rows and columns are whole ones, then masked ones."""
-    place = torch.arange(len(own), device=own.device)
+    place = torch.arange(len(target), device=target.device)
     right, left_out = (logits.new_zeros(logits.shape, dtype=torch.bool) for _ in range(2))
     for row, column in ((row, column) for row in range(forms[0]) for column in range(forms[1])):
-        pairs = pairs_at(logits, place + row * len(own), own + column * rows)
+        pairs = pairs_at(logits, place + row * len(target), target + column * rows)
         if row and column:  # both are masked
             left_out |= pairs
         else:

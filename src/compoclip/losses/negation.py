@@ -45,12 +45,12 @@ def conclip_loss(f: Features, layout: Layout, distractor_weight: float = 1.0) ->
     Reference: Singh et al., Learn "No" to Say "Yes" Better: Improving Vision-Language Models via
     Negations (WACV 2025).
     """
-    (seen,), (read,) = layout.indices(of_sides, 0, 1), layout.indices(of_sides, 2, 3, 4)
+    (image_index,), (read,) = layout.indices(of_sides, 0, 1), layout.indices(of_sides, 2, 3, 4)
     rows, others, _, _, negatives = layout.sizes(sides)
     peers, count = layout.peers, len(layout.indices(sides)[0])
     in_images = peers.before(rows + others)
     in_texts = in_images + peers.before(negatives)
-    image, text = f.image.index_select(0, seen), f.text.index_select(0, read)
+    image, text = f.image.index_select(0, image_index), f.text.index_select(0, read)
     to_text = f.logit_scale * image @ peers.gathered(text, rows + others + negatives).T
     if peers.world == 1:
         to_image = to_text[:, :count].T  # the same products
@@ -154,8 +154,8 @@ def _projected(
     total = int(layout.sizes(with_captions, role)[0].sum())
     text = f.text.index_select(0, torch.cat([caption, other]))
     onto = fixed_directions(text.shape[1], directions, seed, text.device, text.dtype)
-    seen = normalise(text @ onto)
-    return (seen[: len(caption)] * seen[len(caption) :]).sum(-1), total
+    projected = normalise(text @ onto)
+    return (projected[: len(caption)] * projected[len(caption) :]).sum(-1), total
 
 
 @lru_cache(16)
@@ -168,5 +168,5 @@ def fixed_directions(
     """
     if count > width:
         raise ValueError(f"--directions {count}: the text space has only {width} dimensions")
-    drawn = np.random.default_rng(seed).standard_normal((width, count))
-    return torch.from_numpy(np.linalg.qr(drawn)[0]).to(device, dtype)
+    gaussian = np.random.default_rng(seed).standard_normal((width, count))
+    return torch.from_numpy(np.linalg.qr(gaussian)[0]).to(device, dtype)

@@ -172,14 +172,14 @@ def true_pairs(
     host = layout.whole
     if not host.mask_duplicates:
         return None
-    known = [ids for ids in (host.text_id, host.image_id) if ids is not None]
-    differ = known and all(len(np.unique(ids)) == len(ids) for ids in known)
+    id_arrays = [ids for ids in (host.text_id, host.image_id) if ids is not None]
+    differ = id_arrays and all(len(np.unique(ids)) == len(ids) for ids in id_arrays)
     if host.peers.world == 1 and differ:
         return None
-    found = layout.indices(_true_pairs, rows, columns, images, joint=True)
+    indices = layout.indices(_true_pairs, rows, columns, images, joint=True)
     return tuple(  # type: ignore[return-value]
         true.index_select(0, row).index_select(1, column)
-        for true, row, column in (found[:3], found[3:])
+        for true, row, column in (indices[:3], indices[3:])
     )
 
 
@@ -212,21 +212,21 @@ def _related(rows: Ints, left: Ints, right: Ints, columns: Ints) -> tuple[Ints, 
     """Return a table of which rows belong to which columns, by pairs of both, and the place in it
     of every row and column. Only pairs with one of the rows are numbered."""
     numbered, row = np.unique(rows, return_inverse=True)
-    place, own = _places(numbered, left)
-    place, right = place[own], right[own]
+    place, present = _places(numbered, left)
+    place, right = place[present], right[present]
     others = np.unique(right)
     table = np.zeros((len(numbered), len(others) + 1), bool)  # the last for what belongs to none
     table[place, np.searchsorted(others, right)] = True
-    column, known = _places(others, columns)
-    return table, row.reshape(-1), np.where(known, column, len(others))
+    column, matched = _places(others, columns)
+    return table, row.reshape(-1), np.where(matched, column, len(others))
 
 
 def _places(ordered: Ints, values: Ints) -> tuple[Ints, Ints]:
     """Return the place of every value among different ones in order, and whether it is there."""
     place = np.searchsorted(ordered, values)
-    found = place < len(ordered)
-    found[found] = ordered[place[found]] == values[found]
-    return place, found
+    present = place < len(ordered)
+    present[present] = ordered[place[present]] == values[present]
+    return place, present
 
 
 # --- Show a loss some of the texts of a batch only. ---

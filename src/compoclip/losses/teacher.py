@@ -45,7 +45,7 @@ def feature_distillation(f: Features, layout: Layout, vectors: int | None = None
     (ACM Multimedia 2025), self-distillation.
     """
     image, text = _teacher(f, alike=True)
-    total = int(sum(layout.sizes(each)[0].sum() for each in (captions, every_text)))
+    total = int(sum(layout.sizes(selection)[0].sum() for selection in (captions, every_text)))
     apart = (f.image - image).square().sum()
     apart = apart + (f.text - text).square().sum()
     return apart / max(1, total if vectors is None else vectors)
@@ -70,7 +70,7 @@ def similarity_distillation(f: Features, layout: Layout) -> Tensor:
     et al., CLIP-KD (CVPR 2024), contrastive relational distillation.
     """
     teacher_image, teacher_text = _teacher(f)
-    images, texts = (layout.sizes(each)[0] for each in (every_image, every_text))
+    images, texts = (layout.sizes(selection)[0] for selection in (every_image, every_text))
     scale = f.logit_scale.detach() if f.teacher_scale is None else f.teacher_scale
 
     def compared(rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor], n: Ints) -> Tensor:
@@ -122,13 +122,13 @@ def teacher_text_contrast(
     (images,), (number,) = layout.sizes(captions), layout.sizes(negatives_by_image)
     text, total = f.text.index_select(0, caption), int(images.sum())
     right = (text * teacher_text.index_select(0, caption)).sum(-1, keepdim=True)
-    wrong = text @ layout.peers.gathered(f.text.index_select(0, negative), number).T
-    place = torch.arange(wrong.shape[1], device=wrong.device) % max(1, total)
-    row = torch.arange(len(text), device=wrong.device) + layout.peers.before(images)
+    wrong_scores = text @ layout.peers.gathered(f.text.index_select(0, negative), number).T
+    place = torch.arange(wrong_scores.shape[1], device=wrong_scores.device) % max(1, total)
+    row = torch.arange(len(text), device=wrong_scores.device) + layout.peers.before(images)
     tiled = place == row[:, None]
     valid = torch.cat([tiled.any(1, keepdim=True), tiled], dim=1)
-    found, _ = selective_calibrated_rows(scale * torch.cat([right, wrong], dim=1), valid)
-    return found / max(1, min(total, int(number.sum())))
+    loss, _ = selective_calibrated_rows(scale * torch.cat([right, wrong_scores], dim=1), valid)
+    return loss / max(1, min(total, int(number.sum())))
 
 
 def _teacher(features: Features, alike: bool = False) -> tuple[Tensor, Tensor]:

@@ -51,10 +51,10 @@ def unit_loss(
     layout.indices(captions)  # units are of captions
     total, filled = [], 0
     for unit, foil in zip(units, foils, strict=True):
-        image, wrong, exists = layout.indices(_foils, unit, foil)
+        image, foil_index, exists = layout.indices(_foils, unit, foil)
         texts, images = (first_of, Role.POSITIVE, unit), (having, Role.POSITIVE, unit)
         filled += bool(layout.sizes(*texts)[0].any())
-        seen, foiled = f.image.index_select(0, image), f.text.index_select(0, wrong)
-        own = (f.logit_scale * (seen * foiled).sum(-1)).masked_fill(~exists, -torch.inf)
-        total.append(symmetric_contrast(f, layout, texts, images=images, own=own))
+        pictures, foiled = f.image.index_select(0, image), f.text.index_select(0, foil_index)
+        extra = (f.logit_scale * (pictures * foiled).sum(-1)).masked_fill(~exists, -torch.inf)
+        total.append(symmetric_contrast(f, layout, texts, images=images, extra=extra))
     return torch.stack(total).sum() / (len(total) if slots == "all" else max(1, filled))

@@ -43,12 +43,12 @@ def _with_object(
 ) -> Iterator[CandidateEdit]:
     """Says behind the caption that an object, which one could expect there, is absent or there."""
     text, rule = s.caption.text, rng.choice(list(forms))
-    kept = len(text.rstrip(_ENDS))
+    end = len(text.rstrip(_ENDS))
     for thing in islice(_missing([s, *others], rng), _DRAWS):
         plural = thing in PLURAL_ONLY
         be, article = ("are", "") if plural else ("is", f"{article_for(thing)} ")
-        made = text[:kept] + forms[rule].format(object=thing, be=be, a=article)
-        yield CandidateEdit(rule, whole=(made, (Edit(kept, len(text), kept, len(made)),)))
+        extended = text[:end] + forms[rule].format(object=thing, be=be, a=article)
+        yield CandidateEdit(rule, whole=(extended, (Edit(end, len(text), end, len(extended)),)))
 
 
 ABSENT_OBJECT, AFFIRMED_OBJECT = (

@@ -50,12 +50,12 @@ _OFTEN = 5  # and as good as words themselves from this many on
 def _slots_of(s: Reading) -> tuple[Mapping[int, Sequence[Pairing]], Sequence[str]]:
     """The slots of each token, and the words of all, with "" for token -1."""
     words, ends = words_of(s.caption.tokens)
-    found: dict[int, list[Pairing]] = {}
+    slots_at: dict[int, list[Pairing]] = {}
     for slot in slots(s.caption.tokens, ends):
         for index in slot[1:]:
             if index >= 0:
-                found.setdefault(index, []).append(slot)
-    return found, [*words, ""]
+                slots_at.setdefault(index, []).append(slot)
+    return slots_at, [*words, ""]
 
 
 # --- The keys of slots in the counts: "kind left right", by words; classes have a "*". ---
@@ -66,10 +66,10 @@ def kind_of(word: str) -> str:
     """The class of a noun: its family, or itself."""
     if word in KINDS:
         return KINDS[word]
-    known = families(word, "NOUN")
-    if names_people(word) or ("beings" in known and "animals" not in known):
+    noun_families = families(word, "NOUN")
+    if names_people(word) or ("beings" in noun_families and "animals" not in noun_families):
         return "people"
-    return min(known - _MIXED, default=word)
+    return min(noun_families - _MIXED, default=word)
 
 
 @lru_cache(maxsize=1 << 18)
@@ -167,7 +167,7 @@ class Attested:
 
     def met(self, noun: str) -> int:
         """How often a noun was met."""
-        return sum(self.count(f"{each}  {noun}") for each in _ARTICLES)
+        return sum(self.count(f"{article}  {noun}") for article in _ARTICLES)
 
     def knows(self, noun: str) -> bool:
         """Return whether the counts say anything of a noun."""
@@ -179,7 +179,7 @@ class Attested:
         if "colour" not in families(adjective, "ADJ") or kind not in RULES["natural"]:
             return False
         for key in (f"mod {{}} {noun}", f"mod* {{}} {kind}"):
-            total = sum(self.count(key.format(each)) for each in members("colour", "ADJ"))
+            total = sum(self.count(key.format(colour)) for colour in members("colour", "ADJ"))
             if total >= _USUAL:
                 return self.count(key.format(adjective)) < _SELDOM * total
         return False
@@ -216,7 +216,7 @@ def edit_level(
         2 or 1 where all slots are; else 1 less for each that is not, and `BROKEN` where one of
         those makes bad English and no odd picture.
     """
-    known, lowest, odd = attested(), 2, 0
+    counts, lowest, odd = attested(), 2, 0
     known_slots, lemmas = _slots_of(s)
     touched = (slot for index in words for slot in known_slots.get(index, ()))
     for slot in touched if len(words) == 1 else dict.fromkeys(touched):
@@ -226,9 +226,9 @@ def edit_level(
         a, b = words.get(left, lemmas[left]), words.get(right, lemmas[right])
         if not b or (left >= 0 and not a):
             continue
-        level = known.slot(s, lemmas, words, slot)
+        level = counts.slot(s, lemmas, words, slot)
         if level == 0:
-            if (not strict and known.unknown(s, words, slot)) or (
+            if (not strict and counts.unknown(s, words, slot)) or (
                 kind in _QUALITIES and _same_quality(lemmas, words, left, right)
             ):
                 level = 1
@@ -260,7 +260,7 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
         return 0
     if words in ("with", "without"):
         return 2
-    known, tokens = attested(), s.caption.tokens
+    counts, tokens = attested(), s.caption.tokens
     slots_at, lemmas = _slots_of(s)
     # What may be near a thing may be far from it.
     word = "near" if (key := preposition(words)) == "far_from" else key
@@ -270,9 +270,9 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
     for slot in here:
         kind, left, right, *_ = slot
         if kind == "pn":
-            level = known.level("pn", word, lemmas[right])
+            level = counts.level("pn", word, lemmas[right])
         elif kind == "tie":
-            level = known.graded(tie(lemmas[left], tokens[left].pos, word, lemmas[right]))
+            level = counts.graded(tie(lemmas[left], tokens[left].pos, word, lemmas[right]))
         else:
             continue
         nouns = [index for index in (left, right) if tokens[index].pos in NOUNS]
@@ -280,7 +280,7 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
         governor, does = lemmas[left], tokens[left].pos == "VERB"
         rests = stays_still(governor) if does else not is_alive(governor)
         free = not alive and is_solid(lemmas[right]) and rests
-        if level == 0 and (free or any(not known.knows(lemmas[index]) for index in nouns)):
+        if level == 0 and (free or any(not counts.knows(lemmas[index]) for index in nouns)):
             level = 1
         lowest = min(lowest, level)
     return lowest

@@ -104,9 +104,9 @@ _MEMBERS = ("name", "version", "keeps_meaning")
 
 
 @lru_cache(maxsize=1)
-def _found() -> dict[str, Rewrite]:
+def _registered() -> dict[str, Rewrite]:
     """The rewrites by name: those of this package and installed ones."""
-    found: dict[str, Any] = {}
+    rewrites: dict[str, Any] = {}
     for name, point in own.installed("rewrites").items():
         value = own.imported(point, "rewrite")
         require(
@@ -116,21 +116,21 @@ def _found() -> dict[str, Rewrite]:
             "uninstall that package",
         )
         rewrite: Any = value() if inspect.isclass(value) else value
-        found[rewrite.name] = rewrite
+        rewrites[rewrite.name] = rewrite
     for module_info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{module_info.name}")
-        found |= _defined(vars(module), module.__name__, f"{package.__name__}.")
-    return dict(sorted(found.items()))
+        rewrites |= _defined(vars(module), module.__name__, f"{package.__name__}.")
+    return dict(sorted(rewrites.items()))
 
 
 def _defined(values: Mapping[str, Any], module: str, made_in: str) -> dict[str, Any]:
     """The rewrites of a module: an instance of each of its classes, and all its instances."""
-    found = {}
+    rewrites = {}
     for value in values.values():
         kind = inspect.isclass(value)
         if _is_rewrite(value, made_in) and not (kind and value.__module__ != module):
-            found[value.name] = value() if kind else value
-    return found
+            rewrites[value.name] = value() if kind else value
+    return rewrites
 
 
 def _is_rewrite(value: object, made_in: str) -> bool:
@@ -139,13 +139,13 @@ def _is_rewrite(value: object, made_in: str) -> bool:
     return (
         kind.__module__.startswith(made_in)
         and "__call__" in vars(kind)
-        and all(isinstance(getattr(value, each, None), str | bool) for each in _MEMBERS)
+        and all(isinstance(getattr(value, member, None), str | bool) for member in _MEMBERS)
     )
 
 
 def rewrite_names() -> tuple[str, ...]:
     """Return the names of all rewrites, in alphabetical order."""
-    return tuple(_found())
+    return tuple(_registered())
 
 
 def get_rewrite(name: str) -> Rewrite:
@@ -159,16 +159,16 @@ def get_rewrite(name: str) -> Rewrite:
         UsageError: For an unknown name; the message gives the known ones.
         CompoclipError: When the file cannot be read or run.
     """
-    known = _found()
+    registered = _registered()
     if not own.is_file(name):
-        if name not in known:
-            raise UsageError(f"no rewrite '{name}'; {closest(name, known)}")
-        return known[name]
+        if name not in registered:
+            raise UsageError(f"no rewrite '{name}'; {closest(name, registered)}")
+        return registered[name]
     values = own.parts_of(name)
     module = str(values["__name__"])
-    wanted = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
-    rewrite: Rewrite = own.chosen(name, _defined(values, module, ""), "rewrites", wanted)
-    mine = type(rewrite).__module__ == module and rewrite.name in known
+    expected = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
+    rewrite: Rewrite = own.chosen(name, _defined(values, module, ""), "rewrites", expected)
+    mine = type(rewrite).__module__ == module and rewrite.name in registered
     taken = f"'{rewrite.name}' is a rewrite already; give yours another name"
     require(not mine, own.split(name)[0], taken, UsageError)
     return rewrite
@@ -181,8 +181,8 @@ def kind_named(name: str) -> str:
 
 def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
     """Return absolute path -> hash of the sources of custom rewrites."""
-    known = _found()
-    return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in known))
+    registered = _registered()
+    return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in registered))
 
 
 def rewrites_named(text: str) -> tuple[str, ...]:

@@ -27,13 +27,15 @@ def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refuse
             units[-1] = (units[-1][0], i + 1)
         else:
             units.append((i, i + 1))
-    shown = {(a, b): caption.text[tokens[a].start : tokens[b - 1].end] for a, b in units}
+    unit_texts = {(a, b): caption.text[tokens[a].start : tokens[b - 1].end] for a, b in units}
     final = units.pop() if tokens[units[-1][0]].text in _FINAL else None
     pairs = [units[i : i + 2] for i in range(0, len(units), 2)]
     if len(pairs) < 2:
         yield Refused(TOO_SHORT)
         return
-    words = {unit: shown[unit].lower() for unit in units if any(map(str.isalnum, shown[unit]))}
+    words = {
+        unit: unit_texts[unit].lower() for unit in units if any(map(str.isalnum, unit_texts[unit]))
+    }
     before = [words[unit] for unit in units if unit in words]
     said, parts_before = items(s), parts_of(s)
     for _ in range(MAX_DRAWS):
@@ -49,7 +51,7 @@ def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refuse
         # Joined by blanks, none between word and punctuation; the sentence capital moves.
         text, after_word = "", False
         for place, unit in enumerate(shuffled):
-            part = shown[unit]
+            part = unit_texts[unit]
             # A word behind the first of the caption keeps its case wherever it goes but to the
             # front.
             if place == 0 or unit[0] == 0:

@@ -23,7 +23,7 @@ _POINTING = frozenset(("another", "both", "each", "it", "other", "others", "same
 
 def _turned(s: Reading, rng: random.Random) -> list[CandidateEdit]:
     """Tells a relation of place from its other side."""
-    tokens, found = s.caption.tokens, []
+    tokens, edits = s.caption.tokens, []
     for x in range(len(s.mentions) - 1):
         a, b = s.mentions[x], s.mentions[x + 1]
         first, stop = a.stop, b.first
@@ -48,8 +48,8 @@ def _turned(s: Reading, rng: random.Random) -> list[CandidateEdit]:
         changes = exchanged(s.caption, (a.first, a.stop), (b.first, b.stop))
         if other != said:
             changes.append(SpanChange(first, stop, other))
-        found.append(CandidateEdit("converse:relation", changes))
-    return rng.sample(found, len(found))
+        edits.append(CandidateEdit("converse:relation", changes))
+    return rng.sample(edits, len(edits))
 
 
 def _is_plain(s: Reading, place: int) -> bool:

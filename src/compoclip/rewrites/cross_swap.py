@@ -58,8 +58,11 @@ def cross_swap(
     best: tuple[Rewritten, Rewritten] | None = None
     pairs = []
     for pos in rng.sample(common, len(common)):
-        found = list(product(mine[pos].items(), theirs[pos].items()))
-        pairs += [(pos, *each) for each in rng.sample(found, min(_MOST_PAIRS, len(found)))]
+        word_pairs = list(product(mine[pos].items(), theirs[pos].items()))
+        pairs += [
+            (pos, *word_pair)
+            for word_pair in rng.sample(word_pairs, min(_MOST_PAIRS, len(word_pairs)))
+        ]
     for pos, (a, here), (b, there) in pairs:
         if reached >= FITTING:
             break
@@ -108,7 +111,7 @@ def _words(caption: Caption, other: Caption) -> dict[str, dict[str, Token]]:
         counts = token.pos == "ADJ" and low in RULES["fixed adjectives"]
         if counts or index in reading.phrasal or not reading.asserted(index):
             fixed.add(low)
-    found: dict[str, dict[str, Token]] = {}
+    words_by_pos: dict[str, dict[str, Token]] = {}
     for index, (token, low) in enumerate(zip(caption.tokens, reading.lows)):
         owner, lemma = reading.owner[index], reading.lemmas[index]
         # "A dog" turned into "a cat" is true of an image that shows a cat in its other half.
@@ -120,8 +123,8 @@ def _words(caption: Caption, other: Caption) -> dict[str, dict[str, Token]]:
         if token.pos in FIXED or {low, lemma} & taken or low in fixed or len(uses[low]) > 1:
             continue
         if token.text[0].isalnum():
-            found.setdefault(token.pos, {}).setdefault(low, token)
-    return found
+            words_by_pos.setdefault(token.pos, {}).setdefault(low, token)
+    return words_by_pos
 
 
 def _rest(caption: Caption, word: str) -> list[str]:
@@ -138,4 +141,4 @@ def _exchanged(caption: Caption, word: str, by: Token, rule: str) -> Rewritten |
             new = by.text.lower() if by.tag == token.tag else inflect(by.lemma, token.tag)
             new = by.text if by.pos == "PROPN" else new
             changes.append(SpanChange(index, index + 1, cased_like(new, caption, index)))
-    return CandidateEdit(rule, changes).made(caption, NAME, False)
+    return CandidateEdit(rule, changes).apply(caption, NAME, False)

@@ -33,7 +33,7 @@ class CandidateEdit(NamedTuple):
     level: int = 2
     refusal: Callable[[], str | None] | None = None
 
-    def made(self, caption: Caption, name: str, keeps_meaning: bool) -> Rewritten | Refused:
+    def apply(self, caption: Caption, name: str, keeps_meaning: bool) -> Rewritten | Refused:
         """Return the text as made by the rewrite `name`, or the check that it fails."""
         refused = self.refusal() if self.refusal is not None else None
         if refused is None:
@@ -49,11 +49,11 @@ class Round(NamedTuple):
     """Start of a round of candidates, tried only if all earlier ones are invalid.
 
     Attributes:
-        least: The lowest accepted level.
+        min_level: The lowest accepted level.
         enough: Number of candidates after which level 1 is accepted.
     """
 
-    least: int = 1
+    min_level: int = 1
     enough: int = 3
 
 
@@ -89,8 +89,8 @@ class SampledRewrite:
 
         def draw(proposal: Proposal) -> Draw | Refused | Round:
             if isinstance(proposal, CandidateEdit):
-                made = partial(proposal.made, caption, self.name, self.keeps_meaning)
-                return proposal.level, made
+                attempt = partial(proposal.apply, caption, self.name, self.keeps_meaning)
+                return proposal.level, attempt
             return (2, lambda: proposal) if isinstance(proposal, Rewritten) else proposal
 
         return first_fluent(map(draw, proposals), self.none)
@@ -102,15 +102,15 @@ def first_fluent(draws: Iterable[Draw | Refused | Round], reason: str) -> Rewrit
     reason: why there is none when nothing is sampled.
     """
     best: Rewritten | None = None
-    least, enough = Round()
-    number, reached, unattested = 0, least - 1, False
+    min_level, enough = Round()
+    number, reached, unattested = 0, min_level - 1, False
     for draw in draws:
         if isinstance(draw, Round):
             if best is not None:
                 break
             reason = UNATTESTED if unattested else reason
-            least, enough = draw
-            number, reached, unattested = 0, least - 1, False
+            min_level, enough = draw
+            number, reached, unattested = 0, min_level - 1, False
             continue
         if isinstance(draw, Refused):
             reason = draw.reason
@@ -120,7 +120,7 @@ def first_fluent(draws: Iterable[Draw | Refused | Round], reason: str) -> Rewrit
         number += 1
         level, make = draw
         if level <= reached:
-            unattested |= level < least
+            unattested |= level < min_level
             continue
         result = make()
         if isinstance(result, Refused):

@@ -84,12 +84,12 @@ def may_coincide(a: str, b: str, pos: str) -> bool:
 def exclusive(lemma: str, pos: str) -> tuple[str, ...]:
     """First words of the other cells of every family of the word: what it certainly is not."""
     places, cells = _index(pos)
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}
     for family, number in places.get(lemma.lower(), ()):
         for other, cell in enumerate(cells[family]):
             if other != number and not any(may_coincide(lemma, w, pos) for w in cell):
-                found[cell[0]] = None
-    return tuple(found)
+                words[cell[0]] = None
+    return tuple(words)
 
 
 @lru_cache(maxsize=1 << 18)
@@ -165,27 +165,27 @@ def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
     if single:
         unfit |= PLURAL_ONLY | {"people", "cattle"}
     lemma = compound if families(compound, "NOUN") or not families(head, "NOUN") else head
-    found: Iterable[str] = exclusive(lemma, "NOUN")
-    if not found and families(lemma, "ADJ") & UNIVERSAL:  # "dressed in red"
-        found = exclusive(lemma, "ADJ")
-    if not found:  # Words of things of the same field of WordNet: what is made, what grows, ...
+    words: Iterable[str] = exclusive(lemma, "NOUN")
+    if not words and families(lemma, "ADJ") & UNIVERSAL:  # "dressed in red"
+        words = exclusive(lemma, "ADJ")
+    if not words:  # Words of things of the same field of WordNet: what is made, what grows, ...
         # Its co-hyponyms are no candidates: "plot" beside "field", "sportsman" beside "player".
         fields = sorted(lexicon().fields(head, "NOUN"))
-        found = [word for field in fields for word in _by_field().get(field, ())]
+        words = [word for field in fields for word in _by_field().get(field, ())]
     parts = {lemma, *compound.split(" ")}
-    fit = (word for word in found if word not in unfit)
+    fit = (word for word in words if word not in unfit)
     return _weighted("NOUN", (w for w in fit if not any(related(p, w, "NOUN") for p in parts)))
 
 
 @lru_cache(maxsize=1)
 def _by_field() -> Mapping[int, Iterable[str]]:
     """The first word of every cell of things, by its field."""
-    found: dict[int, dict[str, None]] = {}
+    words_by_field: dict[int, dict[str, None]] = {}
     for family, cells in _index("NOUN")[1].items():
         for cell in cells if family not in _FAMILIES["NAMED ELSEWHERE"] else ():
             for field in lexicon().fields(cell[0], "NOUN"):
-                found.setdefault(field, {})[cell[0]] = None
-    return found
+                words_by_field.setdefault(field, {})[cell[0]] = None
+    return words_by_field
 
 
 @lru_cache(maxsize=16384)
@@ -197,15 +197,15 @@ def modifier(lemma: str, head: str) -> Weighted:
     """
     if lemma in RULES["fixed adjectives"]:
         return ()
-    found = [w for w in exclusive(lemma, "ADJ") if w != "medium"]
-    if not found:
+    words = [w for w in exclusive(lemma, "ADJ") if w != "medium"]
+    if not words:
         universal = families(lemma, "ADJ") & UNIVERSAL
-        found = [
+        words = [
             w
             for w in lexicon().antonyms(lemma, "ADJ")
             if lexicon().count(w, "ADJ") and (universal or not families(w, "ADJ") & UNIVERSAL)
         ]
-    fitting = (w for w in found if fits(lemma, w, head))
+    fitting = (w for w in words if fits(lemma, w, head))
     return _weighted("ADJ", (w for w in fitting if not lexicon().related(lemma, w, "ADJ")))
 
 
@@ -239,12 +239,12 @@ def verb(lemma: str, transitive: bool) -> Weighted:
     """
     if lemma in RULES["light verbs"]:
         return ()
-    found = [
+    words = [
         word
         for word in exclusive(lemma, "VERB")
         if families(word, "VERB").isdisjoint(("posture", "mood")) == transitive
     ] or lexicon().antonyms(lemma, "VERB")
-    return _weighted("VERB", (w for w in found if not related(lemma, w, "VERB")))
+    return _weighted("VERB", (w for w in words if not related(lemma, w, "VERB")))
 
 
 # --- What kinds of things two nouns name. ---

@@ -90,8 +90,8 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
         CompoclipError: When the file is not a vocabulary or a list is empty.
     """
     data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
-    known = isinstance(data, dict) and data.get("format") == VOCABULARY_FORMAT
-    require(known, path, f"not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
+    is_vocabulary = isinstance(data, dict) and data.get("format") == VOCABULARY_FORMAT
+    require(is_vocabulary, path, f"not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
     lists: dict[str, tuple[str, ...]] = {}
     for kind in WORD_KINDS:
         words = data.get(kind)
@@ -127,16 +127,16 @@ def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
             start = positive.objects[index].span.start
             runs.append((before or [("", Span(start, start))], said))
         runs.append((thing, noun))
-    found: list[Edit] = []
+    edits: list[Edit] = []
     at = 0
     for old, now in runs:
         text = " ".join(name for name, _ in now)
         if [name for name, _ in old] != [name for name, _ in now]:
             spans = [span for _, span in old or now]
-            start, end = min(each.start for each in spans), max(each.end for each in spans)
-            found.append(Edit(start, end, at, at + len(text)))
+            start, end = min(span.start for span in spans), max(span.end for span in spans)
+            edits.append(Edit(start, end, at, at + len(text)))
         at += len(text) + bool(text)
-    return tuple(found)
+    return tuple(edits)
 
 
 # --- The graph transforms of MosaiCLIP: where a sub-graph can be edited, and what comes of it. ---
@@ -196,7 +196,7 @@ class Transform:
     vocabulary: GraphVocabulary
     valid: bool = True
 
-    def draw(self, slot: Slot, rng: random.Random, least: int = 1) -> Rewritten | Refused:
+    def draw(self, slot: Slot, rng: random.Random, min_level: int = 1) -> Rewritten | Refused:
         """One negative, its words drawn uniformly, or why none of 10 draws gave one.
 
         least: the lowest level of `attested` that is taken.
@@ -206,55 +206,55 @@ class Transform:
             return Refused(NO_CANDIDATE)
         # Of a long list few words fit, and asking whether one does takes little.
         draws = range(_NOUN_DRAWS if slot.rule == NEW_OBJECT else MAX_DRAWS if lists else 1)
-        level_of = self._levels(slot, least)
+        level_of = self._levels(slot, min_level)
         choice: Choice = ()
         unattested: list[Choice] = []
 
-        def drawn() -> Iterator[Draw | Round]:
+        def candidate_draws() -> Iterator[Draw | Round]:
             nonlocal choice
-            yield Round(least, len(draws))
+            yield Round(min_level, len(draws))
             for _ in draws:
                 choice = tuple(rng.choice(words) for words in lists)
                 level = level_of(choice)
-                if level < least:
+                if level < min_level:
                     unattested.append(choice)
                 else:
                     yield level, partial(self.make, slot, choice)
 
-        result = first_fluent(drawn(), NO_CANDIDATE)
+        result = first_fluent(candidate_draws(), NO_CANDIDATE)
         if isinstance(result, Rewritten):
             return result
         # Whether words may be exchanged at all takes longest to say, and is asked last.
-        if any(self._refusal(slot, each) is None for each in unattested):
+        if any(self._refusal(slot, skipped) is None for skipped in unattested):
             return Refused(UNATTESTED)
         last = self.make(slot, choice)  # refused, as all are
         return last if isinstance(last, Refused) else result
 
-    def _levels(self, slot: Slot, least: int) -> Callable[[Choice], int]:
+    def _levels(self, slot: Slot, min_level: int) -> Callable[[Choice], int]:
         """The function that says how well the words of a negative go together."""
         if not self.valid:
             return lambda choice: 2
         rule, positive = slot.rule, slot.positive
         names = tuple(self.reading.names[node] for node in positive.nodes)
-        links = {relation_words(each) for each in positive.relations}
+        links = {relation_words(relation) for relation in positive.relations}
         if rule in (NEW_OBJECT, SWAP_OBJECTS) and links & {"of", "has", "have", "having"}:
             return lambda choice: 0  # "a plate of sheep"; a kitchen that has pots may have food
         said = _said_together(positive, names)
         # Of the caption's own words that stay, the counts may know nothing.
         stay = [name for i, name in enumerate(names) if rule != NEW_OBJECT or i != slot.node]
-        known = rule == JOIN or all(attested().knows(head_noun(name)) for name in stay)
+        nouns_known = rule == JOIN or all(attested().knows(head_noun(name)) for name in stay)
         # A dog chases a cat as a cat chases a dog.
-        alike = rule == SWAP_OBJECTS and len({kind_of(head_noun(each)) for each in names}) == 1
+        alike = rule == SWAP_OBJECTS and len({kind_of(head_noun(name)) for name in names}) == 1
         placeable = rule == NEW_RELATION and is_solid(names[1])
 
         def level_of(choice: Choice) -> int:
-            fair = not known or alike or (placeable and sense_of(choice[0]).placed)
+            fair = not nouns_known or alike or (placeable and sense_of(choice[0]).placed)
             floor, level = 1 if fair else -1, 2
             negative, lemmas = self._edited(slot, choice)
-            for each in _said_together(negative, lemmas):
-                if each not in said:
-                    level = min(level, phrase_level(*each))
-                    if level < least or level <= floor:
+            for triple in _said_together(negative, lemmas):
+                if triple not in said:
+                    level = min(level, phrase_level(*triple))
+                    if level < min_level or level <= floor:
                         break
             level = max(level, floor)
             if rule == JOIN:
@@ -278,8 +278,12 @@ class Transform:
             return (relation_candidates(words, old) if valid else words.relations,)
         if slot.rule == JOIN:
             vague = RELATIONS["true everywhere"] if valid else ()
-            kept = (each for each in words.relations if sense_of(each).preposition not in vague)
-            return tuple(kept), words.attributes, words.objects
+            relations = (
+                relation
+                for relation in words.relations
+                if sense_of(relation).preposition not in vague
+            )
+            return tuple(relations), words.attributes, words.objects
         if slot.rule != NEW_ATTRIBUTE:
             return ()
         if not valid:
@@ -317,7 +321,7 @@ class Transform:
             said = head_noun(reading.names[node])
             kinds = {kind_of(choice[0]), kind_of(said)}
             plain = len(kinds) > 1 or not positive.objects[slot.node].attributes
-            links = {relation_words(each) for each in positive.relations}
+            links = {relation_words(relation) for relation in positive.relations}
             # "a man in a field" may be in an apron as well, and in a hat
             dressed = "clothing" in kinds and plain and links & {"in", "with"}
             if dressed or (said == "water" and "waters" in kinds):
@@ -349,7 +353,7 @@ class Transform:
         objects, relations = list(positive.objects), positive.relations
         node = objects[slot.node]
         if slot.rule == SWAP_OBJECTS:
-            relation, (old, new) = relations[0], (reading.plural[each] for each in nodes)
+            relation, (old, new) = relations[0], (reading.plural[node] for node in nodes)
             if old != new and reading.tag(relation.span) in ("VBZ", "VBP"):
                 # A finite verb takes the number of its new subject.
                 lemma, (_, *rest) = relation.name.split()[0], relation_words(relation).split()
@@ -359,7 +363,7 @@ class Transform:
             nodes, lemmas = nodes[::-1], lemmas[::-1]
         elif slot.rule == SWAP_ATTRIBUTES:
             pair = (objects[1].attributes, objects[0].attributes)
-            objects = [replace(each, attributes=a) for each, a in zip(objects, pair)]
+            objects = [replace(node, attributes=a) for node, a in zip(objects, pair)]
         elif slot.rule == NEW_ATTRIBUTE:
             attributes = list(node.attributes)
             attributes[slot.attribute] = replace(attributes[slot.attribute], name=choice[0])
@@ -382,33 +386,35 @@ class Transform:
 
 def _said_together(graph: SubGraph, lemmas: tuple[str, ...]) -> list[tuple[str, str, str]]:
     """Return the pairs of a sub-graph: (noun, relation, noun) and ("", attribute, noun)."""
-    found = [
+    attribute_triples = [
         ("", a.name.lower(), lemma) for o, lemma in zip(graph.objects, lemmas) for a in o.attributes
     ]
     links = zip(lemmas, graph.relations, lemmas[1:])
-    return found + [(left, relation_words(link).lower(), right) for left, link, right in links]
+    return attribute_triples + [
+        (left, relation_words(link).lower(), right) for left, link, right in links
+    ]
 
 
 @lru_cache(maxsize=1 << 16)
 def phrase_level(subject: str, words: str, target: str) -> int:
     """The level of an attribute (no subject) or a relation among the counts of captions."""
-    known, mine, other = attested(), head_noun(subject), head_noun(target)
+    counts, mine, other = attested(), head_noun(subject), head_noun(target)
     if not subject:
-        return known.level("mod", words.rpartition(" ")[2], other)
-    verb, where = sense_of(words)
-    where = preposition(where) if where else ""
+        return counts.level("mod", words.rpartition(" ")[2], other)
+    verb, place = sense_of(words)
+    place = preposition(place) if place else ""
     levels = []
     if verb:
-        done = max(known.level(kind, mine, verb) for kind in ("subj", "done"))
+        done = max(counts.level(kind, mine, verb) for kind in ("subj", "done"))
         levels.append(done if done == 2 or is_living(mine) or stays_still(verb) else 0)
-        levels.append(known.graded(act(mine, verb, where, other)))
-        if not where:
-            levels.append(known.level("obj", verb, other) - 1)  # word by word
-    if where:
+        levels.append(counts.graded(act(mine, verb, place, other)))
+        if not place:
+            levels.append(counts.level("obj", verb, other) - 1)  # word by word
+    if place:
         governor, part = (verb, "VERB") if verb else (mine, "NOUN")
-        levels.append(known.level("vp" if verb else "np", governor, where))
-        levels.append(known.level("pn", where, other))
-        levels.append(known.graded(tie(governor, part, where, other)))
+        levels.append(counts.level("vp" if verb else "np", governor, place))
+        levels.append(counts.level("pn", place, other))
+        levels.append(counts.graded(tie(governor, part, place, other)))
     return min(levels)
 
 

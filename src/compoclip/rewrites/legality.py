@@ -218,7 +218,7 @@ def adverbs(s: Reading, i: int, j: int) -> bool:
     if not (s.asserted(i) or s.asserted(j)) or related(s.lemmas[i], s.lemmas[j], "ADV"):
         return False
     before = [[n for n in range(at) if s.caption.tokens[n].pos == "VERB"] for at in (i, j)]
-    verbs = [s.lemmas[each[-1]] for each in before if each]
+    verbs = [s.lemmas[indices[-1]] for indices in before if indices]
     return len(verbs) == 2 and not related(*verbs, "VERB")
 
 
@@ -250,13 +250,13 @@ def items(s: Reading) -> list[str | None]:
 
 def parts(words: list[str | None]) -> list[tuple[str, ...]]:
     """Split at None; return the sorted runs, so that captions with reordered parts are equal."""
-    found: list[list[str]] = [[]]
+    runs: list[list[str]] = [[]]
     for word in words:
         if word is not None:
-            found[-1].append(word)
-        elif found[-1]:
-            found.append([])
-    return sorted(map(tuple, found if found[-1] else found[:-1]))
+            runs[-1].append(word)
+        elif runs[-1]:
+            runs.append([])
+    return sorted(map(tuple, runs if runs[-1] else runs[:-1]))
 
 
 @lru_cache(maxsize=1)
@@ -276,7 +276,7 @@ def names_together(tokens: tuple[Token, ...], index: int) -> bool:
     if families(adjective, "ADJ") & UNIVERSAL:
         return False  # "red star"
     phrase = f"{adjective} {tokens[index + 1].lemma.lower()}"
-    return bool(families(phrase, "NOUN")) or lexicon().known(phrase, "NOUN")
+    return bool(families(phrase, "NOUN")) or lexicon().contains(phrase, "NOUN")
 
 
 def only_listed(s: Reading, place: int) -> bool:
@@ -394,7 +394,7 @@ def attribute_refusal(s: Reading, node: int, word: str) -> str | None:
     """
     if s.holds(word):
         return OCCURS
-    if any(related(own, word, "ADJ") for own in s.attributes[node]):
+    if any(related(attribute, word, "ADJ") for attribute in s.attributes[node]):
         return RELATED
     for other, name in enumerate(s.names):
         namesake = other != node and same_thing(s.names[node], name)
@@ -423,7 +423,7 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
             for place, said in enumerate(reading.graph.objects)
             if same_thing(reading.names[place], lemma)
             and all(
-                any(related(own.name, a.name, "ADJ") for own in said.attributes)
+                any(related(attribute.name, a.name, "ADJ") for attribute in said.attributes)
                 for a in node.attributes
             )
         ]
@@ -436,7 +436,7 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
             said += reading.links.get((target, subject), ())
         return sense_of(words) in map(sense_of, said)
 
-    def found(chosen: tuple[int, ...]) -> bool:
+    def completable(chosen: tuple[int, ...]) -> bool:
         """Return whether the choice of objects can be completed so that all relations occur."""
         at = len(chosen)
         if at == len(options):
@@ -445,8 +445,8 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
         return any(
             place not in chosen
             and (at == 0 or says(chosen[-1], link, place))
-            and found((*chosen, place))
+            and completable((*chosen, place))
             for place in options[at]
         )
 
-    return found(())
+    return completable(())

@@ -104,16 +104,16 @@ def sample_graph_texts(
     later: dict[str, list[Slot]] = {category: [] for category in CATEGORIES}
     for slot in chain.from_iterable(map(slots_of, usable)):
         open_slots[slot.category].append(slot)
-    least = 1
+    min_level = 1
     chosen: list[SubGraph] = []
-    made: list[tuple[Rewritten, int]] = []
+    rewritten: list[tuple[Rewritten, int]] = []
     taken = {token_key(caption.text)}
-    while len(made) < negatives:
+    while len(rewritten) < negatives:
         left = {c: w for c, w in zip(CATEGORIES, weights) if w and open_slots[c]}
-        if not left and least == UNSEEN:
+        if not left and min_level == UNSEEN:
             break
         if not left:
-            open_slots, least = later, UNSEEN
+            open_slots, min_level = later, UNSEEN
             continue
         (category,) = rng.choices(list(left), list(left.values()))
         slots = open_slots[category]
@@ -122,9 +122,9 @@ def sample_graph_texts(
         if new and len(chosen) >= positives:
             refused[category, ENOUGH_POSITIVES] += 1
             continue
-        result = transform.draw(slot, rng, least)
+        result = transform.draw(slot, rng, min_level)
         if isinstance(result, Refused):
-            if result.reason == UNATTESTED and least > UNSEEN:
+            if result.reason == UNATTESTED and min_level > UNSEEN:
                 later[category].append(slot)
             else:
                 refused[category, result.reason] += 1
@@ -136,8 +136,8 @@ def sample_graph_texts(
         taken |= keys
         if new:
             chosen.append(slot.positive)
-        made.append((result, chosen.index(slot.positive)))
-    texts, pair = zip(*made) if made else ((), ())
+        rewritten.append((result, chosen.index(slot.positive)))
+    texts, pair = zip(*rewritten) if rewritten else ((), ())
     return GraphTexts(tuple(map(_positive_text, chosen)), texts, pair, refused)
 
 
@@ -163,8 +163,8 @@ def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[st
             refused[NOT_SURE] += 1
         elif any(head_noun(node.name) in NO_THINGS for node in subgraph.objects):
             refused[NO_THING] += 1
-        elif why := text_refusal(phrase(subgraph), reading.caption.text, reading.caption):
-            refused[TAKEN if why == SAME_TOKENS else why] += 1
+        elif reason := text_refusal(phrase(subgraph), reading.caption.text, reading.caption):
+            refused[TAKEN if reason == SAME_TOKENS else reason] += 1
         else:
             usable.append(subgraph)
     return tuple(usable), refused

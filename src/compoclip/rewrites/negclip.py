@@ -43,17 +43,17 @@ class SpanPair(NamedTuple):
 
 
 def _proposed(
-    s: Reading, rng: random.Random, groups: tuple[str, ...], least: int
+    s: Reading, rng: random.Random, groups: tuple[str, ...], min_level: int
 ) -> Iterator[Proposal]:
     """Exchanges one legal pair: group uniform among those that have one, then pair uniform."""
-    return swaps(s, rng, [pair for pair in candidates(s) if pair.group in groups], least)
+    return swaps(s, rng, [pair for pair in candidates(s) if pair.group in groups], min_level)
 
 
 def negclip_swap(
     name: str = "negclip",
     version: str = "5",
     groups: tuple[str, ...] = GROUPS,
-    least: int = ANYTHING,
+    min_level: int = ANYTHING,
 ) -> SampledRewrite:
     """Return the rewrite that swaps a pair.
 
@@ -63,16 +63,16 @@ def negclip_swap(
         groups: Which of `GROUPS` may be swapped.
         least: Lowest accepted level of `attested.edit_level`; 1 accepts attested swaps only.
     """
-    propose = partial(_proposed, groups=groups, least=least)
+    propose = partial(_proposed, groups=groups, min_level=min_level)
     return SampledRewrite(name, version, False, NO_PAIR, propose)
 
 
 NEGCLIP = negclip_swap()
-NEGCLIP_FLUENT = negclip_swap("negclip-fluent", "2", least=FITTING)
+NEGCLIP_FLUENT = negclip_swap("negclip-fluent", "2", min_level=FITTING)
 
 
 def swaps(
-    s: Reading, rng: random.Random, pairs: list[SpanPair], least: int = ANYTHING
+    s: Reading, rng: random.Random, pairs: list[SpanPair], min_level: int = ANYTHING
 ) -> Iterator[Proposal]:
     """Propose to exchange a pair: group uniform among those of the pairs, then pair uniform.
 
@@ -86,18 +86,18 @@ def swaps(
     if not pairs:
         return
     sampled = [
-        [_judged(s, each) for each in rng.sample(group, min(MAX_DRAWS, len(group)))]
+        [_judged(s, pair) for pair in rng.sample(group, min(MAX_DRAWS, len(group)))]
         for group in rng.sample(list(by_group.values()), len(by_group))
     ]
-    tried = [[each for _, each in group] for group in sampled]
+    tried = [[edit for _, edit in group] for group in sampled]
     yield Refused(UNATTESTED)
-    yield from (each._replace(level=2) for fits, each in chain.from_iterable(sampled) if fits)
-    if least >= FITTING:
+    yield from (edit._replace(level=2) for fits, edit in chain.from_iterable(sampled) if fits)
+    if min_level >= FITTING:
         return
     for group in tried:
         yield Round(FITTING - 1, len(group))
         yield from group
-    yield Round(least, sum(map(len, tried)))
+    yield Round(min_level, sum(map(len, tried)))
     yield from chain.from_iterable(tried)
 
 
@@ -411,11 +411,11 @@ NO_AND = "no-and"
 
 def _joined(s: Reading, _: random.Random) -> Iterator[Proposal]:
     """Exchanges the smallest like phrases around one "and"; applied twice it gives the caption."""
-    found = [_conjuncts(s, at) for at, low in enumerate(s.lows) if low == "and"]
-    pairs = [pair for pair in found if isinstance(pair, SpanPair)]
+    conjuncts = [_conjuncts(s, at) for at, low in enumerate(s.lows) if low == "and"]
+    pairs = [pair for pair in conjuncts if isinstance(pair, SpanPair)]
     for pair in sorted(pairs, key=lambda pair: KINDS.index(pair.group)):
         yield CandidateEdit(f"and:{pair.group}", exchanged(s.caption, pair.a, pair.b))
-    yield from [Refused(reason) for reason in found if isinstance(reason, str)][:1]
+    yield from [Refused(reason) for reason in conjuncts if isinstance(reason, str)][:1]
 
 
 AND_SWAP = SampledRewrite("and-swap", "3", True, NO_AND, _joined)

@@ -46,12 +46,12 @@ def _sense(caption: Caption, order: Sequence[int]) -> object:
         return None
     tokens = caption.tokens
 
-    def told(span: Span) -> str:
+    def words_in(span: Span) -> str:
         within = (i for i, t in enumerate(tokens) if span.start <= t.start and t.end <= span.end)
         return " ".join(tokens[order[i]].text.lower() for i in within)
 
     things = [
-        (told(thing.span), *sorted(told(each.span) for each in thing.attributes))
+        (words_in(thing.span), *sorted(words_in(attribute.span) for attribute in thing.attributes))
         for thing in caption.graph.objects
     ]
     links = ((things[r.subject], r.name, things[r.object]) for r in caption.graph.relations)

@@ -50,16 +50,16 @@ def _unasserted(lows: tuple[str, ...]) -> frozenset[int]:
     no, whole = RULES["no"], RULES["not"]
     if no.isdisjoint(lows) and whole.isdisjoint(lows) and not _CONTRACTION.search(" ".join(lows)):
         return frozenset()
-    found: set[int] = set()
+    indices: set[int] = set()
     start = 0
     for end in [*(i for i, low in enumerate(lows) if low in _BOUNDARIES), len(lows)]:
         clause = lows[start:end]
         reach = next((at for at, word in enumerate(clause) if word in no), len(clause))
         if any(word in whole or word.endswith(_CONTRACTED) for word in clause):
             reach = 0
-        found.update(range(start + reach, end))
+        indices.update(range(start + reach, end))
         start = end + 1
-    return frozenset(found)
+    return frozenset(indices)
 
 
 # --- How the noun phrases of a caption hang together, as far as rewrites need to know. ---
@@ -183,10 +183,12 @@ class Reading:
     @cached_property
     def links(self) -> Mapping[tuple[int, int], Sequence[str]]:
         """Return the words of all relations from one object to another."""
-        found: dict[tuple[int, int], list[str]] = {}
-        for each in self.graph.relations:
-            found.setdefault((each.subject, each.object), []).append(relation_words(each))
-        return found
+        words_by_pair: dict[tuple[int, int], list[str]] = {}
+        for relation in self.graph.relations:
+            words_by_pair.setdefault((relation.subject, relation.object), []).append(
+                relation_words(relation)
+            )
+        return words_by_pair
 
     @cached_property
     def columns(self) -> Columns:
@@ -211,15 +213,19 @@ class Reading:
         start = self.caption.tokens[index].start
         nodes = enumerate(self._objects)
         of_all = [(number, a.span) for number, node in nodes for a in node.attributes]
-        found = [number for number, span in of_all if span.start <= start < span.end]
-        return tuple(dict.fromkeys(found))
+        matches = [number for number, span in of_all if span.start <= start < span.end]
+        return tuple(dict.fromkeys(matches))
 
     def related_by(self, first: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the pairs of objects that the words at tokens [first, stop) relate."""
         start, end = self.caption.tokens[first].start, self.caption.tokens[stop - 1].end
         relations = self.caption.graph.relations if self.caption.graph else ()
-        here = (each for each in relations if each.span.start < end and start < each.span.end)
-        return tuple([(each.subject, each.object) for each in here])
+        here = (
+            relation
+            for relation in relations
+            if relation.span.start < end and start < relation.span.end
+        )
+        return tuple([(relation.subject, relation.object) for relation in here])
 
     def holds(self, word: str) -> bool:
         """Return whether the caption contains the word or phrase, in the singular or plural."""

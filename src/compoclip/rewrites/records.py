@@ -17,18 +17,18 @@ from compoclip.rewrites.base import Refused, get_rewrite, rewrite_sources, rng_f
 # --- What a run of rewrites achieved: coverage, refusal reasons, rules used, edit size. ---
 
 
-def tally(*made: Mapping[str, Any]) -> dict[str, Any]:
+def tally(*records: Mapping[str, Any]) -> dict[str, Any]:
     """Count records of one rewrite: texts made, edited words, rules, and refusals by reason.
 
     The counts of several records may be added up.
     """
-    fine = [each for each in made if each["reason"] is None]
-    edits = [edit for each in fine for edit in each["edits"]]
+    fine = [record for record in records if record["reason"] is None]
+    edits = [edit for record in fine for edit in record["edits"]]
     return {
         "made": len(fine),
         "edited_words": sum(len(edit["before"].split()) for edit in edits),
-        "rules": Counter(each["rule"] for each in fine),
-        "refused": Counter(each["reason"] for each in made if each["reason"] is not None),
+        "rules": Counter(record["rule"] for record in fine),
+        "refused": Counter(record["reason"] for record in records if record["reason"] is not None),
     }
 
 
@@ -83,10 +83,10 @@ def text_of(rewritten: Sequence[Mapping[str, Any]], opening: str = "[", closing:
                 start, stop = edit["new_start"], edit["new_end"]
                 marked += f"{text[end:start]}{opening}{text[start:stop]}{closing}"
                 end = stop
-            shown = f"refused: {record['reason']}"
+            outcome = f"refused: {record['reason']}"
             if text is not None:
-                shown = f"{marked}{text[end:]}  ({kind}, {record['rule']})"
-            lines.append(record["rewrite"].ljust(width) + shown)
+                outcome = f"{marked}{text[end:]}  ({kind}, {record['rule']})"
+            lines.append(record["rewrite"].ljust(width) + outcome)
     return "\n".join(lines)
 
 
@@ -95,7 +95,7 @@ HEADER = ("rewrite", "captions", "rewritten", "coverage", "words edited")
 
 def reason_lines(tallies: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """One line per rewrite that refused captions: the reasons with their counts."""
-    refused = {name: Counter(each["refused"]).most_common() for name, each in tallies.items()}
+    refused = {name: Counter(counts["refused"]).most_common() for name, counts in tallies.items()}
     return [
         f"{name} refused: " + ", ".join(f"{reason} {n}" for reason, n in reasons)
         for name, reasons in refused.items()
@@ -117,10 +117,10 @@ class Settings:
 
     def provenance(self) -> dict[str, Any]:
         """Every input besides the captions, with versions: the same provenance, the same bytes."""
-        made = [get_rewrite(name) for name in self.rewrites]
+        rewrites = [get_rewrite(name) for name in self.rewrites]
         sources = own.named_sources(rewrite_sources(self.rewrites))
         return {
-            "rewrites": [f"{each.name} {each.version}" for each in made],
+            "rewrites": [f"{rewrite.name} {rewrite.version}" for rewrite in rewrites],
             **({"sources": sources} if sources else {}),
             "seed": self.seed,
             "epoch": self.epoch,
@@ -144,22 +144,22 @@ def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> d
     """Rewrite the caption with `name`: text, rule and edits, or the refusal reason."""
     rewrite = get_rewrite(name)
     result = rewrite(caption, rng_for(settings.seed, sample_id, settings.epoch, rewrite.name))
-    made: dict[str, Any] = {"text": None, "rule": None, "edits": [], "reason": None}
+    outcome: dict[str, Any] = {"text": None, "rule": None, "edits": [], "reason": None}
     if isinstance(result, Refused):
-        made["reason"] = result.reason
+        outcome["reason"] = result.reason
     else:
-        made |= {"text": result.text, "rule": result.rule}
+        outcome |= {"text": result.text, "rule": result.rule}
         for edit in result.edits:
             before = caption.text[edit.start : edit.end]
             after = result.text[edit.new_start : edit.new_end]
-            made["edits"].append({**asdict(edit), "before": before, "after": after})
+            outcome["edits"].append({**asdict(edit), "before": before, "after": after})
     return {
         "id": sample_id,
         "caption": caption.text,
         "rewrite": rewrite.name,
         "version": rewrite.version,
         "keeps_meaning": rewrite.keeps_meaning,
-        **made,
+        **outcome,
         "seed": settings.seed,
         "epoch": settings.epoch,
         "tagger": tagger_version(settings.tagger),

@@ -37,10 +37,12 @@ _VAGUE_AND_PRECISE = tuple(
 def preposition_synonyms(preposition: str) -> frozenset[str]:
     """Prepositions that may describe the same scene as this one; never contains the word itself."""
     low = " ".join(preposition.lower().split())
-    found = {word for group in RELATIONS.groups("near synonyms") if low in group for word in group}
+    synonyms = {
+        word for group in RELATIONS.groups("near synonyms") if low in group for word in group
+    }
     for vague, precise in _VAGUE_AND_PRECISE:
-        found.update(precise if low in vague else (), vague if low in precise else ())
-    return frozenset(found - {low})
+        synonyms.update(precise if low in vague else (), vague if low in precise else ())
+    return frozenset(synonyms - {low})
 
 
 @lru_cache(maxsize=4096)
@@ -160,8 +162,8 @@ def relation_refusal(old: str, new: str) -> str | None:
     if b.placed or not b.verb or b.verb in loose or {*a[1:], *b[1:]} & RELATIONS["saying little"]:
         return MAY_HOLD
     if a.placed:
-        known = _DONE_THERE.get(a.preposition)
-        return MAY_HOLD if known is None or b.verb in known else None
+        verbs = _DONE_THERE.get(a.preposition)
+        return MAY_HOLD if verbs is None or b.verb in verbs else None
     together = any({a.verb, b.verb} <= {*group} for group in RELATIONS.groups("going together"))
     if a.verb in loose or together:
         return MAY_HOLD

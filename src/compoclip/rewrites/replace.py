@@ -89,8 +89,8 @@ def elements(s: Reading) -> tuple[Element, ...]:
     relations = list(_prepositions(s))
     taken = s.phrasal.union(s.unasserted, *(range(e.first, e.stop) for e in relations))
     free = [i for i in range(len(s.lows)) if i not in taken]
-    found = [*_entities(s), *_modifiers(s, free), *relations, *_verbs(s, free)]
-    return tuple([element for element in found if element.candidates])
+    all_elements = [*_entities(s), *_modifiers(s, free), *relations, *_verbs(s, free)]
+    return tuple([element for element in all_elements if element.candidates])
 
 
 def _entities(s: Reading) -> Iterator[Element]:
@@ -117,7 +117,7 @@ def _entities(s: Reading) -> Iterator[Element]:
         options = entity(name, lemma, single=single, plural=plural)
         if first == mention.first or tokens[first - 1].pos != "ADJ":
             # Who wears one thing wears others.
-            options = tuple([each for each in options if each[0] not in RULES["worn"]])
+            options = tuple([option for option in options if option[0] not in RULES["worn"]])
         yield Element("entity", first, mention.head + 1, "NOUN", "NNS" if plural else "NN", options)
 
 
@@ -137,13 +137,15 @@ def _modifiers(s: Reading, free: list[int]) -> Iterator[Element]:
             continue
         if owner < 0 and token.tag == "JJR" and may_tie_alike(s, index, index + 2):
             continue
-        known = s.described(index)
-        if owner >= 0 and (s.unasserted or not known) and has_namesake(s, owner):
+        nodes = s.described(index)
+        if owner >= 0 and (s.unasserted or not nodes) and has_namesake(s, owner):
             continue
-        head = s.head_lemma(owner) if owner >= 0 else head_noun(s.names[known[0]]) if known else ""
+        head = s.head_lemma(owner) if owner >= 0 else head_noun(s.names[nodes[0]]) if nodes else ""
         options = modifier(lemma, head)
-        for node in known:
-            options = tuple([each for each in options if not attribute_refusal(s, node, each[0])])
+        for node in nodes:
+            options = tuple(
+                [option for option in options if not attribute_refusal(s, node, option[0])]
+            )
         yield Element("modifier", index, index + 1, "ADJ", token.tag, options)
 
 
@@ -170,15 +172,15 @@ def _verbs(s: Reading, free: list[int]) -> Iterator[Element]:
         posture, alive = "posture" in families(lemma, "VERB"), acts(s, index)
         if posture and not alive:
             continue  # a plate stands as well as it lies
-        if after and lexicon().known(f"{s.lows[index]} {after.text.lower()}", "NOUN"):
+        if after and lexicon().contains(f"{s.lows[index]} {after.text.lower()}", "NOUN"):
             continue  # "a washing machine"
         if posture and after and (after.pos == "ADJ" or after.text.lower() in ("up", "down")):
             continue  # "sitting up in bed", "lying unconscious"
         unlikely = " ".join(EXCEPTIONS["unlikely verbs"].every(s.columns, index)).split()
         unlikely += [] if alive else ["/posture", "/grazing", "/playing"]
-        named = [members(each[1:], "VERB") if each[0] == "/" else (each,) for each in unlikely]
+        named = [members(entry[1:], "VERB") if entry[0] == "/" else (entry,) for entry in unlikely]
         unfit = set(chain.from_iterable(named))
-        options = tuple([each for each in options if each[0] not in unfit])
+        options = tuple([option for option in options if option[0] not in unfit])
         yield Element("relation", index, index + 1, "VERB", token.tag, options)
 
 
@@ -208,10 +210,10 @@ def _proposed(s: Reading, rng: random.Random, parts: tuple[str, ...]) -> Iterato
     if not enough_elements(s):
         yield Refused(TOO_FEW)
         return
-    found = [element for element in elements(s) if element.pos in parts]
-    shares = list(accumulate(min(_SHARE, len(element.candidates)) for element in found))
-    for _ in range(MAX_DRAWS if found else 0):
-        element = rng.choices(found, cum_weights=shares)[0]
+    matching = [element for element in elements(s) if element.pos in parts]
+    shares = list(accumulate(min(_SHARE, len(element.candidates)) for element in matching))
+    for _ in range(MAX_DRAWS if matching else 0):
+        element = rng.choices(matching, cum_weights=shares)[0]
         word = drawn_candidate(element.candidates, rng)
         yield fluent(s, element, word, f"replace:{element.kind}")
 
@@ -234,11 +236,11 @@ REPLACE = replacement()
 
 def drawn_candidate(candidates: Weighted, rng: random.Random) -> str:
     """Two candidates by weight (or the only one), then one of them uniformly."""
-    left, drawn = list(candidates), list[tuple[str, int]]()
+    left, sampled = list(candidates), list[tuple[str, int]]()
     for _ in range(min(_SHARE, len(left))):
-        drawn += rng.choices(left, [weight for _, weight in left])
-        left.remove(drawn[-1])  # no two are alike
-    return rng.choice(drawn)[0]
+        sampled += rng.choices(left, [weight for _, weight in left])
+        left.remove(sampled[-1])  # no two are alike
+    return rng.choice(sampled)[0]
 
 
 def fluent(s: Reading, element: Element, word: str, rule: str) -> CandidateEdit:
@@ -254,13 +256,13 @@ def fluent(s: Reading, element: Element, word: str, rule: str) -> CandidateEdit:
             placed = preposition(s.lows[head + 1]) in RULES["of a deed"]
             strict |= s.caption.tokens[head + 1].pos == "ADP" and not placed
         # What is in no family is known by its field alone, and an adjective by its opposite.
-        known = verbal or bool(families(old, element.pos))
+        classified = verbal or bool(families(old, element.pos))
         words = {**dict.fromkeys(range(element.first, head), ""), head: head_noun(word)}
-        level = edit_level(s, words, strict=strict or not known)
+        level = edit_level(s, words, strict=strict or not classified)
         # A man does not stand for a woman of whom "her" is said.
         said = _GENDERS.get(old)
         agrees = said in (None, _GENDERS.get(word)) or RULES[f"of {said}"].isdisjoint(s.lows)
-        if (not known and level < 2) or not (verbal or agrees):
+        if (not classified and level < 2) or not (verbal or agrees):
             level = 0
 
     def changes() -> list[SpanChange]:
@@ -295,7 +297,7 @@ WORDS = {name: frozenset(words) for name, words in word_lists(__file__, "tsvlc")
 
 def _listed(s: Reading, rng: random.Random, categories: tuple[str, ...]) -> Iterator[Proposal]:
     """Replaces one listed word: category uniform among those that apply, then word, then foil."""
-    options = {f"list:{c}": found for c in categories if (found := _in_list(s, c))}
+    options = {f"list:{c}": listed for c in categories if (listed := _in_list(s, c))}
     return in_rounds(s, rng, options, lambda candidates: rng.choice(candidates)[0])
 
 
@@ -315,14 +317,14 @@ def in_rounds(
 
 def _in_list(s: Reading, category: str) -> list[Element]:
     """The elements whose word is in the list, with the words of it that exclude theirs."""
-    words, found = WORDS[category], []
+    words, listed = WORDS[category], []
     part = {"action": "VERB", "spatial": "ADP"}.get(category, "ADJ")
     for element in elements(s):
-        said = {" ".join(each[element.first : element.stop]) for each in (s.lows, s.lemmas)}
-        foils = tuple([each for each in element.candidates if each[0] in words])
+        said = {" ".join(forms[element.first : element.stop]) for forms in (s.lows, s.lemmas)}
+        foils = tuple([candidate for candidate in element.candidates if candidate[0] in words])
         if element.pos == part and foils and said & words:
-            found.append(element._replace(candidates=foils))
-    return found
+            listed.append(element._replace(candidates=foils))
+    return listed
 
 
 def _any_word(s: Reading, rng: random.Random, categories: tuple[str, ...]) -> Iterator[Proposal]:

@@ -60,7 +60,7 @@ def words_of(tokens: tuple[Token, ...]) -> tuple[list[str], dict[int, int]]:
 
 def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, ...]:
     """Return the slots of a caption, left to right; ends: see `words_of`."""
-    found: list[Pairing] = []
+    pairings: list[Pairing] = []
     described: list[int] = []
     article = "bare"
     anchor, before = -1, -1  # what the next word belongs to; what that belongs to
@@ -75,22 +75,24 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
             if i + 1 < size and tokens[i + 1].pos in NOUNS:
                 described.append(i)
                 continue
-            found += [Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
+            pairings += [
+                Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described
+            ]
             many = token.tag in ("NNS", "NNPS")
-            found.append(Pairing("many" if many else article, -1, i))
+            pairings.append(Pairing("many" if many else article, -1, i))
             groups = lead >= 0 and tokens[lead].lemma.lower() in _COUNTED
             if groups and before == lead and tokens[anchor].lemma == "of":
                 lead = i  # "a group of people"
             if anchor >= 0 and (tokens[anchor].pos == "ADP" or anchor in ends):
-                found.append(Pairing("pn", anchor, i))
+                pairings.append(Pairing("pn", anchor, i))
                 if before >= 0:
-                    found.append(Pairing("tie", before, i, anchor))
+                    pairings.append(Pairing("tie", before, i, anchor))
                     if lead >= 0 and tokens[before].pos == "VERB":
-                        found.append(Pairing("act", lead, i, before, anchor))
+                        pairings.append(Pairing("act", lead, i, before, anchor))
             elif anchor >= 0 and tokens[anchor].pos == "VERB":
-                found.append(Pairing("obj", anchor, i))
+                pairings.append(Pairing("obj", anchor, i))
                 if lead >= 0:
-                    found.append(Pairing("act", lead, i, anchor))
+                    pairings.append(Pairing("act", lead, i, anchor))
             if lead == -1:
                 lead = i
             anchor, before, article = i, -1, "bare"
@@ -104,18 +106,18 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
         elif pos == "VERB":
             if anchor >= 0 and anchor not in ends and lead >= 0 and tokens[anchor].pos in NOUNS:
                 if token.tag != "VBN":
-                    found.append(Pairing("subj", lead, i))
+                    pairings.append(Pairing("subj", lead, i))
                 elif anchor == lead:
-                    found.append(Pairing("done", lead, i))
+                    pairings.append(Pairing("done", lead, i))
             if i + 1 == size or tokens[i + 1].pos not in _FOLLOWS_VERB:
-                found.append(Pairing("end", -1, i))
+                pairings.append(Pairing("end", -1, i))
             anchor, before, article, described = i, -1, "bare", []
         elif pos == "ADP":
             if described:
                 anchor, described = described[-1], []
             if anchor >= 0:
                 noun = tokens[anchor].pos in NOUNS and anchor not in ends
-                found.append(Pairing("np" if noun else "vp", anchor, i))
+                pairings.append(Pairing("np" if noun else "vp", anchor, i))
             anchor, before, article = i, anchor, "bare"
         elif (
             described
@@ -125,7 +127,7 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
             pass  # "a black and white cat"
         elif pos not in ("ADV", "AUX", "PART") and token.tag != "EX":
             if described and _is_noun(tokens, anchor, ends):
-                found += [Pairing("pred", anchor, m) for m in described]
+                pairings += [Pairing("pred", anchor, m) for m in described]
             described, article = [], "bare"
             if pos != "PRON" or token.tag not in ("WDT", "WP"):
                 anchor = before = -1
@@ -135,8 +137,8 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
                 elif lead >= 0:
                     lead = -2
     if described and _is_noun(tokens, anchor, ends):
-        found += [Pairing("pred", anchor, m) for m in described]
-    return tuple(found)
+        pairings += [Pairing("pred", anchor, m) for m in described]
+    return tuple(pairings)
 
 
 def _is_noun(tokens: tuple[Token, ...], index: int, ends: Mapping[int, int]) -> bool:

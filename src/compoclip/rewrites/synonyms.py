@@ -54,17 +54,17 @@ def places(s: Reading) -> Iterator[tuple[SynonymEntry, SpanChange]]:
 
     Only asserted words count: "not near" does not mean "not next to".
     """
-    seen: set[tuple[int, str]] = set()
+    yielded: set[tuple[int, str]] = set()
     for entry, words, heads in _needed():
         if s.words.isdisjoint(heads):
             continue
         for first in range(len(s.lows)):
             text = _text(s, entry, words, first)
-            if text is None or not s.asserted(first) or (first, text) in seen:
+            if text is None or not s.asserted(first) or (first, text) in yielded:
                 continue
             if entry.kind == "relation" and len(words) == 1 and text in s.lows:
                 continue
-            seen.add((first, text))
+            yielded.add((first, text))
             yield entry, SpanChange(first, first + len(words), text)
 
 
@@ -159,8 +159,8 @@ def _preposition_fits(s: Reading, word: str, first: int, stop: int) -> bool:
 
 def _proposed(s: Reading, rng: random.Random, strict: bool = False) -> Iterator[CandidateEdit]:
     """Replaces one word or phrase by its synonym, in the same form; place and entry uniform."""
-    found = [each for each in places(s) if not (strict and each[0].loose)]
-    for entry, (first, stop, text) in rng.sample(found, len(found)):
+    changes = [change for change in places(s) if not (strict and change[0].loose)]
+    for entry, (first, stop, text) in rng.sample(changes, len(changes)):
         rule = f"synonym:{entry.kind}{'-loose' if entry.loose else ''}"
         yield CandidateEdit(rule, [SpanChange(first, stop, cased_like(text, s.caption, first))])
 

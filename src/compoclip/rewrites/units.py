@@ -100,19 +100,19 @@ def draw_units(
         named: Words of all captions of the image. They may name things in it, so no foil uses them.
     """
     left = [rng.sample(entities, len(entities)), rng.sample(relations, len(relations))]
-    found: list[tuple[Rewritten, Rewritten]] = []
-    known, refused = set(taken), Counter[str]()
+    units: list[tuple[Rewritten, Rewritten]] = []
+    used_keys, refused = set(taken), Counter[str]()
 
     def one(kind: int, others: Sequence[UnitPart]) -> bool:
         """Add a unit of the relations or entities that are left, if there is one."""
         while left[kind]:
             unit = _unit(left[kind].pop(), others, (ENTITY, RELATION)[kind], rng, named)
             keys = set() if isinstance(unit, Refused) else {token_key(t.text) for t in unit}
-            if isinstance(unit, Refused) or keys & known:
+            if isinstance(unit, Refused) or keys & used_keys:
                 refused[unit.reason if isinstance(unit, Refused) else TAKEN] += 1
                 continue
-            known.update(keys)
-            found.append(unit)
+            used_keys.update(keys)
+            units.append(unit)
             return True
         return False
 
@@ -120,9 +120,9 @@ def draw_units(
         others = entities if rng.random() < pair_share else ()
         if not (rng.random() < relation_share and one(1, ())):
             one(0, others)
-    if len(found) < slots:
-        refused[NO_UNIT] += slots - len(found)
-    return UnitDraw(tuple(found), refused)
+    if len(units) < slots:
+        refused[NO_UNIT] += slots - len(units)
+    return UnitDraw(tuple(units), refused)
 
 
 def _unit(
@@ -142,15 +142,15 @@ def _unit(
     if isinstance(foil, Refused):
         return foil
     text = part.text
-    strange = [each for each in others if not same_thing(each.name, part.name)]
+    strange = [other for other in others if not same_thing(other.name, part.name)]
     if strange:
         rule, other = PAIR, rng.choice(strange).text
         order, by = "{0} and {1}", 0
         if rng.random() >= 0.5:
             order, by = "{1} and {0}", len(f"{other} and ")
         edits = tuple(
-            replace(each, new_start=each.new_start + by, new_end=each.new_end + by)
-            for each in foil.edits
+            replace(edit, new_start=edit.new_start + by, new_end=edit.new_end + by)
+            for edit in foil.edits
         )
         text = order.format(text, other)
         foil = replace(foil, text=order.format(foil.text, other), edits=edits)
@@ -218,8 +218,8 @@ class GraphPart:
         if not options:
             return Refused(NO_CANDIDATE)
         words, weights = zip(*options)
-        drawn = dict.fromkeys(rng.choices(words, weights, k=MAX_DRAWS))
-        return _first([partial(transform.make, slot, (word,)) for word in drawn])
+        draws = dict.fromkeys(rng.choices(words, weights, k=MAX_DRAWS))
+        return _first([partial(transform.make, slot, (word,)) for word in draws])
 
     def _negated(self) -> Rewritten | Refused:
         """ "cat not on mat" of "cat on mat", "cat does not sit on mat" of "cat sits on mat"."""
@@ -260,20 +260,20 @@ def _parts_of(reading: Reading) -> tuple[tuple[GraphPart, ...], tuple[GraphPart,
 
     alone = [SubGraph((node,), (), (i,)) for i, node in enumerate(reading.graph.objects)]
     entities = [
-        each
-        for each in alone
-        if each.sure
-        and reading.asserts(each)
-        and is_thing(each)
-        and not same_to_clip(phrase(each), reading.caption.text)
+        entity
+        for entity in alone
+        if entity.sure
+        and reading.asserts(entity)
+        and is_thing(entity)
+        and not same_to_clip(phrase(entity), reading.caption.text)
     ]
     relations: dict[tuple[object, ...], SubGraph] = {}
-    for each in usable_subgraphs(reading)[0]:  # with attributes first, then bare
-        if each.relations and is_thing(each):
-            relations.setdefault((each.nodes, relation_words(each.relations[0])), each)
+    for subgraph in usable_subgraphs(reading)[0]:  # with attributes first, then bare
+        if subgraph.relations and is_thing(subgraph):
+            relations.setdefault((subgraph.nodes, relation_words(subgraph.relations[0])), subgraph)
     return (
-        tuple(GraphPart(reading, each) for each in entities),
-        tuple(GraphPart(reading, each) for each in relations.values()),
+        tuple(GraphPart(reading, entity) for entity in entities),
+        tuple(GraphPart(reading, relation) for relation in relations.values()),
     )
 
 
@@ -283,9 +283,9 @@ def _one(s: Reading, rng: random.Random, foil: bool) -> Iterator[Rewritten | Ref
         yield Refused(NO_GRAPH)
         return
     taken = frozenset((token_key(s.caption.text),))
-    drawn = draw_units(*graph_parts(s.caption), rng, slots=1, taken=taken)
-    yield from (unit[foil] for unit in drawn.units)
-    yield from (Refused(reason) for reason, _ in drawn.refused.most_common(1))
+    draw = draw_units(*graph_parts(s.caption), rng, slots=1, taken=taken)
+    yield from (unit[foil] for unit in draw.units)
+    yield from (Refused(reason) for reason, _ in draw.refused.most_common(1))
 
 
 GRAPH_UNIT = SampledRewrite(UNIT, "2", True, NO_UNIT, partial(_one, foil=False))
@@ -305,19 +305,19 @@ def noun_phrases(caption: Caption) -> tuple[str, ...]:
         caption: With chunks.
     """
     reading, tokens = read(caption), caption.tokens
-    found = {token_key(caption.text): ""}
+    phrases = {token_key(caption.text): ""}
     for first, stop, head in ((c.first, c.stop, c.head) for c in caption.chunks):
         text = caption.text[tokens[first].start : tokens[stop - 1].end]
         named = tokens[head].pos in NOUNS and reading.lemmas[head] not in NOT_THINGS
         if named and reading.asserted(head) and fits_context(text):
-            found.setdefault(token_key(text), text)
-    return tuple(found.values())[1:]
+            phrases.setdefault(token_key(text), text)
+    return tuple(phrases.values())[1:]
 
 
 def _phrase(s: Reading, rng: random.Random) -> Iterator[Rewritten]:
     """One noun phrase of the caption, sampled uniformly: entailed by it, and saying less."""
-    if found := noun_phrases(s.caption):
-        yield Rewritten(rng.choice(found), NOUN_PHRASE, True, "chunk", ())
+    if phrases := noun_phrases(s.caption):
+        yield Rewritten(rng.choice(phrases), NOUN_PHRASE, True, "chunk", ())
 
 
 CAPTION_PHRASE = SampledRewrite(NOUN_PHRASE, "1", True, NO_PHRASE, _phrase)

@@ -51,21 +51,21 @@ class WordDifference:
 def difference(caption: Caption, written: Caption) -> WordDifference:
     """Return the words in which `written` differs from `caption`."""
     readings = read(caption), read(written)
-    before, after = (Counter(each.lows) for each in readings)
+    before, after = (Counter(reading.lows) for reading in readings)
     mine, theirs = map(content_words, readings)
-    links, other_links = (Counter(_links(each)) for each in readings)
+    links, other_links = (Counter(_links(reading)) for reading in readings)
     shared = before & after
 
     def among(tokens: Iterable[Token], left: Counter[str]) -> tuple[Token, ...]:
         """The tokens with these words, each as often as it is counted."""
-        found = []
+        selected = []
         for token in tokens:
             if left[token.text.lower()] > 0:
                 left[token.text.lower()] -= 1
-                found.append(token)
-        return tuple(found)
+                selected.append(token)
+        return tuple(selected)
 
-    orders = ([w for t in each if shared[w := t.text.lower()]] for each in (mine, theirs))
+    orders = ([w for t in words if shared[w := t.text.lower()]] for words in (mine, theirs))
     return WordDifference(
         lost=among(mine, before - after),
         gained=among(theirs, after - before),
@@ -170,10 +170,10 @@ def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
     """
     if caption.graph is None or sentence.graph is None:
         return False
-    known = _qualities(caption)
+    qualities = _qualities(caption)
     return any(
-        not any(may_mean_the_same(word, each) for each in known.get(name, ()))
-        and any(exclude_each_other(word, each) for each in known.get(name, ()))
+        not any(may_mean_the_same(word, quality) for quality in qualities.get(name, ()))
+        and any(exclude_each_other(word, quality) for quality in qualities.get(name, ()))
         for name, words in _qualities(sentence).items()
         for word in words
     )
@@ -182,12 +182,12 @@ def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
 def _qualities(caption: Caption) -> dict[str, list[Token]]:
     """The adjectives and numbers of every thing that is named once."""
     nodes = caption.graph.objects if caption.graph else ()
-    names = Counter(each.name for each in nodes)
+    names = Counter(node.name for node in nodes)
     starts = {t.start: t for t in caption.tokens if t.pos in ("ADJ", "NUM")}
     return {
-        each.name: [starts[a.span.start] for a in each.attributes if a.span.start in starts]
-        for each in nodes
-        if names[each.name] == 1
+        node.name: [starts[a.span.start] for a in node.attributes if a.span.start in starts]
+        for node in nodes
+        if names[node.name] == 1
     }
 
 

@@ -70,12 +70,12 @@ class RankPeers(Peers):
         self._lengths = {} if lengths is None else lengths
         self._wanted = {} if wanted is None else wanted
 
-    def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
+    def sizes(self, request: IndexRequest, local: Sequence[int]) -> NDArray[np.int64]:
         """Return the lengths; ask the other ranks if they have not come with the batch."""
-        self.asked += 1
+        self.calls += 1
         if request not in self._lengths:
-            self._lengths[request] = _table(own, self._ranks).T
-            self._wanted[request] = len(own)
+            self._lengths[request] = _table(local, self._ranks).T
+            self._wanted[request] = len(local)
         return self._lengths[request]
 
     def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:

@@ -216,13 +216,13 @@ def weighted_loss(
     """
     terms: dict[str, Tensor] = {}
     for term in active:
-        before = layout.peers.asked
+        before = layout.peers.calls
         if term.head is None:
             terms[term.name] = term.loss(features, layout)
         else:
             head = cast(Head, heads[module_name(term.name)])
             terms[term.name] = head.loss(features, layout, targets)
-        if layout.peers.world > 1 and layout.peers.asked == before:
+        if layout.peers.world > 1 and layout.peers.calls == before:
             raise UsageError(
                 f"the loss {term.name} takes no account of other processes (`Layout.sizes`): train "
                 "in one"
