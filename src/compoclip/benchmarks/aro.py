@@ -77,8 +77,8 @@ def permuted(values: Sequence[T], rng: random.Random) -> list[T]:
 
 
 def _among(words: list[str], tags: list[str], tag: str, rng: random.Random) -> list[str]:
-    moved = iter(permuted([word for word, each in zip(words, tags) if each == tag], rng))
-    return [next(moved) if each == tag else word for word, each in zip(words, tags)]
+    moved = iter(permuted([word for word, word_tag in zip(words, tags) if word_tag == tag], rng))
+    return [next(moved) if word_tag == tag else word for word, word_tag in zip(words, tags)]
 
 
 def _generator(key: str, kind: str) -> random.Random:
@@ -126,11 +126,11 @@ def with_orders(
         for photo, cases in shuffled_captions(
             part, read_captions(path, remedy=_REMEDY), tagger, workers
         ):
-            where = f"{path}: photo {photo.image!r:.80}"
-            images = (ImageRef(locate(photo.image, default, flat, where)),)
+            location = f"{path}: photo {photo.image!r:.80}"
+            images = (ImageRef(locate(photo.image, default, flat, location)),)
             for key, texts in cases:
                 values = {"texts": [*texts]}
-                yield Row(values, where, key, 0, part, path, table, {}, images=images)
+                yield Row(values, location, key, 0, part, path, table, {}, images=images)
 
 
 def tagger_stated(tagger: str) -> str:
@@ -152,8 +152,8 @@ def rules(data: Loading) -> dict[str, Aggregate]:
     pairs = Counter(case.labels["attributes"] for case in cases if "attributes" in case.labels)
     relation = Aggregate(("vg_relation",), macro_by="relation")
     relation_paper = relation if relations <= {*LEFT_OUT} else replace(relation, exclude=LEFT_OUT)
-    least = _MIN_PAIR if max(pairs.values(), default=0) >= _MIN_PAIR else 1
-    attribution = Aggregate(("vg_attribution",), macro_by="attributes", min_group=least)
+    min_group = _MIN_PAIR if max(pairs.values(), default=0) >= _MIN_PAIR else 1
+    attribution = Aggregate(("vg_attribution",), macro_by="attributes", min_group=min_group)
     return {
         "vg_relation": relation,
         "vg_relation_paper": relation_paper,

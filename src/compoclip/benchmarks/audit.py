@@ -115,7 +115,7 @@ def exchanged(a: str, b: str) -> tuple[str, str] | None:
 def synonymous(old: str, new: str) -> bool:
     """Return whether a dominant sense (`captions.lexicon`) of both, as one part of speech, is the
     same; forms of one word (man, men) are no synonyms."""
-    known = lexicon()
+    senses = lexicon()
 
     def lemmas(text: str, kind: str) -> set[str]:
         head, blank, last = text.rpartition(" ")
@@ -125,7 +125,7 @@ def synonymous(old: str, new: str) -> bool:
         for one, two in product(lemmas(old, kind), lemmas(new, kind)):
             if one == two:
                 return False
-            if set(known.dominant(one, kind)) & set(known.dominant(two, kind)):
+            if set(senses.dominant(one, kind)) & set(senses.dominant(two, kind)):
                 return True
     return False
 
@@ -162,14 +162,14 @@ class Audit:
     def by_subtask(self) -> dict[Kind, dict[str, dict[str, int]]]:
         """Return kind -> sub-task -> level -> defects of that level or stricter; level "" for all,
         and sub-task "" for all."""
-        found: dict[Kind, dict[str, Counter[str]]] = {}
+        counts: dict[Kind, dict[str, Counter[str]]] = {}
         order = {kind: k for k, kind in enumerate(Kind)}
-        for each in sorted(self.defects, key=lambda each: (order[each.kind], each.subtask)):
-            levels = LEVELS[LEVELS.index(each.level) :] if each.level else ()
-            for part in ("", each.subtask):
-                of_part = found.setdefault(each.kind, {}).setdefault(part, Counter())
+        for defect in sorted(self.defects, key=lambda defect: (order[defect.kind], defect.subtask)):
+            levels = LEVELS[LEVELS.index(defect.level) :] if defect.level else ()
+            for part in ("", defect.subtask):
+                of_part = counts.setdefault(defect.kind, {}).setdefault(part, Counter())
                 of_part.update(("", *levels))
-        return {k: {part: dict(n) for part, n in parts.items()} for k, parts in found.items()}
+        return {k: {part: dict(n) for part, n in parts.items()} for k, parts in counts.items()}
 
     @property
     def counts(self) -> dict[Kind, dict[str, int]]:
@@ -179,13 +179,15 @@ class Audit:
     @property
     def faulty(self) -> Faulty:
         """Return the items with a fault: those that --exclude-faulty leaves out."""
-        return frozenset((each.subtask, each.id) for each in self.defects if each.fault)
+        return frozenset((defect.subtask, defect.id) for defect in self.defects if defect.fault)
 
     @property
     def faults(self) -> dict[str, int]:
         """Return kind of fault -> items that have it; an item may have several."""
-        found = {(each.kind, each.subtask, each.id) for each in self.defects if each.fault}
-        counts = Counter(str(kind) for kind, *_ in found)
+        faults = {
+            (defect.kind, defect.subtask, defect.id) for defect in self.defects if defect.fault
+        }
+        counts = Counter(str(kind) for kind, *_ in faults)
         return {str(kind): counts[kind] for kind in Kind if counts[kind]}
 
 
@@ -198,20 +200,20 @@ def audit(benchmark: Benchmark, *, decoding: bool = False) -> Audit:
     """
     content = benchmark.content
     if isinstance(content, Cases):
-        found = [*(each for case in content for each in _case(case)), *_repeats(content)]
+        defects = [*(defect for case in content for defect in _case(case)), *_repeats(content)]
         pictured = [(case.subtask, case.id, ref) for case in content for ref in case.images]
     else:
         gallery = isinstance(content, Retrieval)
-        found = [*(_gallery(content) if isinstance(content, Retrieval) else _classes(content))]
+        defects = [*(_gallery(content) if isinstance(content, Retrieval) else _classes(content))]
         named = list(zip(image_names(content.images), content.images))
         pictured = [
-            (part, *each) for part in (["i2t"] if gallery else content.counts()) for each in named
+            (part, *image) for part in (["i2t"] if gallery else content.counts()) for image in named
         ]
-    found += _images(pictured, decoding)
+    defects += _images(pictured, decoding)
     return Audit(
         benchmark=benchmark.name,
         items=content.counts(),
-        defects=tuple(Defect(benchmark.name, *each) for each in found),
+        defects=tuple(Defect(benchmark.name, *defect) for defect in defects),
         left_out=dict(benchmark.left_out),
     )
 
@@ -219,14 +221,14 @@ def audit(benchmark: Benchmark, *, decoding: bool = False) -> Audit:
 def _images(pictured: Iterable[tuple[str, str, ImageRef]], decoding: bool) -> Iterator[Found]:
     """Yield items with a bad image, given as (sub-task, id, image); absent ones count as good."""
     pictured = list(pictured)
-    wanted = {ref for *_, ref in pictured if decoding or ref.box is not None}
-    found: dict[ImageRef, tuple[Kind, str] | None] = {}
+    refs = {ref for *_, ref in pictured if decoding or ref.box is not None}
+    problems: dict[ImageRef, tuple[Kind, str] | None] = {}
     members, there = Members(), lru_cache(maxsize=None)(Path.is_file)
-    what = "decoding" if decoding else "comparing boxes"
-    for ref in track(sorted(wanted, key=image_key), what, unit="images"):
-        found[ref] = _judge(ref, members, decoding) if there(ref.path) else None
-    bad = ((part, name, found.get(ref)) for part, name, ref in pictured)
-    once = {(part, name, each[0]): each[1] for part, name, each in bad if each is not None}
+    label = "decoding" if decoding else "comparing boxes"
+    for ref in track(sorted(refs, key=image_key), label, unit="images"):
+        problems[ref] = _judge(ref, members, decoding) if there(ref.path) else None
+    bad = ((part, name, problems.get(ref)) for part, name, ref in pictured)
+    once = {(part, name, fault[0]): fault[1] for part, name, fault in bad if fault is not None}
     yield from ((*key, "", detail) for key, detail in once.items())
 
 
@@ -255,13 +257,13 @@ def _judge(ref: ImageRef, members: Members, decoding: bool) -> tuple[Kind, str] 
 
 def _compare(caption: str, negative: str, words: bool = True) -> Iterator[tuple[Kind, str, str]]:
     """Yield (kind, level, detail) of what makes a negative as true as its caption."""
-    shown = f"{caption[:_SHOWN]!r} / {negative[:_SHOWN]!r}"
+    detail = f"{caption[:_SHOWN]!r} / {negative[:_SHOWN]!r}"
     if level := same(caption, negative):
-        yield Kind.EQUAL, level, shown
+        yield Kind.EQUAL, level, detail
     elif (pair := exchanged(caption, negative)) and synonymous(*pair):
-        yield Kind.SYNONYM, "", f"{pair[0]} / {pair[1]}: {shown}"
+        yield Kind.SYNONYM, "", f"{pair[0]} / {pair[1]}: {detail}"
     if words and (level := same_bag(caption, negative)):
-        yield Kind.SAME_WORDS, level, shown
+        yield Kind.SAME_WORDS, level, detail
 
 
 def too_long(texts: Iterable[str]) -> Iterator[tuple[Kind, str, str]]:
@@ -277,34 +279,34 @@ def too_long(texts: Iterable[str]) -> Iterator[tuple[Kind, str, str]]:
 def _case(case: Case) -> Iterator[Found]:
     true, false = case.sides
     # of two true captions the first alone: the second is a rewording and shares no order to lose
-    found = [
-        each
+    defects = [
+        defect
         for k in true
         for other in false
-        for each in _compare(case.texts[k], case.texts[other], words=k == true[0])
+        for defect in _compare(case.texts[k], case.texts[other], words=k == true[0])
     ]
     if case.form in TWO_TRUE and (level := same(case.texts[0], case.texts[1])):
-        found.append((Kind.SAME_POSITIVES, level, repr(case.texts[0][:_SHOWN])))
+        defects.append((Kind.SAME_POSITIVES, level, repr(case.texts[0][:_SHOWN])))
     if case.form in (Form.CHOOSE_IMAGE, Form.GROUP):
         keys = [image_key(ref) for ref in case.images]
         if keys[case.truth] in keys[: case.truth] + keys[case.truth + 1 :]:
-            found.append((Kind.SAME_IMAGE, "", keys[case.truth]))
-    for each in _strictest([*found, *too_long(case.texts)]):
-        yield case.subtask, case.id, *each
+            defects.append((Kind.SAME_IMAGE, "", keys[case.truth]))
+    for defect in _strictest([*defects, *too_long(case.texts)]):
+        yield case.subtask, case.id, *defect
 
 
-def _strictest(found: Iterable[tuple[Kind, str, str]]) -> list[tuple[Kind, str, str]]:
+def _strictest(defects: Iterable[tuple[Kind, str, str]]) -> list[tuple[Kind, str, str]]:
     order = {level: k for k, level in enumerate(("", *LEVELS))}
     best: dict[Kind, tuple[Kind, str, str]] = {}
-    for each in found:
-        best[each[0]] = min(best.get(each[0], each), each, key=lambda one: order[one[1]])
+    for defect in defects:
+        best[defect[0]] = min(best.get(defect[0], defect), defect, key=lambda one: order[one[1]])
     return list(best.values())
 
 
 def _repeats(cases: Iterable[Case]) -> Iterator[Found]:
     """Yield items that say what an earlier one of their sub-task said, or the contrary."""
     first: dict[object, Case] = {}
-    told: dict[object, list[Case]] = defaultdict(list)
+    statements: dict[object, list[Case]] = defaultdict(list)
     for case in cases:
         about = (case.subtask, case.form, case.images, case.texts)
         exact = (about, case.truth)
@@ -312,8 +314,8 @@ def _repeats(cases: Iterable[Case]) -> Iterator[Found]:
             yield case.subtask, case.id, Kind.DUPLICATE, "", f"of {first[exact].id}"
         first.setdefault(exact, case)
         if case.form is Form.BINARY:
-            told[about].append(case)
-    for about_one in told.values():
+            statements[about].append(case)
+    for about_one in statements.values():
         if len({case.truth for case in about_one}) > 1:
             for case in about_one:
                 yield case.subtask, case.id, Kind.CONTRADICTION, "", repr(case.texts[0][:_SHOWN])
@@ -321,9 +323,9 @@ def _repeats(cases: Iterable[Case]) -> Iterator[Found]:
 
 def _gallery(content: Retrieval) -> Iterator[Found]:
     names = text_names(content)
-    seen: dict[str, set[object]] = {level: set() for level in LEVELS}
+    earlier_keys: dict[str, set[object]] = {level: set() for level in LEVELS}
     for index, text in enumerate(content.texts):
-        level = _met(text, seen)
+        level = _met(text, earlier_keys)
         if index not in names:
             continue
         if level is not None:
@@ -350,15 +352,15 @@ def audit_training(source: str, rows: Iterable[Sample], decoding: bool = False) 
     caption or negative, which has one defect of a kind at most. Images are looked up; `decoding`
     reads them, too.
     """
-    seen: dict[str, set[object]] = {level: set() for level in LEVELS}
-    found: list[Defect] = []
+    earlier_keys: dict[str, set[object]] = {level: set() for level in LEVELS}
+    all_defects: list[Defect] = []
     missing: dict[str, None] = {}
     items = dict.fromkeys(("rows", "captions", "negatives"), 0)
     equal = sideways = 0
     photos: dict[str, str] = {}
 
     def add(part: str, row: str, defects: Iterable[tuple[Kind, str, str]]) -> None:
-        found.extend(Defect(source, part, row, *each) for each in defects)
+        all_defects.extend(Defect(source, part, row, *defect) for defect in defects)
 
     for row in rows:
         path = row.image if isinstance(row.image, Path) else None
@@ -379,20 +381,22 @@ def audit_training(source: str, rows: Iterable[Sample], decoding: bool = False) 
         items["captions"] += len(row.captions)
         items["negatives"] += len(row.negatives)
         for k, caption in enumerate(row.captions):
-            again = _met(caption, seen)
+            again = _met(caption, earlier_keys)
             repeated = [] if again is None else [(Kind.REPEATED, again, repr(caption))]
             add("caption", f"{row.id}#{k}", (*repeated, *too_long([caption])))
         for k, negative in enumerate(row.negatives):
-            told = _strictest(each for text in row.captions for each in _compare(text, negative))
-            told += [(Kind.DUPLICATE, "", repr(negative))] * (negative in row.negatives[:k])
-            add("negative", f"{row.id}#{k}", (*told, *too_long([negative])))
-    return Audit(source, items, tuple(found), {}, tuple(missing), equal, sideways)
+            problems = _strictest(
+                defect for text in row.captions for defect in _compare(text, negative)
+            )
+            problems += [(Kind.DUPLICATE, "", repr(negative))] * (negative in row.negatives[:k])
+            add("negative", f"{row.id}#{k}", (*problems, *too_long([negative])))
+    return Audit(source, items, tuple(all_defects), {}, tuple(missing), equal, sideways)
 
 
-def _met(text: str, seen: Mapping[str, set[object]]) -> str | None:
-    """Return the strictest level at which an earlier text was the same; `text` joins `seen`."""
+def _met(text: str, earlier_keys: Mapping[str, set[object]]) -> str | None:
+    """Return the strictest level of an equal earlier text; `text` joins `earlier_keys`."""
     keys = {level: key(text, level) for level in LEVELS}
-    found = next((level for level in LEVELS if keys[level] in seen[level]), None)
+    strictest = next((level for level in LEVELS if keys[level] in earlier_keys[level]), None)
     for level, value in keys.items():
-        seen[level].add(value)
-    return found
+        earlier_keys[level].add(value)
+    return strictest

@@ -67,7 +67,7 @@ class CaptionedPhoto:
     def names_new_word(self, false: str, caption: str) -> bool:
         """Return whether a caption names a word that the false text adds to one of them."""
         new = set(false.lower().split()) - set(caption.lower().split())
-        return any(each.holds(word.strip(".,")) for each in self.readings for word in new)
+        return any(reading.holds(word.strip(".,")) for reading in self.readings for word in new)
 
 
 def open_photos(data: Loading, place: Path, reading: DataOptions) -> tuple[CaptionedPhoto, ...]:
@@ -90,13 +90,13 @@ def open_photos(data: Loading, place: Path, reading: DataOptions) -> tuple[Capti
     counts = f"{len(photos):,} photos, {sum(len(p.captions) for p in photos.values()):,} captions"
     note_once(f"{source.describe()}: {counts}")  # two benchmarks may be made of them
     data.name += f"_{file.name}_{split}" if split else f"_{file.name}"
-    data.left_out.update({as_target_option(why): n for why, n in source.left_out.items()})
+    data.left_out.update({as_target_option(reason): n for reason, n in source.left_out.items()})
     return tuple(photos.values())
 
 
 def hashed(photos: Sequence[CaptionedPhoto], *more: Sequence[str]) -> bytes:
     """Return what items depend on, for the data hash."""
-    listed = [[each.name, each.image.upright, *each.captions] for each in photos]
+    listed = [[photo.name, photo.image.upright, *photo.captions] for photo in photos]
     return json.dumps([listed, *more]).encode()
 
 
@@ -112,13 +112,13 @@ def rewritten(
     require_positive(data.name, "most", most)
     photos = open_photos(data, annotations or data.root / ENTRY / "captions.csv", reading)
     order = random.Random(seed).sample(photos, len(photos))
-    longest = max(len(each.captions) for each in order)
+    longest = max(len(photo.captions) for photo in order)
     places = [(p, k) for k in range(longest) for p in order if k < len(p.captions)]
     cases: list[Case] = []
     for part in data.parts:
-        made = 0
+        count = 0
         for photo, k in places:
-            if made == most:
+            if count == most:
                 data.left_out[f"captions beyond the first {most} items of {part}"] += 1
                 continue
             key = f"{part}/{photo.name}#{k}"
@@ -126,14 +126,14 @@ def rewritten(
             if case is None:
                 data.left_out[f"captions without an item of {part}"] += 1
                 continue
-            made += 1
+            count += 1
             cases.append(case)
     # The items depend on the parser and its words, too.
-    data.files["items"] = hashed(photos, *([each.id, *each.texts] for each in cases))
+    data.files["items"] = hashed(photos, *([case.id, *case.texts] for case in cases))
     data.stated += [_VERSION, f"seed {seed}", f"most {most}", tagger_stated("hanta")]
     used = {name for case in cases for name in case.labels.values()}
     errors = {name: rates for name, rates in entries()[ENTRY]["errors"].items() if name in used}
-    rates = ", ".join(f"{name} {wrong:g} and {odd:g}" for name, (wrong, odd) in errors.items())
+    rates = ", ".join(f"{name} {false:g} and {odd:g}" for name, (false, odd) in errors.items())
     note_once(
         f"rewritten captions, % with a wrong label and % in broken English: {rates or 'none'}"
     )
@@ -141,33 +141,33 @@ def rewritten(
 
 
 def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random) -> Case | None:
-    caption, made = photo.parsed[k], entries()[ENTRY]["made"][part]
+    caption, recipe = photo.parsed[k], entries()[ENTRY]["made"][part]
     images, text = (photo.image,), caption.text
-    if not made["negatives"]:
+    if not recipe["negatives"]:
         texts = tuple(
-            pre_caption(each, _WORDS) for each in (text, *shuffled(text, caption.tokens, key))
+            pre_caption(variant, _WORDS) for variant in (text, *shuffled(text, caption.tokens, key))
         )
         moved = texts[0] not in texts[1:]
         return Case(key, Form.CHOOSE_TEXT, images, texts, part) if moved else None
     labels, true = {}, [text]
-    if made["positives"]:
-        names = rng.sample(made["positives"], len(made["positives"]))
-        made_so = ((name, get_rewrite(name)(caption, rng)) for name in names)
-        positives = ((name, each.text) for name, each in made_so if isinstance(each, Rewritten))
+    if recipe["positives"]:
+        names = rng.sample(recipe["positives"], len(recipe["positives"]))
+        edits = ((name, get_rewrite(name)(caption, rng)) for name in names)
+        positives = ((name, edit.text) for name, edit in edits if isinstance(edit, Rewritten))
         name, positive = next(positives, ("", ""))
         if not positive:
             return None
         labels["positive"] = name
         true.append(positive)
-    names = [name for name in made["negatives"] for _ in range(_DRAWS)]
-    for name in rng.sample(names, len(names)) if len(made["negatives"]) > 1 else names:
+    names = [name for name in recipe["negatives"] for _ in range(_DRAWS)]
+    for name in rng.sample(names, len(names)) if len(recipe["negatives"]) > 1 else names:
         false = get_rewrite(name)(caption, rng)
-        if isinstance(false, Refused) or false.rule not in made.get("rules", [false.rule]):
+        if isinstance(false, Refused) or false.rule not in recipe.get("rules", [false.rule]):
             continue
         if part != "negation" and photo.names_new_word(false.text, text):
             continue
         labels["negative"] = name
-        form = Form.TRIPLE if made["positives"] else Form.CHOOSE_TEXT
+        form = Form.TRIPLE if recipe["positives"] else Form.CHOOSE_TEXT
         return Case(key, form, images, (*true, false.text), part, labels=labels)
     return None
 

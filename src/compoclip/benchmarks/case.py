@@ -213,7 +213,7 @@ class JudgedRetrieval(Retrieval):
 
     def without(self, absent: Callable[[ImageRef], bool]) -> JudgedRetrieval:
         """Return the set without the images for which `absent` holds."""
-        return replace(self, images=tuple(each for each in self.images if not absent(each)))
+        return replace(self, images=tuple(image for image in self.images if not absent(image)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +274,12 @@ class Classification:
 
     def without(self, absent: Callable[[ImageRef], bool]) -> Classification:
         """Return the set without the images for which `absent` holds, with all classes."""
-        kept = [k for k, image in enumerate(self.images) if not absent(image)]
+        present = [k for k, image in enumerate(self.images) if not absent(image)]
         return replace(
             self,
-            images=tuple(self.images[k] for k in kept),
-            labels=tuple(self.labels[k] for k in kept if self.labels),
-            tags=tuple(self.tags[k] for k in kept if self.tags),
+            images=tuple(self.images[k] for k in present),
+            labels=tuple(self.labels[k] for k in present if self.labels),
+            tags=tuple(self.tags[k] for k in present if self.tags),
         )
 
 
@@ -369,9 +369,9 @@ class Benchmark:
     @property
     def totals(self) -> dict[str, int]:
         """Return the items of the full benchmark by sub-task, whether they are there or not."""
-        known = self.content.counts()
-        parts = {**known, **self.expected}
-        return {part: max(known.get(part, 0), self.expected.get(part, 0)) for part in parts}
+        counts = self.content.counts()
+        parts = {**counts, **self.expected}
+        return {part: max(counts.get(part, 0), self.expected.get(part, 0)) for part in parts}
 
 
 # --- What is known about a benchmark without reading a single file. ---
@@ -429,14 +429,16 @@ class Meta:
 
         Sources that several benchmarks share (`sources.shared`) need no mention in `remote`.
         """
-        known = {**shared(), **{each.target: each for each in self.remote}}
-        return {each: known[each] for each in (*self.files, *self.images) if each in known}
+        remote = {**shared(), **{source.target: source for source in self.remote}}
+        return {
+            target: remote[target] for target in (*self.files, *self.images) if target in remote
+        }
 
     def place(self, root: Path, file: str) -> str | None:
         """Return the place below `root` of a file (or of a file of a pattern), or None."""
-        for each in (self.elsewhere.get(file, file), file):
-            if any(root.glob(each)) if "*" in each else (root / each).is_file():
-                return each
+        for place in (self.elsewhere.get(file, file), file):
+            if any(root.glob(place)) if "*" in place else (root / place).is_file():
+                return place
         return None
 
     def of_set(self, part: str, paths: Iterable[str]) -> tuple[str, ...]:
@@ -464,8 +466,8 @@ class Meta:
 
         def located(target: str) -> dict[str, object]:
             source = sources.get(target) or RemoteFile(target, "")
-            known = {name: getattr(source, name) or None for name in ("url", "size", "md5")}
-            return {"path": target, "blake2b": self.hashes.get(target), **known}
+            facts = {name: getattr(source, name) or None for name in ("url", "size", "md5")}
+            return {"path": target, "blake2b": self.hashes.get(target), **facts}
 
         plain = ("id", "title", "citation", "items", "family", "requires", "licence", "status")
         return {
@@ -502,12 +504,12 @@ def image_names(refs: Sequence[ImageRef]) -> list[str]:
 
     Folder and file name, with the box, and "(2)" for a second image of that name.
     """
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     names = []
     for ref in refs:
         name = f"{ref.path.parent.name}/{image_key(replace(ref, path=Path(ref.path.name)))}"
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+        counts[name] += 1
+        names.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
     return names
 
 
@@ -516,11 +518,11 @@ def text_names(content: Retrieval) -> dict[int, str]:
     place among that image's texts."""
     names = image_names(content.images)
     place: Counter[int] = Counter()
-    found: dict[int, str] = {}
+    name_by_text: dict[int, str] = {}
     for image, text in content.pairs:
-        found.setdefault(text, f"{names[image]} text {place[image]}")
+        name_by_text.setdefault(text, f"{names[image]} text {place[image]}")
         place[image] += 1
-    return found
+    return name_by_text
 
 
 # --- Which items can be scored with the images at hand. Readers yield all; this splits them. ---

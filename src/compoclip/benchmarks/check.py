@@ -86,37 +86,37 @@ def check(
     decoding: also decode every photo (and crop it where the benchmark does). Where the benchmark
     as a whole cannot be loaded, what is there of its parts is counted.
     """
-    given = dict(options or {})
+    arguments = dict(options or {})
     about = meta(split_spec(spec)[0])
     loaded: list[Benchmark] = []
     errors: list[str] = []
     parts = [f"{spec}:{part}" for part in about.parts]
-    for each in (spec, *(() if ":" in spec else parts)):
+    for target in (spec, *(() if ":" in spec else parts)):
         try:
-            loaded.append(load_benchmark(each, root, images, **given))
+            loaded.append(load_benchmark(target, root, images, **arguments))
         except UsageError:
             raise
         except CompoclipError as error:
             errors.append(str(error))
-        if each == spec and loaded:
+        if target == spec and loaded:
             break
     # The whole fails for the first reason of its parts.
     problems = list(dict.fromkeys(errors[1:] or errors))
-    elsewhere = any(isinstance(value, Path) for value in given.values())
+    elsewhere = any(isinstance(value, Path) for value in arguments.values())
     left_out: Counter[str] = Counter()
     items: dict[str, Count] = {}
     for benchmark in loaded:
         left_out.update(benchmark.left_out)
         here = benchmark.content.counts()
         for part in {**benchmark.expected, **here}:
-            found = here.get(part, 0)
-            items[part] = Count(found, benchmark.expected.get(part, found))
+            present = here.get(part, 0)
+            items[part] = Count(present, benchmark.expected.get(part, present))
     for part, count in items.items():
         if count.here < count.expected:
             problems.append(f"{part}: {count.here} of {count.expected} items")
         if count.here > count.expected:
-            known = f"the official files hold {count.expected}; is a file there twice?"
-            problems.append(f"{part}: {count.here} items, {known}")
+            hint = f"the official files hold {count.expected}; is a file there twice?"
+            problems.append(f"{part}: {count.here} items, {hint}")
     refs = list(dict.fromkeys(ref for benchmark in loaded for ref in benchmark.content.images))
     folders, missing = _photos(refs, about, root, images)
     absent = set(missing)
@@ -153,25 +153,25 @@ def file_states(about: Meta, root: Path, part: str = "") -> tuple[FileState, ...
     Optional ones are listed where they are there, and so are those of a set of which some are: its
     files stand for one another.
     """
-    wanted, more = about.files, about.optional
+    required, more = about.files, about.optional
     if about.family:
-        wanted, more = about.of_set(part, wanted), about.of_set(part, more)
-    archived = any(found for each in about.archives for found in root.glob(each))
+        required, more = about.of_set(part, required), about.of_set(part, more)
+    archived = any(path for pattern in about.archives for path in root.glob(pattern))
     official = read_edition(root) is None
     states = []
-    for file in (*wanted, *(each for each in more if (root / each).is_file())):
+    for file in (*required, *(name for name in more if (root / name).is_file())):
         place = about.place(root, file)
         if place is None:
             states.append(FileState(file, "archive" if archived else "missing"))
             continue
         listed = root.glob(place) if "*" in place else [root / place]
-        paths = [each for each in listed if each.is_file()]
-        known = about.hashes.get(file) if official and "*" not in place else None
-        right = known is not None and file_hash(paths[0]) == known
-        state = "present" if known is None else "official" if right else "differs"
-        states.append(FileState(place, state, sum(each.stat().st_size for each in paths)))
-    found = tuple(each for each in states if each.state != "missing")
-    return found if about.family and found else tuple(states)
+        paths = [path for path in listed if path.is_file()]
+        published = about.hashes.get(file) if official and "*" not in place else None
+        right = published is not None and file_hash(paths[0]) == published
+        state = "present" if published is None else "official" if right else "differs"
+        states.append(FileState(place, state, sum(path.stat().st_size for path in paths)))
+    present = tuple(file for file in states if file.state != "missing")
+    return present if about.family and present else tuple(states)
 
 
 def _photos(
@@ -179,15 +179,15 @@ def _photos(
 ) -> tuple[dict[str, Count], list[str]]:
     """Return folder -> photos there of those asked for, and the sorted names of absent ones."""
     there = {path: path.is_file() for path in {ref.path for ref in refs}}
-    known = sorted((root / each for each in about.images), key=lambda path: -len(path.parts))
+    folders = sorted((root / name for name in about.images), key=lambda path: -len(path.parts))
     if images is not None:
-        known.insert(0, images)
+        folders.insert(0, images)
 
     def folder(path: Path) -> str:
-        return str(next((each for each in known if path.is_relative_to(each)), path.parent))
+        return str(next((parent for parent in folders if path.is_relative_to(parent)), path.parent))
 
     photos = {ref.photo: ref.path for ref in refs}
-    asked = Counter(folder(path) for path in photos.values())
+    expected = Counter(folder(path) for path in photos.values())
     here = Counter(folder(path) for path in photos.values() if there[path])
     missing = sorted(name for name, path in photos.items() if not there[path])
-    return {name: Count(here[name], n) for name, n in sorted(asked.items())}, missing
+    return {name: Count(here[name], n) for name, n in sorted(expected.items())}, missing

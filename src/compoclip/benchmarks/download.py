@@ -61,8 +61,8 @@ def download(
     the connection fails again and again, the file is not the expected one or cannot be written.
     """
     expected = expected or RemoteFile("", url)
-    known = url.startswith(("http://", "https://"))
-    require(known, url, "only http and https addresses can be fetched", UsageError)
+    supported = url.startswith(("http://", "https://"))
+    require(supported, url, "only http and https addresses can be fetched", UsageError)
     part = path.with_name(f"{path.name}.part")
     version = None if expected.checksum else path.with_name(f"{part.name}.version")
     failures = 0
@@ -83,11 +83,11 @@ def download(
                 wait = PAUSE * 2 ** (failures - 1)
                 note(f"{url}: {error}; trying again in {wait:g} s")
                 time.sleep(wait)
-        if problem := _wrong(part, expected) or ("" if expected.checksum else odd(part)):
+        if problem := _mismatch(part, expected) or ("" if expected.checksum else odd(part)):
             part.unlink()
             _forget(version)
-            told = f"{problem} is not that of the official file; it was deleted, try again or "
-            raise CompoclipError(f"{url}: {told}fetch it by hand")
+            message = f"{problem} is not that of the official file; it was deleted, try again or "
+            raise CompoclipError(f"{url}: {message}fetch it by hand")
         size = part.stat().st_size
         files.sync(part)
         os.replace(part, path)
@@ -162,17 +162,17 @@ def _attempt(url: str, part: Path, version: Path | None, progress: Progress | No
 class Redirections(urllib.request.HTTPRedirectHandler):
     """Redirections to http and https alone, and from https to https."""
 
-    def redirect_request(self, *given: Any) -> urllib.request.Request | None:
+    def redirect_request(self, *arguments: Any) -> urllib.request.Request | None:
         """Return the next request; refuse other redirections."""
-        asked, *_, url = given
+        request, *_, url = arguments
         scheme, _ = urlsplit(url).scheme, urlsplit(url).port  # raises for what is no port
-        good = scheme == "https" or (scheme == "http" and asked.type == "http")
-        why = "not encrypted" if scheme == "http" else "neither http nor https"
-        require(good, asked.full_url, f"redirects to {url[:200]}, which is {why}; {_MIRROR}")
-        return super().redirect_request(*given)
+        good = scheme == "https" or (scheme == "http" and request.type == "http")
+        reason = "not encrypted" if scheme == "http" else "neither http nor https"
+        require(good, request.full_url, f"redirects to {url[:200]}, which is {reason}; {_MIRROR}")
+        return super().redirect_request(*arguments)
 
 
-def _wrong(path: Path, expected: RemoteFile) -> str:
+def _mismatch(path: Path, expected: RemoteFile) -> str:
     """Return what tells that a file is not the expected one, "" for nothing."""
     if kind := expected.checksum:
         right = files.file_hash(path, kind) == (expected.blake2b or expected.md5)

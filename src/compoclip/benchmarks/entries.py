@@ -27,10 +27,10 @@ def entries() -> dict[str, Entry]:
 def hook(name: str) -> Callable[..., Any]:
     """Return the function of this package called "module:function"."""
     module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(
+    imported: Callable[..., Any] = getattr(
         importlib.import_module(f"{__package__}.{module}"), function
     )
-    return found
+    return imported
 
 
 class File(NamedTuple):
@@ -48,19 +48,19 @@ def files_of(entry: Entry, part: str, names: Mapping[str, str] | None = None) ->
         if match is None:
             continue
         table = {**entry, **more}
-        known = {"part": part, "star": (*match.groups(), "")[0]}
-        known |= {**entry.get("names", {}), **(names or {})}
+        values = {"part": part, "star": (*match.groups(), "")[0]}
+        values |= {**entry.get("names", {}), **(names or {})}
         listed = table.get("file", {})
         for template, source in (listed if isinstance(listed, dict) else {listed: ""}).items():
-            place = template.format_map({**known, "number": "{number}"})
+            place = template.format_map({**values, "number": "{number}"})
             file = {"source": source, "file": str(PurePosixPath(place).with_suffix(""))}
-            yield File(place, table, {**known, **file})
+            yield File(place, table, {**values, **file})
         return
 
 
 def meta_of(name: str, entry: Entry) -> Meta:
     """Return the facts that an entry states."""
-    known = {
+    rows = {
         part: (*row, *("", 0, 0, "")[len(row) :]) for part, row in entry.get("parts", {}).items()
     }
     aside = entry.get("tuned_on", {}).values()
@@ -72,9 +72,9 @@ def meta_of(name: str, entry: Entry) -> Meta:
     }
     facts |= {key: tuple(entry.get(key, ())) for key in ("images", "archives", "optional")}
     facts |= {key: dict(entry.get(key, {})) for key in ("part_folders", "hashes")}
-    parts = [part for part in known if part not in aside]
-    facts["skills"] = {part: known[part][0] for part in parts if known[part][0]}
-    facts["expected"] = {part: items for part, (_, items, *_) in known.items() if items}
+    parts = [part for part in rows if part not in aside]
+    facts["skills"] = {part: rows[part][0] for part in parts if rows[part][0]}
+    facts["expected"] = {part: items for part, (_, items, *_) in rows.items() if items}
     facts |= {key: entry[key] for key in ("skills", "expected") if key in entry}
     at, _, rest = str(entry.get("repository", "")).partition("@")
     at = repository(at, rest) if at else ""
@@ -85,7 +85,7 @@ def meta_of(name: str, entry: Entry) -> Meta:
         prefix = f"{entry['folder']}/" if "folder" in entry else ""
         keys = tuple(entry.get("fetched_columns", ()))
         elsewhere: dict[str, str] = {}
-        for part, (_, _, size, blake2b) in known.items():
+        for part, (_, _, size, blake2b) in rows.items():
             for place, table, names in files_of(entry, part):
                 target = prefix + place
                 other = prefix + table.get("elsewhere", place).format_map(names)
@@ -101,7 +101,7 @@ def meta_of(name: str, entry: Entry) -> Meta:
         id=name,
         access=entry.get("access", "open"),
         parts=tuple(parts),
-        chance={key: float(Fraction(each)) for key, each in chances.items()},
+        chance={key: float(Fraction(share)) for key, share in chances.items()},
         remote=tuple(remote.values()),
         **facts,
     )
@@ -116,13 +116,13 @@ def official_hash(name: str, parts: Collection[str]) -> str:
     entry = entries().get(name, {})
     if "file" not in entry or {"tuned_on", "read", "archive"} & entry.keys():
         return ""
-    about, known = meta_of(name, entry), dict[str, str]()
+    about, hashes = meta_of(name, entry), dict[str, str]()
     for part in parts:
         for place, table, names in files_of(entry, part):
             target = f"{entry['folder']}/{place}" if "folder" in entry else place
             key = table.get("hashed_as", "{part}").format_map({**names, "path": place})
-            known[key] = about.hashes.get(target, "")
-    return combined_hash(known) if known and all(known.values()) else ""
+            hashes[key] = about.hashes.get(target, "")
+    return combined_hash(hashes) if hashes and all(hashes.values()) else ""
 
 
 def rule_of(node: Any, groups: Mapping[str, tuple[str, ...]]) -> Aggregate:
@@ -135,7 +135,7 @@ def rule_of(node: Any, groups: Mapping[str, tuple[str, ...]]) -> Aggregate:
     if isinstance(parts, str):
         parts = groups.get(parts, (parts,))
     return Aggregate(
-        tuple(each if isinstance(each, str) else rule_of(each, groups) for each in parts),
+        tuple(part if isinstance(part, str) else rule_of(part, groups) for part in parts),
         "micro" if "micro" in node else "macro",
         macro_by=node.get("by"),
         metric=node.get("metric"),

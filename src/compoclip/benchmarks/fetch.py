@@ -62,17 +62,17 @@ def unpack(archive: Path, folder: Path) -> int:
             if zipfile.is_zipfile(archive):
                 zipped = stack.enter_context(zipfile.ZipFile(archive))
                 listed = (
-                    _Member(name, each.file_size, name.endswith("/"), plain, opener)
-                    for each in zip_members(zipped)
-                    for name, opener in [(each.filename, partial(zipped.open, each))]
-                    for plain in [not stat.S_ISLNK(each.external_attr >> 16)]
+                    _Member(name, info.file_size, name.endswith("/"), plain, opener)
+                    for info in zip_members(zipped)
+                    for name, opener in [(info.filename, partial(zipped.open, info))]
+                    for plain in [not stat.S_ISLNK(info.external_attr >> 16)]
                 )
             else:
                 tarred = stack.enter_context(tarfile.open(archive))
                 listed = (
-                    _Member(each.name, each.size, each.isdir(), each.isreg(), opener)
-                    for each in tar_members(tarred)
-                    for opener in [partial(tarred.extractfile, each)]
+                    _Member(info.name, info.size, info.isdir(), info.isreg(), opener)
+                    for info in tar_members(tarred)
+                    for opener in [partial(tarred.extractfile, info)]
                 )
             return _write(archive, dict(_checked(archive, listed)), folder)
     except FileNotFoundError as error:
@@ -97,27 +97,27 @@ def _no_archive(path: Path) -> str:
 def _checked(archive: Path, listed: Iterable[_Member]) -> Iterator[tuple[PurePosixPath, _Member]]:
     """Yield the files of an archive by their places; what no official one has is refused."""
     packed, total = archive.stat().st_size, 0
-    seen: set[PurePosixPath] = set()
+    places: set[PurePosixPath] = set()
     for member in listed:
         name = member.name
         place = PurePosixPath(name)
-        wrong = ""
+        fault = ""
         outside = place.is_absolute() or ".." in place.parts or "\\" in name
         if outside or PureWindowsPath(name).drive:
-            wrong = "leads outside the archive"
+            fault = "leads outside the archive"
         elif not name.isprintable() or not (place.parts or member.folder):
-            wrong = "has no proper name"
+            fault = "has no proper name"
         elif not member.folder and not member.plain:
-            wrong = "is no plain file"
-        elif place in seen:
-            wrong = "is there twice"
-        require(not wrong, archive, f"the member {name!r:.80} {wrong}; {_OTHER}")
+            fault = "is no plain file"
+        elif place in places:
+            fault = "is there twice"
+        require(not fault, archive, f"the member {name!r:.80} {fault}; {_OTHER}")
         if member.folder or "__MACOSX" in place.parts:
             continue
         total += member.size
         problem = f"{packed:,} bytes unpack to {total:,}; {_OTHER}"
         require(total <= MAX_ARCHIVE_GROWTH * packed, archive, problem)
-        seen.add(place)
+        places.add(place)
         yield place, member
 
 
@@ -183,14 +183,14 @@ def find_missing(
         states = file_states(about, root, part)
         here = any(state.state != "missing" for state in states)
         reasons = {"missing": "missing", "differs": "not the official bytes"}
-        needed = {each.path: reasons[each.state] for each in states if each.state in reasons}
+        needed = {state.path: reasons[state.state] for state in states if state.state in reasons}
         if about.family and here:
             needed = {}  # the files of a set stand for one another
         if not annotations_only:
             needed |= _folders(spec, about, root, part, bool(needed))
-        for target, why in needed.items():
+        for target, reason in needed.items():
             if source := about.sources.get(target):
-                jobs[replace(source, blake2b=about.hashes.get(target, ""))] = why
+                jobs[replace(source, blake2b=about.hashes.get(target, ""))] = reason
             else:
                 by_hand[f"{target}: by hand, {about.access}; {about.source}"] = None
     order = sorted(jobs, key=lambda source: (source.archive, source.target))
@@ -210,7 +210,7 @@ def _folders(spec: str, about: Meta, root: Path, part: str, incomplete: bool) ->
         place = root / folder
         empty = not place.is_dir() or not any(place.iterdir())
         # photos of Visual Genome lie in either of two folders; absent ones are counted in the first
-        twin = next((why for each, why in short.items() if Path(each).parent == place.parent), None)
+        twin = next((gap for path, gap in short.items() if Path(path).parent == place.parent), None)
         if str(place) in short:
             needed[folder] = short[str(place)]
         elif empty and (not counts or twin is not None):
@@ -234,19 +234,19 @@ def fetch(
     target = root / source.target
     with files.only_writer(target):
         url = source.url if url_base is None else rebased(source.url, url_base)
-        known = source.checksum
-        told = f"{known} checksum right" if known else "not verified: no published checksum known"
+        kind = source.checksum
+        state = f"{kind} checksum right" if kind else "not verified: no published checksum known"
         if not source.archive:
             size = download(url, target, source, progress, odd=partial(_odd_rows, source))
-            return f"{target}: {size:,} bytes, {told}"
-        suffix = next((each for each in _ARCHIVES if urlsplit(url).path.endswith(each)), ".zip")
+            return f"{target}: {size:,} bytes, {state}"
+        suffix = next((end for end in _ARCHIVES if urlsplit(url).path.endswith(end)), ".zip")
         archive = target.with_name(f"{target.name}{suffix}")
         if not archive.is_file():  # else an earlier run was interrupted while unpacking
             download(url, archive, source, progress, odd=_no_archive)
         number = unpack(archive, target)
         with files.writing(archive):
             archive.unlink()
-        return f"{target}: {counted(number, 'file')}, {told}"
+        return f"{target}: {counted(number, 'file')}, {state}"
 
 
 def _odd_rows(source: RemoteFile, path: Path) -> str:

@@ -29,16 +29,16 @@ OFFICIAL = "fetch the official file again"
 ABSENT = "put the official file there, or name its place with an option"
 
 
-def require_positive(where: str, option: str, value: int | None) -> None:
+def require_positive(location: str, option: str, value: int | None) -> None:
     """Raise UsageError for an option below 1; None stands for no limit."""
     problem = f"{option} must be at least 1, or none, not {value}"
-    require(value is None or value >= 1, where, problem, UsageError)
+    require(value is None or value >= 1, location, problem, UsageError)
 
 
-def require_small(where: object, size: int) -> None:
+def require_small(location: object, size: int) -> None:
     """Raise CompoclipError for more than MAX_ANNOTATION_BYTES."""
-    most = f"more than {MAX_ANNOTATION_BYTES >> 20} MiB, which no file of annotations has"
-    require(size <= MAX_ANNOTATION_BYTES, where, f"{most}; name the right file")
+    problem = f"more than {MAX_ANNOTATION_BYTES >> 20} MiB, which no file of annotations has"
+    require(size <= MAX_ANNOTATION_BYTES, location, f"{problem}; name the right file")
 
 
 def require_size(path: Path, remedy: str = "check the path") -> None:
@@ -63,12 +63,12 @@ def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
     return files.read_text(path, absent=remedy or ABSENT, damaged=damaged)
 
 
-def parse_json(data: bytes, where: str) -> Any:
+def parse_json(data: bytes, location: str) -> Any:
     """Return the JSON value of a file's content taken from an archive; see `read_json`."""
     try:
-        return files.parse_json(files.decoded(data, where, OFFICIAL))
+        return files.parse_json(files.decoded(data, location, OFFICIAL))
     except ValueError as error:
-        raise CompoclipError(f"{where}: not valid JSON ({error}); {OFFICIAL}") from error
+        raise CompoclipError(f"{location}: not valid JSON ({error}); {OFFICIAL}") from error
 
 
 def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
@@ -77,73 +77,73 @@ def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
     return files.read_json(path, absent=remedy or ABSENT, damaged=damaged)
 
 
-def record(value: Any, where: str) -> dict[str, Any]:
+def record(value: Any, location: str) -> dict[str, Any]:
     """Return `value` when it is a JSON object; else raise CompoclipError."""
-    checked: dict[str, Any] = require_kind(where, value, dict, OFFICIAL)
+    checked: dict[str, Any] = require_kind(location, value, dict, OFFICIAL)
     return checked
 
 
-def items(value: Any, where: str, names: Sequence[str] = ()) -> list[Any]:
+def items(value: Any, location: str, names: Sequence[str] = ()) -> list[Any]:
     """Return `value` when it is a JSON list, of as many values as `names`; else CompoclipError."""
-    checked: list[Any] = require_kind(where, value, list, OFFICIAL)
+    checked: list[Any] = require_kind(location, value, list, OFFICIAL)
     problem = f"expected [{', '.join(names)}], found {len(checked)}"
-    require(not names or len(checked) == len(names), where, problem)
+    require(not names or len(checked) == len(names), location, problem)
     return checked
 
 
-def field(row: Mapping[str, Any], key: str, where: str) -> Any:
+def field(row: Mapping[str, Any], key: str, location: str) -> Any:
     """Return the value of `key`, which must be there; else raise CompoclipError."""
     if key not in row:
-        raise CompoclipError(f"{where}: no key {key!r}; is this the official file?")
+        raise CompoclipError(f"{location}: no key {key!r}; is this the official file?")
     return row[key]
 
 
-def text(row: Mapping[str, Any], key: str, where: str) -> str:
+def text(row: Mapping[str, Any], key: str, location: str) -> str:
     """Return a string field with something in it, raw: captions keep their white space."""
-    return nonempty(field(row, key, where), f"{where}: {key!r}")
+    return nonempty(field(row, key, location), f"{location}: {key!r}")
 
 
-def texts(row: Mapping[str, Any], keys: Iterable[str], where: str) -> tuple[str, ...]:
+def texts(row: Mapping[str, Any], keys: Iterable[str], location: str) -> tuple[str, ...]:
     """Return several string fields, see `text`."""
-    return tuple(text(row, key, where) for key in keys)
+    return tuple(text(row, key, location) for key in keys)
 
 
-def nonempty(value: Any, where: str, remedy: str = OFFICIAL) -> str:
+def nonempty(value: Any, location: str, remedy: str = OFFICIAL) -> str:
     """Return `value` when it is a string that is not blank; else raise CompoclipError."""
-    checked: str = require_kind(where, value, str, remedy)
+    checked: str = require_kind(location, value, str, remedy)
     if not checked.strip():
-        raise CompoclipError(f"{where} is empty; {remedy}")
+        raise CompoclipError(f"{location} is empty; {remedy}")
     return checked
 
 
-def number(row: Mapping[str, Any], key: str, where: str) -> float:
+def number(row: Mapping[str, Any], key: str, location: str) -> float:
     """Return a finite number field."""
-    return float(require_kind(f"{where}: {key!r}", field(row, key, where), _NUMBER, OFFICIAL))
+    return float(require_kind(f"{location}: {key!r}", field(row, key, location), _NUMBER, OFFICIAL))
 
 
 _NUMBER = Annotated[float, Within(-1e12, 1e12)]
 
 
 def identifier(
-    row: Mapping[str, Any], key: str, where: str, seen: set[object], remedy: str = OFFICIAL
+    row: Mapping[str, Any], key: str, location: str, seen_ids: set[object], remedy: str = OFFICIAL
 ) -> str:
-    """Return an id field (text or whole number) that no earlier row had; it is added to `seen`."""
-    place = f"{where}: {key!r}"
-    value = require_kind(place, field(row, key, where), int | str, remedy)
+    """Return an id field (text or whole number) that no earlier row had; it joins `seen_ids`."""
+    place = f"{location}: {key!r}"
+    value = require_kind(place, field(row, key, location), int | str, remedy)
     name = nonempty(str(value), place, remedy)
-    require(name not in seen, place, f"{value!r:.60} occurs twice; {remedy}")
-    seen.add(name)
+    require(name not in seen_ids, place, f"{value!r:.60} occurs twice; {remedy}")
+    seen_ids.add(name)
     return name
 
 
-def once(key: object, where: str, seen: dict[object, str], remedy: str = OFFICIAL) -> None:
-    """Note in `seen` where the row `key` stands; CompoclipError when an earlier row is the same.
+def once(key: object, location: str, places: dict[object, str], remedy: str = OFFICIAL) -> None:
+    """Note in `places` where the row `key` stands; CompoclipError when an earlier row is the same.
 
     For rows without an id of their own, of which the official files have none twice: a file that
     was put together of two copies would count every item twice.
     """
-    earlier = seen.setdefault(key, where)
-    require(earlier == where, where, f"the same as {earlier}; {remedy}")
+    earlier = places.setdefault(key, location)
+    require(earlier == location, location, f"the same as {earlier}; {remedy}")
 
 
 Box = tuple[float, float, float, float]
@@ -152,29 +152,29 @@ VG_BOX = ("bbox_x", "bbox_y", "bbox_w", "bbox_h")
 
 
 def box(
-    row: Mapping[str, Any], where: str, keys: Sequence[str] = VG_BOX, *, flat: bool = False
+    row: Mapping[str, Any], location: str, keys: Sequence[str] = VG_BOX, *, flat: bool = False
 ) -> Box:
     """Return (left, upper, right, lower) in pixels from the `keys` left, upper, width, height.
 
     The box may reach beyond the image, also to the left of it or above. flat: its area may be 0.
     Raises CompoclipError when a number is absent or the box has no area.
     """
-    x, y, w, h = (number(row, key, where) for key in keys)
+    x, y, w, h = (number(row, key, location) for key in keys)
     good = min(w, h) >= 0 if flat else min(w, h) > 0
-    require(good, where, f"a box {w:g} x {h:g} pixels holds nothing; {OFFICIAL}")
+    require(good, location, f"a box {w:g} x {h:g} pixels holds nothing; {OFFICIAL}")
     return (x, y, x + w, y + h)
 
 
-def corners(value: Any, where: str, *, flat: bool = False) -> Box:
+def corners(value: Any, location: str, *, flat: bool = False) -> Box:
     """Return (left, upper, right, lower) of a list [x, y, width, height], see `box`."""
     sides = ("x", "y", "width", "height")
-    return box(dict(zip(sides, items(value, where, sides))), where, sides, flat=flat)
+    return box(dict(zip(sides, items(value, location, sides))), location, sides, flat=flat)
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_\-]+(?:[/.][A-Za-z0-9_\-]+)*")
 
 
-def image_path(root: Path, name: str, where: str) -> Path:
+def image_path(root: Path, name: str, location: str) -> Path:
     """Return `root / name`; names that leave `root` and those that no file can have are refused.
 
     `name` comes from an annotation file and uses forward slashes. The file need not exist.
@@ -184,18 +184,18 @@ def image_path(root: Path, name: str, where: str) -> Path:
     pure = PurePosixPath(name)
     leaves = pure.is_absolute() or ".." in pure.parts or PureWindowsPath(name).drive != ""
     leaves = leaves or "\\" in name or "\0" in name or not pure.parts
-    shown = f"image name {name[:80]!r}"
-    require(not leaves, where, f"{shown} leads outside the image folder {root}")
+    label = f"image name {name[:80]!r}"
+    require(not leaves, location, f"{label} leads outside the image folder {root}")
     short = len(name) <= MAX_PATH_CHARACTERS and all(
         len(p.encode()) <= MAX_NAME_BYTES for p in pure.parts
     )
-    require(short, where, f"{shown}... is longer than a file's can be")
+    require(short, location, f"{label}... is longer than a file's can be")
     return root / pure
 
 
-def photo(folder: Path, row: Mapping[str, Any], key: str, where: str) -> ImageRef:
+def photo(folder: Path, row: Mapping[str, Any], key: str, location: str) -> ImageRef:
     """Return the photo in `folder` that the field `key` names, see `text` and `image_path`."""
-    return ImageRef(image_path(folder, text(row, key, where), where))
+    return ImageRef(image_path(folder, text(row, key, location), location))
 
 
 def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> str:
@@ -204,18 +204,18 @@ def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> s
     The keys are the reader's own names of the files, so the hash does not depend on where they lie.
     `extra`: anything else that decides the items, such as the version of a tagger.
     """
-    known = {
+    hashes = {
         name: bytes_hash(file) if isinstance(file, bytes) else file_hash(file)
         for name, file in files.items()
     }
-    return combined_hash(known, extra)
+    return combined_hash(hashes, extra)
 
 
-def combined_hash(known: Mapping[str, str], extra: Sequence[str] = ()) -> str:
+def combined_hash(hashes: Mapping[str, str], extra: Sequence[str] = ()) -> str:
     """Return the `data_hash` of files whose hashes are known, by their names."""
     digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(known):
-        digest.update(f"{name}\0{known[name]}\n".encode())
+    for name in sorted(hashes):
+        digest.update(f"{name}\0{hashes[name]}\n".encode())
     for value in extra:
         digest.update(f"extra\0{value}\n".encode())
     return digest.hexdigest()
@@ -237,7 +237,7 @@ def by_stem(folders: Sequence[Path]) -> Mapping[str, Path]:
     Of several files with one stem the one in the earlier folder is taken, then that whose ending
     comes first in `decode.ENDINGS`. Raises CompoclipError for a folder that cannot be read.
     """
-    found: dict[str, tuple[int, int, Path, str]] = {}
+    best: dict[str, tuple[int, int, Path, str]] = {}
     for place, folder in enumerate(folders):
         try:
             names = os.listdir(folder)
@@ -249,8 +249,8 @@ def by_stem(folders: Sequence[Path]) -> Mapping[str, Path]:
             if is_read(name):
                 stem, _, ending = name.rpartition(".")
                 entry = (place, _RANKS[ending.lower()], folder, name)
-                found[stem] = min(entry, found.get(stem, entry))
-    return {stem: folder / name for stem, (_, _, folder, name) in found.items()}
+                best[stem] = min(entry, best.get(stem, entry))
+    return {stem: folder / name for stem, (_, _, folder, name) in best.items()}
 
 
 # --- When two texts are the same: four levels, from the bytes of the file to letters alone. ---

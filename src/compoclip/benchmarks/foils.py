@@ -79,37 +79,37 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     ids: dict[str, set[object]] = {}
     places: dict[object, str] = {}
     for path in paths:
-        for key, where, row, picture in _rows(path):
-            name = path.stem if row.get("subtask") is None else _text(row, "subtask", where)
-            skill = None if row.get("skill") is None else _text(row, "skill", where)
-            known = skill is None or skill in SKILLS
-            require(known, where, f"unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}")
+        for key, location, row, picture in _rows(path):
+            name = path.stem if row.get("subtask") is None else _text(row, "subtask", location)
+            skill = None if row.get("skill") is None else _text(row, "skill", location)
+            valid = skill is None or skill in SKILLS
+            require(valid, location, f"unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}")
             earlier = skills.setdefault(name, skill)
             problem = f"skill {skill!r}, but earlier rows of sub-task {name!r:.80} have {earlier!r}"
             problem += "; give all rows of a sub-task the same skill"
-            require(earlier == skill, where, problem)
-            seen = ids.setdefault(name, set())
+            require(earlier == skill, location, problem)
+            seen_ids = ids.setdefault(name, set())
             own_id = row.get("id") is not None
             if own_id:
-                key = files.identifier(row, "id", where, seen, "number the rows anew")
+                key = files.identifier(row, "id", location, seen_ids, "number the rows anew")
             if picture is None:
-                photo = _text(row, "image", where)
-                picture = ImageRef(files.image_path(data.images or data.root, photo, where))
+                photo = _text(row, "image", location)
+                picture = ImageRef(files.image_path(data.images or data.root, photo, location))
             # Each caption is an item of its own; a missing one is named by `_case`.
             captions = _listed(row.get("caption"))
-            require(captions, where, f"'caption' is an empty list; {_MEND_ROW}")
+            require(captions, location, f"'caption' is an empty list; {_MEND_ROW}")
             for number, caption in enumerate(captions, start=1):
                 item = f"{key}#{number}" if number > 1 else str(key)
-                shown: tuple[ImageRef, ...] = (replace(picture, upright=True),)
+                images: tuple[ImageRef, ...] = (replace(picture, upright=True),)
                 if row.get("negative_image") is not None:
-                    other = _text(row, "negative_image", where)
-                    path_of_other = files.image_path(data.images or data.root, other, where)
-                    shown = (*shown, ImageRef(path_of_other, upright=True))
-                case = _case({**row, "caption": caption}, name, item, shown, where)
-                require(not cases or case.form is cases[0].form, where, _MIXED)
+                    other = _text(row, "negative_image", location)
+                    path_of_other = files.image_path(data.images or data.root, other, location)
+                    images = (*images, ImageRef(path_of_other, upright=True))
+                case = _case({**row, "caption": caption}, name, item, images, location)
+                require(not cases or case.form is cases[0].form, location, _MIXED)
                 if not own_id:  # rows with ids are what their author says: two items
                     same = (name, case.images, case.texts, case.truth)
-                    files.once(same, where, places, _MEND_FILE)
+                    files.once(same, location, places, _MEND_FILE)
                 cases.append(case)
     require(cases, paths[0], "no rows; add some")
     binary = cases[0].form is Form.BINARY
@@ -133,13 +133,13 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
     columns = ("image", "caption")
     rows = tables.read_annotations(path, columns, "check the path", _MEND_FILE)
     in_table = path.suffix.lower() == ".parquet"
-    held = tables.pictures(path, ["image"], {}, _MEND_FILE) if in_table else {}
-    for index, (key, where, value) in enumerate(rows):
-        row = files.record(value, where)
+    pictures = tables.pictures(path, ["image"], {}, _MEND_FILE) if in_table else {}
+    for index, (key, location, value) in enumerate(rows):
+        row = files.record(value, location)
         if path.suffix.lower() in (".csv", ".tsv"):
             row = {name: cell for name, cell in row.items() if cell}
         number = key if path.suffix.lower() == ".jsonl" else index + 1
-        yield f"{path.name}:{number}", where, row, held["image"][index] if held else None
+        yield f"{path.name}:{number}", location, row, pictures["image"][index] if pictures else None
 
 
 def _listed(cell: Any) -> list[Any]:
@@ -149,42 +149,42 @@ def _listed(cell: Any) -> list[Any]:
     return cell if isinstance(cell, list) else [cell]
 
 
-def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], where: str) -> Case:
-    caption = _text(row, "caption", where)
+def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], location: str) -> Case:
+    caption = _text(row, "caption", location)
     more = [key for key, text in row.items() if _MORE.fullmatch(key) and text is not None]
-    own = (*_KNOWN, *more)
-    labels = {k: v for k, v in row.items() if k not in own and isinstance(v, str) and v}
+    columns = (*_KNOWN, *more)
+    labels = {k: v for k, v in row.items() if k not in columns and isinstance(v, str) and v}
     negatives, label = row.get("negative_caption"), row.get("label")
     false = [] if negatives is None else _listed(negatives)
-    near = next((k for k in row if k.lower().startswith("neg") and k not in own), None)
+    near = next((k for k in row if k.lower().startswith("neg") and k not in columns), None)
     problem = f"has {'neither' if label is None else 'both'} of 'negative_caption' (false "
     problem += "captions) and 'label' (whether the caption is true); give one of them"
     problem += f" (is {near!r:.40} the first?)" if near and label is None else ""
-    require((negatives is None and not more) is not (label is None), where, problem)
-    made = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, images, (caption,), subtask)
+    require((negatives is None and not more) is not (label is None), location, problem)
+    case = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, images, (caption,), subtask)
     if label is not None:
-        require(len(images) == 1, where, f"a statement has no 'negative_image'; {_MEND_ROW}")
-        known = isinstance(label, str | int | float)
-        truth = _TRUTH.get(str(label).strip().lower()) if known else None
+        require(len(images) == 1, location, f"a statement has no 'negative_image'; {_MEND_ROW}")
+        scalar = isinstance(label, str | int | float)
+        truth = _TRUTH.get(str(label).strip().lower()) if scalar else None
         problem = f"'label' must be 1 or 0, true or false; {_MEND_ROW}"
-        require(truth is not None, where, problem)
+        require(truth is not None, location, problem)
         labels["label"] = "true" if truth else "false"
-        return replace(made, form=Form.BINARY, truth=int(bool(truth)), labels=labels)
+        return replace(case, form=Form.BINARY, truth=int(bool(truth)), labels=labels)
     good = negatives is None or (false and isinstance(negatives, str | list))
-    require(good, where, f"'negative_caption' must be a text or a list of texts; {_MEND_ROW}")
+    require(good, location, f"'negative_caption' must be a text or a list of texts; {_MEND_ROW}")
     texts = [
-        files.nonempty(text, f"{where}: negative caption {k}", _MEND_ROW)
+        files.nonempty(text, f"{location}: negative caption {k}", _MEND_ROW)
         for k, text in enumerate((*false, *(row[key] for key in more)), start=1)
     ]
     if len(images) == 2:
         problem = "a 'negative_image' shows what the one negative caption says, and has "
-        require(len(texts) == 1, where, f"{problem}{len(texts)} of them; {_MEND_ROW}")
-        made = replace(made, form=Form.GROUP)
-    return replace(made, texts=(caption, *texts), labels=labels)
+        require(len(texts) == 1, location, f"{problem}{len(texts)} of them; {_MEND_ROW}")
+        case = replace(case, form=Form.GROUP)
+    return replace(case, texts=(caption, *texts), labels=labels)
 
 
-def _text(row: Row, key: str, where: str) -> str:
+def _text(row: Row, key: str, location: str) -> str:
     there = ", ".join(f"{k!r:.40}" for k, v in list(row.items())[:20] if v is not None)
     problem = f"no {key!r}, only {there or 'nothing'}; {_MEND_ROW}"
-    require(row.get(key) is not None, where, problem)
-    return files.nonempty(row[key], f"{where}: {key!r}", _MEND_ROW)
+    require(row.get(key) is not None, location, problem)
+    return files.nonempty(row[key], f"{location}: {key!r}", _MEND_ROW)

@@ -40,20 +40,23 @@ def colorswap(rows: Rows, data: Loading, *, split: str = "test") -> Iterator[Row
 def rclip_bench(rows: Rows, data: Loading) -> Iterator[Row]:
     """Yield an item for every set of a photo."""
     for row in rows:
-        for number, found in enumerate(files.items(*row.value("sets"))):
-            where = f"{row.where}: set {number}"
+        for number, entry in enumerate(files.items(*row.value("sets"))):
+            location = f"{row.location}: set {number}"
             yield replace(
-                row, values=files.record(found, where), where=where, key=f"{row.key}/{number}"
+                row,
+                values=files.record(entry, location),
+                location=location,
+                key=f"{row.key}/{number}",
             )
 
 
 def bla(rows: Rows, data: Loading) -> Iterator[Row]:
     """Yield an item for each group of two true and two false sentences."""
     for row in rows:
-        image = files.identifier(row.values, "image_id", row.where, set())
-        for found in files.items(*row.value("caption_group")):
-            group = files.record(found, f"{row.where}: group")
-            key = files.identifier(group, "group_index", row.where, set())
+        image = files.identifier(row.values, "image_id", row.location, set())
+        for entry in files.items(*row.value("caption_group")):
+            group = files.record(entry, f"{row.location}: group")
+            key = files.identifier(group, "group_index", row.location, set())
             yield replace(row, values={**group, "image": image}, key=f"{row.key}/{key}")
 
 
@@ -84,7 +87,7 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
     """Check labels, and find the folder that the address of a photo names."""
     kinds: dict[Path, set[int]] = {}
     for row in rows:
-        label = files.field(row.values, "label", row.where)
+        label = files.field(row.values, "label", row.location)
         good = not isinstance(label, bool) and label in (0, 1)
         row.require(good, f"'label' must be 0 or 1, not {shown(label)}")
         row.truth = int(label)
@@ -97,9 +100,9 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
             row.require(folder in ("train2017", "val2017"), problem)
             row.folder = f"{{images}}/{folder}"
         yield row
-    for path, found in kinds.items():
+    for path, truths in kinds.items():
         problem = f"holds no true or no false statements; {files.OFFICIAL}"
-        require(found == {0, 1}, path, problem)
+        require(truths == {0, 1}, path, problem)
 
 
 def vsr_rules(data: Loading) -> Rules:
@@ -111,7 +114,7 @@ def vsr_rules(data: Loading) -> Rules:
     for case in data.content.cases:
         truths.setdefault((case.subtask, case.labels["relation"]), []).append(case.truth)
     both = {
-        part: [name for (s, name), told in truths.items() if s == part and len({*told}) == 2]
+        part: [name for (s, name), values in truths.items() if s == part and len({*values}) == 2]
         for part in parts
     }
     if all(both.values()):
@@ -154,9 +157,9 @@ def _controlled(rows: list[Row], kinds: Mapping[str, str]) -> Iterator[Row]:
         places.append((f"{words[0]} {words[-1]}", words[1]))
     counts = Counter(places)
     for row, (things, position) in zip(rows, places):
-        whole = {each: counts[things, each] == 1 for each in kinds}
+        whole = {word: counts[things, word] == 1 for word in kinds}
         row.labels = {"relation": position}
-        if all(whole[each] for each, kind in kinds.items() if kind == kinds[position]):
+        if all(whole[word] for word, kind in kinds.items() if kind == kinds[position]):
             row.labels["pair"] = f"{things} {kinds[position]}"
         if all(whole.values()):
             row.labels["set"] = things
@@ -167,7 +170,7 @@ def whatsup_groups(data: Loading) -> Rules:
     """Return the shares of pairs and sets, where the files hold any."""
     labels = {label for case in data.content.cases for label in case.labels}
     parts = tuple(entries()["whatsup"]["positions"])
-    return {each: Aggregate(parts, metric=each) for each in ("pair", "set") if each in labels}
+    return {label: Aggregate(parts, metric=label) for label in ("pair", "set") if label in labels}
 
 
 # --- VL-CheckList. ---
@@ -191,7 +194,7 @@ def vl_checklist_rules(data: Loading) -> Rules:
     entry = entries()["vl_checklist"]
     rules: Rules = {}
     for part in entry["parts"]:
-        source_of = {each.names["file"]: each.names["source"] for each in files_of(entry, part)}
+        source_of = {file.names["file"]: file.names["source"] for file in files_of(entry, part)}
         sources = []
         for source in dict.fromkeys(source_of.values()):
             others = tuple(file for file, other in source_of.items() if other != source)
@@ -242,27 +245,27 @@ def crepe_syst(
     pretrained: what the models to be measured were pre-trained on, e.g. cc12m."""
     sets = ("cc12m", "yfcc", "laion")
     folder = annotations or data.root / "crepe" / "syst_hard_negatives"
-    known = {*sets, *(path.stem.rpartition("_in_")[2] for path in folder.glob("*_in_*.csv"))}
-    problem = f"no pre-training set {pretrained!r}; {closest(str(pretrained), sorted(known))}"
+    choices = {*sets, *(path.stem.rpartition("_in_")[2] for path in folder.glob("*_in_*.csv"))}
+    problem = f"no pre-training set {pretrained!r}; {closest(str(pretrained), sorted(choices))}"
     if pretrained is None:
         problem = "is about compounds seen in pre-training: say what the model was pre-trained "
         problem += f"on, as crepe_syst,pretrained=SET with SET one of {', '.join(sets)}"
-    require(pretrained in known, "crepe_syst", problem, UsageError)
+    require(pretrained in choices, "crepe_syst", problem, UsageError)
     data.name += f"_{pretrained}"
     data.stated.append(f"pretrained {pretrained}")
-    found: dict[str, list[Row]] = {name: [] for name in data.parts}
+    by_part: dict[str, list[Row]] = {name: [] for name in data.parts}
     for row in rows:
-        for part in found:
-            kind, _, seen = part.partition("_")
-            if seen != row.part.partition("_")[2]:
+        for part in by_part:
+            kind, _, split = part.partition("_")
+            if split != row.part.partition("_")[2]:
                 continue
             column = f"valid_hard_negs_{kind}"
             if not row.texts(f"{column}*"):
                 data.left_out[f"rows without {kind} negatives"] += 1
                 continue
             values = {**row.values, "negatives": row.values[column]}
-            found[part].append(replace(row, part=part, values=values))
-    for listed in found.values():
+            by_part[part].append(replace(row, part=part, values=values))
+    for listed in by_part.values():
         yield from listed
 
 
@@ -297,14 +300,14 @@ def hard_positives(
         aligned = "the two are joined by position, fetch both again"
         problem = f"{len(twins)} rows, but {path} has {len(rows)}; {aligned}"
         require(len(rows) == len(twins), other, problem)
-        for (index, where, row), (_, there, twin) in zip(rows, twins):
+        for (index, location, row), (_, there, twin) in zip(rows, twins):
             for key in ("image_id", "false_caption"):
-                mine, theirs = files.field(row, key, where), files.field(twin, key, there)
+                mine, theirs = files.field(row, key, location), files.field(twin, key, there)
                 problem = f"{key} {theirs!r:.80} differs from {mine!r:.80} of the data folder"
                 require(str(mine) == str(theirs), there, f"{problem}; {aligned}")
-            name = files.text(row, "image_path", where).removeprefix("data/")
-            box = files.box(row, where) if part == "swap" else None
-            image = ImageRef(files.image_path(photos, name, where), box)
-            true, false = files.texts(row, ("true_caption", "false_caption"), where)
+            name = files.text(row, "image_path", location).removeprefix("data/")
+            box = files.box(row, location) if part == "swap" else None
+            image = ImageRef(files.image_path(photos, name, location), box)
+            true, false = files.texts(row, ("true_caption", "false_caption"), location)
             texts = (true, files.text(twin, "true_caption", there), false)
             yield Case(f"{part}/{index}", Form.TRIPLE, (image,), texts, part)

@@ -51,7 +51,7 @@ def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
         part = "static" if row.key.startswith("open-images") else "video"
         if part not in data.parts:
             continue
-        folder = files.image_path(data.photos("imagecode/image-sets"), row.key, row.where)
+        folder = files.image_path(data.photos("imagecode/image-sets"), row.key, row.location)
         there = {
             int(match[1]): path
             for stem, path in by_stem([folder]).items()
@@ -82,20 +82,22 @@ def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Ite
     require("{}" in prompt, "mmvp_vlm", problem, UsageError)
     data.stated.append(prompt)
     listed = list(rows)
-    seen: set[object] = set()
+    seen_ids: set[object] = set()
     for row in listed:
         number = row.text("Question ID").strip()
         whole = re.fullmatch("[0-9]{1,9}", number)
         row.require(whole, f"'Question ID' must be a number; {files.OFFICIAL}")
-        row.key = files.identifier({"number": int(number)}, "number", row.where, seen)
+        row.key = files.identifier({"number": int(number)}, "number", row.location, seen_ids)
         row.folder = row.text("Type").strip()
     patterns = list(dict.fromkeys(row.folder for row in listed))
     named = entries()["mmvp_vlm"]["patterns"]
     by_name = {name: part for part, names in named.items() for name in names}
-    known = {each: by_name[each.lower()] for each in patterns if each.lower() in by_name}
-    if not known and len(patterns) == len(named):
-        known = dict(zip(patterns, named))
-    odd = next((each for each in patterns if each not in known), None)
+    parts = {
+        pattern: by_name[pattern.lower()] for pattern in patterns if pattern.lower() in by_name
+    }
+    if not parts and len(patterns) == len(named):
+        parts = dict(zip(patterns, named))
+    odd = next((pattern for pattern in patterns if pattern not in parts), None)
     names = ", ".join(name for name, _ in named.values())
     require(odd is None, listed[0].path, f"unknown pattern {odd!r:.80}; known: {names}")
     listed[-1].require(len(listed) % 2 == 0, f"the last pair has one row; {files.OFFICIAL}")
@@ -104,11 +106,11 @@ def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Ite
         problem = f"number {row.key} of {row.folder!r:.80} after {first.key} of "
         problem += f"{first.folder!r:.80} is no pair; expected an odd number and the next one, of "
         row.require(good and int(row.key) % 2 == 0, f"{problem}one pattern")
-        texts = [prompt.replace("{}", each.text("Statement")) for each in (first, row)]
+        texts = [prompt.replace("{}", half.text("Statement")) for half in (first, row)]
         values = {"text 0": texts[0], "text 1": texts[1], "first": first.key, "second": row.key}
-        files.image_path(Path(), row.folder, row.where)
+        files.image_path(Path(), row.folder, row.location)
         folder = row.folder.replace("{", "{{").replace("}", "}}")
-        yield replace(first, values=values, part=known[row.folder], folder="{images}/" + folder)
+        yield replace(first, values=values, part=parts[row.folder], folder="{images}/" + folder)
 
 
 # --- EqBen. ---
@@ -121,9 +123,9 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
     FSC-CLIP paper caps its two largest at random). jpg: the photos are of the JPEG edition."""
     require_positive("eqben", "cap", cap)
     parts = tuple(entries()["eqben"]["parts"])
-    known = ", ".join(f"eqben{name}" for name in parts)
+    folders = ", ".join(f"eqben{name}" for name in parts)
     photos = data.photos("eqben/images")
-    found: dict[str, list[Row]] = {name: [] for name in parts}
+    by_part: dict[str, list[Row]] = {name: [] for name in parts}
     refs: dict[str, ImageRef] = {}  # photos that several items show are one object
     for row in rows:
         problem = "this is the randomised annotation, whose key is not public; get "
@@ -131,7 +133,7 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
         row.require(not randomised, f"{problem}private_info_global.json")
         names = row.text("image0"), row.text("image1")
         row.part = names[0].partition("/")[0].removeprefix("eqben")
-        problem = f"{names[0]!r:.80} belongs to no known part; known first folders: {known}"
+        problem = f"{names[0]!r:.80} belongs to no known part; known first folders: {folders}"
         row.require(row.part in parts, problem)
         texts = {}
         for k in (0, 1):
@@ -143,20 +145,20 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
         for name in names:
             if name not in refs:
                 twin = name.removesuffix(".png") + ".jpg" if name.endswith(".png") else name
-                path = files.image_path(photos, twin if jpg else name, row.where)
+                path = files.image_path(photos, twin if jpg else name, row.location)
                 if not refs and not path.is_file() and twin != name and (photos / twin).is_file():
                     problem = "these photos are of the JPEG edition; say eqben,jpg=true"
                     require(jpg, photos, problem, UsageError)
                 refs[name] = ImageRef(path)
         row.images, row.values = tuple(refs[name] for name in names), texts
-        row.key = str(len(found[row.part]))
-        found[row.part].append(row)
+        row.key = str(len(by_part[row.part]))
+        by_part[row.part].append(row)
     if cap is not None:
         data.stated.append(f"cap {cap}")
         data.expected = {name: min(count, cap) for name, count in data.expected.items()}
     data.stated += ["jpg"] * jpg
 
-    for items in found.values():
+    for items in by_part.values():
         by_hash = sorted(items, key=lambda row: hash_number(f"{row.part}/{row.key}"))
         smallest = {row.key for row in by_hash[:cap]}
         data.left_out[f"items beyond the cap of {cap} a sub-task"] += len(items) - len(smallest)
@@ -175,15 +177,15 @@ def naturalbench(rows: Rows, data: Loading) -> Iterator[Row]:
             if not members:
                 with opened_zip(row.path) as opened:
                     listed = [name for name in opened.namelist() if "__MACOSX" not in name]
-                members = {PurePosixPath(each).name: each for each in listed if each[-1] != "/"}
+                members = {PurePosixPath(path).name: path for path in listed if path[-1] != "/"}
             inside = [members.get(PurePosixPath(name).name, "") for name in names]
             for name, member in zip(names, inside):
                 row.require(member, f"the archive holds no {name!r:.80}; fetch it again")
-            row.images = tuple(ImageRef(row.path, member=each) for each in inside)
+            row.images = tuple(ImageRef(row.path, member=member) for member in inside)
         else:
             folder = data.images or row.path.parent / "images"
             short = (name.removeprefix("images/") for name in names)
-            row.images = tuple(ImageRef(files.image_path(folder, n, row.where)) for n in short)
+            row.images = tuple(ImageRef(files.image_path(folder, n, row.location)) for n in short)
         yield row
 
 
@@ -191,16 +193,16 @@ def negrefcocog(rows: Rows, data: Loading) -> Iterator[Row]:
     """Make the regions of one photo the candidates."""
     photos = data.photos("coco/train2014")
     for row in rows:
-        photo = files.photo(photos, row.values, "image", row.where)
-        own = files.corners(*row.value("ref_bbox"))
+        photo = files.photo(photos, row.values, "image", row.location)
+        region = files.corners(*row.value("ref_bbox"))
         listed = files.items(*row.value("bbox_list"))
-        boxes = [files.corners(each, f"{row.where}: box {k}") for k, each in enumerate(listed)]
-        times = boxes.count(own)
+        boxes = [files.corners(sides, f"{row.location}: box {k}") for k, sides in enumerate(listed)]
+        times = boxes.count(region)
         problem = "'bbox_list' must hold at least two boxes and 'ref_bbox' once, found "
         problem += f"{len(boxes)} and {times} times; {files.OFFICIAL}"
         row.require(len(boxes) >= 2 and times == 1, problem)
         row.images = tuple(ImageRef(photo.path, box) for box in boxes)
-        row.truth = boxes.index(own)
+        row.truth = boxes.index(region)
         yield row
 
 
@@ -213,16 +215,16 @@ PAIRS = "_pairs"
 def positions(rows: Rows, data: Loading, *, up_down_images: Path | None = None) -> Iterator[Row]:
     """Ask each picture for its own caption, and both together as a pair."""
     photos = data.photos("flickr30k/images")
-    made = up_down_images or data.root / "flickr30k_positions" / "up_down"
+    up_down = up_down_images or data.root / "flickr30k_positions" / "up_down"
     for row in rows:
         part = row.part.removesuffix(PAIRS)
         paths = [PurePosixPath(row.text(k).replace("\\", "/")) for k in ("images", "neg_images")]
-        own = ImageRef(files.image_path(photos, paths[0].name, row.where))
-        other = replace(own, mirror=True)
+        image = ImageRef(files.image_path(photos, paths[0].name, row.location))
+        other = replace(image, mirror=True)
         if part == "up_down":
-            other = ImageRef(files.image_path(made, paths[1].name, row.where))
+            other = ImageRef(files.image_path(up_down, paths[1].name, row.location))
         texts = row.text("captions"), row.text("neg_captions")
-        for name, images, candidates in asked_of_pair((own, other), texts):
+        for name, images, candidates in asked_of_pair((image, other), texts):
             form = Form.CHOOSE_TEXT if name else Form.GROUP
             yield replace(
                 row,

@@ -25,9 +25,9 @@ def cc_neg(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     first = max(0, len(rows) - TEST_ROWS)
     data.left_out[f"rows before the last {TEST_ROWS:,}, which are for training"] += first
     for index in range(first, len(rows)):
-        where = f"{path}: row {index}"
-        name, *texts = _negated(paths[index], rows[index], where)
-        image = ImageRef(files.image_path(photos, name, where))
+        location = f"{path}: row {index}"
+        name, *texts = _negated(paths[index], rows[index], location)
+        image = ImageRef(files.image_path(photos, name, location))
         yield Case(f"{index}", Form.CHOOSE_TEXT, (image,), tuple(texts), "cc_neg")
 
 
@@ -67,17 +67,17 @@ def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
     return list(paths), list(rows)
 
 
-def _negated(path: Any, annotation: Any, where: str) -> tuple[str, str, str]:
+def _negated(path: Any, annotation: Any, location: str) -> tuple[str, str, str]:
     """Return the last two parts of a photo's path, its caption and the negation without commas."""
-    row = files.record(annotation, where)
-    own, made = (
-        files.record(files.field(row, key, where), f"{where}: {key!r}")
+    row = files.record(annotation, location)
+    metadata, negation = (
+        files.record(files.field(row, key, location), f"{location}: {key!r}")
         for key in ("json", "sop_data")
     )
     texts = (
-        files.text(own, "caption", where),
-        files.text(made, "negative-prompt", where).replace(",", ""),
+        files.text(metadata, "caption", location),
+        files.text(negation, "negative-prompt", location).replace(",", ""),
     )
-    name = files.nonempty(path, f"{where}: image path")
-    require_texts((*texts, name), where)
+    name = files.nonempty(path, f"{location}: image path")
+    require_texts((*texts, name), location)
     return ("/".join(PurePosixPath(name.replace("\\", "/")).parts[-2:]), *texts)

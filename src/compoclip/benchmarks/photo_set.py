@@ -45,15 +45,15 @@ class PhotoSet:
     @property
     def classes(self) -> int:
         """Number of classes, as far as the labels and names tell."""
-        return max(len(self.names), 1 + max((max(each) for each in self.labels), default=-1))
+        return max(len(self.names), 1 + max((max(labels) for labels in self.labels), default=-1))
 
     @classmethod
     def of(cls, photos: Iterable[Photo], empty: str, names: Sequence[str], **more: Any) -> PhotoSet:
         """Return the set of these photos; without any CompoclipError(`empty`). more: fields."""
-        found = list(photos)
-        if not found:
+        rows = list(photos)
+        if not rows:
             raise CompoclipError(empty)
-        images, labels, keys = zip(*found)
+        images, labels, keys = zip(*rows)
         return cls(images, labels, tuple(names), keys, **more)
 
 
@@ -117,7 +117,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
         () if unnamed else names,
         folders=in_folders,
         templates=templates if templates.is_file() else None,
-        left_out={as_target_option(why): n for why, n in source.left_out.items()},
+        left_out={as_target_option(reason): n for reason, n in source.left_out.items()},
     )
 
 
@@ -146,26 +146,26 @@ def coco_instances(
 
     def rows(part: str, kinds: Mapping[str, Any]) -> Iterator[Placed]:
         for index, row in enumerate(data[part]):
-            where = f"{path}: {part} {index}"
-            yield where, read_fields(row, kinds, where, damaged)
+            location = f"{path}: {part} {index}"
+            yield location, read_fields(row, kinds, location, damaged)
 
     def by_id(part: str, kinds: Mapping[str, Any]) -> dict[Any, Placed]:
-        seen: set[object] = set()
+        seen_ids: set[object] = set()
         listed = list(rows(part, {"id": int | str, **kinds}))
-        for where, row in listed:
-            files.identifier(row, "id", where, seen, damaged)
-        return {row["id"]: (where, row) for where, row in listed}
+        for location, row in listed:
+            files.identifier(row, "id", location, seen_ids, damaged)
+        return {row["id"]: (location, row) for location, row in listed}
 
     names = {
-        key: files.text(row, "name", where)
-        for key, (where, row) in by_id("categories", {"name": str}).items()
+        key: files.text(row, "name", location)
+        for key, (location, row) in by_id("categories", {"name": str}).items()
     }
     photos = by_id("images", {})
     annotations = list(rows("annotations", {"image_id": int | str, "category_id": int | str}))
-    for where, row in annotations:
+    for location, row in annotations:
         for key, ids in (("image", photos), ("category", names)):
             problem = f"no {key} {row[f'{key}_id']!r:.40} in the file; {damaged}"
-            require(row[f"{key}_id"] in ids, where, problem)
+            require(row[f"{key}_id"] in ids, location, problem)
     return names, photos, annotations
 
 
@@ -178,9 +178,9 @@ def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     for _, row in annotations:
         labels[row["image_id"]].add(place[row["category_id"]])
     rows = []
-    for key, (where, row) in photos.items():
-        require(labels[key], where, f"no annotation gives it a label; {files.OFFICIAL}")
-        rows.append((where, files.text(row, "file_name", where), tuple(sorted(labels[key]))))
+    for key, (location, row) in photos.items():
+        require(labels[key], location, f"no annotation gives it a label; {files.OFFICIAL}")
+        rows.append((location, files.text(row, "file_name", location), tuple(sorted(labels[key]))))
     return rows, tuple(names[key] for key in order)
 
 
@@ -206,43 +206,44 @@ def read_photo_index(path: Path) -> PhotoSet:
         rows, names = read_coco(path)
     else:
         rows = _of_lines(path)
-        listed = next((each for name in LABELS if (each := path.parent / name).is_file()), None)
+        listed = next((file for name in LABELS if (file := path.parent / name).is_file()), None)
         names = () if listed is None else read_names(listed, path.parent.name)
     members = cache(_members)
     photos: list[Photo] = []
-    seen: set[str] = set()
-    for where, photo, labels in rows:
-        require(photo not in seen, where, f"{photo!r:.80} is listed twice; fetch the index again")
-        seen.add(photo)
+    seen_photos: set[str] = set()
+    for location, photo, labels in rows:
+        problem = f"{photo!r:.80} is listed twice; fetch the index again"
+        require(photo not in seen_photos, location, problem)
+        seen_photos.add(photo)
         key = f"{photo} {','.join(map(str, labels))}"
         archive, at, inner = photo.partition("@")
-        image = ImageRef(files.image_path(path.parent, archive, where))
+        image = ImageRef(files.image_path(path.parent, archive, location))
         if at:
             packed = image.path
-            absent = files.image_path(packed.with_name(f"{packed.name}@"), inner, where)
+            absent = files.image_path(packed.with_name(f"{packed.name}@"), inner, location)
             # A path that does not exist: coverage counts and names it.
             here = inner in members(packed)
             image = ImageRef(packed, member=inner) if here else ImageRef(absent)
         photos.append((image, labels, key))
     empty = f"{path}: lists no photo; fetch the index again"
-    found = PhotoSet.of(photos, empty, names, toolkit=True)
-    problem = f"label {found.classes - 1} has no name among the {len(names)} of {path.parent}"
-    require(not names or found.classes <= len(names), path, f"{problem}; labels count from 0")
-    return found
+    photo_set = PhotoSet.of(photos, empty, names, toolkit=True)
+    problem = f"label {photo_set.classes - 1} has no name among the {len(names)} of {path.parent}"
+    require(not names or photo_set.classes <= len(names), path, f"{problem}; labels count from 0")
+    return photo_set
 
 
 def _of_lines(path: Path) -> Iterator[Row]:
     for number, line in enumerate(files.read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
-        where = f"{path}: line {number}"
+        location = f"{path}: line {number}"
         photo, _, tail = line.strip().rpartition(" ")
         problem = f"expected 'archive.zip@path label[,label]', found {line[:60]!r}"
-        require(photo, where, problem)
+        require(photo, location, problem)
         parts = tail.split(",")
-        good = all(each.isascii() and each.isdigit() and len(each) <= 6 for each in parts)
-        require(good, where, f"labels {tail[:40]!r} must be whole numbers from 0")
-        yield where, photo.strip(), tuple(sorted(set(map(int, parts))))
+        good = all(label.isascii() and label.isdigit() and len(label) <= 6 for label in parts)
+        require(good, location, f"labels {tail[:40]!r} must be whole numbers from 0")
+        yield location, photo.strip(), tuple(sorted(set(map(int, parts))))
 
 
 def _members(archive: Path) -> frozenset[str]:

@@ -26,14 +26,14 @@ DEFAULT_TEMPLATES = ("a photo of a {}.",)
 
 def fill(templates: Iterable[str], name: str) -> tuple[str, ...]:
     """Return the prompts of a class. Other braces in templates and names stay as they are."""
-    parts = (each.partition("{c}" if "{c}" in each else "{}") for each in templates)
+    parts = (template.partition("{c}" if "{c}" in template else "{}") for template in templates)
     return tuple(before + name + after for before, _, after in parts)
 
 
 def read_names(path: Path, dataset: str, section: str = "") -> tuple[str, ...]:
     """Return the class names of `dataset` in file order; section: its heading in Markdown."""
-    rows, where = _prompt_rows(path, dataset, section, "classes")
-    return tuple(_name(value, f"{where}: class {k}") for k, value in enumerate(rows))
+    rows, location = _prompt_rows(path, dataset, section, "classes")
+    return tuple(_name(value, f"{location}: class {k}") for k, value in enumerate(rows))
 
 
 def read_index(path: Path) -> dict[str, str]:
@@ -45,12 +45,14 @@ def read_index(path: Path) -> dict[str, str]:
 
 def read_templates(path: Path, dataset: str, section: str = "") -> tuple[str, ...]:
     """Return the templates for `dataset`, each with one placeholder, see `read_names`."""
-    rows, where = _prompt_rows(path, dataset, section, "templates")
-    require(rows, where, "no templates")
-    templates = tuple(files.nonempty(row, f"{where}: template {k}") for k, row in enumerate(rows))
+    rows, location = _prompt_rows(path, dataset, section, "templates")
+    require(rows, location, "no templates")
+    templates = tuple(
+        files.nonempty(row, f"{location}: template {k}") for k, row in enumerate(rows)
+    )
     for template in templates:
         problem = f"template {template!r:.80} needs the placeholder {{}} or {{c}} exactly once"
-        require(template.count("{}") + template.count("{c}") == 1, where, problem)
+        require(template.count("{}") + template.count("{c}") == 1, location, problem)
     return templates
 
 
@@ -99,45 +101,49 @@ def say_renamed(names: Sequence[str], words: Sequence[str]) -> str:
     return f"class names that are no words of a caption: {', '.join(examples[:_SHOWN])}{more}"
 
 
-def _prompt_rows(path: Path, dataset: str, section: str, what: str) -> tuple[Sequence[Any], str]:
+def _prompt_rows(path: Path, dataset: str, section: str, kind: str) -> tuple[Sequence[Any], str]:
     """Return the list of classes or templates of a data set, and how messages call it."""
     match path.suffix.lower():
         case ".json":
-            value, where = files.read_json(path), str(path)
+            value, location = files.read_json(path), str(path)
             if isinstance(value, dict):
                 problem = f"nothing for data set {dataset!r}; {closest(dataset, value)}"
                 require(dataset in value, path, problem)
-                value, where = value[dataset], f"{path}: data set {dataset!r}"
-            return files.items(value, where), where
+                value, location = value[dataset], f"{path}: data set {dataset!r}"
+            return files.items(value, location), location
         case ".md":
             _, *parts = re.split(r"^## +(\S[^\n]*)\n", files.read_text(path), flags=re.MULTILINE)
-            found = {title.rstrip(): body for title, body in zip(parts[::2], parts[1::2])}
+            sections = {title.rstrip(): body for title, body in zip(parts[::2], parts[1::2])}
             section = section or dataset
-            require(section in found, path, f"no section {section!r}; {closest(section, found)}")
-            where = f"{path}: section {section!r}"
-            return _python_list(found[section], what, where), where
+            require(
+                section in sections, path, f"no section {section!r}; {closest(section, sections)}"
+            )
+            location = f"{path}: section {section!r}"
+            return _python_list(sections[section], kind, location), location
         case _:
             lines = [line.strip() for line in files.read_text(path).rstrip().split("\n")]
-            return [line for line in lines if line or what == "classes"], str(path)
+            return [line for line in lines if line or kind == "classes"], str(path)
 
 
-def _python_list(text: str, what: str, where: str) -> list[Any]:
+def _python_list(text: str, name: str, location: str) -> list[Any]:
     """Return the Python list that the first code block of Markdown assigns to a name."""
     block = re.search(r"^```.*?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     try:
         with warnings.catch_warnings(action="ignore"):  # of "\d" in somebody else's file
             tree = ast.parse(block[1] if block else "")
         for node in tree.body:
-            if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == [what]:
+            if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == [name]:
                 value = ast.literal_eval(node.value)
                 if isinstance(value, list):
                     return value
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CompoclipError(f"{where}: {what} are no Python list; fetch the file again") from error
-    raise CompoclipError(f"{where}: no list {what!r}; fetch the file again")
+        raise CompoclipError(
+            f"{location}: {name} are no Python list; fetch the file again"
+        ) from error
+    raise CompoclipError(f"{location}: no list {name!r}; fetch the file again")
 
 
-def _name(value: Any, where: str) -> str:
+def _name(value: Any, location: str) -> str:
     listed = value if isinstance(value, list) else [value]
-    require(listed, where, "empty list of aliases")
-    return next(files.nonempty(each, where) for each in listed)
+    require(listed, location, "empty list of aliases")
+    return next(files.nonempty(alias, location) for alias in listed)

@@ -47,7 +47,9 @@ Rules = Mapping[str, Aggregate]
 
 _READING = "reading"
 """The argument of a function that reads captioned photos: `DataOptions`, each an option."""
-_DATA_OPTIONS = {each.name: str(each.type) for each in fields(DataOptions) if each.name != "images"}
+_DATA_OPTIONS = {
+    option.name: str(option.type) for option in fields(DataOptions) if option.name != "images"
+}
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, str]:
@@ -56,9 +58,9 @@ def options_of(function: Callable[..., Any]) -> dict[str, str]:
     The options of `DataOptions` stand for an argument `reading`.
     """
     options = {
-        key: str(each.annotation)
-        for key, each in inspect.signature(function).parameters.items()
-        if each.kind is inspect.Parameter.KEYWORD_ONLY
+        key: str(parameter.annotation)
+        for key, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     return options | _DATA_OPTIONS if options.pop(_READING, "") else options
 
@@ -95,8 +97,8 @@ class Loading(Benchmark):
         name: name of the file in the data hash. remedy: advice for the message when it is absent.
         """
         self.files[name] = path
-        for key, where, value in tables.read_annotations(path, absent=remedy):
-            yield key, where, files.record(value, where)
+        for key, location, value in tables.read_annotations(path, absent=remedy):
+            yield key, location, files.record(value, location)
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,12 @@ class CaseReader:
         photos that are opened already. options: see `options`. Raises CompoclipError for absent or
         malformed files, UsageError for an unknown sub-task or a bad option.
         """
-        about, kept = self.meta, tuple(subtasks)
+        about, parts = self.meta, tuple(subtasks)
         expected, skills = dict(about.expected), dict(about.skills)
         if about.parts and not about.family:
-            kept = select(about.id, about.parts, subtasks or self.usual)
-            expected = {name: expected[name] for name in kept if name in expected}
-            skills = {name: skills[name] for name in kept if name in skills}
+            parts = select(about.id, about.parts, subtasks or self.usual)
+            expected = {name: expected[name] for name in parts if name in expected}
+            skills = {name: skills[name] for name in parts if name in skills}
         data = Loading(
             name=about.id,
             content=Cases(),
@@ -157,12 +159,12 @@ class CaseReader:
             about=about,
             root=root,
             images=images,
-            parts=kept,
+            parts=parts,
             opened=opened,
         )
         if _DATA_OPTIONS.keys() <= self.options.keys():
-            given = {name: options.pop(name) for name in _DATA_OPTIONS if name in options}
-            options[_READING] = DataOptions(images=images, **given)
+            data_options = {name: options.pop(name) for name in _DATA_OPTIONS if name in options}
+            options[_READING] = DataOptions(images=images, **data_options)
         read = self.read(data, **options)
         if isinstance(read, Benchmark):
             return read
@@ -171,8 +173,8 @@ class CaseReader:
             data.content = read
         else:
             every = list(read)
-            wanted = {*data.parts, *data.tuned_on.values()}
-            data.content = Cases(case for case in every if case.subtask in wanted)
+            needed = {*data.parts, *data.tuned_on.values()}
+            data.content = Cases(case for case in every if case.subtask in needed)
             place = next((file for file in data.files.values() if isinstance(file, Path)), root)
             problem = self.empty.replace("PARTS", ", ".join(data.parts))
             require(data.content or not self.empty, place, problem)
@@ -182,34 +184,34 @@ class CaseReader:
         data.aggregates = rules
         data.data_hash = files.data_hash(data.files, data.stated)
         data.files, data.opened = {}, None  # may hold whole files
-        data.left_out = Counter({why: n for why, n in data.left_out.items() if n or single})
+        data.left_out = Counter({reason: n for reason, n in data.left_out.items() if n or single})
         return data
 
 
 # --- Choosing sub-tasks of a benchmark, and the aggregates that remain defined for the choice. ---
 
 
-def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the `known` sub-tasks that match any of `patterns` (shell style), in known order.
+def select(benchmark: str, subtasks: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return the `subtasks` that match any of `patterns` (shell style), in their order.
 
     No patterns select all. Raises UsageError for a pattern that matches nothing.
     """
     for pattern in patterns:
-        problem = f"no sub-task {pattern!r}; {closest(pattern, known)}"
-        hit = any(fnmatchcase(name, pattern) for name in known)
+        problem = f"no sub-task {pattern!r}; {closest(pattern, subtasks)}"
+        hit = any(fnmatchcase(name, pattern) for name in subtasks)
         require(hit, benchmark, problem, UsageError)
     return tuple(
-        name for name in known if not patterns or any(fnmatchcase(name, p) for p in patterns)
+        name for name in subtasks if not patterns or any(fnmatchcase(name, p) for p in patterns)
     )
 
 
 def aggregates(
-    rules: Rules, kept: Sequence[str], headline: str
+    rules: Rules, parts: Sequence[str], headline: str
 ) -> tuple[dict[str, Aggregate], str]:
-    """Return the rules whose sub-tasks are all `kept`, plus "micro" and "macro", and the headline.
+    """Return the rules whose sub-tasks all are `parts`, plus "micro" and "macro", and the headline.
 
     The headline falls back to "micro" when its rule is no longer defined.
     """
-    defined = {"micro": Aggregate(tuple(kept), "micro"), "macro": Aggregate(tuple(kept))}
-    defined |= {name: rule for name, rule in rules.items() if rule.subtasks() <= set(kept)}
+    defined = {"micro": Aggregate(tuple(parts), "micro"), "macro": Aggregate(tuple(parts))}
+    defined |= {name: rule for name, rule in rules.items() if rule.subtasks() <= set(parts)}
     return defined, headline if headline in defined else "micro"

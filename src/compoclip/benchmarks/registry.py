@@ -52,23 +52,23 @@ def meta(name: str) -> Meta:
 def reader(name: str) -> CaseReader:
     """Return what reads a benchmark, also one in a file; arguments and errors as for `meta`."""
     if own.is_file(name):
-        found = own.chosen(name, _readers_in(name), "benchmarks", "a CaseReader, or META and load")
-        problem = f"'{found.meta.id}' is a benchmark already; give yours another id"
-        known = found.meta.id in benchmark_names()
-        require(not known, own.split(name)[0], problem, UsageError)
-        return found
+        custom = own.chosen(name, _readers_in(name), "benchmarks", "a CaseReader, or META and load")
+        problem = f"'{custom.meta.id}' is a benchmark already; give yours another id"
+        taken = custom.meta.id in benchmark_names()
+        require(not taken, own.split(name)[0], problem, UsageError)
+        return custom
     if name in readers():
         return readers()[name]
     point = own.installed("benchmarks").get(name)
     if point is None:
         raise UsageError(f"no benchmark {name!r}; {closest(name, benchmark_names())}")
     thing = own.imported(point, "benchmark")
-    made = thing if isinstance(thing, CaseReader) else _made_of(vars(thing))
-    if made is None:
+    case_reader = thing if isinstance(thing, CaseReader) else _made_of(vars(thing))
+    if case_reader is None:
         raise CompoclipError(
             f"entry point {point.value!r} of benchmark {name!r} must be a module with META and load"
         )
-    return made
+    return case_reader
 
 
 def _made_of(defined: Mapping[str, Any]) -> CaseReader | None:
@@ -86,18 +86,18 @@ def _loaded(load: Callable[..., Benchmark], data: Loading, /, **options: Any) ->
 def _readers_in(file: str) -> dict[str, CaseReader]:
     own.refresh(file)
     defined = own.parts_of(file)
-    found = [each for each in defined.values() if isinstance(each, CaseReader)]
-    if not found and (made := _made_of(defined)):
-        found = [made]
-    imported = [id(each) for each in readers().values()]
-    return {each.meta.id: each for each in found if id(each) not in imported}
+    custom = [reader for reader in defined.values() if isinstance(reader, CaseReader)]
+    if not custom and (from_module := _made_of(defined)):
+        custom = [from_module]
+    imported = [id(reader) for reader in readers().values()]
+    return {reader.meta.id: reader for reader in custom if id(reader) not in imported}
 
 
 def by_others(name: str) -> bool:
     """Return whether results of this name are of official items whose texts others wrote."""
     return any(
         name == key or (about.family and name in {f"{key}_{part}" for part in about.parts})
-        for key, about in ((key, each.meta) for key, each in readers().items())
+        for key, about in ((key, reader.meta) for key, reader in readers().items())
         if about.by_others
     )
 
@@ -147,28 +147,28 @@ def load_benchmark(
         CompoclipError: For absent or malformed files.
     """
     name, tail = split_spec(spec)
-    found = reader(name)
+    case_reader = reader(name)
     colon = spec.endswith(":") or tail
     parts = tuple(part.strip() for part in tail.split(",")) if colon else ()
-    known = ", ".join(found.meta.parts)
-    problem = f"expected name:part[,part]; parts: {known}"
+    choices = ", ".join(case_reader.meta.parts)
+    problem = f"expected name:part[,part]; parts: {choices}"
     require(all(parts), repr(spec), problem, UsageError)
-    one = not found.meta.family or len(parts) == 1
-    problem = f"{name} is a family, name one set as {name}:SET; sets: {known}"
+    one = not case_reader.meta.family or len(parts) == 1
+    problem = f"{name} is a family, name one set as {name}:SET; sets: {choices}"
     require(one, repr(spec), problem, UsageError)
     for option in options:
-        hint = closest(option, found.options)
-        known_option = option in found.options
+        hint = closest(option, case_reader.options)
+        known_option = option in case_reader.options
         require(known_option, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
     try:
-        loaded = found.load(root, images, subtasks=parts, opened=opened, **options)
+        loaded = case_reader.load(root, images, subtasks=parts, opened=opened, **options)
     except CompoclipError as error:
         elsewhere = any(isinstance(value, Path) for value in options.values())
         absent = isinstance(error.__cause__, FileNotFoundError)
         if not absent or elsewhere or read_edition(root) is not None:
             raise
         raise CompoclipError(f"{error}. {how_to_get(spec, root)}") from error
-    code = own.named_sources(own.sources_of(found.read))
+    code = own.named_sources(own.sources_of(case_reader.read))
     if code:  # results of an earlier version of the file are not taken for those of this one
         hashed = {"data": loaded.data_hash.encode(), **{k: v.encode() for k, v in code.items()}}
         loaded = replace(loaded, data_hash=files.data_hash(hashed))

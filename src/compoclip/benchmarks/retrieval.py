@@ -80,15 +80,15 @@ def _photos(
     rows: Iterable[Row], empty: str, path: Path, stripped: bool = False
 ) -> tuple[Captioned, ...]:
     """Return the photos; refuse one without captions or listed twice, and a file without any."""
-    found: dict[str, Captioned] = {}
-    for where, name, captions in rows:
-        wrong = "is listed twice" if captions else "has no caption"
-        require(captions and name not in found, where, f"photo {name!r:.80} {wrong}")
+    photos: dict[str, Captioned] = {}
+    for location, name, captions in rows:
+        fault = "is listed twice" if captions else "has no caption"
+        require(captions and name not in photos, location, f"photo {name!r:.80} {fault}")
         numbered = enumerate(captions)
-        texts = [files.nonempty(text, f"{where}: caption {number}") for number, text in numbered]
-        found[name] = Captioned(name, tuple(text.strip() if stripped else text for text in texts))
-    require(found, path, empty)
-    return tuple(found.values())
+        texts = [files.nonempty(text, f"{location}: caption {number}") for number, text in numbered]
+        photos[name] = Captioned(name, tuple(text.strip() if stripped else text for text in texts))
+    require(photos, path, empty)
+    return tuple(photos.values())
 
 
 def read_captions(path: Path, remedy: str = "", name: str = "") -> tuple[Captioned, ...]:
@@ -117,11 +117,11 @@ def read_captions(path: Path, remedy: str = "", name: str = "") -> tuple[Caption
 
 def _test_photos(layout: PublishedRows, rows: Iterable[tables.Row]) -> Iterator[Row]:
     """Yield the photos of rows, where these name splits those of the test."""
-    for index, where, row in rows:
-        for sample in layout.samples_of(row, index, where):
+    for index, location, row in rows:
+        for sample in layout.samples_of(row, index, location):
             if "split" not in layout.keys or row["split"] == "test":
-                photo = files.nonempty(sample["photo"], f"{where}: {layout.photo!r}")
-                yield where, photo, cell_captions(sample["captions"])
+                photo = files.nonempty(sample["photo"], f"{location}: {layout.photo!r}")
+                yield location, photo, cell_captions(sample["captions"])
 
 
 def read_flickr8k(
@@ -140,24 +140,24 @@ def read_flickr8k(
     require(names, split, "no photo names")
     files.require_size(tokens, remedy or files.ABSENT)
     outside = 0
-    for where, name, k, caption in token_lines(tokens):
+    for location, name, k, caption in token_lines(tokens):
         captions = names.get(name)
         if captions is None:
             outside += 1
             continue
-        require(k not in captions, where, f"caption {k} of {name!r} occurs twice")
-        captions[k] = files.nonempty(caption, f"{where}: the caption")
+        require(k not in captions, location, f"caption {k} of {name!r} occurs twice")
+        captions[k] = files.nonempty(caption, f"{location}: the caption")
     bare = next((name for name, captions in names.items() if not captions), None)
     require(bare is None, tokens, f"no caption for photo {bare!r:.80} of {split}")
-    photos = (Captioned(name, tuple(each[k] for k in sorted(each))) for name, each in names.items())
+    photos = (Captioned(name, tuple(row[k] for k in sorted(row))) for name, row in names.items())
     return tuple(photos), {"captions of photos outside the split": outside}
 
 
-def locate(name: str, default: Path, flat: Path | None, where: str) -> Path:
+def locate(name: str, default: Path, flat: Path | None, location: str) -> Path:
     """Return `default / name`, or the file of that name in the folder `flat` when given."""
     if flat is None:
-        return files.image_path(default, name, where)
-    return files.image_path(flat, name.rsplit("/", maxsplit=1)[-1], where)
+        return files.image_path(default, name, location)
+    return files.image_path(flat, name.rsplit("/", maxsplit=1)[-1], location)
 
 
 # --- COCO-Counterfactuals: lines with `id`, `image_0`, `image_1`, `caption_0`, `caption_1`. ---
@@ -174,19 +174,21 @@ def _counterfactuals(
     path: Path, folder: Path, pairs: int | None
 ) -> tuple[tuple[Captioned, ...], dict[str, int]]:
     """Return the chosen pairs in file order, each as two captioned photos, and what is left out."""
-    seen: set[object] = set()
+    seen_ids: set[object] = set()
     names: set[str] = set()
     rows: dict[str, list[Captioned]] = {}
     stems = by_stem((folder,))
-    for _, where, row in tables.read_annotations(path):
-        members = rows[files.identifier(row, "id", where, seen)] = []
+    for _, location, row in tables.read_annotations(path):
+        members = rows[files.identifier(row, "id", location, seen_ids)] = []
         for k in (0, 1):
-            name = files.text(row, f"image_{k}", where)
-            require(name not in names, where, f"image {name!r:.80} is listed twice; fetch it again")
+            name = files.text(row, f"image_{k}", location)
+            require(
+                name not in names, location, f"image {name!r:.80} is listed twice; fetch it again"
+            )
             names.add(name)
             if not is_read(name):
                 name = stems[name].name if name in stems else f"{name}.jpg"
-            members.append(Captioned(name, (files.text(row, f"caption_{k}", where),)))
+            members.append(Captioned(name, (files.text(row, f"caption_{k}", location),)))
     require(rows, path, f"holds no pairs; {files.OFFICIAL}")
     chosen = set(sorted(rows, key=lambda key: bytes_hash(key.encode()))[:pairs])
     photos = tuple(photo for key, both in rows.items() if key in chosen for photo in both)
@@ -204,7 +206,7 @@ _SPLIT = "Flickr_8k.testImages.txt"
 def _retrieval(photos: Iterable[tuple[ImageRef, Sequence[str]]]) -> Retrieval:
     images, captions = zip(*photos)
     owners = [owner for owner, texts in enumerate(captions) for _ in texts]
-    texts = tuple(text for each in captions for text in each)
+    texts = tuple(text for texts in captions for text in texts)
     return Retrieval(images, texts, tuple(zip(owners, range(len(texts)))))
 
 
@@ -228,15 +230,17 @@ def read(
         custom = captioned.open_photos(data, annotations or data.root, reading)
         data.files["captions"], data.expected = captioned.hashed(custom), {}
         return _retrieval((photo.image, photo.captions) for photo in custom)
-    known = name in about.parts
-    require(known, about.id, f"no set or file {name!r}; {closest(name, about.parts)}", UsageError)
+    published = name in about.parts
+    require(
+        published, about.id, f"no set or file {name!r}; {closest(name, about.parts)}", UsageError
+    )
     problem = f"{name} is published as one split; options of reading data go with a file of yours"
     require(reading == DataOptions(images=data.images), about.id, problem, UsageError)
     require_positive(about.id, "pre_caption_words", pre_caption_words)
     require_positive(about.id, "pairs", pairs)
     listed = [file for file in about.of_set(name, about.files) if not file.endswith(_SPLIT)]
     places = [data.root / file for file in listed]
-    path = annotations or next((each for each in places if each.is_file()), places[0])
+    path = annotations or next((place for place in places if place.is_file()), places[0])
     default = data.root / about.of_set(name, about.images)[0]
     flat: Path | None = data.images or default
     if name == "coco" and data.images is None:  # whose names begin with a folder
@@ -256,20 +260,20 @@ def read(
     elif name in (*_LONG, "urban1k") or path.suffix.lower() == ".json":
         if name == "urban1k":
             path = path.parent if "*" in path.name else path
-            data.files = {each.name: each for each in sorted(path.glob("*.txt"))}
+            data.files = {file.name: file for file in sorted(path.glob("*.txt"))}
         photos = read_captions(path, name=name)
     else:
         data.files["split"] = other = split_file or path.parent / _SPLIT
         photos, left_out = read_flickr8k(path, other)
     data.left_out.update(left_out)
-    found = []
+    photo_texts = []
     for photo in photos:
         place = locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}")
         texts = photo.captions
         if pre_caption_words is not None:
             texts = tuple(pre_caption(text, pre_caption_words) for text in texts)
-        found.append((ImageRef(place), texts))
-    return _retrieval(found)
+        photo_texts.append((ImageRef(place), texts))
+    return _retrieval(photo_texts)
 
 
 def _gallery(data: Loading, name: str, annotations: Path | None) -> tuple[Path, Path]:
@@ -289,13 +293,13 @@ def negbench(data: Loading, *, annotations: Path | None = None) -> Retrieval:
     path, folder = _gallery(data, "captions", annotations)
 
     def rows() -> Iterator[Row]:
-        for _, where, row in tables.read_annotations(path, ("filepath", "captions")):
-            name = files.text(row, "filepath", where).replace("\\", "/").rpartition("/")[2]
-            files.image_path(folder, name, where)
-            yield where, name, tables.texts(row, "captions", where)
+        for _, location, row in tables.read_annotations(path, ("filepath", "captions")):
+            name = files.text(row, "filepath", location).replace("\\", "/").rpartition("/")[2]
+            files.image_path(folder, name, location)
+            yield location, name, tables.texts(row, "captions", location)
 
     photos = _photos(rows(), f"no rows; {files.OFFICIAL}", path)
-    return _retrieval((ImageRef(folder / each.image), each.captions) for each in photos)
+    return _retrieval((ImageRef(folder / photo.image), photo.captions) for photo in photos)
 
 
 def simpleneg(
@@ -309,7 +313,7 @@ def simpleneg(
     require_positive(data.name, "gallery", gallery)
     names = ("text", "question about what it denies", "question about what it names")
     rows = [
-        [files.nonempty(each, f"{path}: row {k}") for each in files.items(row, str(path), names)]
+        [files.nonempty(cell, f"{path}: row {k}") for cell in files.items(row, str(path), names)]
         for k, row in enumerate(files.items(files.read_json(path), str(path)))
     ]
     require(rows, path, f"no rows; {files.OFFICIAL}")

@@ -66,15 +66,15 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
     Of more than MOST_ITEMS the ones with the smallest hash of their id are used. Deterministic.
     Empty for benchmarks whose texts are all true (pairs of images, retrieval, classification).
     """
-    found = []
+    results = []
     for subtask, cases in _by_part(benchmark, _has_false).items():
-        kept = sorted(cases, key=lambda case: hash_number(case.id))[:MOST_ITEMS]
-        measure = _statements if kept[0].form is Form.BINARY else _choices
-        score = measure(kept) if len(kept) >= LEAST_ITEMS else None
+        sample = sorted(cases, key=lambda case: hash_number(case.id))[:MOST_ITEMS]
+        measure = _statements if sample[0].form is Form.BINARY else _choices
+        score = measure(sample) if len(sample) >= LEAST_ITEMS else None
         if score is not None:
             metric, both, chance = score
-            found.append(Solvability(subtask, metric, *both, chance, len(kept), len(cases)))
-    return found
+            results.append(Solvability(subtask, metric, *both, chance, len(sample), len(cases)))
+    return results
 
 
 def _has_false(case: Case) -> bool:
@@ -117,7 +117,7 @@ def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
         boxes = case.form is Form.CHOOSE_IMAGE and all(ref.box for ref in case.images)
         return boxes or (case.form is not Form.BINARY and _has_false(case))
 
-    found = []
+    results = []
     for subtask, cases in _by_part(benchmark, fits).items():
         boxes = cases[0].form is Form.CHOOSE_IMAGE
         judged = []  # outcome, share of a random order, how much longer a wrong text is
@@ -131,15 +131,15 @@ def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
                 true, false = case.sides
             if case.form is Form.HALF_TRUTH:
                 true = [0]  # the longer true text is no candidate of the main question
-            wrong = scores[false]
-            share = _share(len(true), len(wrong))
-            longer = scores[true].mean() - wrong.mean()
-            judged.append((_outcome(scores[true], wrong), share, longer))
-        value, chance, longer = (float(np.mean(each)) for each in zip(*judged))
+            false_scores = scores[false]
+            share = _share(len(true), len(false_scores))
+            longer = scores[true].mean() - false_scores.mean()
+            judged.append((_outcome(scores[true], false_scores), share, longer))
+        value, chance, longer = (float(np.mean(column)) for column in zip(*judged))
         rule = LARGER if boxes else SHORTER
         words = None if boxes else longer
-        found.append(RuleOfThumb(subtask, rule, value, chance, words, len(cases)))
-    return found
+        results.append(RuleOfThumb(subtask, rule, value, chance, words, len(cases)))
+    return results
 
 
 # --- The fitted baseline. ---
@@ -152,21 +152,21 @@ def _choices(cases: Sequence[Case]) -> Score | None:
     texts = list(dict.fromkeys(text for case in cases for text in case.texts))
     row = {text: number for number, text in enumerate(texts)}
     sides = ([[row[case.texts[k]] for k in side] for side in case.sides] for case in cases)
-    right, wrong = zip(*sides)
+    true, false = zip(*sides)
     folds = _folds(cases)
-    share = np.mean([_share(len(r), len(w)) for r, w in zip(right, wrong)])
+    share = np.mean([_share(len(r), len(w)) for r, w in zip(true, false)])
 
     def held_out(features: csr_array) -> float:
         outcomes = np.zeros(len(cases))
         for fold in range(FOLDS):
             train = [k for k in range(len(cases)) if folds[k] != fold]
-            pairs = [(p, q) for k in train for p in right[k] for q in wrong[k]]
+            pairs = [(p, q) for k in train for p in true[k] for q in false[k]]
             if not pairs:
                 continue
             plus, minus = (np.array(side) for side in zip(*pairs))
             scores = features @ _fit(features[plus] - features[minus], np.ones(len(pairs)))
             for k in np.flatnonzero(folds == fold):
-                outcomes[k] = _outcome(scores[right[k]], scores[wrong[k]])
+                outcomes[k] = _outcome(scores[true[k]], scores[false[k]])
         return float(outcomes.mean())
 
     return "accuracy", _both(texts, held_out), float(share)
@@ -199,8 +199,8 @@ def _statements(cases: Sequence[Case]) -> Score | None:
 def _both(texts: Sequence[str], held_out: Callable[[csr_array], float]) -> tuple[float, float]:
     """Return the values with lengths and counts of hashed stretches, and with lengths alone."""
     pieces = [_PIECES.findall(text) for text in texts]
-    words = np.array([len(each) for each in pieces], dtype=np.float64)
-    letters = np.array([sum(map(len, each)) for each in pieces], dtype=np.float64)
+    words = np.array([len(tokens) for tokens in pieces], dtype=np.float64)
+    letters = np.array([sum(map(len, tokens)) for tokens in pieces], dtype=np.float64)
     table = np.stack([words, letters, letters / np.maximum(words, 1)], axis=1)
     spread = table.std(axis=0)
     lengths = csr_array((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
@@ -224,23 +224,23 @@ def _fit(features: csr_array, sign: Values) -> Values:
         return float(value), features.T @ pull + _RIDGE * weights
 
     start = np.zeros(features.shape[1])
-    found: Values = minimize(
+    fitted: Values = minimize(
         loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 100, "ftol": 1e-7}
     ).x
-    return found
+    return fitted
 
 
-def _outcome(right: Values, wrong: Values) -> float:
+def _outcome(right: Values, others: Values) -> float:
     """Return the probability that all of `right` come first when ties are broken at random."""
-    floor, ceiling = right.min(), wrong.max()
+    floor, ceiling = right.min(), others.max()
     if floor != ceiling:
         return float(floor > ceiling)
-    return _share(int((right == floor).sum()), int((wrong == ceiling).sum()))
+    return _share(int((right == floor).sum()), int((others == ceiling).sum()))
 
 
-def _share(right: int, wrong: int) -> float:
+def _share(right: int, others: int) -> float:
     """Return the share of the orders of things in which all right ones come first."""
-    return 1.0 / comb(right + wrong, right)
+    return 1.0 / comb(right + others, right)
 
 
 def _folds(cases: Sequence[Case]) -> npt.NDArray[np.int64]:

@@ -58,8 +58,8 @@ def repository(name: str, commit: str = NEWEST) -> str:
 def document() -> Mapping[str, Any]:
     """Return what `benchmarks.yaml` holds."""
     text = Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8")
-    found: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return found
+    content: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return content
 
 
 @cache
@@ -73,6 +73,6 @@ def remote_file(target: str, facts: str | Mapping[str, Any], address: str = "") 
 
     address: of the repository that a URL may name.
     """
-    known = {"url": facts} if isinstance(facts, str) else facts
-    url, keys = known["url"].format(repository=address), tuple(known.get("keys", ()))
-    return RemoteFile(target, **{**known, "url": url, "keys": keys})
+    values = {"url": facts} if isinstance(facts, str) else facts
+    url, keys = values["url"].format(repository=address), tuple(values.get("keys", ()))
+    return RemoteFile(target, **{**values, "url": url, "keys": keys})

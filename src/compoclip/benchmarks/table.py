@@ -57,7 +57,7 @@ def reader_of(name: str, entry: Entry) -> CaseReader:
         whole or partial(_cases, entry, about),
         rules=partial(rules_of, entry, about),
         headline=entry.get("headline", "micro"),
-        ties={part: TiePolicy(each) for part, each in ties.items()},
+        ties={part: TiePolicy(policy) for part, policy in ties.items()},
         usual=tuple(entry.get("usual", ())),
         empty=entry.get("empty", f"no rows of PARTS; {files.OFFICIAL}"),
         takes=None if whole else takes,
@@ -66,7 +66,7 @@ def reader_of(name: str, entry: Entry) -> CaseReader:
 
 def _further_places(entry: Entry) -> dict[str, str]:
     """Return the places of photos in addition to the main one; an option moves each."""
-    return {name: each for name, each in entry.get("places", {}).items() if name != "images"}
+    return {name: place for name, place in entry.get("places", {}).items() if name != "images"}
 
 
 # --- Rows: what a file holds of one or more items. ---
@@ -76,7 +76,7 @@ def _further_places(entry: Entry) -> dict[str, str]:
 class Row:
     """A row of a table while it becomes an item. A hook may change any of it.
 
-    where: file and row, for messages. key: its place in the file as ids have it (line, key of an
+    location: file and row, for messages. key: its place in the file as ids have it (line, key of an
     object, else index from 0); number: from 1. part: the sub-task. path: the file, or the archive
     that holds it. table: keys of the entry for this file. names: what templates may name. cells:
     the values are texts, with numbers and lists written in them. pictures: column -> picture in the
@@ -85,7 +85,7 @@ class Row:
     """
 
     values: Mapping[str, Any]
-    where: str
+    location: str
     key: str
     number: int
     part: str
@@ -101,7 +101,7 @@ class Row:
 
     def require(self, good: object, problem: str) -> None:
         """Raise CompoclipError naming file and row unless `good`."""
-        require(good, self.where, problem)
+        require(good, self.location, problem)
 
     def value(self, column: str) -> tuple[Any, str]:
         """Return what a column holds, and its name for messages; an absent one is refused.
@@ -109,21 +109,22 @@ class Row:
         "a.b" is the value b of the object a, "a.0" the first of the list a.
         """
         first, *steps = column.split(".")
-        found, where = files.field(self.values, first, self.where), f"{self.where}: {first!r}"
+        location = f"{self.location}: {first!r}"
+        value = files.field(self.values, first, self.location)
         for step in steps:
             if step.isdigit():
-                listed = files.items(found, where)
-                require(int(step) < len(listed), where, f"the list is empty; {files.OFFICIAL}")
-                found = listed[int(step)]
+                listed = files.items(value, location)
+                require(int(step) < len(listed), location, f"the list is empty; {files.OFFICIAL}")
+                value = listed[int(step)]
             else:
-                found = files.field(files.record(found, where), step, where)
-                where = f"{where}: {step!r}"
-        return found, where
+                value = files.field(files.record(value, location), step, location)
+                location = f"{location}: {step!r}"
+        return value, location
 
     def text(self, column: str) -> str:
         """Return the text of a column, see `value`; a blank one is refused."""
         if "." not in column:  # nearly all, and faster
-            return files.text(self.values, column, self.where)
+            return files.text(self.values, column, self.location)
         return files.nonempty(*self.value(column))
 
     def texts(self, column: str) -> list[str]:
@@ -131,69 +132,69 @@ class Row:
         name, star, count = column.partition("*")
         if not star:
             return [self.text(name)]
-        value, where = self.value(name)
+        value, location = self.value(name)
         if self.cells:
-            found = list(tables.texts(self.values, name, self.where))
+            texts = list(tables.texts(self.values, name, self.location))
         else:
-            listed = enumerate(files.items(value, where))
-            found = [files.nonempty(each, f"{where}: text {k}") for k, each in listed]
-        problem = f"{name!r} must hold {count} texts, not {len(found)}; {files.OFFICIAL}"
-        self.require(not count or len(found) == int(count), problem)
-        return found
+            listed = enumerate(files.items(value, location))
+            texts = [files.nonempty(text, f"{location}: text {k}") for k, text in listed]
+        problem = f"{name!r} must hold {count} texts, not {len(texts)}; {files.OFFICIAL}"
+        self.require(not count or len(texts) == int(count), problem)
+        return texts
 
     def flag(self, column: str) -> bool:
         """Return whether a cell says True (or 1); anything but True, False, 1 and 0 is refused."""
         value = str(self.value(column)[0])
-        found = _FLAGS.get(value.strip().lower())
-        self.require(found is not None, f"{column!r} must be True or False, found {value[:40]!r}")
-        return bool(found)
+        flag = _FLAGS.get(value.strip().lower())
+        self.require(flag is not None, f"{column!r} must be True or False, found {value[:40]!r}")
+        return bool(flag)
 
     def float(self, column: str) -> float:
         """Return the number of a column; anything else is refused."""
-        found, where = self.value(column)
+        value, location = self.value(column)
         if self.cells:
             with suppress(ValueError):
-                found = float(found)
+                value = float(value)
         last = column.rpartition(".")[2]
-        return files.number({last: found}, last, where.removesuffix(f": {last!r}"))
+        return files.number({last: value}, last, location.removesuffix(f": {last!r}"))
 
 
 def _rows(
     entry: Entry, data: Loading, annotations: Path | None, names: Mapping[str, str]
 ) -> Iterator[Row]:
     """Yield the rows of all files of the wanted sub-tasks, and of those that set thresholds."""
-    parts = [each for part in data.parts for each in (part, data.tuned_on.get(part)) if each]
+    parts = [name for part in data.parts for name in (part, data.tuned_on.get(part)) if name]
     listed: dict[str, File] = {}
     for part in parts:
         for file in files_of(entry, part, names):
             listed.setdefault(file.place, file)
     packed = {}
     if entry.get("archive"):
-        wanted = {place: PurePosixPath(place).name for place in listed}
+        file_names = {place: PurePosixPath(place).name for place in listed}
         place = annotations or data.root / entry.get("folder", PurePosixPath(entry["file"]).parent)
-        if place.is_dir() and not any((place / name).is_file() for name in wanted.values()):
+        if place.is_dir() and not any((place / name).is_file() for name in file_names.values()):
             zips = sorted(path for path in place.iterdir() if path.suffix.lower() == ".zip")
-            shown = " and ".join(path.name for path in zips[:2])
-            require(len(zips) < 2, place, f"holds {len(zips)} archives, {shown}; keep one")
+            examples = " and ".join(path.name for path in zips[:2])
+            require(len(zips) < 2, place, f"holds {len(zips)} archives, {examples}; keep one")
             place = zips[0] if zips else place
         if place.suffix.lower() == ".zip":
-            members = read_members(place, wanted, MAX_ANNOTATION_BYTES)
-            packed = {key: (place, *found) for key, found in members.items()}
-    seen: dict[str, ImageRef] = {}
+            members = read_members(place, file_names, MAX_ANNOTATION_BYTES)
+            packed = {key: (place, *member) for key, member in members.items()}
+    by_hash: dict[str, ImageRef] = {}
     for file in listed.values():
         paths = _paths(file, data, annotations)
         for path, more in paths:
-            found = {**file.names, **more}
+            all_names = {**file.names, **more}
             name = file.table.get("hashed_as", "{part}") if len(paths) == 1 else "{path}"
-            name = name.format_map({**found, "path": path.name})
-            archive, where, content = packed.get(file.place, (path, str(path), None))
+            name = name.format_map({**all_names, "path": path.name})
+            archive, location, content = packed.get(file.place, (path, str(path), None))
             data.files[name] = path if content is None else content
             empty = True
-            for row in _read(file, archive, where, content, seen):
+            for row in _read(file, archive, location, content, by_hash):
                 empty = False
-                row.names = found
+                row.names = all_names
                 yield row
-            require(not empty, where, f"no rows; {files.OFFICIAL}")
+            require(not empty, location, f"no rows; {files.OFFICIAL}")
 
 
 def _paths(
@@ -213,21 +214,20 @@ def _paths(
             raise CompoclipError(
                 f"{place}: no such file, or holds no .arrow or .parquet; put it there"
             ) from FileNotFoundError(place)
-        return [(each, {}) for each in shards or [path]]
+        return [(shard, {}) for shard in shards or [path]]
     if "{number}" in file.place:
         pattern = re.compile(re.escape(file.place).replace(r"\{number\}", r"(\d{1,3})"))
-        shown = file.place.replace("{number}", "*")
-        found: dict[int, Path] = {}
-        for path in sorted(folder.rglob(shown)):
+        glob = file.place.replace("{number}", "*")
+        by_number: dict[int, Path] = {}
+        for path in sorted(folder.rglob(glob)):
             if match := pattern.fullmatch(path.name):
-                earlier = found.setdefault(int(match[1]), path)
+                earlier = by_number.setdefault(int(match[1]), path)
                 require(earlier == path, path, f"{earlier} has the same name; keep one of them")
-        if not found:
+        if not by_number:
             raise CompoclipError(
-                f"{folder}: no {shown} below it; put the official files there, or select other "
-                "parts"
+                f"{folder}: no {glob} below it; put the official files there, or select other parts"
             ) from FileNotFoundError(folder)
-        return [(each, {"number": str(k)}) for k, each in sorted(found.items())]
+        return [(path, {"number": str(k)}) for k, path in sorted(by_number.items())]
     if "elsewhere" in table:
         other = folder / table["elsewhere"].format_map(file.names)
         path = other if other.is_file() else path
@@ -243,9 +243,9 @@ def _held_out(folder: Path) -> list[Path]:
 
 
 def _read(
-    file: File, path: Path, name: str, content: bytes | None, seen: dict[str, ImageRef]
+    file: File, path: Path, name: str, content: bytes | None, by_hash: dict[str, ImageRef]
 ) -> Iterator[Row]:
-    """Yield the rows of one file; the pictures in it are added to `seen`."""
+    """Yield the rows of one file; the pictures in it are added to `by_hash`."""
     table, part = file.table, file.names["part"]
     hint = table.get("parts_hint")
     inside = path.suffix in (".arrow", ".parquet")
@@ -260,16 +260,16 @@ def _read(
         name=name,
     )
     photos = table.get("photos", ())
-    held = tables.pictures(path, photos, seen) if inside else {}
-    absent = min({*photos} - {*held}, default="") if inside and table.get("pictured") else ""
+    pictured = tables.pictures(path, photos, by_hash) if inside else {}
+    absent = min({*photos} - {*pictured}, default="") if inside and table.get("pictured") else ""
     problem = f"{absent!r} holds no encoded pictures; get the dataset page's table"
     require(not absent, path, problem)
-    for number, (key, where, value) in enumerate(rows, 1):
+    for number, (key, location, value) in enumerate(rows, 1):
         if names := table.get("values"):
-            value = dict(zip(names, files.items(value, where, names)))
+            value = dict(zip(names, files.items(value, location, names)))
         yield Row(
-            files.record(value, where),
-            where,
+            files.record(value, location),
+            location,
             str(key),
             number,
             part,
@@ -277,7 +277,7 @@ def _read(
             table,
             file.names,
             cells=kind == ".csv",
-            pictures={column: refs[number - 1] for column, refs in held.items()},
+            pictures={column: refs[number - 1] for column, refs in pictured.items()},
         )
 
 
@@ -297,25 +297,25 @@ class _Folders:
             )
         self._flat = (data.images,) if data.images and entry.get("flat") else ()
         self._stems = cache(by_stem)
-        self._known: tuple[Mapping[str, str], str, tuple[Path, ...]] = ({}, "", ())
+        self._last: tuple[Mapping[str, str], str, tuple[Path, ...]] = ({}, "", ())
 
     def of(self, row: Row) -> tuple[ImageRef, ...]:
         """Return the images of an item, in the order of the columns."""
         table = row.table
         box = None
         if keys := table.get("box"):
-            box = files.box({key: row.float(key) for key in keys}, row.where, keys)
-        found = []
+            box = files.box({key: row.float(key) for key in keys}, row.location, keys)
+        images = []
         for column in table.get("photos", ()):
             if column in row.pictures:
-                found.append(row.pictures[column])
+                images.append(row.pictures[column])
                 continue
             if "digits" in table.get("named", {}):  # then numbers are ids
-                names = [files.identifier(row.values, column, row.where, set())]
+                names = [files.identifier(row.values, column, row.location, set())]
             else:
                 names = row.texts(column)
-            found += [ImageRef(self._path(row, each), box) for each in names]
-        return tuple(found)
+            images += [ImageRef(self._path(row, name), box) for name in names]
+        return tuple(images)
 
     def _path(self, row: Row, name: str) -> Path:
         how = row.table.get("named", {})
@@ -324,16 +324,16 @@ class _Folders:
         name = name.zfill(how.get("digits", 0))
         if "suffix" in how and not is_read(name):
             name += how["suffix"]
-        if row.names is not self._known[0] or row.folder != self._known[1]:  # not as the row before
+        if row.names is not self._last[0] or row.folder != self._last[1]:  # not as the row before
             listed = row.folder or row.table.get("photos_in", "{images}")
             names = {**row.names, **self._places}
             templates = [listed] if isinstance(listed, str) else listed
-            folders = tuple(Path(each.format_map(names)) for each in templates)
-            self._known = row.names, row.folder, self._flat or folders
-        folders = self._known[2]
+            folders = tuple(Path(template.format_map(names)) for template in templates)
+            self._last = row.names, row.folder, self._flat or folders
+        folders = self._last[2]
         if how.get("stem") and (path := self._stems(folders).get(PurePosixPath(name).stem)):
             return path
-        return files.image_path(folders[0], name, row.where)
+        return files.image_path(folders[0], name, row.location)
 
 
 def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Iterator[Case]:
@@ -341,18 +341,18 @@ def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Itera
     annotations = options.get("annotations")
     data.joint = dict(entry.get("joint", {}))
     data.tuned_on = {p: dev for p, dev in entry.get("tuned_on", {}).items() if p in data.parts}
-    dev = [each for each in data.tuned_on.values() if each in about.expected]
-    data.expected |= {each: about.expected[each] for each in dev}
-    moved = {each: options.pop(f"{each}_images", None) for each in _further_places(entry)}
+    dev = [part for part in data.tuned_on.values() if part in about.expected]
+    data.expected |= {part: about.expected[part] for part in dev}
+    moved = {place: options.pop(f"{place}_images", None) for place in _further_places(entry)}
     folders = _Folders(entry, about, data, moved)
-    names = {key: each for key, each in options.items() if isinstance(each, str)}
+    names = {key: value for key, value in options.items() if isinstance(value, str)}
     rows = _rows(entry, data, annotations, names)
     if "edit" in entry:
         edit = hook(entry["edit"])
         if "annotations" not in options_of(edit):
             options.pop("annotations", None)
         rows = edit(rows, data, **options)
-    known = [*about.parts, *entry.get("tuned_on", {}).values()]
+    parts = [*about.parts, *entry.get("tuned_on", {}).values()]
     counts: Counter[str] = Counter()
     ids: dict[Path, set[object]] = {}
     places: dict[object, str] = {}
@@ -362,16 +362,16 @@ def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Itera
             value = row.text(column)
             known_values = f"known: {', '.join(choices)}"
             row.require(value in choices, f"{column!r} {value!r:.40} is unknown; {known_values}")
-        part = _part(row, known)
+        part = _part(row, parts)
         key = row.key
         if "key" in table:
-            seen = ids.setdefault(row.path, set())
-            key = files.identifier(row.values, table["key"], row.where, seen)
+            seen_ids = ids.setdefault(row.path, set())
+            key = files.identifier(row.values, table["key"], row.location, seen_ids)
         named = {**row.names, "part": part, "key": key, "row": row.number, "count": counts[part]}
         counts[part] += 1
         form = Form(table["form"])
         images = row.images or folders.of(row)
-        texts = tuple(each for column in table["texts"] for each in row.texts(column))
+        texts = tuple(text for column in table["texts"] for text in row.texts(column))
         truth = row.truth
         if column := table.get("truth"):
             count = len(texts) if form is Form.CHOOSE_TEXT else len(images)
@@ -383,32 +383,32 @@ def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Itera
         name = table.get("id", "{part}/{key}").format_map(named)
         case = Case(name, form, images, texts, part, truth, {**_labels(row), **row.labels})
         if table.get("unique"):
-            files.once((part, case.images, case.texts, case.truth), row.where, places)
+            files.once((part, case.images, case.texts, case.truth), row.location, places)
         yield case
 
 
-def _part(row: Row, known: Sequence[str]) -> str:
+def _part(row: Row, parts: Sequence[str]) -> str:
     """Return the sub-task of a row: that of its file, or what its columns say."""
     template = row.table.get("part")
     if template is None:
         return row.part
     columns = re.findall(r"\{(\w+)\}", template)
-    said = {each: row.text(each).strip().lower() for each in columns}
-    part = str(template.format_map({**row.names, **said}))
-    found = ", ".join(f"{each!r} {row.text(each)!r:.40}" for each in columns)
-    row.require(part in known, f"{found} is unknown; known: {', '.join(known)}")
+    values = {column: row.text(column).strip().lower() for column in columns}
+    part = str(template.format_map({**row.names, **values}))
+    cells = ", ".join(f"{column!r} {row.text(column)!r:.40}" for column in columns)
+    row.require(part in parts, f"{cells} is unknown; known: {', '.join(parts)}")
     return part
 
 
 def _labels(row: Row) -> dict[str, str]:
     """Return the labels of the table: "a" a column, "a?" one that may be absent or empty, "a*" a
     list joined by "_", "{a}" a name."""
-    found = {}
+    labels = {}
     for label, column in row.table.get("labels", {}).items():
         if "{" in column:
-            found[label] = column.format_map(row.names)
+            labels[label] = column.format_map(row.names)
         elif not column.endswith("?"):
-            found[label] = "_".join(row.texts(column))
+            labels[label] = "_".join(row.texts(column))
         elif row.values.get(column[:-1]) not in (None, ""):
-            found[label] = str(row.values[column[:-1]])
-    return found
+            labels[label] = str(row.values[column[:-1]])
+    return labels

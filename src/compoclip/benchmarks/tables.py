@@ -73,13 +73,13 @@ def read_annotations(
             yield from json_rows(files.read_json(path, absent, damaged), str(path))
 
 
-def json_rows(value: Any, where: str) -> Iterator[Row]:
+def json_rows(value: Any, location: str) -> Iterator[Row]:
     """Yield the rows of a JSON object or list, as `read_annotations` does."""
     if isinstance(value, dict):
-        yield from ((key, f"{where}: row {key!r:.80}", row) for key, row in value.items())
+        yield from ((key, f"{location}: row {key!r:.80}", row) for key, row in value.items())
     else:
-        for index, row in enumerate(files.items(value, where)):
-            yield index, f"{where}: row {index}", row
+        for index, row in enumerate(files.items(value, location)):
+            yield index, f"{location}: row {index}", row
 
 
 def _require_columns(path: Path, there: Sequence[str], columns: Sequence[str], remedy: str) -> None:
@@ -99,8 +99,8 @@ def opened_table(
     they are stored.
     """
     if path.suffix.lower() != ".arrow":
-        most = {"most_rows": MAX_ANNOTATION_ROWS, "most_values": MAX_ANNOTATION_VALUES}
-        with opened_parquet(path, damaged, **most) as parquet:
+        limits = {"most_rows": MAX_ANNOTATION_ROWS, "most_values": MAX_ANNOTATION_VALUES}
+        with opened_parquet(path, damaged, **limits) as parquet:
             yield parquet.schema_arrow, parquet.iter_batches
         return
     table = arrow_table(path, damaged)
@@ -108,7 +108,7 @@ def opened_table(
     require(few, path, f"more than {MAX_ANNOTATION_ROWS:,} rows; {damaged}")
 
     def batches(size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        names = [each for each in table.column_names if {each, f"{each}.bytes"} & {*columns}]
+        names = [name for name in table.column_names if {name, f"{name}.bytes"} & {*columns}]
         yield from table.select(names).to_batches(max_chunksize=size)
 
     yield table.schema, batches
@@ -140,25 +140,25 @@ def _plain(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return all(_plain(field.type) for field in kind)
     of = pa.types
-    return any(each(kind) for each in (of.is_string, of.is_integer, of.is_floating, of.is_boolean))
+    return any(test(kind) for test in (of.is_string, of.is_integer, of.is_floating, of.is_boolean))
 
 
 def pictures(
-    path: Path, columns: Iterable[str], seen: dict[str, ImageRef], damaged: str = files.OFFICIAL
+    path: Path, columns: Iterable[str], by_hash: dict[str, ImageRef], damaged: str = files.OFFICIAL
 ) -> dict[str, list[ImageRef]]:
     """Return those of some columns that hold pictures (bytes, or a struct with `bytes`), by row.
 
     Equal pictures are the first that was seen, so that items about one photo are known to be about
-    one photo. seen: content hash -> picture, added to. damaged: what to do about a malformed file.
+    one photo. by_hash: content hash -> picture, added to. damaged: remedy for a malformed file.
     Raises CompoclipError naming the row without a picture.
     """
     with opened_table(path, damaged) as (schema, _):
-        held = [name for name in columns if name in schema.names]
-        held = [name for name in held if holds_bytes(schema.field(name).type)]
-    return {column: _pictures(path, column, seen) for column in held}
+        pictured = [name for name in columns if name in schema.names]
+        pictured = [name for name in pictured if holds_bytes(schema.field(name).type)]
+    return {column: _pictures(path, column, by_hash) for column in pictured}
 
 
-def _pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRef]:
+def _pictures(path: Path, column: str, by_hash: dict[str, ImageRef]) -> list[ImageRef]:
     refs = []
     with opened_table(path) as (schema, batches):
         inner = pa.types.is_struct(schema.field(column).type)
@@ -170,17 +170,17 @@ def _pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageR
             good = isinstance(data, bytes) and data
             require(good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it")
             ref = ImageRef(path, member=f"{column}:{row}")
-            refs.append(seen.setdefault(bytes_hash(data), ref))
+            refs.append(by_hash.setdefault(bytes_hash(data), ref))
     return refs
 
 
-def texts(row: Mapping[str, str], key: str, where: str) -> tuple[str, ...]:
+def texts(row: Mapping[str, str], key: str, location: str) -> tuple[str, ...]:
     """Return the strings of a Python list or set written into a cell, those of a set sorted.
 
     Nothing is evaluated but literals. Raises CompoclipError for any other cell and blank strings.
     """
-    found = text_list(row[key])
-    good = found is not None and all(text.strip() for text in found)
+    listed = text_list(row[key])
+    good = listed is not None and all(text.strip() for text in listed)
     problem = f"{key!r} must be a Python list of texts, found {row[key][:40]!r}; {files.OFFICIAL}"
-    require(good, where, problem)
-    return tuple(found or ())
+    require(good, location, problem)
+    return tuple(listed or ())

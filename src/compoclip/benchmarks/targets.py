@@ -130,13 +130,13 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
     require(joined not in SUITES or not (photos or name), text, problem, UsageError)
     return [
         Target(
-            spec=each,
+            spec=benchmark,
             root=place,
             images=_path(photos) if photos else images,
             id=name,
-            options=_options(each, settings, Path(), text),
+            options=_options(benchmark, settings, Path(), text),
         )
-        for each in SUITES.get(joined, (joined,))
+        for benchmark in SUITES.get(joined, (joined,))
     ]
 
 
@@ -168,13 +168,13 @@ def read_suite(path: Path) -> list[Target]:
     remedy = 'expected {"benchmarks": [{"name": ...}, ...]}'
     targets, folder = [], path.parent
     listed = read_fields(data, {"benchmarks": list}, str(path), remedy)["benchmarks"]
-    for number, each in enumerate(listed, start=1):
-        where = f"{path}: benchmark {number}"
-        entry = read_fields(each, _ENTRY, where, remedy)
+    for number, row in enumerate(listed, start=1):
+        location = f"{path}: benchmark {number}"
+        entry = read_fields(row, _ENTRY, location, remedy)
         odd = ", ".join(entry.keys() - _ENTRY.keys())
-        require(not odd, where, f"{odd} is unknown; known: {', '.join(_ENTRY)}")
+        require(not odd, location, f"{odd} is unknown; known: {', '.join(_ENTRY)}")
         name, place, images, id, options = (entry[key] for key in _ENTRY)
-        options = _options(name, options or {}, folder, where)
+        options = _options(name, options or {}, folder, location)
         photos = folder / images if images else None
         targets.append(Target(name, folder / (place or "."), photos, id, options))
     require(targets, path, remedy)
@@ -186,21 +186,21 @@ def find_in(root: Path) -> list[Target]:
 
     A note names one that has only some of its files, or that needs an option.
     """
-    found: list[str] = []
+    specs: list[str] = []
     for about in map(meta, benchmark_names()):
         sets, absent, begun = _there(about, root)
-        found += sets
+        specs += sets
         if absent:
             if begun:
-                why = f"{root / absent[0]} is not there; name the parts you want"
-                note(f"{about.id}: left out, {why}")
+                reason = f"{root / absent[0]} is not there; name the parts you want"
+                note(f"{about.id}: left out, {reason}")
         elif about.requires:
             note(f"{about.id}: left out, it needs {about.requires}=...; name it with that option")
         elif not about.family:
-            found.append(about.id)
+            specs.append(about.id)
     problem = f"holds neither {SUITE} nor a benchmark in the default layout; "
-    require(found, root, f"{problem}name benchmarks and their places instead")
-    return [Target(spec, root) for spec in found]
+    require(specs, root, f"{problem}name benchmarks and their places instead")
+    return [Target(spec, root) for spec in specs]
 
 
 def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> list[Target]:
@@ -208,13 +208,13 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
     if names:
         return parse_targets(names, root, images)
     require(root.exists(), root, "not found; check the path")
-    found: list[str] = []
+    specs: list[str] = []
     for about in map(meta, benchmark_names()):
         sets, _, begun = _there(about, root)
-        found += [*sets, *[about.id] * (begun and not about.requires)]
+        specs += [*sets, *[about.id] * (begun and not about.requires)]
     problem = "no file of any benchmark; name benchmarks and their places, or see compoclip data ls"
-    require(found, root, problem)
-    return [Target(spec, root, images) for spec in found]
+    require(specs, root, problem)
+    return [Target(spec, root, images) for spec in specs]
 
 
 def _there(about: Meta, root: Path) -> tuple[list[str], Sequence[str], bool]:
@@ -223,9 +223,9 @@ def _there(about: Meta, root: Path) -> tuple[list[str], Sequence[str], bool]:
     A family has sets alone. Where a benchmark has a folder, only files in that folder count.
     """
     if about.family:
-        folders = [root / each.removesuffix("/NAME") for each in about.images if "NAME" in each]
-        listed = (each for folder in folders if folder.is_dir() for each in folder.iterdir())
-        sets = {each.name for each in listed if each.is_dir()}
+        folders = [root / name.removesuffix("/NAME") for name in about.images if "NAME" in name]
+        listed = (path for folder in folders if folder.is_dir() for path in folder.iterdir())
+        sets = {path.name for path in listed if path.is_dir()}
         for part in about.parts:
             if any(about.place(root, file) for file in about.of_set(part, about.files)):
                 sets.add(part)
@@ -233,8 +233,8 @@ def _there(about: Meta, root: Path) -> tuple[list[str], Sequence[str], bool]:
     if any(about.place(root, archive) for archive in about.archives):
         return [], (), True
     absent = [file for file in about.files if about.place(root, file) is None]
-    own = [file for file in about.files if file.startswith(f"{about.id}/")]
-    return [], absent, any(file not in absent for file in own or about.files)
+    in_folder = [file for file in about.files if file.startswith(f"{about.id}/")]
+    return [], absent, any(file not in absent for file in in_folder or about.files)
 
 
 _KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
@@ -245,11 +245,11 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 """Type of an option -> how its text looks, what reads it, what it is called."""
 
 
-def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dict[str, Any]:
+def _options(spec: str, settings: Mapping[str, Any], base: Path, location: str) -> dict[str, Any]:
     """Return texts as what the reader's options are: paths below `base`, numbers, yes or no."""
     types = option_types(split_spec(spec)[0])
-    options = dict(given)
-    for key, value in given.items():
+    options = dict(settings)
+    for key, value in settings.items():
         kind = types.get(key, "")
         if not isinstance(value, str):
             continue
@@ -262,10 +262,10 @@ def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dic
         elif choices := re.findall("Literal.*?[\"'](\\w+)[\"'], *[\"'](\\w+)[\"']", kind):
             options[key] = value
             problem = f"{key} must be {' or '.join(choices[0])}, not '{value:.40}'"
-            require(value in choices[0], f"{where:.200}", problem, UsageError)
-        elif known := next((each for each in _KINDS if each in kind), ""):
-            pattern, read, what = _KINDS[known]
-            problem = f"{key} must be {what}, not '{value:.40}'"
-            require(re.fullmatch(pattern, value), f"{where:.200}", problem, UsageError)
+            require(value in choices[0], f"{location:.200}", problem, UsageError)
+        elif type_name := next((name for name in _KINDS if name in kind), ""):
+            pattern, read, description = _KINDS[type_name]
+            problem = f"{key} must be {description}, not '{value:.40}'"
+            require(re.fullmatch(pattern, value), f"{location:.200}", problem, UsageError)
             options[key] = read(value)
     return options

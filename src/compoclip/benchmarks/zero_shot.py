@@ -101,11 +101,11 @@ _UPDATE = "install the libraries that compoclip asks for"
 def imagenet_prompts(name: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return (WordNet ids, class names, templates) of imagenet-1k or a shift, in label order."""
     every = _synsets("imagenet")
-    own = _synsets(name.replace("-", "_")) if name in ("imagenet-a", "imagenet-r") else every
+    synsets = _synsets(name.replace("-", "_")) if name in ("imagenet-a", "imagenet-r") else every
     stated = runpy.run_path(str(_folder("open_clip") / "zero_shot_metadata.py"))
     name_of = dict(zip(every, stated["IMAGENET_CLASSNAMES"], strict=True))
     templates = tuple(template("{}") for template in stated["OPENAI_IMAGENET_TEMPLATES"])
-    return own, tuple(name_of[synset] for synset in own), templates
+    return synsets, tuple(name_of[synset] for synset in synsets), templates
 
 
 def _synsets(name: str) -> tuple[str, ...]:
@@ -149,11 +149,11 @@ def published(name: str) -> PublishedPrompts:
     if name.startswith("imagenet-"):
         synsets, names, templates = imagenet_prompts(name)
         return PublishedPrompts(tuple(zip(names, synsets)), templates)
-    own = _shipped(SHIPPED)[name]
-    classes = tuple((each,) if isinstance(each, str) else tuple(each) for each in own["classes"])
+    entry = _shipped(SHIPPED)[name]
+    classes = tuple((name,) if isinstance(name, str) else tuple(name) for name in entry["classes"])
     places = _places(classes)
-    toolkit = tuple(places[_plain(each)] for each in _shipped(TOOLKIT).get(name, ()))
-    return PublishedPrompts(classes, tuple(own["templates"]), toolkit)
+    toolkit = tuple(places[_plain(label)] for label in _shipped(TOOLKIT).get(name, ()))
+    return PublishedPrompts(classes, tuple(entry["templates"]), toolkit)
 
 
 def _shipped(file: str) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _places(classes: Sequence[tuple[str, ...]]) -> dict[str, int]:
     return dict(reversed(named))
 
 
-def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | None:
+def match(photos: PhotoSet, prompts: PublishedPrompts, location: str) -> list[int] | None:
     """Return the published class of each label; None when no class that the data name fits.
 
     Names fit when they are equal but for case and punctuation. Numbers count from 0, or from 1 when
@@ -177,27 +177,27 @@ def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | 
     the published order. Raises CompoclipError when only some names fit, or there are more labels
     than classes.
     """
-    total = len(known.classes)
+    total = len(prompts.classes)
     if not total:
         return None
     problem = f"{photos.classes} classes, where the published set has {total}; name yours with the "
-    require(photos.classes <= total, where, f"{problem}option index or classes")
-    by_number = list(known.toolkit) if photos.toolkit and known.toolkit else list(range(total))
+    require(photos.classes <= total, location, f"{problem}option index or classes")
+    by_number = list(prompts.toolkit) if photos.toolkit and prompts.toolkit else list(range(total))
     if not photos.names:
         return by_number
-    place = _places(known.classes)
-    found = [place.get(_plain(name)) for name in photos.names]
-    fitting = [each for each in found if each is not None]
-    if len(set(fitting)) == len(found):
+    place = _places(prompts.classes)
+    places = [place.get(_plain(name)) for name in photos.names]
+    fitting = [index for index in places if index is not None]
+    if len(set(fitting)) == len(places):
         return fitting
     if numbers := numbered(photos.names, total):
         return numbers
     if fitting:
-        labelled = zip(photos.names, found)
+        labelled = zip(photos.names, places)
         odd = next(name for name, k in labelled if k is None or fitting.count(k) > 1)
-        names = [each[0] for each in known.classes]
+        names = [aliases[0] for aliases in prompts.classes]
         raise CompoclipError(
-            f"{where}: class {odd!r:.80} is not one of the set's, or is there twice "
+            f"{location}: class {odd!r:.80} is not one of the set's, or is there twice "
             f"({closest(odd, names)}); rename it, add missing directories (they may be empty), or "
             "name all classes with the option index"
         )
@@ -222,16 +222,16 @@ def are_numbers(names: Sequence[str]) -> bool:
     return all(name.isascii() and name.isdigit() and len(name) < 10 for name in names)
 
 
-def wordnet_names(ids: Sequence[str], where: object) -> tuple[str, ...]:
+def wordnet_names(ids: Sequence[str], location: object) -> tuple[str, ...]:
     """Return the names of WordNet ids: OpenAI's of ImageNet-1K, else the first noun of WordNet."""
     synsets, names, _ = imagenet_prompts(IMAGENET)
     path = _folder("timm") / "data" / "_info" / "imagenet_synset_to_lemma.txt"
     lines = (line.partition("\t") for line in files.read_text(path, _UPDATE).split("\n"))
-    known = {key: nouns.partition(",")[0] for key, _, nouns in lines} | dict(zip(synsets, names))
-    odd = next((each for each in ids if each not in known), None)
+    name_of = {key: nouns.partition(",")[0] for key, _, nouns in lines} | dict(zip(synsets, names))
+    odd = next((synset for synset in ids if synset not in name_of), None)
     problem = f"class {odd!r} is no WordNet id of ImageNet; name the classes with the option index"
-    require(odd is None, where, problem)
-    return tuple(known[each] for each in ids)
+    require(odd is None, location, problem)
+    return tuple(name_of[synset] for synset in ids)
 
 
 def _plain(name: str) -> str:
@@ -253,11 +253,11 @@ def read(
     metric: str | None = None,
 ) -> Classification:
     """Read the set that the target names, called "zero_shot_<name>"; layouts: see the module."""
-    where, name = data.about.id, ",".join(data.parts)
+    benchmark, name = data.about.id, ",".join(data.parts)
     both = index is not None and classes is not None
-    require(not both, where, "give index or classes, not both", UsageError)
+    require(not both, benchmark, "give index or classes, not both", UsageError)
     problem = f"no metric {metric!r}; {closest(str(metric), METRICS)}"
-    require(metric is None or metric in METRICS, where, problem, UsageError)
+    require(metric is None or metric in METRICS, benchmark, problem, UsageError)
     one = SETS.get(name, ZeroShotSet(0))
     folder = data.images or files.image_path(data.root / "elevater", name, f"zero_shot:{name}")
     if name == OWN and annotations is not None:
@@ -267,18 +267,18 @@ def read(
         absent = f"{folder}: no such folder; put the photos of {name!r} there{hint}"
         raise CompoclipError(absent) from FileNotFoundError(folder)
     photos = read_photos(folder, annotations, reading)
-    known = published(name)
+    prompts = published(name)
     if index is None and classes is None and photos.folders:
         if (folder / "index.json").is_file():
             index = folder / "index.json"
-        elif not known.classes and are_numbers(photos.names):
-            classes = next((folder / each for each in LABELS if (folder / each).is_file()), None)
+        elif not prompts.classes and are_numbers(photos.names):
+            classes = next((folder / file for file in LABELS if (folder / file).is_file()), None)
     section = key or one.section
     published_place = None
     if index is not None or classes is not None:
         names = _named(photos, folder, index, classes, (key or name, section))
-    elif published_place := match(photos, known, str(folder)):
-        names = tuple(each[0] for each in known.classes)
+    elif published_place := match(photos, prompts, str(folder)):
+        names = tuple(aliases[0] for aliases in prompts.classes)
     else:
         fix = "or give the option classes"
         problem = f"the data do not name their classes; add a file of names (see zero_shot), {fix}"
@@ -300,15 +300,15 @@ def read(
             data.assumed += (f"no published set; those have names: {', '.join(similar)}",)
     place = published_place or list(range(len(names)))
     source = templates or photos.templates
-    used = read_templates(source, key or name, section) if source is not None else known.templates
+    used = read_templates(source, key or name, section) if source is not None else prompts.templates
     used = used or DEFAULT_TEMPLATES
     if name in SETS:  # scores hang on the prompts
-        own = {each[0] for each in known.classes}
-        odd = next((each for each in names if each not in own), None)
+        class_names = {aliases[0] for aliases in prompts.classes}
+        odd = next((name for name in names if name not in class_names), None)
         if odd is not None:
             note(f"zero_shot:{name}: published scores use other class names (not {odd!r:.80})")
-        if set(fill(used, name)) != set(fill(known.templates, name)):
-            counts = f"{len(known.templates)} other than these {len(used)}"
+        if set(fill(used, name)) != set(fill(prompts.templates, name)):
+            counts = f"{len(prompts.templates)} other than these {len(used)}"
             note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
     for assumption in data.assumed:
         note(f"zero_shot:{name}: {assumption}")
@@ -319,14 +319,14 @@ def read(
         images=tuple(replace(ref, squash=one.squash, upright=upright) for ref in photos.images),
         labels=() if metric == MAP11 else tuple(label for labels in tags for label in labels),
         classes=names,
-        prompts=tuple(fill(used, each) for each in names),
+        prompts=tuple(fill(used, class_name) for class_name in names),
         metric=metric,
         tags=tags if metric == MAP11 else (),
     )
     _check(content, photos, str(classes or index or folder))
     data.stated += [*photos.names, *names, *used, *photos.keys]
     data.stated += ["squash"] * one.squash + ["upright"] * upright
-    data.name, data.headline, data.aggregates = f"{where}_{name}", metric, content.rules()
+    data.name, data.headline, data.aggregates = f"{benchmark}_{name}", metric, content.rules()
     if name.startswith("imagenet-"):
         data.aggregates["top5"] = Aggregate((ZERO_SHOT,), metric="top5")
     expected = data.about.expected.get(name)
@@ -352,33 +352,33 @@ def _named(
         return names
     path = index or folder / "index.json"
     named = read_index(path)
-    for each in (*named, *photos.names):
+    for directory in (*named, *photos.names):
         fix = "make it (empty for a class without photos) or drop the entry"
-        problem = f"class directory {each!r:.80} is not in {folder}; {fix}"
-        require(each in photos.names, path, problem)
-        problem = f"no class name for directory {each!r:.80} of {folder}; add it"
-        require(each in named, path, problem)
-    return tuple(named[each] for each in photos.names)
+        problem = f"class directory {directory!r:.80} is not in {folder}; {fix}"
+        require(directory in photos.names, path, problem)
+        problem = f"no class name for directory {directory!r:.80} of {folder}; add it"
+        require(directory in named, path, problem)
+    return tuple(named[directory] for directory in photos.names)
 
 
-def _check(content: Classification, photos: PhotoSet, where: str) -> None:
+def _check(content: Classification, photos: PhotoSet, location: str) -> None:
     if content.metric != MAP11:
-        several = next((k for k, each in enumerate(photos.labels) if len(each) > 1), None)
+        several = next((k for k, labels in enumerate(photos.labels) if len(labels) > 1), None)
         k = several or 0
         problem = f"{photos.images[k].photo} has {len(photos.labels[k])} labels, which "
         problem += f"{content.metric} cannot score; give the option metric={MAP11}"
-        require(several is None, where, problem)
+        require(several is None, location, problem)
     two = content.metric != AUC or len(content.classes) == 2
-    require(two, where, f"{len(content.classes)} classes; the metric auc needs 2")
+    require(two, location, f"{len(content.classes)} classes; the metric auc needs 2")
     doubles = [name for name, n in Counter(content.classes).items() if n > 1]
     distinct = not doubles or content.metric not in (PER_CLASS, MAP11)
     problem = f"two classes are called {next(iter(doubles), '')!r:.80}; {content.metric} needs "
     problem += "distinct names"
-    require(distinct, where, problem)
+    require(distinct, location, problem)
     if doubles:
         names = ", ".join(f"{name!r:.80}" for name in doubles[:3])
         more = ", ..." if len(doubles) > 3 else ""
         note(
-            f"{where}: {counted(len(doubles), 'name')} of several classes ({names}{more}): they "
+            f"{location}: {counted(len(doubles), 'name')} of several classes ({names}{more}): they "
             "score alike, and the first counts as the answer"
         )
