@@ -48,7 +48,8 @@ def on_config(config: Any) -> None:
     for name in _modules():
         _, room, *rest = f"{name}.".split(".")
         rooms.setdefault(room if rest else "", []).append({name: f"reference/{name}.md"})
-    config["nav"].append({"Reference": [{room: pages} for room, pages in sorted(rooms.items())]})
+    (reference,) = (part["Reference"] for part in config["nav"] if "Reference" in part)
+    reference.append({"Modules": [{room: pages} for room, pages in sorted(rooms.items())]})
 
 
 def on_files(files: Files, config: Any) -> Files:
