@@ -31,7 +31,13 @@ from compoclip.files import only_writer, read_json, require_writable, write_json
 from compoclip.models.checkpoint import load_model
 from compoclip.models.text_tower import TextTower
 from compoclip_world.bounds import TEXT_ONLY
-from lab.effort_page import columns_table, gains_table, grounded_runs, mean_gain
+from lab.effort_page import (
+    columns_table,
+    gains_table,
+    grounded_runs,
+    mean_gain,
+    settings_table,
+)
 from lab.ground import DATA
 from lab.job import Job, outcome, results_of, run_job, train_arm, trained_method
 from lab.page import lab_parser, publish
@@ -286,7 +292,11 @@ def run_effort(
             "chosen": chosen,
         }
         write_json(out / "effort.json", numbers)
-        text = lab.tables(finals)
+        longest = max(effort.shares)
+        steps = {
+            name: job.settings.steps for (name, share, _), job in finals.items() if share == longest
+        }
+        text = f"{lab.tables(finals)}\n\n{settings_table(trials, chosen, steps)}"
         write_text(out / "effort.md", text + "\n")
         return numbers, text
 

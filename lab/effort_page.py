@@ -50,27 +50,49 @@ def differences_to(name: str, grounded: Mapping[str, Sequence[Grounded]]) -> dic
 def gains_table(
     budgets: Mapping[float, Mapping[str, Sequence[Grounded]]],
     kept: Mapping[str, Sequence[Grounded]],
-    against: str,
+    base: str,
 ) -> str:
     """Return the mean grounded gain of every recipe at each budget, and what is retained.
 
-    budgets: share of the whole compute -> recipe -> runs. kept: recipe -> runs at the whole
-    compute, on what the base can do. against: the recipe that the others are compared with.
+    At the whole compute the recipes are compared with the base and with the best recipe. budgets:
+    share of the whole compute -> recipe -> runs. kept: recipe -> runs at the whole compute, on what
+    the base can do.
     """
     whole = budgets[max(budgets)]
-    differences = differences_to(against, whole)
+    means = {name: fmean(map(mean_gain, runs)) for name, runs in whole.items()}
+    best = max(means, key=lambda name: means[name])
+    compared = [differences_to(name, whole) for name in (base, best)]
     rows = []
     for name in whole:
         cells = [name]
         for runs in budgets.values():
             cells.append(_points([mean_gain(run) for run in runs.get(name, ())]))
-        d = differences.get(name)
-        cells.append("" if d is None else f"{100 * d.difference:+.1f} [{span(d.low, d.high, '+')}]")
-        cells.append("" if d is None else d.word)
+        for differences in compared:
+            d = differences.get(name)
+            points = "" if d is None else f"{100 * d.difference:+.1f} [{span(d.low, d.high, '+')}]"
+            cells += [points, "" if d is None else d.word]
         cells.append(_points([mean_gain(run) for run in kept.get(name, ())]))
         rows.append(cells)
-    header = ["recipe", *(f"gain at {share:g}" for share in budgets), f"against {against}", ""]
-    return aligned([*header, "retained"], rows)
+    header = ["recipe", *(f"gain at {share:.2g}" for share in budgets)]
+    return aligned([*header, f"against {base}", "", f"against {best}", "", "retained"], rows)
+
+
+def settings_table(
+    trials: Mapping[str, Sequence[tuple[Mapping[str, float], float]]],
+    chosen: Mapping[str, Mapping[str, float]],
+    steps: Mapping[str, int],
+) -> str:
+    """Return what every recipe's trials chose: settings, merit in points, and steps of a whole run.
+
+    trials: recipe -> the points that were tried, with their merits. steps: by recipe.
+    """
+    rows = []
+    for name, point in chosen.items():
+        merits = [100 * merit for _, merit in trials.get(name, ())]
+        values = ", ".join(f"{setting} {value:g}" for setting, value in point.items())
+        ends = f"{min(merits):.1f} to {max(merits):.1f}" if merits else ""
+        rows.append([name, str(len(merits)), values, ends, f"{steps[name]:,}"])
+    return aligned(["recipe", "trials", "chosen", "merit of the trials", "steps"], rows)
 
 
 def columns_table(grounded: Mapping[str, Sequence[Grounded]]) -> str:

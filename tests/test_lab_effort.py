@@ -86,6 +86,9 @@ def test_a_comparison_runs_to_its_tables_and_resumes(
     rows = [line.split("|")[1].strip() for line in text.split("\n\n")[0].splitlines()[2:]]
     assert rows == ["base", "clip-ft", "negclip"]
     assert "strict bind_colour" in text
+    chosen_table = text.split("\n\n")[-1].splitlines()
+    assert [line.split("|")[1].strip() for line in chosen_table[2:]] == ["clip-ft", "negclip"]
+    assert f"lr {numbers['chosen']['negclip'][RATE]:g}" in chosen_table[-1]
     before = (out / "effort.md").read_text()
     capsys.readouterr()
     again, same = run_effort(effort, settings, out, budget=1e6, workers=1)
