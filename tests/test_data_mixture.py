@@ -46,9 +46,9 @@ def test_an_epoch_has_the_shares_and_every_sample_is_shown_equally_often() -> No
         assert [sorted(small[k : k + 6]) for k in (0, 6, 12)] == [list(range(6))] * 3
         assert {n // 36 for n in order.tolist() if n % 36 < 6} == {0, 1, 2}
         shown.update(indices.tolist())
-        assert drawn.drawn(3, epoch, 36) == {"a": 18, "b": 18}
+        assert drawn.samples_by_source(3, epoch, 36) == {"a": 18, "b": 18}
         first = int((indices[:10] < 6).sum())
-        assert drawn.drawn(3, epoch, 10) == {"a": first, "b": 10 - first}
+        assert drawn.samples_by_source(3, epoch, 10) == {"a": first, "b": 10 - first}
     # 180 draws of the larger one are six passes, whatever epochs they fall into.
     assert set(shown.values()) == {30, 6}
     assert not np.array_equal(drawn.order(3, 0), drawn.order(3, 1))
@@ -146,11 +146,11 @@ def test_batches_are_the_same_for_any_workers_and_from_any_step(
     assert len(first) >= 5
     assert len({text.startswith("a photo") for text in first}) == 2
     counts = loading()
-    names = list(counts.drawn(0))
-    assert counts.drawn(0) == dict.fromkeys(names, 0)
-    assert sum(counts.drawn(3).values()) == 18
-    assert sum(counts.drawn(14).values()) == 84
-    assert counts.drawn(14)[names[1]] == pytest.approx(0.75 * 84, abs=5)
+    names = list(counts.samples_by_source(0))
+    assert counts.samples_by_source(0) == dict.fromkeys(names, 0)
+    assert sum(counts.samples_by_source(3).values()) == 18
+    assert sum(counts.samples_by_source(14).values()) == 84
+    assert counts.samples_by_source(14)[names[1]] == pytest.approx(0.75 * 84, abs=5)
 
 
 def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(

@@ -336,12 +336,12 @@ def test_every_shard_of_a_corpus_is_made_or_left_out(kind: str) -> None:
                 (*_, shard) = find_shards(str(folder / "in"))
                 job = jobs[tamper.at % 2]
                 outcome = process([shard], folder / "out", job, column=column)
-                assert len(outcome.made) + len(outcome.bad) == 1
+                assert len(outcome.written) + len(outcome.bad) == 1
                 for error in outcome.bad.values():
                     assert error.splitlines() == [error]
                     assert shard.name in error
                 made = [p for p in (folder / "out").iterdir() if p.is_file()]
-                assert [p.name for p in made] == list(outcome.made)
+                assert [p.name for p in made] == list(outcome.written)
 
     check()
     assert peak() - before < MOST_MEMORY

@@ -135,7 +135,7 @@ def test_the_bank_holds_the_images_of_batches(
         seen.append(replace(features, bank=bank.features, bank_keys=bank.keys))
         return seen[-1]
 
-    monkeypatch.setattr(banks.ImageBank, "beside", look)
+    monkeypatch.setattr(banks.ImageBank, "add_to", look)
     contrasted(SINGLE, write_base(tmp_path), "one", {"stop_after": 1})
     bank, image = seen[0].bank, seen[0].image
     assert bank is not None

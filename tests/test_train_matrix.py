@@ -115,7 +115,7 @@ def test_remembered_texts_have_the_features_and_the_gradients(cfg: dict[str, Any
         for each in (plain, again)
     )
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-    none = FrozenTexts(model.tokenizer, most=0)
+    none = FrozenTexts(model.tokenizer, max_bytes=0)
     none.work(model.encoder, TEXTS, 2).all()
     assert (none.bytes, none.found) == (0, 0)
     assert memory.work(model.encoder, (), 0).all().pooled.shape[0] == 1

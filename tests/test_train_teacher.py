@@ -292,9 +292,9 @@ def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
     assert seen[0].teacher_scale is None
     # A rank without images encodes a stand-in, so that all have the same width.
     empty = replace(batch, pixels=batch.pixels[:0], block=TextBlock((), (), (), (), 0))
-    assert teacher.beside(seen[0], empty, 0).teacher_image.shape == (1, 4)
+    assert teacher.add_to(seen[0], empty, 0).teacher_image.shape == (1, 4)
     dual = ExternalTeacher(ModelEncoder(loaded()), {})
-    features = dual.beside(seen[0], batch, 2)
+    features = dual.add_to(seen[0], batch, 2)
     assert features.teacher_scale == pytest.approx(
         float(loaded().encoder.logit_scale.detach().exp())
     )

@@ -76,14 +76,14 @@ class Ending:
 class StopRequests:
     """Ctrl-C and SIGTERM as requests that a loop grants between two steps.
 
-    While entered, the first signal only sets `asked`, to its number. A second Ctrl-C interrupts at
-    once; a second SIGTERM does nothing, since launchers and schedulers both send one. Has no effect
-    outside the main thread, or where a signal has another meaning already (ignored by a shell for
-    jobs in the background, handled by a notebook).
+    While entered, the first signal only sets `stop_signal`, to its number. A second Ctrl-C
+    interrupts at once; a second SIGTERM does nothing, since launchers and schedulers both send one.
+    Has no effect outside the main thread, or where a signal has another meaning already (ignored by
+    a shell for jobs in the background, handled by a notebook).
     """
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.stop_signal = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -97,8 +97,8 @@ class StopRequests:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.asked:
-            self.asked = number
+        if not self.stop_signal:
+            self.stop_signal = number
             how = "Ctrl-C again stops at once" if number == signal.SIGINT else "SIGTERM"
             say(f"stopping after this step ({how})")
         elif number == signal.SIGINT:

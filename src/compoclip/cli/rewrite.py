@@ -179,16 +179,16 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outco
     record = {
         "out": str(out),
         "settings": {**settings, "column": options.column},
-        "shards": {**outcome.made, **outcome.skipped},
+        "shards": {**outcome.written, **outcome.skipped},
         "from_before": sorted(outcome.skipped),
         "left_out": outcome.bad,
         "total": total,
     }
-    now = sum(counts["captions"] for counts in outcome.made.values())
+    now = sum(counts["captions"] for counts in outcome.written.values())
     rate = f", {now / seconds:.0f} captions/s" if now else ""
     rows, captions = (console.counted(total[f"{each}s"], each) for each in ("row", "caption"))
     lines = [
-        f"{console.counted(len(outcome.made), 'shard')} written in {seconds:.1f} s{rate}; "
+        f"{console.counted(len(outcome.written), 'shard')} written in {seconds:.1f} s{rate}; "
         f"{len(outcome.skipped)} were there already; {len(outcome.bad)} left out",
         f"{rows} with {captions}{_left_out(total['left_out'])}",
         f"written to {out}",

@@ -76,20 +76,20 @@ def hard_negatives(
     true = [
         keys for _, captions in photos for keys in [set(map(token_key, captions))] * len(captions)
     ]
-    found: list[dict[tuple[str, ...], str]] = [{} for _ in rows]
+    texts_by_row: list[dict[tuple[str, ...], str]] = [{} for _ in rows]
     counts: Counts = {"left_out": Counter()}
     for draw in range(DRAWS):
-        lacking = [k for k, texts in enumerate(found) if len(texts) < len(settings.rewrites)]
+        lacking = [k for k, texts in enumerate(texts_by_row) if len(texts) < len(settings.rewrites)]
         job = RewriteJob(replace(settings, epoch=settings.epoch + draw))
-        made = job.make([rows[k] for k in lacking], {} if draw else counts)
-        for k, value in zip(lacking, made):
+        values = job.make([rows[k] for k in lacking], {} if draw else counts)
+        for k, value in zip(lacking, values):
             for text in value[NEG_CAPTION]:
                 key = token_key(text)
                 if key in true[k]:
                     counts["left_out"][TRUE_ELSEWHERE] += 1
-                elif len(found[k]) < len(settings.rewrites):
-                    found[k].setdefault(key, text)
-    return [list(texts.values()) for texts in found], counts
+                elif len(texts_by_row[k]) < len(settings.rewrites):
+                    texts_by_row[k].setdefault(key, text)
+    return [list(texts.values()) for texts in texts_by_row], counts
 
 
 # --- Layouts: each a context that yields what writes one row. ---
@@ -98,9 +98,9 @@ Write = Callable[[ExportRow], object]
 
 
 @contextmanager
-def _parquet(folder: Path, each: int, seed: int) -> Iterator[Write]:
+def _parquet(folder: Path, per_caption: int, seed: int) -> Iterator[Write]:
     """Columns anchor (the image), positive, negative_1, ...; features as `datasets` declares."""
-    texts = ["positive", *(f"negative_{k + 1}" for k in range(each))]
+    texts = ["positive", *(f"negative_{k + 1}" for k in range(per_caption))]
     features: dict[str, Any] = {"anchor": {"_type": "Image"}}
     features |= {name: {"dtype": "string", "_type": "Value"} for name in texts}
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -124,7 +124,7 @@ def _parquet(folder: Path, each: int, seed: int) -> Iterator[Write]:
 
 
 @contextmanager
-def _messages(folder: Path, each: int, seed: int) -> Iterator[Write]:
+def _messages(folder: Path, per_caption: int, seed: int) -> Iterator[Write]:
     """JSON lines: messages with the image, positive_messages and negative_messages with texts."""
 
     def said(text: str) -> list[dict[str, str]]:
@@ -145,7 +145,7 @@ def _messages(folder: Path, each: int, seed: int) -> Iterator[Write]:
 
 
 @contextmanager
-def _table(folder: Path, each: int, seed: int) -> Iterator[Write]:
+def _table(folder: Path, per_caption: int, seed: int) -> Iterator[Write]:
     """Write NegCLIP's table; neg_image names up to three rows of other photos, sampled."""
     rows: list[tuple[str, str, str]] = []
 
@@ -164,7 +164,7 @@ def _table(folder: Path, each: int, seed: int) -> Iterator[Write]:
 
 
 @contextmanager
-def _webdataset(folder: Path, each: int, seed: int) -> Iterator[Write]:
+def _webdataset(folder: Path, per_caption: int, seed: int) -> Iterator[Write]:
     """Shards of samples with image, .txt and a .json with the negatives."""
     number = 0
     shard: tarfile.TarFile
@@ -290,19 +290,19 @@ def export(
     for name in settings.rewrites:
         if get_rewrite(name).keeps_meaning:
             raise UsageError(f"{name} keeps the meaning; name rewrites that make negatives")
-    layout, each = LAYOUTS[trainer], len(settings.rewrites)
+    layout, per_caption = LAYOUTS[trainer], len(settings.rewrites)
     totals: Counts = {"photos": 0, "captions": 0, "rows": 0, "negatives": 0, "left_out": {}}
     add_counts(totals["left_out"], source.left_out)
     make, photos = partial(hard_negatives, settings=settings), zip(*map(source.column, _COLUMNS))
     with new_folder(out) as folder:
         with (
-            layout.write(folder, each, settings.seed) as write,
+            layout.write(folder, per_caption, settings.seed) as write,
             closing(in_batches(make, photos, _BATCH, workers)) as batches,
         ):
-            for index in track(_written(source, batches, layout, each, write, totals)):
+            for index in track(_written(source, batches, layout, per_caption, write, totals)):
                 totals["photos"] = index
         if not totals["rows"]:
-            reasons = ", ".join(f"{why}: {n}" for why, n in totals["left_out"].items())
+            reasons = ", ".join(f"{reason}: {n}" for reason, n in totals["left_out"].items())
             raise CompoclipError(f"{source.describe()}: no caption got its negatives ({reasons})")
         write_text(folder / "README.md", _card(source, trainer, settings, licence, totals))
     return totals
@@ -312,23 +312,23 @@ def _written(
     source: Source,
     batches: Iterable[tuple[list[list[str]], Counts]],
     layout: TrainerLayout,
-    each: int,
+    per_caption: int,
     write: Write,
     totals: Counts,
 ) -> Iterator[int]:
     """Write all rows; yield the number of each finished photo."""
 
     def negatives() -> Iterator[list[str]]:
-        for made, counts in batches:
+        for batch, counts in batches:
             add_counts(totals, counts)
-            yield from made
+            yield from batch
 
-    made = negatives()
+    sampled = negatives()
     for index in range(len(source)):
         sample = source[index]
         for caption in sample.captions:
-            texts = next(made)
-            if few := len(texts) < (each if layout.fixed else 1):
+            texts = next(sampled)
+            if few := len(texts) < (per_caption if layout.fixed else 1):
                 add_counts(totals["left_out"], {FEW_NEGATIVES if texts else NO_NEGATIVE: 1})
             else:
                 write(ExportRow(sample.image, caption, texts))
@@ -345,8 +345,8 @@ def _card(
     rows = []
     for name in settings.rewrites:
         rewrite, share = get_rewrite(name), coverage(totals["rewrites"][name])
-        wrong, broken = errors["rates"].get(rewrite.name, ["not measured", "not measured"])
-        rows.append((rewrite.name, rewrite.version, f"{share:.1%}", wrong, broken))
+        wrong_rate, broken = errors["rates"].get(rewrite.name, ["not measured", "not measured"])
+        rows.append((rewrite.name, rewrite.version, f"{share:.1%}", wrong_rate, broken))
     template = Path(__file__).with_name("data_card.md").read_text(encoding="utf-8")
     text = (
         Environment(autoescape=False, trim_blocks=True)

@@ -94,16 +94,18 @@ class ParseJob:
     def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]:
         """Return the parses of every row."""
         tagger, version = get_tagger(self.tagger), parser_name(self.tagger)
-        made = dict.fromkeys(graph_counts((), ()), 0)
+        totals = dict.fromkeys(graph_counts((), ()), 0)
         values = []
         for row in rows:
             captions = [parse(text, tagger) for text in row.captions]
             for caption in captions:
                 graph = caption.graph or SceneGraph()
-                each = graph_counts([node.attributes for node in graph.objects], graph.relations)
-                add_counts(made, each)
+                parse_counts = graph_counts(
+                    [node.attributes for node in graph.objects], graph.relations
+                )
+                add_counts(totals, parse_counts)
             values.append({PARSE: {"parser": version, "records": list(map(encode, captions))}})
-        add_counts(counts, {"parses": made})
+        add_counts(counts, {"parses": totals})
         return values
 
 
@@ -136,13 +138,13 @@ class RewriteJob:
             value: dict[str, Any] = {name: [] for name in names}
             for number, caption in enumerate(self._parsed(row, counts)):
                 id = f"{row.id}#{number}" if number else row.id
-                for name, found in tallies.items():
-                    made = record(id, caption, name, self.rewriting)
-                    add_counts(found, tally(made))
-                    if made["text"] is not None:
-                        texts, rules = TEXT_COLUMNS[made["keeps_meaning"]]
-                        value[texts].append(made["text"])
-                        value[rules].append(f"{made['rewrite']} {made['rule']}")
+                for name, tallied in tallies.items():
+                    rewritten = record(id, caption, name, self.rewriting)
+                    add_counts(tallied, tally(rewritten))
+                    if rewritten["text"] is not None:
+                        texts, rules = TEXT_COLUMNS[rewritten["keeps_meaning"]]
+                        value[texts].append(rewritten["text"])
+                        value[rules].append(f"{rewritten['rewrite']} {rewritten['rule']}")
             values.append(value)
         add_counts(counts, {"rewrites": tallies})
         return values
@@ -153,12 +155,12 @@ class RewriteJob:
         records = stored.get("records")
         if stored.get("parser") == parser_name(self.rewriting.tagger) and isinstance(records, list):
             try:
-                found = [decode(text, each) for text, each in zip(row.captions, records)]
+                captions = [decode(text, stored) for text, stored in zip(row.captions, records)]
             except (ValueError, TypeError):
-                found = []
-            if len(found) == len(row.captions) == len(records):
-                add_counts(counts, {"parses_read": len(found)})
-                return found
+                captions = []
+            if len(captions) == len(row.captions) == len(records):
+                add_counts(counts, {"parses_read": len(captions)})
+                return captions
         tagger = get_tagger(self.rewriting.tagger)
         add_counts(counts, {"parsed": len(row.captions)})
         return [parse(text, tagger) for text in row.captions]

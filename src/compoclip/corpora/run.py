@@ -48,8 +48,8 @@ def run(
         if engine == "ray":
             yield from _on_ray(work, tasks, workers)
             return
-        with mapper(workers, in_order=False, ahead=1) as each:
-            yield from each(work, tasks)
+        with mapper(workers, in_order=False, ahead=1) as apply:
+            yield from apply(work, tasks)
     except WorkersDiedError:
         raise CompoclipError(
             f"workers died {RETRIES + 1} times over the same work (out of memory?); use fewer "
@@ -60,8 +60,8 @@ def run(
 def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generator[R, None, None]:
     """Run tasks on the cluster of RAY_ADDRESS, or on a small one that is started here."""
     ray: Any = optional("ray", "ray", "--engine ray")
-    own = not ray.is_initialized()
-    if own:
+    started = not ray.is_initialized()
+    if started:
         address = os.environ.get("RAY_ADDRESS")
         small: dict[str, Any] = {"address": "local", "num_cpus": workers, "num_gpus": 0}
         small |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
@@ -71,8 +71,10 @@ def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generat
             ray.init(log_to_driver=False, logging_level="ERROR", **({} if address else small))
         except Exception as error:  # Ray raises errors of every kind here, bare ones too
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            where = f"no Ray cluster at {address}" if address else "Ray cannot be started"
-            raise CompoclipError(f"{where} ({reason}); check it, or take --engine local") from None
+            failure = f"no Ray cluster at {address}" if address else "Ray cannot be started"
+            raise CompoclipError(
+                f"{failure} ({reason}); check it, or take --engine local"
+            ) from None
 
     def fenced(task: T) -> R:
         with fence():
@@ -93,7 +95,7 @@ def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generat
         reason = str(error).strip().splitlines()[-1]
         raise CompoclipError(f"Ray failed ({reason}); see the logs of the cluster") from None
     finally:
-        if own:
+        if started:
             ray.shutdown()
 
 
@@ -110,7 +112,7 @@ class CorpusOutcome:
     total: the counts of all written shards.
     """
 
-    made: dict[str, Counts] = field(default_factory=dict)
+    written: dict[str, Counts] = field(default_factory=dict)
     skipped: dict[str, Counts] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
     total: Counts = field(default_factory=new_counts)
@@ -158,8 +160,8 @@ def process(
     with only_writer(out, folder=True):
         settings, path = {**job.settings(), "column": column}, out / MANIFESTS / SETTINGS
         if path.is_file():
-            known = read_json_object(path, damaged="choose another -o or remove the folder")
-            require_same_settings(out, known, settings)
+            recorded = read_json_object(path, damaged="choose another -o or remove the folder")
+            require_same_settings(out, recorded, settings)
         else:
             write_json(path, settings)
         outcome = CorpusOutcome()
@@ -182,9 +184,9 @@ def process(
                 if result.counts is None:
                     outcome.bad[result.name] = result.error
                 else:
-                    outcome.made[result.name] = result.counts
-        outcome.made = dict(sorted(outcome.made.items()))
+                    outcome.written[result.name] = result.counts
+        outcome.written = dict(sorted(outcome.written.items()))
         outcome.bad = dict(sorted(outcome.bad.items()))
-        for counts in (*outcome.made.values(), *outcome.skipped.values()):
+        for counts in (*outcome.written.values(), *outcome.skipped.values()):
             add_counts(outcome.total, counts)
         return outcome

@@ -130,15 +130,15 @@ def _jsonl(source: Path, column: str | None, fields: Fields, counts: Counts) -> 
     columns = pick_captions(first[0][2], column, source) if first else ()
 
     def batches() -> Iterator[Batch]:
-        number, held = 0, [*first, *islice(lines, _JSONL_BATCH - 1)]
-        while held:
-            records = [row for _, _, row in held]
-            yield _rows(source, records, columns, number, counts), partial(write, held)
-            number += len(held)
-            held = list(islice(lines, _JSONL_BATCH))
+        number, chunk = 0, [*first, *islice(lines, _JSONL_BATCH - 1)]
+        while chunk:
+            records = [row for _, _, row in chunk]
+            yield _rows(source, records, columns, number, counts), partial(write, chunk)
+            number += len(chunk)
+            chunk = list(islice(lines, _JSONL_BATCH))
 
-    def write(held: list[tuple[int, str, dict[str, Any]]], out: IO[bytes], made: Made) -> None:
-        for (place, line, row), added in zip(held, made, strict=True):
+    def write(chunk: list[tuple[int, str, dict[str, Any]]], out: IO[bytes], records: Made) -> None:
+        for (place, line, row), added in zip(chunk, records, strict=True):
             out.write(_spliced(line, row, added, f"{source}: line {place}") + b"\n")
 
     @contextmanager
@@ -178,9 +178,9 @@ def _parquet(source: Path, column: str | None, fields: Fields, counts: Counts) -
                 yield _rows(source, records, columns, number, counts), partial(write, table)
                 number += len(records)
 
-    def write(table: pa.Table, out: pq.ParquetWriter, made: Made) -> None:
+    def write(table: pa.Table, out: pq.ParquetWriter, records: Made) -> None:
         for field in fields:
-            values = pa.array([value[field.name] for value in made], field.type)
+            values = pa.array([value[field.name] for value in records], field.type)
             table = table.append_column(field, values)
         out.write_table(table, max(1, table.num_rows))
 
@@ -211,16 +211,16 @@ def _tar(source: Path, column: str | None, fields: Fields, counts: Counts) -> Op
 
     def batches() -> Iterator[Batch]:
         samples = grouped(source)
-        while held := list(islice(samples, _TAR_BATCH)):
+        while chunk := list(islice(samples, _TAR_BATCH)):
             rows, targets = [], []
-            for key, members in held:
+            for key, members in chunk:
                 texts, row = _sample(source, key, members, column, counts)
                 rows += [row] if row else []
                 targets.append((key, members, texts, row is not None))
             yield rows, partial(write, targets)
 
-    def write(targets: list[Any], out: tarfile.TarFile, made: Made) -> None:
-        added = iter(made)
+    def write(targets: list[Any], out: tarfile.TarFile, records: Made) -> None:
+        added = iter(records)
         for key, members, texts, has_row in targets:
             more = next(added) if has_row else None
             for member in members:
@@ -254,11 +254,11 @@ def _sample(
         require(member.sparse is None, source, problem)
         if not member.isreg():
             continue
-        own, kind = sample_key(member.name)
-        reason = texts.take(source, kind.lower(), member) if own else None
+        member_key, kind = sample_key(member.name)
+        reason = texts.take(source, kind.lower(), member) if member_key else None
         if not encodable(member.name):
             reason = BAD_NAME
-        if kind.lower() == "json" and own:
+        if kind.lower() == "json" and member_key:
             # Fields cannot go into a second .json member, or into one that is no object.
             damaged |= reason is not None or not isinstance(texts.fields, dict)
         elif reason is not None:
@@ -368,22 +368,22 @@ def finished(task: ShardTask) -> Counts | None:
     when it was made from another file of the same name.
     """
     try:
-        known = json.loads(task.manifest.read_text(encoding="utf-8"))
+        manifest = json.loads(task.manifest.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(known, dict):
+    if not isinstance(manifest, dict):
         return None
-    if known.get("content") != content_hash(task.target):
+    if manifest.get("content") != content_hash(task.target):
         return None
-    if known.get("state") == file_stamp(task.source):
-        counts, usual = known.get("counts"), new_counts()
+    if manifest.get("state") == file_stamp(task.source):
+        counts, usual = manifest.get("counts"), new_counts()
         task.job.make([], usual)  # zeros
         with suppress(AttributeError, TypeError):  # no counts
             add_counts(usual, counts or {})
             return usual if usual == counts else None
         return None
-    problem = f"was made from {known.get('source')}, not from {task.source}; choose another -o"
-    require(known.get("source") == str(task.source.absolute()), task.target, problem)
+    problem = f"was made from {manifest.get('source')}, not from {task.source}; choose another -o"
+    require(manifest.get("source") == str(task.source.absolute()), task.target, problem)
     return None
 
 

@@ -146,7 +146,7 @@ class BatchLoader:
         """Return the number of samples of the source."""
         return len(self._assembler.empty.source)
 
-    def drawn(self, steps: int) -> dict[str, int]:
+    def samples_by_source(self, steps: int) -> dict[str, int]:
         """Return the samples per data set in the first steps of a mixture; {} for other data."""
         mix = self._assembler.empty.source.mix
         if mix is None:
@@ -154,8 +154,8 @@ class BatchLoader:
         epochs, rest = divmod(steps, self.steps_per_epoch)
         for epoch in range(len(self._drawn), epochs):
             shown = self.steps_per_epoch * self.batch_size
-            self._drawn.append(mix.drawn(self._assembler.empty.seed, epoch, shown))
-        now = mix.drawn(self._assembler.empty.seed, epochs, rest * self.batch_size)
+            self._drawn.append(mix.samples_by_source(self._assembler.empty.seed, epoch, shown))
+        now = mix.samples_by_source(self._assembler.empty.seed, epochs, rest * self.batch_size)
         return {name: sum(each[name] for each in self._drawn[:epochs]) + now[name] for name in now}
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:

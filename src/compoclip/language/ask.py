@@ -60,8 +60,10 @@ class Collected:
 
     def add(self, record: Record) -> None:
         """Add a record; the first of a caption counts. Raises TypeError if it is damaged."""
-        texts = [(each["text"], each["cut_off"]) for each in record["answers"]]
-        counts = [each[name] for each in record["answers"] for name in ("tokens_in", "tokens_out")]
+        texts = [(answer["text"], answer["cut_off"]) for answer in record["answers"]]
+        counts = [
+            answer[name] for answer in record["answers"] for name in ("tokens_in", "tokens_out")
+        ]
         if not (
             type(record["n"]) is int
             and isinstance(record["engine"], str)
@@ -98,13 +100,13 @@ def collect(
     """
     collected = Collected()
 
-    def known(record: Record) -> None:
+    def resume(record: Record) -> None:
         number = record["n"]
         if not 0 <= number < len(captions) or record["caption"] != captions[number]:
             raise ValueError("a record of another caption")
         collected.add(record)
 
-    with appending(path, made_from, known) as (append, _):
+    with appending(path, made_from, resume) as (append, _):
         collected.before = len(collected.records)
         todo = [
             number
@@ -157,10 +159,10 @@ def _question(
             refused = str(error)
             break
         with judging:  # taggers are not made for threads
-            found = judge_answers(task, caption, [(a.text, a.cut_off) for a, _ in answers])
-        if found.accepted or any(reason == NONE for _, reason in found.rejected):
+            judged = judge_answers(task, caption, [(a.text, a.cut_off) for a, _ in answers])
+        if judged.accepted or any(reason == NONE for _, reason in judged.rejected):
             break
     listed = [{**asdict(answer), **asdict(sampling)} for answer, sampling in answers]
-    for each in listed:
-        del each["max_tokens"]
+    for recorded in listed:
+        del recorded["max_tokens"]
     return {"answers": listed, "refused": refused}

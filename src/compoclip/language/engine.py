@@ -44,7 +44,7 @@ class PromptTask:
     source: str
     gives: Gives
     change: Literal["swap", "replace", "verb", "spatial", "paraphrase", "any"]
-    most: int
+    max_texts: int
     temperature: float
     max_tokens: int
     instruction: str
@@ -54,8 +54,8 @@ class PromptTask:
     @property
     def hash(self) -> str:
         """Return a hash of the prompt, which changes with its wording."""
-        shown = {"instruction": self.instruction, "examples": self.examples}
-        return hashlib.blake2b(json.dumps(shown).encode(), digest_size=8).hexdigest()
+        wording = {"instruction": self.instruction, "examples": self.examples}
+        return hashlib.blake2b(json.dumps(wording).encode(), digest_size=8).hexdigest()
 
     def messages(self, caption: str) -> list[Message]:
         """Return the conversation for a caption: one user turn, which every chat template takes."""
@@ -83,9 +83,9 @@ def load_task(name: str) -> PromptTask:
     Args:
         name: One of `task_names()`.
     """
-    known = task_names()
-    if name not in known:
-        raise UsageError(f"no task '{name}'; {closest(name, known)}")
+    names = task_names()
+    if name not in names:
+        raise UsageError(f"no task '{name}'; {closest(name, names)}")
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     examples = tuple((one, other) for one, other in data.pop("examples"))
     return PromptTask(name=name, examples=examples, **data)
@@ -199,19 +199,19 @@ class ChatServer:
         """Return the answer of the server, with retries after transient errors."""
         for _ in range(self._retries + 1):
             try:
-                made = self._create(
+                reply = self._create(
                     model=self.model,
                     messages=list(messages),
                     temperature=sampling.temperature,
                     max_tokens=sampling.max_tokens,
                     seed=sampling.seed,
                 )
-                choice, text = made.choices[0], made.choices[0].message.content
+                choice, text = reply.choices[0], reply.choices[0].message.content
                 if not isinstance(text, str | None):
                     raise TypeError(text)
                 names = "prompt_tokens", "completion_tokens"
-                counts = [getattr(made.usage, each, None) for each in names]
-                tokens = [each if type(each) is int and each >= 0 else None for each in counts]
+                counts = [getattr(reply.usage, name, None) for name in names]
+                tokens = [count if type(count) is int and count >= 0 else None for count in counts]
                 answer = Answer(text or "", choice.finish_reason == "length", *tokens)
             except self._openai.APIStatusError as error:
                 raise self._objection(error) from None
@@ -231,8 +231,8 @@ class ChatServer:
             said = said.get("message", said)
         status = self._safe(f"HTTP {code}{f', {said}' if said else ''}")
         if code in (301, 302, 303, 307, 308):
-            where = self._safe(str(error.response.headers.get("Location")))
-            return CompoclipError(f"{self.name}: has moved to {where}; give that with --server")
+            location = self._safe(str(error.response.headers.get("Location")))
+            return CompoclipError(f"{self.name}: has moved to {location}; give that with --server")
         if code in (401, 403, 404, 405):
             remedy = f"check the URL, and that the server has the model '{self.model}'"
             if code in (401, 403):
@@ -270,10 +270,10 @@ def _base(url: str) -> str:
 def _key(variable: str | None) -> str:
     if variable is None:
         return ""
-    key, where = os.environ.get(variable, "").strip(), f"--key-env {variable}"
-    require(key, where, "this environment variable is not set", UsageError)
+    key, option = os.environ.get(variable, "").strip(), f"--key-env {variable}"
+    require(key, option, "this environment variable is not set", UsageError)
     good = key.isascii() and key.isprintable()
-    require(good, where, "holds characters that no key has", UsageError)
+    require(good, option, "holds characters that no key has", UsageError)
     return key
 
 
@@ -317,13 +317,13 @@ class InProcessModel:
         import torch
 
         if getattr(self._tokenizer, "chat_template", None):
-            made = self._tokenizer.apply_chat_template(
+            encoded = self._tokenizer.apply_chat_template(
                 list(messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
             )
         else:
             text = "\n\n".join(message["content"] for message in messages)
-            made = self._tokenizer(text, return_tensors="pt")
-        inputs = made["input_ids"].to(self._device)
+            encoded = self._tokenizer(text, return_tensors="pt")
+        inputs = encoded["input_ids"].to(self._device)
         size = inputs.shape[1]
         room = int(getattr(self._model.config, "max_position_embeddings", None) or 1 << 20) - size
         if room < 1:

@@ -64,13 +64,13 @@ def texts_of(answer: str, *, cut_off: bool = False) -> list[str]:
     fenced = _FENCE.search(text)
     if fenced and fenced.group(1).strip():
         text = fenced.group(1).strip()
-    found = _json(text)
-    if found is None:
+    texts = _json(text)
+    if texts is None:
         lines = [line for line in map(str.strip, text.splitlines()) if line]
-        found = lines[:-1] if cut_off else lines
-        if len(found) > 1:  # "Sure, here you are:"
-            found = [line for line in found if not line.rstrip("*").endswith(":")]
-    cleaned = (_clean(line) for line in found)
+        texts = lines[:-1] if cut_off else lines
+        if len(texts) > 1:  # "Sure, here you are:"
+            texts = [line for line in texts if not line.rstrip("*").endswith(":")]
+    cleaned = (_clean(line) for line in texts)
     return [line for line in cleaned if line and not _TALK.match(line)]
 
 
@@ -86,12 +86,12 @@ def _json(text: str) -> list[str] | None:
     except (ValueError, RecursionError):
         if text[0] == '"':
             return None
-        found = []  # of what is broken the complete strings that are no keys
+        strings = []  # of what is broken the complete strings that are no keys
         for match in _STRING.finditer(text):
             if text[match.end() :].lstrip()[:1] != ":":
                 with suppress(ValueError):
-                    found.append(json.loads(match.group()))
-        return found
+                    strings.append(json.loads(match.group()))
+        return strings
     return _strings(value)
 
 
@@ -99,7 +99,7 @@ def _strings(value: Any) -> list[str]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return [text for each in value for text in _strings(each)]
+        return [text for element in value for text in _strings(element)]
     return [value] if isinstance(value, str) else []
 
 
@@ -155,15 +155,17 @@ def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, b
     rejected: list[tuple[str, str]] = []
     taken: set[tuple[str, ...]] = set()
     for answer, cut_off in answers:
-        if len(accepted) == task.most:
+        if len(accepted) == task.max_texts:
             break
-        found = texts_of(answer, cut_off=cut_off)
+        texts = texts_of(answer, cut_off=cut_off)
         # Of an answer that should be one text, what follows it is talk.
-        judged = ((text, _objection(task, parsed, text)) for text in found)
-        pairs: Iterable[tuple[str, str | None]] = islice(judged, 1) if task.most == 1 else judged
+        judged = ((text, _objection(task, parsed, text)) for text in texts)
+        pairs: Iterable[tuple[str, str | None]] = (
+            islice(judged, 1) if task.max_texts == 1 else judged
+        )
         if _REFUSAL.match(answer.strip()) and not _REFUSAL.match(caption.strip()):
             pairs = [(answer.strip(), REFUSAL)]
-        elif not found:
+        elif not texts:
             pairs = [(answer.strip(), TOO_LONG if cut_off else EMPTY)]
         for text, reason in pairs:
             if reason is None and token_key(text) in taken:
@@ -173,7 +175,7 @@ def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, b
                 continue
             taken.add(token_key(text))
             accepted.append(text)
-            if len(accepted) == task.most:
+            if len(accepted) == task.max_texts:
                 break
     return Judged(tuple(accepted), tuple(rejected))
 
@@ -186,9 +188,9 @@ def _objection(task: PromptTask, caption: Caption, text: str) -> str | None:
     if _echoes(task, caption.text, text):
         return ECHO
     if task.gives == "sentences":  # about the image of the caption
-        words, (least, most) = len(text.split()), SENTENCE
-        if not least <= words <= most:
-            return TOO_FEW_WORDS if words < least else TOO_MANY_WORDS
+        words, (low, high) = len(text.split()), SENTENCE
+        if not low <= words <= high:
+            return TOO_FEW_WORDS if words < low else TOO_MANY_WORDS
         if token_key(text) == token_key(caption.text):
             return SAME_TOKENS
         if not fits_context(text):

@@ -113,26 +113,26 @@ def write_outputs(
     for number, record in collected.records.items():
         tally.refused += record["refused"] is not None
         tally.answers += len(record["answers"])
-        tally.tokens_in += sum(each["tokens_in"] or 0 for each in record["answers"])
-        tally.tokens_out += sum(each["tokens_out"] or 0 for each in record["answers"])
+        tally.tokens_in += sum(answer["tokens_in"] or 0 for answer in record["answers"])
+        tally.tokens_out += sum(answer["tokens_out"] or 0 for answer in record["answers"])
         tally.with_text += bool(verdicts[number].accepted)
         tally.texts += len(verdicts[number].accepted)
         tally.rejected.update(reason for _, reason in verdicts[number].rejected)
     engines = {number: record["engine"] for number, record in collected.records.items()}
-    accepted = {number: list(each.accepted) for number, each in verdicts.items()}
+    accepted = {number: list(verdict.accepted) for number, verdict in verdicts.items()}
 
     def rows() -> Iterator[Record]:
         for id, captions in items:
-            known = [numbers[caption] for caption in captions]
+            caption_numbers = [numbers[caption] for caption in captions]
             if task.gives == "sentences":
-                engine = next((engines[n] for n in known if n in engines), None)
-                texts = {token_key(t): t for n in known for t in accepted.get(n, ())}
-                made = {"id": id, "caption": captions[0], "sentences": list(texts.values())}
-                yield {**made, **provenance, "engine": engine}
+                engine = next((engines[n] for n in caption_numbers if n in engines), None)
+                texts = {token_key(t): t for n in caption_numbers for t in accepted.get(n, ())}
+                row = {"id": id, "caption": captions[0], "sentences": list(texts.values())}
+                yield {**row, **provenance, "engine": engine}
                 continue
-            for caption, number in zip(captions, known):
-                made = {"id": id, "caption": caption, task.gives: accepted.get(number, [])}
-                yield {**made, **provenance, "engine": engines.get(number)}
+            for caption, number in zip(captions, caption_numbers):
+                row = {"id": id, "caption": caption, task.gives: accepted.get(number, [])}
+                yield {**row, **provenance, "engine": engines.get(number)}
 
     def write(path: Path) -> None:
         if out.rows.suffix == ".jsonl":
@@ -141,11 +141,11 @@ def write_outputs(
         columns = {"id": _TEXT, "caption": _TEXT, task.gives: pa.large_list(_TEXT)}
         columns |= dict.fromkeys(_COLUMNS, _TEXT)
         schema = pa.schema({**columns, "temperature": pa.float64(), "seed": pa.int64()})
-        made = rows()
+        records = rows()
         with pq.ParquetWriter(path, schema) as writer:
-            while held := list(islice(made, _BATCH)):
-                writer.write_batch(pa.RecordBatch.from_pylist(held, schema))
-                tally.rows += len(held)
+            while chunk := list(islice(records, _BATCH)):
+                writer.write_batch(pa.RecordBatch.from_pylist(chunk, schema))
+                tally.rows += len(chunk)
 
     write_atomically(out.rows, write)
     rejected = _rejected(task.name, numbers, collected, verdicts)
@@ -158,15 +158,15 @@ def _rejected(
 ) -> Iterator[Record]:
     """The rejected texts and unanswered captions, in caption order."""
     for caption, number in numbers.items():
-        found: list[tuple[str | None, str, str | None]] = []
+        rejections: list[tuple[str | None, str, str | None]] = []
         if number not in verdicts:
-            why = collected.unanswered.get(number)
-            found.append((None, NOT_ASKED if why is None else UNANSWERED, why))
+            cause = collected.unanswered.get(number)
+            rejections.append((None, NOT_ASKED if cause is None else UNANSWERED, cause))
         else:
-            found += [(text, reason, None) for text, reason in verdicts[number].rejected]
+            rejections += [(text, reason, None) for text, reason in verdicts[number].rejected]
             refused = collected.records[number]["refused"]
-            found += [(None, REFUSED, refused)] if refused is not None else []
-        for text, reason, detail in found:
+            rejections += [(None, REFUSED, refused)] if refused is not None else []
+        for text, reason, detail in rejections:
             about = {"caption": caption, "task": task, "text": text}
             yield {**about, "reason": reason, "detail": detail}
 

@@ -78,9 +78,9 @@ class LossTerm:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a weight that is not 0 or more."""
-        wrong = f"loss term {self.name}: the weight {self.weight:g} must be 0 or more"
+        problem = f"loss term {self.name}: the weight {self.weight:g} must be 0 or more"
         if not 0 <= self.weight < math.inf:
-            raise UsageError(wrong)
+            raise UsageError(problem)
 
     @property
     def head(self) -> HeadPlan | None:
@@ -108,9 +108,9 @@ class Teacher:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a decay outside [0, 1]."""
-        wrong = f"a teacher's decay of {self.decay}: must lie between 0 and 1"
+        problem = f"a teacher's decay of {self.decay}: must lie between 0 and 1"
         if not 0 <= self.decay <= 1:
-            raise UsageError(wrong)
+            raise UsageError(problem)
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,11 @@ class Trains:
 
     def __post_init__(self) -> None:
         """Raise UsageError for an unknown matrix, or a scale that no temperature can have."""
-        known, scale = get_args(Matrix), self.start_scale
+        matrices, scale = get_args(Matrix), self.start_scale
         refuse(
             {
-                f"trains.matrix '{self.matrix}' is not one of {', '.join(known[1:])}": (
-                    self.matrix not in known
+                f"trains.matrix '{self.matrix}' is not one of {', '.join(matrices[1:])}": (
+                    self.matrix not in matrices
                 ),
                 "trains.matrix: the text tower must be frozen, trains.text_tower=false": (
                     self.matrix and self.text_tower
@@ -213,7 +213,7 @@ def listed_differences() -> dict[str, tuple[PaperDifference, ...]]:
     """Return the differences between paper and released code of the package's methods, by name."""
     text = Path(__file__).with_name("differences.yaml").read_text(encoding="utf-8")
     return {
-        name: tuple(PaperDifference(**each) for each in listed)
+        name: tuple(PaperDifference(**row) for row in listed)
         for name, listed in yaml.safe_load(text).items()
         if name != "shared"
     }
@@ -320,7 +320,7 @@ class Method:
     def heads(self) -> dict[str, HeadPlan]:
         """Return the heads by term name, and the further passes by pass name."""
         heads = {term.name: term.head for term in self.losses if term.head is not None}
-        return heads | {each.name: each for each in self.passes}
+        return heads | {extra.name: extra for extra in self.passes}
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -359,10 +359,10 @@ class Method:
 
     def value_of(self, option: str) -> float | str:
         """Return this method's value of an option of a `PaperDifference`."""
-        known = {**asdict(self.optim), **self.settings, "crop": self.crop}
-        known |= {f"lora_{k}": v for k, v in (vars(self.lora) if self.lora else {}).items()}
-        known["mask_duplicates"] = True  # the default of a run
-        if option not in known:
+        options = {**asdict(self.optim), **self.settings, "crop": self.crop}
+        options |= {f"lora_{k}": v for k, v in (vars(self.lora) if self.lora else {}).items()}
+        options["mask_duplicates"] = True  # the default of a run
+        if option not in options:
             raise ValueError(f"{self.name} has no option '{option}'")
-        found: float | str = known[option]
-        return found
+        value: float | str = options[option]
+        return value

@@ -70,7 +70,7 @@ def compose(
         own.refresh(name)
     composed, changes = method, list(method.composed)
     if texts and not texts[0].startswith("+"):  # it replaces the method's own texts
-        others = tuple(each for each in method.plan.texts if not each.kinds)
+        others = tuple(part for part in method.plan.texts if not part.kinds)
         composed = replace(method, plan=replace(method.plan, texts=others, rewrites=()))
     for option, names, change in (
         ("texts", texts, _with_texts),
@@ -96,14 +96,14 @@ def _with_texts(method: Method, name: str) -> Method:
             get_rewrite(name)  # says what is wrong with the file
         added = CaptionPlan(rewrites=(name,))
     else:
-        known = [*method_names(), *rewrite_names(), *_FROM_FILES]
-        found = _method_named(name, "method or rewrite", known)
-        added = found.plan
+        names = [*method_names(), *rewrite_names(), *_FROM_FILES]
+        other = _method_named(name, "method or rewrite", names)
+        added = other.plan
         if not added.kinds:
-            raise UsageError(f"{found.name} adds no texts to captions")
-    more = tuple(each for each in added.texts if each.kinds and each not in plan.texts)
-    taken = {each.name for each in plan.texts if each.kinds}
-    refuse({f"{method.name} draws {each.label} already": each.name in taken for each in more})
+            raise UsageError(f"{other.name} adds no texts to captions")
+    more = tuple(part for part in added.texts if part.kinds and part not in plan.texts)
+    taken = {part.name for part in plan.texts if part.kinds}
+    refuse({f"{method.name} draws {part.label} already": part.name in taken for part in more})
     plan = replace(
         plan,
         rewrites=(*plan.rewrites, *(r for r in added.rewrites if r not in plan.rewrites)),
@@ -113,12 +113,12 @@ def _with_texts(method: Method, name: str) -> Method:
     return replace(method, plan=plan, name=f"{method.name}+{rewrite_named(name)}")
 
 
-def _method_named(name: str, what: str, known: Sequence[str]) -> Method:
+def _method_named(name: str, label: str, names: Sequence[str]) -> Method:
     """The method of that name, or of that name with "-clip" after it."""
     for full in (name, f"{name}{_SUFFIX}"):
         if full in method_names():
             return load_recipe(full)()
-    raise _unknown(what, name, known)
+    raise _unknown(label, name, names)
 
 
 def _with_terms(method: Method, name: str) -> Method:
@@ -138,26 +138,26 @@ def _with_terms(method: Method, name: str) -> Method:
         )
         added, teacher = [local], method.teacher
     else:
-        origin, _, wanted = name[1:].partition(".")
-        found = _method_named(origin, "method", method_names())
-        terms = {term.name: term for term in found.losses}
-        chosen = [terms[wanted]] if wanted in terms else found.losses
-        misses = not set(found.kinds) & set(method.kinds)
-        if found.images != SINGLE:
-            raise UsageError(f"the terms of {found.name} need its own batches of images")
-        if wanted and wanted not in terms:
-            raise _unknown("term", wanted, list(terms))
+        origin, _, term_name = name[1:].partition(".")
+        other = _method_named(origin, "method", method_names())
+        terms = {term.name: term for term in other.losses}
+        chosen = [terms[term_name]] if term_name in terms else other.losses
+        misses = not set(other.kinds) & set(method.kinds)
+        if other.images != SINGLE:
+            raise UsageError(f"the terms of {other.name} need its own batches of images")
+        if term_name and term_name not in terms:
+            raise _unknown("term", term_name, list(terms))
         lacks = misses and any(term.reads for term in chosen)
         if lacks:
-            raise UsageError(f"{method.name} has none of its texts; add --texts +{found.name}")
-        added, teacher = [], found.teacher
+            raise UsageError(f"{method.name} has none of its texts; add --texts +{other.name}")
+        added, teacher = [], other.teacher
         for term in chosen:
-            full = f"{found.name}.{term.name}" if term.name in taken else term.name
-            loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
+            full = f"{other.name}.{term.name}" if term.name in taken else term.name
+            loss = OnlyKinds(term.loss, other.kinds) if term.reads else term.loss
             added.append(replace(term, name=full, loss=loss))
         if any(term.head or term.extra for term in added):
-            has = {each.name for each in method.plan.texts}
-            more = (each for each in found.plan.texts if not each.kinds and each.name not in has)
+            has = {part.name for part in method.plan.texts}
+            more = (part for part in other.plan.texts if not part.kinds and part.name not in has)
             method = replace(method, plan=replace(method.plan, texts=(*method.plan.texts, *more)))
     if any(term.needs_teacher for term in added):
         teacher = teacher or method.teacher or Teacher()
@@ -185,18 +185,18 @@ def loss_named(name: str) -> LossTerm | None:
     if own.is_file(name):
         own.refresh(name)
         values = own.parts_of(name).values()
-        terms = {each.name: each for each in values if isinstance(each, LossTerm)}
+        terms = {term.name: term for term in values if isinstance(term, LossTerm)}
         return own.chosen(name, terms, "loss terms", "a LossTerm at the top level")
     point = own.installed("losses").get(name)
     if point is None:
         return _TERMS.get(name)
-    found = own.imported(point, "loss")
-    if not isinstance(found, LossTerm):
+    loaded = own.imported(point, "loss")
+    if not isinstance(loaded, LossTerm):
         raise CompoclipError(
             f"entry point {point.value!r} of loss {name!r} must name a LossTerm; update or "
             "uninstall that package"
         )
-    return found
+    return loaded
 
 
 def _note_unread(method: Method) -> None:
@@ -208,9 +208,9 @@ def _note_unread(method: Method) -> None:
         if name not in _FROM_FILES:
             positive = get_rewrite(name).keeps_meaning
         names.setdefault(Role.POSITIVE if positive else Role.NEGATIVE, []).append(name)
-    for each in method.plan.texts:
-        for role in each.roles if each.kinds else ():
-            names.setdefault(role, []).append(each.label)
+    for part in method.plan.texts:
+        for role in part.roles if part.kinds else ():
+            names.setdefault(role, []).append(part.label)
     for role in sorted(names.keys() - read):
         note(
             f"{method.name}: no loss term reads the {role.name.lower()} texts "
@@ -250,15 +250,15 @@ def _with_setting(method: Method, setting: str) -> Method:
 
 def _set(target: Any, path: Sequence[str], value: str) -> Any:
     """A frozen dataclass with the field at `path` changed."""
-    names = [each.name for each in fields(target)] if is_dataclass(target) else []
+    names = [field.name for field in fields(target)] if is_dataclass(target) else []
     if isinstance(target, CaptionPlan):  # a sort of texts goes by its name
-        sorts = {**BY_VALUE, **{each.name: each for each in target.texts}}
-        if found := sorts.get(path[0]):
-            only = [each.name for each in fields(found)]
+        sorts = {**BY_VALUE, **{part.name: part for part in target.texts}}
+        if sort := sorts.get(path[0]):
+            only = [field.name for field in fields(sort)]
             if len(path) == 1 and len(only) > 1:
                 raise UsageError(_NOT_SO)
-            sorts[found.name] = _set(found, path[1:] or only, value)
-            place = dict.fromkeys([*(each.name for each in target.texts), found.name])
+            sorts[sort.name] = _set(sort, path[1:] or only, value)
+            place = dict.fromkeys([*(part.name for part in target.texts), sort.name])
             return replace(target, texts=tuple(sorts[name] for name in place))
         names = [*(name for name in names if name != "texts"), *sorts]
     if path[0] not in names:
@@ -285,8 +285,8 @@ def _converted(current: Any, value: str) -> Any:
     raise UsageError(_NOT_SO)
 
 
-def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
+def _unknown(label: str, name: str, names: Sequence[str]) -> UsageError:
     """The error about a name that is not known, with the closest ones."""
-    short = [each.removesuffix(_SUFFIX) for each in known if each.endswith(_SUFFIX)]
-    hint = closest(name, dict.fromkeys([*known, *short]))
-    return UsageError(f"no {what}{' ' if what else ''}'{name}'; {hint}")
+    short = [full.removesuffix(_SUFFIX) for full in names if full.endswith(_SUFFIX)]
+    hint = closest(name, dict.fromkeys([*names, *short]))
+    return UsageError(f"no {label}{' ' if label else ''}'{name}'; {hint}")

@@ -54,7 +54,7 @@ class Recipe:
     def __init__(self, function: Callable[..., Method], options: Mapping[str, Option]) -> None:
         functools.update_wrapper(self, function)
         self.options = options
-        self._made = function
+        self._function = function
 
     def __call__(self, *, optim: Optim | None = None, **values: Any) -> Method:
         """Make the method: named, without terms of weight 0, its options and sources recorded.
@@ -66,10 +66,10 @@ class Recipe:
         for name in values:
             if name not in self.options:
                 raise TypeError(f"{self.__name__} has no option '{name}'")
-        values = {name: values.get(name, each.default) for name, each in self.options.items()}
+        values = {name: values.get(name, option.default) for name, option in self.options.items()}
         from compoclip.methods.base import listed_differences  # which imports torch
 
-        method, name = self._made(**values), self.__name__.replace("_", "-")
+        method, name = self._function(**values), self.__name__.replace("_", "-")
         ours = self.__module__.startswith(f"{__package__}.")
         return replace(
             method,
@@ -78,13 +78,13 @@ class Recipe:
             losses=tuple(term for term in method.losses if term.weight),
             optim=optim or method.optim,
             settings=values,
-            made_in={**method.made_in, **own.sources_of(self._made)},
+            made_in={**method.made_in, **own.sources_of(self._function)},
         )
 
     @property
     def card(self) -> RecipeCard:
         """Return what help and lists say of it."""
-        about = f"{inspect.getdoc(self._made) or ''}\n".partition("\nArgs:")[0].strip()
+        about = f"{inspect.getdoc(self._function) or ''}\n".partition("\nArgs:")[0].strip()
         method = self()
         return RecipeCard(about, self.options, {**asdict(method.optim), "crop": method.crop})
 
@@ -120,18 +120,20 @@ def variant(
         added, help_of = _options(function), described(function.__doc__ or "")
         usual = {
             name: replace(
-                each, default=defaults.get(name, each.default), help=help_of.get(name, each.help)
+                option,
+                default=defaults.get(name, option.default),
+                help=help_of.get(name, option.help),
             )
-            for name, each in of.options.items()
+            for name, option in of.options.items()
         }
 
         @functools.wraps(function)
-        def made(**values: Any) -> Method:
+        def build(**values: Any) -> Method:
             method = of(optim=optim, **{name: values[name] for name in usual})
             method = function(method, **{name: values[name] for name in added})
             return replace(method, name="")
 
-        return Recipe(made, usual | added)
+        return Recipe(build, usual | added)
 
     return decorate
 
@@ -139,22 +141,22 @@ def variant(
 def _options(function: Callable[..., Method]) -> dict[str, Option]:
     hints, help_of = get_type_hints(function), described(function.__doc__ or "")
     return {
-        name: Option(name, hints[name], each.default, help_of.get(name, ""))
-        for name, each in inspect.signature(function).parameters.items()
-        if each.kind is each.KEYWORD_ONLY and name != _OPTIM
+        name: Option(name, hints[name], parameter.default, help_of.get(name, ""))
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name != _OPTIM
     }
 
 
 # --- Finding them by name. `recipes.json` describes them, so that help imports no torch. ---
 
-_KINDS = {each.__name__: each for each in (float, int, bool, str)}
+_KINDS = {kind.__name__: kind for kind in (float, int, bool, str)}
 
 
 @functools.cache
 def _recipes() -> dict[str, Any]:
     """Return the package's recipes by name, as `scripts/list_recipes.py` writes them."""
-    found: dict[str, Any] = json.loads(Path(__file__).with_name("recipes.json").read_bytes())
-    return found
+    recipes: dict[str, Any] = json.loads(Path(__file__).with_name("recipes.json").read_bytes())
+    return recipes
 
 
 def recipe_card(name: str) -> RecipeCard:
@@ -179,9 +181,9 @@ def recipes_of(module: Mapping[str, Any]) -> dict[str, Recipe]:
     Args:
         module: The names of the module, as `vars` gives them.
     """
-    found = {name: value for name, value in module.items() if isinstance(value, Recipe)}
+    recipes = {name: value for name, value in module.items() if isinstance(value, Recipe)}
     here = module["__name__"]
-    return {k: v for k, v in found.items() if (v.__module__, v.__name__) == (here, k)}
+    return {k: v for k, v in recipes.items() if (v.__module__, v.__name__) == (here, k)}
 
 
 def method_names() -> list[str]:
@@ -194,7 +196,7 @@ def method_summaries() -> dict[str, str]:
 
     The summary of a method from another package names the package.
     """
-    added = {name: f"(of {own.origin(each)})" for name, each in own.installed("methods").items()}
+    added = {name: f"(of {own.origin(point)})" for name, point in own.installed("methods").items()}
     return dict(sorted((added | {name: recipe_card(name).summary for name in _recipes()}).items()))
 
 
@@ -223,16 +225,16 @@ def load_recipe(name: str) -> Recipe:
     if own.is_file(name):
         own.refresh(name)
         recipes = recipes_of(own.parts_of(name))
-        path, wanted = own.split(name)
-        spelled = f"{path}:{wanted.replace('-', '_')}"
+        path, recipe_name = own.split(name)
+        spelled = f"{path}:{recipe_name.replace('-', '_')}"
         return own.chosen(spelled, recipes, "recipes", "a function under @recipe")
     if name in _recipes():
         module = importlib.import_module(f"compoclip.methods.{_recipes()[name]['module']}")
-        found = getattr(module, name.replace("-", "_"))
+        loaded = getattr(module, name.replace("-", "_"))
     elif name in (added := own.installed("methods")):
-        found = own.imported(added[name], "method")
+        loaded = own.imported(added[name], "method")
     else:
         raise UsageError(f"no method '{name}'; {closest(name, method_names())}")
-    if not isinstance(found, Recipe):
-        raise CompoclipError(f"method {name!r} must name a function under @recipe, not {found!r}")
-    return found
+    if not isinstance(loaded, Recipe):
+        raise CompoclipError(f"method {name!r} must name a function under @recipe, not {loaded!r}")
+    return loaded

@@ -57,12 +57,12 @@ def trohn_img(*, negatives: Literal["given", "negclip"] = "given") -> Method:
     Args:
         negatives: given takes the data's counterparts; negclip makes swaps instead, without images.
     """
-    given = negatives == "given"
+    from_rows = negatives == "given"
     return Method(
-        name="trohn-img" if given else "trohn-img-text",
+        name="trohn-img" if from_rows else "trohn-img-text",
         paper=PAPER,
         plan=CaptionPlan(rewrites=(negatives,)),
-        images=NegativeImages() if given else Single(),
+        images=NegativeImages() if from_rows else Single(),
         losses=(LossTerm("grouping", grouping_loss, reads=NEGATIVES),),
         optim=OPTIM,
         crop=False,

@@ -29,23 +29,23 @@ class ImageBank:
     features: Tensor
     keys: Tensor
 
-    def beside(self, features: Features) -> Features:
+    def add_to(self, features: Features) -> Features:
         """Return the features of a batch with those of the bank."""
         return replace(features, bank=self.features, bank_keys=self.keys)
 
 
-def image_bank(encoder: DualEncoder, kept: KeptFeatures) -> ImageBank:
+def image_bank(encoder: DualEncoder, cached: KeptFeatures) -> ImageBank:
     """Return the features of the photos of a source, of at most `_MOST_IMAGES` of them."""
-    images = kept.some(_MOST_IMAGES)
+    images = cached.some(_MOST_IMAGES)
     keys = torch.from_numpy(item_keys(images).view(np.int32).astype(np.int64)).to(encoder.device)
     with torch.no_grad():
-        features = torch.cat([*_encoded(encoder, kept, [*images.values()])])
+        features = torch.cat([*_encoded(encoder, cached, [*images.values()])])
     return ImageBank(features, keys)
 
 
-def _encoded(encoder: DualEncoder, kept: KeptFeatures, images: list[Tensor]) -> Iterator[Tensor]:
+def _encoded(encoder: DualEncoder, cached: KeptFeatures, images: list[Tensor]) -> Iterator[Tensor]:
     """Yield the features of images, some at a time, as those of a batch are computed."""
     for start in range(0, len(images), _AT_ONCE):
         rows = torch.stack(images[start : start + _AT_ONCE]).to(encoder.device)
-        pooled = encoder.image_work(rows, kept=kept.at).all().pooled
+        pooled = encoder.image_work(rows, kept=cached.at).all().pooled
         yield normalise(pooled.float())

@@ -87,7 +87,9 @@ class GradientCache:
             random = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpus)]
             with torch.no_grad(), self._amp():
                 outputs = encode()
-            encoded.append(tuple(each.detach().requires_grad_(tower.learns) for each in outputs))
+            encoded.append(
+                tuple(tensor.detach().requires_grad_(tower.learns) for tensor in outputs)
+            )
             if tower.learns:
                 self._learning.append((encode, encoded[-1], random))
         return encoded
@@ -98,15 +100,15 @@ class GradientCache:
         Dropout and drop-path repeat the masks of the first pass.
         """
         for encode, leaves, (random, *of_gpus) in self._learning:
-            wanted = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
-            if not wanted:
+            used = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
+            if not used:
                 continue
             with torch.random.fork_rng(self._gpus), self._amp():
                 torch.set_rng_state(random)
                 for gpu, state in zip(self._gpus, of_gpus):
                     torch.cuda.set_rng_state(state, gpu)
                 outputs = encode()
-            torch.autograd.backward([outputs[i] for i in wanted], [leaves[i].grad for i in wanted])
+            torch.autograd.backward([outputs[i] for i in used], [leaves[i].grad for i in used])
 
 
 def learning_batch_norms(network: nn.Module) -> list[str]:
@@ -115,7 +117,7 @@ def learning_batch_norms(network: nn.Module) -> list[str]:
     Frozen batch norms, in eval mode, compute none.
     """
     norm, named = nn.modules.batchnorm._BatchNorm, network.named_modules()
-    return [name for name, each in named if isinstance(each, norm) and each.training]
+    return [name for name, layer in named if isinstance(layer, norm) and layer.training]
 
 
 def refuse_batch_norm(network: nn.Module) -> None:
@@ -140,21 +142,23 @@ def kept_at(method: Method, settings: RunSettings) -> KeptAt:
     Returns "tower" when all of the image tower is frozen, "trunk" when its projection learns.
     Raises UsageError where features would change, or no image would be shown twice.
     """
-    asked = settings.cache_frozen or settings.features
+    requested = settings.cache_frozen or settings.features
     adapted = method.lora is not None and method.lora.towers == "text"
     still = not method.trains.image_tower or adapted
     refuse(
         {
             "--crops are random crops: leave --no-crop out": settings.crops and not settings.crop,
             "--cache-frozen: random crops make every image a new one: add --no-crop, or a fixed "
-            "number of --crops, or leave it out": asked and settings.crop and not settings.crops,
+            "number of --crops, or leave it out": requested
+            and settings.crop
+            and not settings.crops,
             f"--cache-frozen: {method.name} trains the image tower, so features change at every "
             "step: freeze it (--freeze image or image-trunk), or leave it out": (
-                asked and not still and "image-trunk" not in settings.freeze
+                requested and not still and "image-trunk" not in settings.freeze
             ),
         }
     )
-    if not asked:
+    if not requested:
         return ""
     return "tower" if still else "trunk"
 
@@ -186,24 +190,24 @@ def frozen_features(
     places = list(photos.values())
     maker = _Maker(model, source, method, transform, settings.precision, at, places, digest)
     root = settings.features or cache_folder() / "features"
-    kept = KeptFeatures(root, *maker.spec, at, {name: n for n, name in enumerate(photos)})
+    cached = KeptFeatures(root, *maker.spec, at, {name: n for n, name in enumerate(photos)})
     with ranks.rank0_first():
         if ranks.first:
-            kept.make(maker)
-        kept.open()
-    return kept
+            cached.make(maker)
+        cached.open()
+    return cached
 
 
 def _shown_photos(source: Source, method: Method) -> tuple[dict[str, tuple[int, int]], str]:
     """The distinct photos of a source, each with its sample and the place in it, and their hash."""
     places: dict[str, tuple[int, int]] = {}
-    found: list[Picture] = []
+    pictures: list[Picture] = []
     for index in range(len(source)):
         for place, image in enumerate(method.images.shows(source[index])):
             name = photo_key(image)
             if name not in places:
                 places[name] = index, place
-                found.append(image if isinstance(unmirrored(image), Path) else name.encode())
+                pictures.append(image if isinstance(unmirrored(image), Path) else name.encode())
 
     def content(image: Picture) -> str:
         """A hash of the bytes of a photo, and whether it is mirrored."""
@@ -212,8 +216,10 @@ def _shown_photos(source: Source, method: Method) -> tuple[dict[str, tuple[int, 
 
     digest = hashlib.blake2b(digest_size=16)
     with ThreadPoolExecutor(available_cores()) as pool:
-        for each in track(pool.map(content, found), "looking images up", len(found), "images"):
-            digest.update(f"{each}\n".encode())
+        for image_hash in track(
+            pool.map(content, pictures), "looking images up", len(pictures), "images"
+        ):
+            digest.update(f"{image_hash}\n".encode())
     return places, digest.hexdigest()
 
 
@@ -234,11 +240,13 @@ class _Maker:
     def spec(self) -> tuple[dict[str, Any], tuple[int, int, int]]:
         """Everything the features depend on, and the shape of an image's features."""
         network, transform = self.model.encoder.model, self.transform
-        known = {n: place for n, place in layer_places(network).items() if place.part == "image"}
+        image_places = {
+            n: place for n, place in layer_places(network).items() if place.part == "image"
+        }
         frozen = {
             name: value
             for name, value in network.state_dict().items()
-            if name in known and (self.at == "tower" or not known[name].projection)
+            if name in image_places and (self.at == "tower" or not image_places[name].projection)
         }
         crop = transform.crop
         record = {
@@ -269,15 +277,15 @@ class _Maker:
         with ThreadPoolExecutor(available_cores()) as pool:  # reads ahead of the encoder
             coming = zip(views, pool.map(self._read, views))
             while group := list(islice(coming, _AT_ONCE)):
-                bad |= {number: seen for (number, _), seen in group if isinstance(seen, str)}
-                shown = [(view, seen) for view, seen in group if not isinstance(seen, str)]
-                if not shown:
+                bad |= {number: reason for (number, _), reason in group if isinstance(reason, str)}
+                readable = [(view, image) for view, image in group if not isinstance(image, str)]
+                if not readable:
                     continue
-                pixels = self.transform.together([seen for _, seen in shown])
+                pixels = self.transform.together([image for _, image in readable])
                 batch = Batch(pixels, _NO_TEXTS, (), mean=mean, std=std)
                 encoded = self._features(batch.normalised(self.model.encoder.device))
-                for ((number, crop), _), each in zip(shown, encoded.float().cpu().numpy()):
-                    features[number - numbers.start, crop] = each
+                for ((number, crop), _), encoding in zip(readable, encoded.float().cpu().numpy()):
+                    features[number - numbers.start, crop] = encoding
         return features, bad
 
     def _read(self, view: tuple[int, int]) -> Tensor | str:
@@ -316,11 +324,11 @@ class FrozenTexts:
         bytes: Size of all states kept.
     """
 
-    def __init__(self, tokenize: Tokenizer, most: int = 4 << 30) -> None:
+    def __init__(self, tokenize: Tokenizer, max_bytes: int = 4 << 30) -> None:
         self._tokenize = tokenize
-        self._most = most
-        self._kept: dict[str, Tensor] = {}
-        self.bytes = self.asked = self.found = 0
+        self._max_bytes = max_bytes
+        self._cache: dict[str, Tensor] = {}
+        self.bytes = self.requested = self.reused = 0
 
     def work(
         self, encoder: DualEncoder, texts: Sequence[str], micro_batch: int
@@ -334,20 +342,20 @@ class FrozenTexts:
 
         def encode() -> Outputs:
             distinct = dict.fromkeys(texts)
-            known = {text: self._kept[text] for text in distinct if text in self._kept}
-            new = [text for text in distinct if text not in known]
-            self.asked += len(distinct)
-            self.found += len(known)
+            cached = {text: self._cache[text] for text in distinct if text in self._cache}
+            new = [text for text in distinct if text not in cached]
+            self.requested += len(distinct)
+            self.reused += len(cached)
             states = encoder.text_states(self._tokenize(new), micro_batch) if new else ()
             for text, state in zip(new, states):
                 size = state.numel() * state.element_size()
-                if self.bytes + size <= self._most:
-                    state = self._kept[text] = state.clone()
+                if self.bytes + size <= self._max_bytes:
+                    state = self._cache[text] = state.clone()
                     self.bytes += size
-                known[text] = state
-            return (torch.stack([known[text] for text in texts]),)
+                cached[text] = state
+            return (torch.stack([cached[text] for text in texts]),)
 
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
-            return encoder.project_texts(joined([each[0] for each in outputs]))
+            return encoder.project_texts(joined([output[0] for output in outputs]))
 
         return Work((encode,), join, learns=False)

@@ -40,8 +40,8 @@ def require_together(
     """Raise UsageError for settings that do not go together, with each other or the method."""
     fsdp, matrix = settings.fsdp, method.trains.matrix
     more = "a teacher" if method.needs_teacher else "heads"
-    texts = {each.name for each in method.plan.texts}
-    lacking = [each.name for each in method.passes if each.needs not in texts]
+    texts = {part.name for part in method.plan.texts}
+    lacking = [extra_pass.name for extra_pass in method.passes if extra_pass.needs not in texts]
     refuse(
         {
             "--fsdp splits a model over processes: start with torchrun": fsdp and ranks.world == 1,
@@ -75,9 +75,9 @@ def require_together(
 def require_precision(settings: RunSettings) -> None:
     """Raise UsageError for fp16 on a CPU, which gains nothing there."""
     cpu = torch.device(settings.device).type == "cpu"
-    what = "--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16"
+    message = "--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16"
     if cpu and settings.precision == "fp16":
-        raise UsageError(what)
+        raise UsageError(message)
 
 
 def require_trainable(source: Source) -> None:
@@ -103,18 +103,18 @@ def require_trainable(source: Source) -> None:
 def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
     """Raise CompoclipError when a recipe finds no negative caption for nearly any sample."""
     reads = {role for term in method.losses for role in term.reads}
-    made = plan.plan.kinds and plan.plan.hn_fraction and not method.images.kinds
-    if Role.NEGATIVE not in reads or not made:
+    makes_negatives = plan.plan.kinds and plan.plan.hn_fraction and not method.images.kinds
+    if Role.NEGATIVE not in reads or not makes_negatives:
         return
     every = copy(plan)
     every.plan = replace(plan.plan, hn_fraction=1.0)
     samples = _few(source)
     epoch = math.ceil(method.optim.epochs)
-    drawn = [every.draw(sample, epoch)[0] for sample in samples]
-    found = sum(any(text.role is Role.NEGATIVE for text in texts) for texts in drawn)
-    if found < _LEAST_NEGATIVES * len(samples):
+    sampled = [every.draw(sample, epoch)[0] for sample in samples]
+    count = sum(any(text.role is Role.NEGATIVE for text in texts) for texts in sampled)
+    if count < _LEAST_NEGATIVES * len(samples):
         raise CompoclipError(
-            f"{method.name} finds no negative for nearly all captions ({found} of {len(samples)} "
+            f"{method.name} finds no negative for nearly all captions ({count} of {len(samples)} "
             f"looked at), such as {samples[0].captions[0]!r:.60}; rewrites read English. "
             "--set allow_no_negatives=true trains without"
         )
@@ -125,31 +125,31 @@ def notes(method: Method, source: Source, total: int, masks_duplicates: bool = T
 
     masks_duplicates: whether contrasts leave out pairs that are true by an equal photo or caption.
     """
-    found = [f"  data: {source.describe()}"]
+    lines = [f"  data: {source.describe()}"]
     if method.composed:
-        found.append(f"  the recipe is changed by --{', --'.join(method.composed)}")
+        lines.append(f"  the recipe is changed by --{', --'.join(method.composed)}")
     if method.optim.batch_size == 1:
-        found.append(
+        lines.append(
             "  a batch of one image has no other image to be told apart from: contrasts over the "
             "batch are 0 and teach nothing; raise --batch-size"
         )
     share = true_pair_share(source) if masks_duplicates else 0.0
     if share >= _LEAST_TRUE_PAIRS:
-        found.append(
+        lines.append(
             f"  {share:.1%} of the pairs of two samples share a photo or a caption; contrasts over "
             "the batch leave them out (--set mask_duplicates=false keeps them)"
         )
     optim, steps = method.optim, method.optim.warmup_steps(total)
     if steps and steps >= total:
-        found.append(
+        lines.append(
             f"  the warm-up ({optim.warmup} steps) is not shorter than the run ({total}): --lr is "
             f"never reached; lower --warmup, for example to {max(1, total // 10)}"
         )
     elif steps < optim.warmup < 1_000_000:
-        found.append(
+        lines.append(
             f"  warm-up: {steps} of {total} steps, not {optim.warmup} (--warmup N sets it)"
         )
-    return found
+    return lines
 
 
 def true_pair_share(source: Source) -> float:

@@ -64,18 +64,18 @@ class RankPeers(Peers):
         self,
         ranks: Ranks,
         lengths: dict[IndexRequest, NDArray[np.int64]] | None = None,
-        wanted: dict[IndexRequest, int] | None = None,
+        requested: dict[IndexRequest, int] | None = None,
     ) -> None:
         self.rank, self.world, self._ranks = ranks.rank, ranks.world, ranks
         self._lengths = {} if lengths is None else lengths
-        self._wanted = {} if wanted is None else wanted
+        self._requested = {} if requested is None else requested
 
     def sizes(self, request: IndexRequest, local: Sequence[int]) -> NDArray[np.int64]:
         """Return the lengths; ask the other ranks if they have not come with the batch."""
         self.calls += 1
         if request not in self._lengths:
             self._lengths[request] = _table(local, self._ranks).T
-            self._wanted[request] = len(local)
+            self._requested[request] = len(local)
         return self._lengths[request]
 
     def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
@@ -92,15 +92,15 @@ class RankPeers(Peers):
     def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
         """Return the arrays of all ranks."""
         lengths = _table([len(array) for array in arrays], self._ranks)
-        own = torch.from_numpy(np.concatenate(arrays).astype(np.int64))
-        whole = self._ranks.all_gather(own, lengths.sum(1).tolist()).numpy()
+        local = torch.from_numpy(np.concatenate(arrays).astype(np.int64))
+        whole = self._ranks.all_gather(local, lengths.sum(1).tolist()).numpy()
         parts = np.split(whole, lengths.ravel().cumsum()[:-1])
         return [np.concatenate(parts[i :: len(arrays)]) for i in range(len(arrays))]
 
 
-def _table(own: Sequence[int], ranks: Ranks) -> NDArray[np.int64]:
+def _table(local: Sequence[int], ranks: Ranks) -> NDArray[np.int64]:
     """(world, n) integers of all ranks, n of each."""
-    row = torch.tensor([list(own)], dtype=torch.int64)
+    row = torch.tensor([list(local)], dtype=torch.int64)
     table: NDArray[np.int64] = ranks.all_gather(row, [1] * ranks.world).numpy()
     return table
 
@@ -121,7 +121,7 @@ class GlobalBatch:
     peers: Peers = field(default=ALONE)
     skipped: int = 0
     truncated: int = 0
-    asked: int = 0
+    stop_signal: int = 0
 
 
 def without_rows(features: Features) -> Features:
@@ -129,7 +129,7 @@ def without_rows(features: Features) -> Features:
 
     For a part without images: towers need something to encode, which must not count.
     """
-    values = ((each.name, getattr(features, each.name)) for each in fields(features))
+    values = ((field.name, getattr(features, field.name)) for field in fields(features))
     cut = {k: value[:0] for k, value in values if value is not None and value.ndim}
     return replace(features, **cut)
 
@@ -137,44 +137,44 @@ def without_rows(features: Features) -> Features:
 # What every rank tells of its part, in this order; then the lengths of what losses ask for. "words"
 # says that there is something to read: an error, or the names of unreadable images.
 _ADDED = ("images", "texts", "skipped", "truncated")
-_TOLD = ("words", "end", "drawn", *_ADDED, "asked")
+_EXCHANGED = ("words", "end", "drawn", *_ADDED, "stop_signal")
 
 
 def shared_batches(
-    loader: BatchLoader, ranks: Ranks, asked: Callable[[], int], start: int, stop: int
+    loader: BatchLoader, ranks: Ranks, stop_signal: Callable[[], int], start: int, stop: int
 ) -> Iterator[tuple[Batch, GlobalBatch]]:
     """This rank's part of each batch, and the global batch; see `BatchLoader.steps`.
 
-    Unreadable images are counted over all ranks. asked: the signal that asked this rank to stop, or
-    0. Raises CompoclipError, on all ranks at the same batch, for what the data of any rank raise,
-    and when no rank has an image for a batch.
+    Unreadable images are counted over all ranks. stop_signal: the one that asked this rank to stop,
+    or 0. Raises CompoclipError, on all ranks at the same batch, for what the data of any rank
+    raise, and when no rank has an image for a batch.
     """
-    batches, told = loader.steps(start, stop), set(loader.bad)
-    wanted: dict[IndexRequest, int] = {}  # what losses ask for, and the number of its arrays
+    batches, reported = loader.steps(start, stop), set(loader.bad)
+    requested: dict[IndexRequest, int] = {}  # what losses ask for, and the number of its arrays
     while True:
         error: CompoclipError | None = None
         batch: Batch | None = None
         try:
             batch = next(batches, None)
-        except CompoclipError as found:
-            error = found
+        except CompoclipError as caught:
+            error = caught
         # One exchange of a few integers says everything: how large the parts are, who was asked to
         # stop, who failed. So all ranks decide alike, and none waits for another that has left.
         # Texts stay where they are.
-        bad = {k: v for k, v in loader.bad.items() if k not in told}
-        own: dict[str, int] = {"words": bool(error or bad), "end": batch is None}
-        lengths = [0] * sum(wanted.values())
+        bad = {k: v for k, v in loader.bad.items() if k not in reported}
+        local: dict[str, int] = {"words": bool(error or bad), "end": batch is None}
+        lengths = [0] * sum(requested.values())
         if batch is not None:
             block, numbers = batch.block, batch.numbers
-            own |= {"drawn": len(batch.ids), "images": block.images, "texts": len(block.texts)}
-            own |= {"skipped": len(batch.skipped), "asked": asked()}
-            own["truncated"] = numbers.truncated if numbers else 0
-            lengths = [n for each in wanted.items() for n in _lengths(batch, *each)]
-        table = _table([*(own.get(name, 0) for name in _TOLD), *lengths], ranks).T
-        said = dict(zip(_TOLD, table))
+            local |= {"drawn": len(batch.ids), "images": block.images, "texts": len(block.texts)}
+            local |= {"skipped": len(batch.skipped), "stop_signal": stop_signal()}
+            local["truncated"] = numbers.truncated if numbers else 0
+            lengths = [n for request in requested.items() for n in _lengths(batch, *request)]
+        table = _table([*(local.get(name, 0) for name in _EXCHANGED), *lengths], ranks).T
+        said = dict(zip(_EXCHANGED, table))
         if said["words"].any():
             records = ranks.exchange({"failure": failure(error), "bad": bad})
-            raise_first([each["failure"] for each in records], error)
+            raise_first([record["failure"] for record in records], error)
             for record in records:
                 loader.report_bad(record["bad"])
         if batch is None:
@@ -184,11 +184,11 @@ def shared_batches(
             raise CompoclipError(f"no image of a batch could be read ({first}); fix the data")
         peers = ALONE
         if ranks.world > 1:
-            parts = np.split(table[len(_TOLD) :], np.cumsum(list(wanted.values()))[:-1])
-            peers = RankPeers(ranks, dict(zip(wanted, parts)), wanted)
+            parts = np.split(table[len(_EXCHANGED) :], np.cumsum(list(requested.values()))[:-1])
+            peers = RankPeers(ranks, dict(zip(requested, parts)), requested)
         total = {name: int(said[name].sum()) for name in _ADDED}
-        yield batch, GlobalBatch(peers=peers, asked=int(said["asked"].max()), **total)
-        told = set(loader.bad)
+        yield batch, GlobalBatch(peers=peers, stop_signal=int(said["stop_signal"].max()), **total)
+        reported = set(loader.bad)
 
 
 def _lengths(batch: Batch, request: IndexRequest, count: int) -> list[int]:

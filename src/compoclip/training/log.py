@@ -34,8 +34,10 @@ class MetricsLog:
                 return
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                kept = read_log(path) if resume_step and path.is_file() else []
-                lines = (json.dumps(each) + "\n" for each in kept if each["step"] <= resume_step)
+                records = read_log(path) if resume_step and path.is_file() else []
+                lines = (
+                    json.dumps(record) + "\n" for record in records if record["step"] <= resume_step
+                )
                 with replacing(path) as place:
                     place.write_text("".join(lines))
                 self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed on exit)
@@ -100,7 +102,9 @@ class ProgressLines:
     def __call__(self, record: dict[str, Any], total: int) -> None:
         """Print the line of a logged step, or of what was measured after it."""
         if "eval" in record:
-            scores = (f"{name} {100 * each['value']:.1f}" for name, each in record["eval"].items())
+            scores = (
+                f"{name} {100 * score['value']:.1f}" for name, score in record["eval"].items()
+            )
             note(f"  step {record['step']}: {', '.join(scores)}")
             return
         now = time.monotonic()
@@ -165,19 +169,19 @@ class Trackers(ExitStack):
             for log, close in (_OPEN[name](self._out, self._config) for name in self._names):
                 self._logs.append(log)
                 self.callback(close)
-            earlier = (each for each in read_log(self._out / LOG) if each != record)
-            records = [*(each for each in earlier if each["step"] <= record["step"]), record]
+            earlier = (other for other in read_log(self._out / LOG) if other != record)
+            records = [*(other for other in earlier if other["step"] <= record["step"]), record]
         for log in self._logs:
-            for each in records:
-                log(_numbers(each), int(each["step"]))
+            for entry in records:
+                log(_numbers(entry), int(entry["step"]))
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a record by name, of its scores and of what was sampled, too."""
     plain = {k: v for k, v in record.items() if k != "step" and isinstance(v, int | float)}
     scores = {f"eval/{k}": score["value"] for k, score in record.get("eval", {}).items()}
-    drawn = {f"drawn/{k}": n for k, n in record.get("drawn", {}).items()}
-    return {name: float(value) for name, value in (plain | scores | drawn).items()}
+    shares = {f"drawn/{k}": n for k, n in record.get("drawn", {}).items()}
+    return {name: float(value) for name, value in (plain | scores | shares).items()}
 
 
 def _tensorboard(out: Path, config: Mapping[str, Any]) -> Tracker:
@@ -204,9 +208,9 @@ def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
     wandb: Any = importlib.import_module("wandb")
     offline = not any(os.environ.get(name) for name in _REACHED_BY)
     offline |= os.environ.get("WANDB_MODE") == "offline"
-    known = sorted((out / WANDB).glob("*run-*-*"))
-    id = known[-1].name.rpartition("-")[2] if known else None
-    for old in known if offline else ():  # a folder that cannot be added to is made anew
+    runs = sorted((out / WANDB).glob("*run-*-*"))
+    id = runs[-1].name.rpartition("-")[2] if runs else None
+    for old in runs if offline else ():  # a folder that cannot be added to is made anew
         shutil.rmtree(old, ignore_errors=True)
     try:
         with redirect_stdout(sys.stderr):  # standard output is the command's

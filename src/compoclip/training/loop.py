@@ -78,7 +78,7 @@ class TrainingLoop:
     settings: RunSettings
     report: Callable[[dict[str, Any], int], None]
     ranks: Ranks = SINGLE
-    known: FrozenTexts | None = None
+    frozen_texts: FrozenTexts | None = None
     bank: ImageBank | None = None
     watch: Watch | None = None
 
@@ -117,7 +117,7 @@ class TrainingLoop:
         self.mean = GradientMean(self.parameters, ranks)
         before = self.progress.rewrites
         self.before = PlanCounts.from_json(before) if before else PlanCounts()
-        self.drawn = PlanCounts()  # by this rank since it started, for steps that are done
+        self.local_counts = PlanCounts()  # by this rank since it started, for steps that are done
         self.ahead: _Taken | CompoclipError | None = None
         self.most_bad = _MAX_BAD_STEPS + (_HALVINGS if self.scaler.is_enabled() else 0)
         self.bad_steps = BadSteps(self.device, self._skipped)
@@ -191,7 +191,7 @@ class TrainingLoop:
         stop_after, begin = self.settings.stop_after, self.progress.step
         self.last = min(self.total, max(stop_after or self.total, begin + 1))
         self.coming = shared_batches(
-            self.batches, self.ranks, lambda: self.requests.asked, begin, self.last
+            self.batches, self.ranks, lambda: self.requests.stop_signal, begin, self.last
         )
         while self.progress.step < self.last:
             if (taken := self._next()) is None:
@@ -200,15 +200,15 @@ class TrainingLoop:
             self._measure()
             # Saving takes all ranks, so they must agree to stop: with several, what counts is the
             # request that came with the batch, which all of them have seen.
-            asked = self.requests.asked
+            stop_signal = self.requests.stop_signal
             if self.ranks.world > 1:
-                ahead = self.ahead[1].asked if isinstance(self.ahead, tuple) else 0
-                asked = ahead or taken[1].asked
+                ahead = self.ahead[1].stop_signal if isinstance(self.ahead, tuple) else 0
+                stop_signal = ahead or taken[1].stop_signal
             stop = self._over or 0 < stop_after <= self.progress.step
-            self._save_if_due(stop or asked > 0)
+            self._save_if_due(stop or stop_signal > 0)
             if stop:
                 return
-            self._stop_if(asked)
+            self._stop_if(stop_signal)
 
     @property
     def _over(self) -> bool:
@@ -223,7 +223,7 @@ class TrainingLoop:
         taken, self.ahead = self.ahead, None
         if isinstance(taken, CompoclipError):
             self._save()
-            self._stop_if(self.requests.asked, taken)
+            self._stop_if(self.requests.stop_signal, taken)
             raise taken
         return taken
 
@@ -234,22 +234,22 @@ class TrainingLoop:
         and saved.
         """
         try:
-            found = next(self.coming, None)
+            pair = next(self.coming, None)
         except PeerLostError:
             raise  # saving takes all ranks
         except CompoclipError as error:
             self.ahead = error
             return
-        if found is None:
+        if pair is None:
             return
-        batch, whole = found
+        batch, whole = pair
         if self.device.type == "cuda":
             batch = replace(batch, pixels=batch.pixels.to(self.device, non_blocking=True))
-        drawn = PlanCounts()
-        drawn.add(self.batches.counts)
-        self.ahead = batch, whole, drawn
+        counts = PlanCounts()
+        counts.add(self.batches.counts)
+        self.ahead = batch, whole, counts
 
-    def _step(self, batch: Batch, global_batch: GlobalBatch, drawn: PlanCounts) -> None:
+    def _step(self, batch: Batch, global_batch: GlobalBatch, plan_counts: PlanCounts) -> None:
         """Take a step, and account for it."""
         optim, optimizer = self.method.optim, self.optimizer
         lr = learning_rate(self.progress.step, self.total, optim)
@@ -267,7 +267,7 @@ class TrainingLoop:
             global_batch,
             self.mean,
             self.scaler,
-            self.known,
+            self.frozen_texts,
             bank=self.bank,
             with_chance=self.progress.step + 1 == self.total,
         )
@@ -308,7 +308,7 @@ class TrainingLoop:
             seconds=before.seconds + now - self.clock,
             **counts,
         )
-        self.clock, self.drawn = now, drawn
+        self.clock, self.local_counts = now, plan_counts
         self.bad_steps.add(self.progress.step, bad)
         self.settle()
         if due(self.progress.step, self.settings.log_every, self.total):
@@ -333,7 +333,7 @@ class TrainingLoop:
             **{name: getattr(progress, name) for name in counts},
             "seconds": round(progress.seconds, 3),
         }
-        if shares := self.batches.drawn(progress.step):
+        if shares := self.batches.samples_by_source(progress.step):
             record["drawn"] = shares
         if result.chance is not None:
             self.ending = record["loss"], record["chance"]
@@ -344,15 +344,15 @@ class TrainingLoop:
         if self.ranks.first:
             self.report(record, self.total)
 
-    def _skipped(self, step: int, what: str) -> None:
+    def _skipped(self, step: int, quantity: str) -> None:
         """Account for a step that was not taken."""
         self.progress = replace(self.progress, skipped_steps=self.progress.skipped_steps + 1)
-        self.log.write({"step": step, "skipped": f"{what} is not finite"})
+        self.log.write({"step": step, "skipped": f"{quantity} is not finite"})
         if self.bad_steps.in_a_row == self.most_bad:
-            kept = latest_state(self.states)
+            state = latest_state(self.states)
             raise CompoclipError(
-                f"the {what} was not finite {self.most_bad} steps in a row up to step {step}; "
-                "lower --lr" + (f", or --resume from {kept}" if kept else "")
+                f"the {quantity} was not finite {self.most_bad} steps in a row up to step {step}; "
+                "lower --lr" + (f", or --resume from {state}" if state else "")
             )
 
     def _measure(self) -> None:
@@ -387,7 +387,7 @@ class TrainingLoop:
         """Return counts of the texts of all finished steps, over all ranks and restarts."""
         total = PlanCounts()
         total.add(self.before)
-        for part in self.ranks.exchange(self.drawn.to_json()):
+        for part in self.ranks.exchange(self.local_counts.to_json()):
             total.add(PlanCounts.from_json(part))
         return total.to_json()
 
@@ -401,15 +401,15 @@ class TrainingLoop:
             self._save()
             self.owed = False
 
-    def _stop_if(self, asked: int, cause: CompoclipError | None = None) -> None:
-        """Raise RunInterruptedError if a signal asked the run to stop; `asked` is 0 for none."""
-        if asked:
+    def _stop_if(self, stop_signal: int, cause: CompoclipError | None = None) -> None:
+        """Raise RunInterruptedError if a signal asked the run to stop; `stop_signal`: it, or 0."""
+        if stop_signal:
             step, out = self.progress.step, self.settings.out
             place = f"after step {step} of {self.total}, which is saved in {out}"
             raise RunInterruptedError(
                 f"interrupted {place if step else 'before step 1'}; the same command with --resume "
                 "continues",
-                asked,
+                stop_signal,
             ) from cause
 
 
@@ -441,8 +441,8 @@ def _host_of(device: torch.device) -> Iterator[Callable[[], None]]:
         gc.unfreeze()
 
 
-def total_steps(optim: Optim, batches: BatchLoader, most: int = 0) -> int:
-    """Return the optimiser steps of the whole run: of its epochs, or `most` if fewer and not 0.
+def total_steps(optim: Optim, batches: BatchLoader, max_steps: int = 0) -> int:
+    """Return the optimiser steps of the whole run: of its epochs, or `max_steps` if fewer, not 0.
 
     Raise CompoclipError when there is not one full batch.
     """
@@ -452,7 +452,7 @@ def total_steps(optim: Optim, batches: BatchLoader, most: int = 0) -> int:
             f"{batches.batch_size}; lower --batch-size or add data"
         )
     steps = max(1, round(optim.epochs * batches.steps_per_epoch))
-    return min(steps, most) if most else steps
+    return min(steps, max_steps) if max_steps else steps
 
 
 def freeze(model: nn.Module, trains: Trains, words: Sequence[str] = ()) -> None:

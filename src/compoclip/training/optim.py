@@ -54,9 +54,13 @@ def build_optimizer(
         decay = decay if decays(name, parameter) else 0.0
         key = hasattr(parameter, "full_tensor"), decay, factor
         groups.setdefault(key, []).append(parameter)
-    made = ({"params": p, "weight_decay": d, "factor": f} for (_, d, f), p in groups.items())
+    parameter_groups = (
+        {"params": p, "weight_decay": d, "factor": f} for (_, d, f), p in groups.items()
+    )
     betas = optim.beta1, optim.beta2
-    return torch.optim.AdamW(list(made), lr=optim.lr, betas=betas, eps=optim.eps, fused=True)
+    return torch.optim.AdamW(
+        list(parameter_groups), lr=optim.lr, betas=betas, eps=optim.eps, fused=True
+    )
 
 
 def learning_rate(step: int, total: int, optim: Optim) -> float:
@@ -100,8 +104,11 @@ class AveragedWeights:
     @torch.no_grad()
     def update(self) -> None:
         """Account for a step."""
-        kept, now = list(self.tensors.values()), [value.detach() for value in self._now.values()]
-        torch._foreach_lerp_(kept, now, 1 - self._decay)
+        averages, now = (
+            list(self.tensors.values()),
+            [value.detach() for value in self._now.values()],
+        )
+        torch._foreach_lerp_(averages, now, 1 - self._decay)
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -113,9 +120,9 @@ class AveragedWeights:
     def swap(self) -> None:
         """Exchange the weights of the network and their average."""
         for name, value in self._now.items():
-            own = value.detach().clone()
+            current = value.detach().clone()
             value.copy_(self.tensors[name])
-            self.tensors[name] = own
+            self.tensors[name] = current
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -54,28 +54,30 @@ def places(network: nn.Module) -> dict[str, LayerPlace]:
     units = [names[unit] for unit in repeated_units(network)]
     blocks = {p: [u for u in units if part_of(f"{u}.") == p] for p in ("image", "text")}
     projected = {part: projection_of(network, part) for part in ("image", "text")}
-    found: dict[str, LayerPlace] = {}
+    place_by_name: dict[str, LayerPlace] = {}
     passed: Counter[str] = Counter()  # the last block that has been met in each tower
     for name in network.state_dict():
         part = part_of(name)
         if part == "temperature":
-            found[name] = LayerPlace(part, 0, 0)
+            place_by_name[name] = LayerPlace(part, 0, 0)
             continue
-        own = blocks[part]
-        within = next((n for n, unit in enumerate(own, 1) if name.startswith(f"{unit}.")), None)
+        tower_blocks = blocks[part]
+        within = next(
+            (n for n, unit in enumerate(tower_blocks, 1) if name.startswith(f"{unit}.")), None
+        )
         projection = any(name == p or name.startswith(f"{p}.") for p in projected[part])
         # Positions, class tokens and token embeddings come first, wherever they are registered.
         local = re.sub(r"^(visual\.(trunk\.)?|text\.)", "", name)
         if projection:
-            block = len(own) + 1
+            block = len(tower_blocks) + 1
         elif within is not None:
             block = passed[part] = within
         elif "." not in local or local.startswith("token_embedding."):
             block = 0
         else:
-            block = len(own) + 1 if passed[part] == len(own) else passed[part]
-        found[name] = LayerPlace(part, block, len(own), projection)
-    return found
+            block = len(tower_blocks) + 1 if passed[part] == len(tower_blocks) else passed[part]
+        place_by_name[name] = LayerPlace(part, block, len(tower_blocks), projection)
+    return place_by_name
 
 
 # --- Learning rates. ---
@@ -88,24 +90,24 @@ def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[s
     With a layer decay d, block n of N has d^(N + 1 - n): what comes before the first block d^(N +
     1), what comes after the last 1. Raises UsageError for rates that no training can use.
     """
-    own = {"image": settings.lr_image, "text": settings.lr_text}
+    part_rates = {"image": settings.lr_image, "text": settings.lr_text}
     decay = settings.layer_decay
-    given = {part: rate for part, rate in own.items() if rate is not None}
+    rates = {part: rate for part, rate in part_rates.items() if rate is not None}
     refuse(
         {
             f"--lr-{part} {rate:g}: must be a number from 0 on": not 0 <= rate < math.inf
-            for part, rate in given.items()
+            for part, rate in rates.items()
         }
-        | {f"--lr-{p} goes without --lr 0: --freeze holds the rest still": not lr for p in given}
+        | {f"--lr-{p} goes without --lr 0: --freeze holds the rest still": not lr for p in rates}
         | {f"--layer-decay {decay:g}: must be above 0 and at most 1": not 0 < decay <= 1}
     )
-    if not given and decay == 1:
+    if not rates and decay == 1:
         return {}
-    found = {}
+    factors = {}
     for name, place in places(network).items():
         after = 0 if place.part == "temperature" else place.blocks + 1 - place.block
-        found[name] = (given[place.part] / lr if place.part in given else 1.0) * decay**after
-    return found
+        factors[name] = (rates[place.part] / lr if place.part in rates else 1.0) * decay**after
+    return factors
 
 
 # --- Freezing. ---
@@ -113,7 +115,7 @@ def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[s
 
 def require_words(freeze: Iterable[str]) -> None:
     """Raise UsageError for an unknown word of --freeze."""
-    refuse({f"--freeze {each}: must be {_WORDS}": not _WORD.fullmatch(each) for each in freeze})
+    refuse({f"--freeze {word}: must be {_WORDS}": not _WORD.fullmatch(word) for word in freeze})
 
 
 def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -123,31 +125,31 @@ def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[st
     than there are.
     """
     require_words(freeze)
-    known = places(network) if freeze else {}
-    found = {}
+    all_places = places(network) if freeze else {}
+    frozen = {}
     for word in dict.fromkeys(freeze):
         part, colon, count = word.removesuffix("-trunk").partition(":")
-        own = {name: place for name, place in known.items() if place.part == part}
-        trunk, blocks = word.endswith("-trunk"), max((p.blocks for p in own.values()), default=0)
+        tower = {name: place for name, place in all_places.items() if place.part == part}
+        trunk, blocks = word.endswith("-trunk"), max((p.blocks for p in tower.values()), default=0)
         number = int(count.rstrip("-") or 0)
         refuse(
             {
                 f"--freeze {word}: the {part} tower has {blocks} blocks": number > blocks,
                 f"--freeze {word}: the {part} tower has no projection apart from its trunk: freeze "
                 f"all of it (--freeze {part}), or its first blocks (--freeze {part}:N)": (
-                    trunk and not any(place.projection for place in own.values())
+                    trunk and not any(place.projection for place in tower.values())
                 ),
             }
         )
 
         if not colon:
-            still = [name for name in own if not (trunk and own[name].projection)]
+            still = [name for name in tower if not (trunk and tower[name].projection)]
         elif count.endswith("-"):
-            still = [name for name, place in own.items() if place.block >= number]
+            still = [name for name, place in tower.items() if place.block >= number]
         else:
-            still = [name for name, place in own.items() if place.block <= number]
-        found[word] = tuple(still)
-    return found
+            still = [name for name, place in tower.items() if place.block <= number]
+        frozen[word] = tuple(still)
+    return frozen
 
 
 def with_frozen(method: Method, freeze: Sequence[str]) -> Method:

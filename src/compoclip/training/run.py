@@ -215,8 +215,8 @@ class _Run:
                 "or leave contrast out": settings.contrast == "sigmoid" and not biased
             }
         )
-        for each in self.method.passes:
-            each.require(self.method.plan, encoder)
+        for further in self.method.passes:
+            further.require(self.method.plan, encoder)
         self.heads = {
             module_name(name): plan.build(encoder.sizes, settings.seed)
             for name, plan in self.method.heads.items()
@@ -245,7 +245,7 @@ class _Run:
         left = {k: v for k, v in chosen.items() if getattr(settings, k) in ("auto", None)}
         settings = replace(settings, **left)
         self.settings = settings
-        remedies = [each.changes_images(method.plan) for each in method.passes]
+        remedies = [extra_pass.changes_images(method.plan) for extra_pass in method.passes]
         refuse(
             {
                 f"--cache-frozen: {method.name} changes images at every step, and features with "
@@ -408,8 +408,8 @@ class _Run:
             scale.data.copy_(own_scale)
         if texts is not None:
             note(
-                f"{texts.asked - texts.found} of {counted(texts.asked, 'text')} encoded, the "
-                f"others cached ({texts.bytes / 1e6:.0f} MB)"
+                f"{texts.requested - texts.reused} of {counted(texts.requested, 'text')} encoded, "
+                f"the others cached ({texts.bytes / 1e6:.0f} MB)"
             )
         if settings.fsdp:
             split = encoder.model.state_dict()
@@ -444,9 +444,9 @@ class _Run:
             rewrites=progress.rewrites["rewrites"],
             adapter=self.adapter if finished and lora else None,
             frozen=self.still,
-            best=watch.told() if watch is not None and finished else None,
+            best=watch.report() if watch is not None and finished else None,
             ended_early=ended_early,
-            drawn=loader.drawn(progress.step),
+            drawn=loader.samples_by_source(progress.step),
             loss=round(self.ending[0], 6) if self.ending else None,
             chance=round(self.ending[1], 6) if self.ending else None,
             **{name: getattr(progress, name) for name in counts},
@@ -485,7 +485,7 @@ def reading_processes(settings: RunSettings, method: Method, samples: int) -> in
     images = samples * method.optim.epochs * method.images.images_per_sample
     if images < _FEW_IMAGES:
         return 0
-    own = own_cores()
+    cores = own_cores()
     if torch.device(settings.device).type == "cpu":
-        return own // 8
-    return min(max(1, own - 1), _MOST_WORKERS)
+        return cores // 8
+    return min(max(1, cores - 1), _MOST_WORKERS)

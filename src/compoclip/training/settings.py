@@ -62,7 +62,7 @@ class OptimOptions:
 
     def optimiser(self) -> dict[str, Any]:
         """Return the values that are given, by name."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(OptimOptions))
+        values = ((option.name, getattr(self, option.name)) for option in fields(OptimOptions))
         return {name: value for name, value in values if value is not None}
 
 
@@ -166,11 +166,11 @@ class RunSettings:
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that checkpoints and trackers record, by name."""
-        known = [each for each in fields(RunSettings) if each.name not in _EXECUTION]
+        options = [option for option in fields(RunSettings) if option.name not in _EXECUTION]
         return {
-            each.name: getattr(self, each.name)
-            for each in known
-            if each.name not in _WHERE_USED or getattr(self, each.name) != each.default
+            option.name: getattr(self, option.name)
+            for option in options
+            if option.name not in _WHERE_USED or getattr(self, option.name) != option.default
         }
 
     def decisive(self) -> dict[str, Any]:

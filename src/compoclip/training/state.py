@@ -120,10 +120,11 @@ def _write(
     """Write a state. trained: the parameters by name, which must be finite."""
     for name in trained:
         if not tensors[f"model/{name}"].isfinite().all():
-            kept = latest_state(folder)
+            earlier = latest_state(folder)
             raise CompoclipError(
                 f"{name} is not finite after step {progress.step}, so training cannot continue; "
-                "lower --lr" + (f" (the state of an earlier step is kept: {kept})" if kept else "")
+                "lower --lr"
+                + (f" (the state of an earlier step is kept: {earlier})" if earlier else "")
             )
     # safetensors refuses tensors that share storage: every repeated one gets its own.
     first = {tensor.data_ptr(): name for name, tensor in reversed(tensors.items())}
@@ -274,16 +275,16 @@ def _moments(
     trained, expected = dict(model.named_parameters()), _weights(model, averages)
     moments = {}
     for number, parameter in enumerate(ordered(trained.items())):
-        own = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
-        moments[parameter] = {slot: tensors[n] for slot, n in own.items() if n in tensors}
+        keys = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
+        moments[parameter] = {slot: tensors[n] for slot, n in keys.items() if n in tensors}
         if moments[parameter]:
             shapes = {**dict.fromkeys(_SLOTS, parameter), "step": torch.empty(())}
-            expected |= {own[slot]: like for slot, like in shapes.items()}
+            expected |= {keys[slot]: like for slot, like in shapes.items()}
     for name, value in expected.items():
-        found = tensors.get(name)
-        if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):
+        tensor = tensors.get(name)
+        if tensor is None or (tensor.shape, tensor.dtype) != (value.shape, value.dtype):
             raise ValueError(f"{name}: missing, or of another shape or type")
-        if name.removeprefix("model/") in trained and not found.isfinite().all():
+        if name.removeprefix("model/") in trained and not tensor.isfinite().all():
             raise ValueError(f"{name}: not finite")
     for name in tensors.keys() - expected.keys() - {_RANDOM, _RANDOM_GPU}:
         raise ValueError(f"{name}: no such tensor")

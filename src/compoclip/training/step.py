@@ -60,7 +60,7 @@ def step(
     global_batch: GlobalBatch | None = None,
     mean: GradientMean | None = None,
     scaler: torch.amp.GradScaler | None = None,
-    known: FrozenTexts | None = None,
+    frozen_texts: FrozenTexts | None = None,
     bank: ImageBank | None = None,
     with_chance: bool = False,
 ) -> StepResult:
@@ -112,14 +112,14 @@ def step(
 
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
-    shown: TextInputs | Work[TextFeatures] = texts
-    if known is not None and not (local or state or passes):
-        shown = known.work(encoder, batch.block.texts, settings.micro_batch)
+    to_encode: TextInputs | Work[TextFeatures] = texts
+    if frozen_texts is not None and not (local or state or passes):
+        to_encode = frozen_texts.work(encoder, batch.block.texts, settings.micro_batch)
     size = settings.micro_batch
-    work = encoder.work(pixels, shown, local, size, patches, state, batch.kept)
+    work = encoder.work(pixels, to_encode, local, size, patches, state, batch.kept)
     for name in passes:
-        given = PassInputs(encoder, pixels, texts, method.plan, batch.block, local, size)
-        work = cast(ExtraPass, encoder.heads[name]).extend(work, given)
+        inputs = PassInputs(encoder, pixels, texts, method.plan, batch.block, local, size)
+        work = cast(ExtraPass, encoder.heads[name]).extend(work, inputs)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
@@ -132,16 +132,16 @@ def step(
     # What the teacher makes of the same batch, for losses that compare with it.
     if any(term.needs_teacher for term in active):
         if isinstance(encoder.teacher, ExternalTeacher):
-            features = encoder.teacher.beside(features, batch, size)
+            features = encoder.teacher.add_to(features, batch, size)
         else:
             assert isinstance(encoder.teacher, TeacherEncoder)
             with amp():
-                features = encoder.teacher.beside(
+                features = encoder.teacher.add_to(
                     encoder, features, pixels, texts, size, batch.kept
                 )
 
     if bank is not None:
-        features = bank.beside(features)
+        features = bank.add_to(features)
 
     # Losses: this rank's share of them. Nothing here waits for the device: gradients of a loss that
     # is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).

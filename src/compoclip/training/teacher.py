@@ -51,7 +51,7 @@ class ExternalTeacher:
     model: Vectors
     about: Mapping[str, Any]
 
-    def beside(self, features: Features, batch: Batch, micro_batch: int) -> Features:
+    def add_to(self, features: Features, batch: Batch, micro_batch: int) -> Features:
         """Add `teacher_image`, `teacher_text` and, if known, `teacher_scale` to a batch's features.
 
         A stand-in is encoded for a batch without images. micro_batch: images or texts encoded at
@@ -61,10 +61,10 @@ class ExternalTeacher:
         size, like = micro_batch or _AT_ONCE, features.image
         pixels = batch.pixels.permute(0, 2, 3, 1).cpu().numpy()
         pixels = pixels if len(pixels) else np.zeros((1, *pixels.shape[1:]), np.uint8)
-        image = _in_parts(self.model.images, [Image.fromarray(each) for each in pixels], size)
+        image = _in_parts(self.model.images, [Image.fromarray(array) for array in pixels], size)
         texts = batch.block.texts or ("",)
         rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        text = _in_parts(self.model.texts, list(rows), size)[[rows[each] for each in texts]]
+        text = _in_parts(self.model.texts, list(rows), size)[[rows[caption] for caption in texts]]
         if image.shape[1] != text.shape[1]:
             raise CompoclipError(
                 f"{self.about['model']}: images have {image.shape[1]} numbers and texts "
@@ -106,7 +106,7 @@ class TeacherEncoder(DualEncoder):
         self.model.get_submodule("visual").training = True
         return self
 
-    def beside(
+    def add_to(
         self,
         student: DualEncoder,
         features: Features,

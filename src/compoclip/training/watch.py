@@ -82,8 +82,8 @@ class Watch:
         Raise CompoclipError when kept weights are missing.
         """
         self._measured = {int(step): dict(values) for step, values in state.items()}
-        self._needed = self._kept()
-        for path in map(self.weights, self._kept()):
+        self._needed = self._best_steps()
+        for path in map(self.weights, self._best_steps()):
             if not path.is_file():
                 raise CompoclipError(
                     f"{path}: gone, and it may be the best; start without --resume"
@@ -91,7 +91,7 @@ class Watch:
 
     def state(self) -> dict[str, dict[str, float]]:
         """Return the argument of `restore`. Called when a state is written; keeps its weights."""
-        self._needed = self._kept()
+        self._needed = self._best_steps()
         return {str(step): values for step, values in self._measured.items()}
 
     def due(self, step: int, total: int) -> bool:
@@ -107,28 +107,28 @@ class Watch:
         """
         start = time.monotonic()
         with undisturbed(next(network.parameters()).device):
-            own = {name: asdict(each) for name, each in self._measure(step).items()}
-        found: dict[str, dict[str, float]] = self._ranks.exchange(own)[0]
-        self._measured[step] = {name: each["value"] for name, each in found.items()}
+            local_scores = {name: asdict(score) for name, score in self._measure(step).items()}
+        scores: dict[str, dict[str, float]] = self._ranks.exchange(local_scores)[0]
+        self._measured[step] = {name: score["value"] for name, score in scores.items()}
         with self._ranks.agreed():
             if self._ranks.first and self.settings.keep_best:
-                kept = self._kept()
-                if step in kept:
+                best_steps = self._best_steps()
+                if step in best_steps:
                     tensors = {
                         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
                         for name, tensor in network.state_dict().items()
                     }
                     write_atomically(self.weights(step), lambda place: save_file(tensors, place))
-                needed = set(map(self.weights, kept | self._needed))
+                needed = set(map(self.weights, best_steps | self._needed))
                 for path in {*self._folder.glob("step-*.safetensors")} - needed:
                     path.unlink(missing_ok=True)
-        return {"step": step, "eval": found, "eval_seconds": round(time.monotonic() - start, 3)}
+        return {"step": step, "eval": scores, "eval_seconds": round(time.monotonic() - start, 3)}
 
     def weights(self, step: int) -> Path:
         """Return the file of the kept weights of a step."""
         return self._folder / f"step-{step:08d}.safetensors"
 
-    def _kept(self) -> set[int]:
+    def _best_steps(self) -> set[int]:
         return {self.best()} - {None}  # type: ignore[return-value]
 
     def best(self) -> int | None:
@@ -140,7 +140,7 @@ class Watch:
         """Return whether the run ends: no improvement during --patience."""
         return 0 < self.settings.patience <= waited(self._values())
 
-    def told(self) -> dict[str, Any] | None:
+    def report(self) -> dict[str, Any] | None:
         """Return the summary's line about the best step; None if no step is kept."""
         if (best := self.best()) is None:
             return None
@@ -192,10 +192,10 @@ def waited(values: Mapping[int, float]) -> int:
 @contextmanager
 def undisturbed(device: torch.device) -> Iterator[None]:
     """Inside the block random numbers may be drawn; after it generators are as they were."""
-    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
     finally:
-        random.setstate(drawn)
-        np.random.set_state(drawn_by_numpy)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)

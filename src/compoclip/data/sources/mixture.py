@@ -110,7 +110,7 @@ class WeightedMix:
             first += size
         return order
 
-    def drawn(self, seed: int, epoch: int, samples: int) -> dict[str, int]:
+    def samples_by_source(self, seed: int, epoch: int, samples: int) -> dict[str, int]:
         """Return the number of samples of each data set among the first samples of an epoch."""
         counts = np.bincount(
             _turns(tuple(self.quotas.values()), seed, epoch)[:samples], minlength=len(self.sizes)

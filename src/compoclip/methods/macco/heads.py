@@ -85,10 +85,10 @@ class _CrossBlock(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor, padding: Tensor | None) -> Tensor:
         context = self.ln_y(y)
-        found, _ = self.attention(
+        attended, _ = self.attention(
             self.ln_x(x), context, context, key_padding_mask=padding, need_weights=False
         )
-        x = x + found
+        x = x + attended
         added: Tensor = self.mlp(self.ln_post(x))
         return x + added
 
@@ -110,8 +110,8 @@ class _Predicting(nn.Module):
         """(n, out) of the queries (B, L, D) at places in (B, L), laid out flat."""
         for block in self.blocks:
             x = block(x, y, padding)
-        found: Tensor = self.last(self.norm(x.flatten(0, 1).index_select(0, places)))
-        return found
+        predicted: Tensor = self.last(self.norm(x.flatten(0, 1).index_select(0, places)))
+        return predicted
 
     def nothing(self, features: Features) -> Tensor:
         """Zero, for a part of a batch without images: gradients are of all parameters even so."""
@@ -125,14 +125,14 @@ class TokenPredictor(_Predicting):
         """This process's share of the loss; see `compoclip.losses.Head`."""
         layout.sizes(captions)
         with full_precision(features) as f:
-            tokens, text, patches = _given(f, "masked_tokens", "masked_text", "patches")
-            places, ids = _given(f, "hidden_tokens", "hidden_ids")
-            each = _share(places, tokens, layout)
+            tokens, text, patches = _tensors(f, "masked_tokens", "masked_text", "patches")
+            places, ids = _tensors(f, "hidden_tokens", "hidden_ids")
+            weight = _share(places, tokens, layout)
             if not len(tokens):
                 return self.nothing(f)
             context = _with_whole(patches, f.image).detach()
             logits = self.predict(_with_whole(tokens, text), context, places)
-            return (each * F.cross_entropy(logits, ids, reduction="none")).sum()
+            return (weight * F.cross_entropy(logits, ids, reduction="none")).sum()
 
 
 class PatchPredictor(_Predicting):
@@ -143,25 +143,27 @@ class PatchPredictor(_Predicting):
         (caption,) = layout.indices(captions)
         layout.sizes(captions)
         with full_precision(features) as f:
-            _, tokens, mask = _given(f, "masked_text", "tokens", "token_mask")
+            _, tokens, mask = _tensors(f, "masked_text", "tokens", "token_mask")
             if f.masked_image is None:
                 return self.nothing(f)  # words alone are hidden
-            patches, places, pixels = _given(f, "masked_patches", "hidden_patches", "hidden_pixels")
-            each = _share(places, patches, layout)
+            patches, places, pixels = _tensors(
+                f, "masked_patches", "hidden_patches", "hidden_pixels"
+            )
+            weight = _share(places, patches, layout)
             if not len(patches):
                 return self.nothing(f)
             queries = _with_whole(patches, f.masked_image).detach()
             tokens, text, mask = (x.index_select(0, caption) for x in (tokens, f.text, mask))
-            found = self.predict(queries, _with_whole(tokens, text), places, ~mask)
-            return (each * (found - pixels).square().mean(1)).sum()
+            predicted = self.predict(queries, _with_whole(tokens, text), places, ~mask)
+            return (weight * (predicted - pixels).square().mean(1)).sum()
 
 
-def _given(features: Features, *names: str) -> list[Tensor]:
+def _tensors(features: Features, *names: str) -> list[Tensor]:
     """These tensors of a masked second pass. Raises ValueError without it."""
-    found = [getattr(features, name) for name in names]
-    if any(each is None for each in found):
+    tensors = [getattr(features, name) for name in names]
+    if any(tensor is None for tensor in tensors):
         raise ValueError("this head rebuilds what a masked second pass hides, and there was none")
-    return found
+    return tensors
 
 
 def _with_whole(parts: Tensor, whole: Tensor) -> Tensor:

@@ -78,31 +78,31 @@ class Masks(nn.Module):
         self.token = nn.Parameter(0.02 * torch.randn(sizes.text, generator=generator))
         self.patch = nn.Parameter(0.02 * torch.randn(sizes.image, generator=generator))
 
-    def extend(self, work: FeatureWork, given: PassInputs) -> FeatureWork:
+    def extend(self, work: FeatureWork, inputs: PassInputs) -> FeatureWork:
         """See `ExtraPass.extend`: both towers once more, with words and patches hidden."""
         boxes: Sequence[Sequence[Box]] = ()  # leaves images as they are
-        if "patches" in given.plan.hides:
-            boxes = tuple(mask.boxes for mask in given.block.masks) or ((),) * len(given.pixels)
-        none = given.texts.place.new_empty(0)
+        if "patches" in inputs.plan.hides:
+            boxes = tuple(mask.boxes for mask in inputs.block.masks) or ((),) * len(inputs.pixels)
+        none = inputs.texts.place.new_empty(0)
         # The first captions with `~id` in hidden places, these places and the ids.
-        captions = given.texts.again or FurtherTexts(given.texts, (none, none))
-        encoder, pixels, (tokens, ids) = given.encoder, given.pixels, captions.tensors
+        captions = inputs.texts.again or FurtherTexts(inputs.texts, (none, none))
+        encoder, pixels, (tokens, ids) = inputs.encoder, inputs.pixels, captions.tensors
         embedding = encoder.text_layers().embedding
         texts = _inside(
-            encoder.text_work(captions.texts, given.local, learns=self.token.requires_grad),
+            encoder.text_work(captions.texts, inputs.local, learns=self.token.requires_grad),
             lambda: hidden_tokens(embedding, self.token),
         )
-        shown: Work[ImageFeatures] | None = None
+        image_work: Work[ImageFeatures] | None = None
         places: Tensor | None = None
         if boxes:
             tower = _vision_transformer(encoder.model.get_submodule("visual"))
             hidden = boxes_to_patches(boxes, tower.grid_size)
             places = torch.from_numpy(np.flatnonzero(hidden)).to(pixels.device, non_blocking=True)
             hidden = hidden.to(pixels.device, non_blocking=True)
-            parts = torch.split(hidden, given.micro_batch or len(pixels))
+            parts = torch.split(hidden, inputs.micro_batch or len(pixels))
             learns = self.patch.requires_grad
-            shown = _inside(
-                encoder.image_work(pixels, given.local, given.micro_batch, learns=learns),
+            image_work = _inside(
+                encoder.image_work(pixels, inputs.local, inputs.micro_batch, learns=learns),
                 *((lambda part=part: hidden_patches(tower, self.patch, part)) for part in parts),
             )
 
@@ -123,7 +123,7 @@ class Masks(nn.Module):
             there = patch_pixels(pixels, tower, places)
             return replace(features, masked_patches=image.patches.float(), hidden_pixels=there)
 
-        return work.further(shown, texts, add)
+        return work.further(image_work, texts, add)
 
 
 def _inside(work: Work[T], *contexts: Callable[[], AbstractContextManager[None]]) -> Work[T]:
@@ -164,8 +164,8 @@ def hidden_patches(visual: VisionTransformer, vector: Tensor, hidden: Tensor) ->
     """Let a tower embed the patches of its images as a vector (width,) where `hidden` (B, P)."""
 
     def put(_: nn.Module, __: tuple[Tensor], embedded: Tensor) -> Tensor:
-        where = hidden.view(len(embedded), 1, *embedded.shape[-2:])
-        return torch.where(where, vector.to(embedded.dtype)[:, None, None], embedded)
+        mask = hidden.view(len(embedded), 1, *embedded.shape[-2:])
+        return torch.where(mask, vector.to(embedded.dtype)[:, None, None], embedded)
 
     handle = visual.conv1.register_forward_hook(put)
     try:
@@ -189,8 +189,8 @@ def boxes_to_patches(boxes: Sequence[Sequence[Box]], grid: tuple[int, int]) -> T
     """Return the patches that the boxes of each of B images touch: (B, P) bool on the CPU, row by
     row of a grid of (rows, columns)."""
     hidden = np.zeros((len(boxes), *grid), bool)
-    for place, own in zip(hidden, boxes):
-        for left, upper, right, lower in own:
+    for place, image_boxes in zip(hidden, boxes):
+        for left, upper, right, lower in image_boxes:
             (top, bottom), (first, last) = (
                 (int(start * cells + _TOUCH), int(np.ceil(stop * cells - _TOUCH)))
                 for start, stop, cells in ((upper, lower, grid[0]), (left, right, grid[1]))
@@ -205,7 +205,7 @@ def patch_pixels(pixels: Tensor, visual: VisionTransformer, places: Tensor) -> T
     (rows, columns), (tall, wide) = visual.grid_size, visual.patch_size
     cut = pixels[..., : rows * tall, : columns * wide]
     grid = cut.reshape(len(cut), 3, rows, tall, columns, wide)
-    found = grid.permute(0, 2, 4, 3, 5, 1).reshape(-1, tall * wide * 3).index_select(0, places)
-    centred = found - found.mean(-1, keepdim=True)
+    patches = grid.permute(0, 2, 4, 3, 5, 1).reshape(-1, tall * wide * 3).index_select(0, places)
+    centred = patches - patches.mean(-1, keepdim=True)
     variance = centred.square().sum(-1, keepdim=True) / (centred.shape[1] - 1)
     return centred / (variance + 1e-6).sqrt()

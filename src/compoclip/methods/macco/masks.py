@@ -80,13 +80,13 @@ class MaskPlan(Texts):
         """Read the words and boxes of the file, if there is one."""
         return ConceptFile(Path(self.file)) if self.file else None
 
-    def draw_texts(self, drawing: Drawing, found: ConceptFile | None) -> None:
+    def draw_texts(self, drawing: Drawing, loaded: ConceptFile | None) -> None:
         """Draw what is hidden of the caption and its image."""
         caption = drawing.caption
-        if found is None:
+        if loaded is None:
             mask = self.mask(graph_words(drawing.parse(caption)), None, drawing.rng(MASK))
         else:
-            mask = self.mask(*found.find(caption), drawing.rng(MASK))
+            mask = self.mask(*loaded.find(caption), drawing.rng(MASK))
         drawing.texts[0] = replace(drawing.texts[0], mask=mask)
         if mask.spans(drawing.texts[0].text):
             drawing.counts.count(MASK)
@@ -112,8 +112,8 @@ def graph_words(caption: Caption) -> tuple[str, ...]:
     graph = caption.graph
     if graph is None:
         return ()
-    spans = [each.span for each in graph.relations]
-    spans += [each.span for thing in graph.objects for each in thing.attributes]
+    spans = [relation.span for relation in graph.relations]
+    spans += [attribute.span for thing in graph.objects for attribute in thing.attributes]
     return _usable(
         token.text
         for token in caption.tokens

@@ -126,8 +126,8 @@ def load_decoder(spec: str) -> Decoder:
         kind = config["model_type"]
         if kind != "t5":
             raise CompoclipError(f"--decoder {folder} holds a {kind}, not a T5; name another")
-        what = f"--decoder {folder}, a T5 (--reconstruction 0 trains without),"
-        transformers = optional("transformers", "hf", what)
+        subject = f"--decoder {folder}, a T5 (--reconstruction 0 trains without),"
+        transformers = optional("transformers", "hf", subject)
         # Without these files transformers may make up a tokenizer that knows nothing.
         if not any((folder / name).is_file() for name in _TOKENIZERS):
             raise CompoclipError(
