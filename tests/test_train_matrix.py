@@ -105,11 +105,11 @@ def test_remembered_texts_have_the_features_and_the_gradients(cfg: dict[str, Any
     ids, memory = model.tokenizer(TEXTS), FrozenTexts(model.tokenizer)
     plain = model.encoder.encode_texts(ids).pooled
     for found in (0, len(set(TEXTS))):
-        before = memory.found
+        before = memory.reused
         texts = memory.work(model.encoder, TEXTS, 0)
         again = texts.all().pooled
         torch.testing.assert_close(again, plain, atol=1e-6, rtol=1e-6)
-        assert memory.found - before == found
+        assert memory.reused - before == found
     expected, got = (
         torch.autograd.grad(each.square().sum(), text_matrix(model.encoder.model))[0]
         for each in (plain, again)
@@ -117,7 +117,7 @@ def test_remembered_texts_have_the_features_and_the_gradients(cfg: dict[str, Any
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     none = FrozenTexts(model.tokenizer, max_bytes=0)
     none.work(model.encoder, TEXTS, 2).all()
-    assert (none.bytes, none.found) == (0, 0)
+    assert (none.bytes, none.reused) == (0, 0)
     assert memory.work(model.encoder, (), 0).all().pooled.shape[0] == 1
 
 
