@@ -16,7 +16,7 @@ from compoclip.benchmarks.case import Aggregate, Benchmark
 from compoclip.benchmarks.registry import SUITES
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.published.beside import STANDS_IN, beside, entries_of, shown
+from compoclip.evaluation.published.measured import STANDS_IN, entries_of, fill_table, table_text
 from compoclip.evaluation.published.read import (
     PublishedTable,
     published_table,
@@ -139,7 +139,7 @@ def test_the_bar_tells_its_sources_apart() -> None:
     degla = next(row for row in bar.rows if row.labels == ("DeGLA", "C"))
     assert degla.values[column(bar, "vismin")] is None
     assert "lacks counting" in degla.note
-    text = shown(bar, [])
+    text = table_text(bar, [])
     assert "compare rows of one letter" in text
     columns = [source for each in bar.columns for source, _ in each.terms]
     assert len(columns) == len(set(columns)) + 1  # ImageNet, alone and among the 21 sets
@@ -154,7 +154,7 @@ def test_the_rows_of_mieb_are_those_of_its_result_files() -> None:
     best = {k: max(v[k] for v in rows.values() if v[k] is not None) for k in (0, 4, 7)}
     assert best == {0: 59.2, 4: 91.35, 7: 15.0}  # VG-Relation, SugarCrepe, Winoground group
     assert sum(values[4] is None for values in rows.values()) == 7
-    text = shown(table, [])
+    text = table_text(table, [])
     assert re.search(r"^published +openai/clip-vit-base-patch32 .* 76\.6 ", text, re.MULTILINE)
     for words in ("One prompt per model", "a tie counts as right", "is a defect", "in-domain"):
         assert words in text.replace("\n", " ")
@@ -208,18 +208,18 @@ def test_a_derived_column_waits_for_all_its_parts(tmp_path: Path) -> None:
     table = published_table("fsc-clip-table1")
     names = [table.columns[column(table, name)].terms[0][0].benchmark for name in ELEVEN]
     results = measured(tmp_path, [name for name in names if name != "winoground"])
-    (row,) = beside(table, entries_of(results))
+    (row,) = fill_table(table, entries_of(results))
     comp = column(table, "comp")
     assert row.cells[comp] is None
     assert row.missing["comp"] == ("winoground group",)
     assert row.covered == 10
-    (loose,) = beside(table, entries_of(results), allow_partial=True)
+    (loose,) = fill_table(table, entries_of(results), allow_partial=True)
     cell = loose.cells[comp]
     assert (cell.have, cell.of, cell.marks) == (10, 11, ("10 of 11 parts",))
     assert cell.value == pytest.approx(np.mean([r.aggregates["vl_compo"].value for r in results]))
     made = bench(tmp_path, "winoground", aggregates={"group": RULES["vl_compo"]})
     whole = [*results, *evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "w", QUICK)]
-    (full,) = beside(table, entries_of(whole))
+    (full,) = fill_table(table, entries_of(whole))
     cell = full.cells[comp]
     assert (cell.have, cell.marks, cell.chance) == (11, (), pytest.approx(0.5))
     assert (cell.low, cell.high) == (None, None)
@@ -228,10 +228,10 @@ def test_a_derived_column_waits_for_all_its_parts(tmp_path: Path) -> None:
 def test_a_column_from_a_part_of_the_items_is_marked(tmp_path: Path) -> None:
     results = measured(tmp_path, ["sugarcrepe"], expected={"even": 12, "odd": 20})
     table = published_table("fsc-clip-table1")
-    (row,) = beside(table, entries_of(results))
+    (row,) = fill_table(table, entries_of(results))
     cell = row.cells[column(table, "sugarcrepe")]
     assert (cell.n, cell.expected, cell.marks) == (24, 32, ("partial",))
-    text = shown(table, [row])
+    text = table_text(table, [row])
     assert f"{100 * cell.value:.1f}*" in text
     assert "* a part of the benchmark's items only" in text
     assert "ours: 1 of 15 columns; not or not wholly measured: aro vl_compo" in text
@@ -240,7 +240,7 @@ def test_a_column_from_a_part_of_the_items_is_marked(tmp_path: Path) -> None:
 def test_a_difference_has_neither_chance_nor_interval(tmp_path: Path) -> None:
     results = measured(tmp_path, ["hard_positives"])
     table = published_table("hard-positives")
-    (row,) = beside(table, entries_of(results))
+    (row,) = fill_table(table, entries_of(results))
     cell = row.cells[column(table, "replace_delta")]
     aug, orig = (results[0].aggregates[name] for name in ("replace", "replace_original"))
     assert cell.value == pytest.approx(aug.value - orig.value)
@@ -254,14 +254,14 @@ def test_blocks_take_the_models_that_are_named_for_them(tmp_path: Path) -> None:
     table = published_table("mosaiclip-table1")
     coco = measured(tmp_path / "a", names, "tuned-coco")
     cc = measured(tmp_path / "b", names, "tuned-cc")
-    (row,) = beside(table, [("ours", {"coco": coco, "cc": cc})])
+    (row,) = fill_table(table, [("ours", {"coco": coco, "cc": cc})])
     for block, results in (("coco", coco), ("cc", cc)):
         cell = row.cells[column(table, f"{block}_rel")]
         assert cell.value == results[0].aggregates["vg_relation"].value
     assert row.cells[column(table, "yfcc_rel")] is None
     assert row.cells[column(table, "cc_cu")] is None
     assert "aro vg_relation (YFCC-FT)" in row.missing["meta"]
-    (everywhere,) = beside(table, entries_of(coco))
+    (everywhere,) = fill_table(table, entries_of(coco))
     values = [everywhere.cells[column(table, f"{b}_rel")] for b in table.blocks]
     assert values[0] == values[1] == values[2] is not None
 
@@ -270,24 +270,24 @@ def test_other_editions_and_other_captions_are_never_taken_for_the_official(tmp_
     table = published_table("fsc-clip-table1")
     results = [*measured(tmp_path, ["sugarcrepe"]), *measured(tmp_path, ["world-valse"])]
     results[1] = replace(results[1], known_as="valse@world")
-    rows = beside(table, entries_of(results))
+    rows = fill_table(table, entries_of(results))
     assert [(row.edition, row.covered) for row in rows] == [("", 1), ("world", 1)]
-    text = shown(table, rows)
+    text = table_text(table, rows)
     assert "ours [world items]" in text
     assert "not comparable with the published rows" in text
     with pytest.raises(CompoclipError, match="world-valse and world-valse are both results of"):
-        beside(table, [("ours", {"": [results[1], results[1]]})])
+        fill_table(table, [("ours", {"": [results[1], results[1]]})])
     foils = [replace(results[1], known_as="foils@world", benchmark=name) for name in "ab"]
-    (row,) = (row for row in beside(table, [("ours", {"": [*results, *foils]})]) if row.edition)
+    (row,) = (row for row in fill_table(table, [("ours", {"": [*results, *foils]})]) if row.edition)
     assert row.covered == 1  # no column is about foils
     clic = published_table("clic")
     made = bench(tmp_path, "retrieval_coco")
     (raw,) = evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "r", QUICK)
     ways = {way: {"r5": raw.aggregates["micro"]} for way in ("i2t", "t2i")}
-    (row,) = beside(clic, entries_of([replace(raw, scores=ways)]))
+    (row,) = fill_table(clic, entries_of([replace(raw, scores=ways)]))
     cell = row.cells[column(clic, "coco_i2t")]
     assert cell.marks == (STANDS_IN,)
-    (exact,) = beside(
+    (exact,) = fill_table(
         clic, entries_of([replace(raw, scores=ways, known_as="retrieval_coco_pre30")])
     )
     assert exact.cells[column(clic, "coco_i2t")].marks == ()

@@ -164,11 +164,11 @@ def _compared(comparison: Comparison, grounded: GroundedModels) -> dict[str, Any
 def _against(options: CompareOptions, name: str) -> Outcome:
     """Print a published table with our rows."""
     from compoclip.evaluation.comparison import one_model
-    from compoclip.evaluation.published.beside import (
+    from compoclip.evaluation.published.measured import (
         TableEntry,
-        beside,
         entries_of,
-        shown,
+        fill_table,
+        table_text,
         to_json,
     )
     from compoclip.evaluation.published.read import published_table
@@ -193,7 +193,7 @@ def _against(options: CompareOptions, name: str) -> Outcome:
         models_of = {b: one_model(load_results(place), place) for b, place in each.items()}
         models = dict.fromkeys(results[0].model for results in models_of.values())
         rows.append((" + ".join(models), models_of))
-    measured = beside(table, rows, allow_partial=options.allow_partial)
+    measured = fill_table(table, rows, allow_partial=options.allow_partial)
     if not measured:
         wanted = list(dict.fromkeys(s.benchmark for c in table.columns for s, _ in c.terms))
         more = " and others" if len(wanted) > 12 else ""
@@ -201,7 +201,7 @@ def _against(options: CompareOptions, name: str) -> Outcome:
             "no result fits a column, the published rows stand alone; the table is about "
             f"{', '.join(wanted[:12])}{more}"
         )
-    text = shown(table, measured, options.format)
+    text = table_text(table, measured, options.format)
     return to_json(table, measured), text
 
 

@@ -19,7 +19,7 @@ from .forms.form import ItemForm as ItemForm
 from .items import EncodedFeatures as EncodedFeatures
 from .items import Items as Items
 from .items import Outcomes as Outcomes
-from .published.beside import TableEntry as TableEntry
+from .published.measured import TableEntry as TableEntry
 from .published.read import PublishedTable as PublishedTable
 from .results import Results as Results
 from .results import Score as Score

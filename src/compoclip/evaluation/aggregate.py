@@ -46,9 +46,9 @@ def ruled_values(items: Items) -> dict[str, Values]:
     Outcomes, "main" being the first that applies to an item, and for curves the ranked scores.
     `BOTH_IMAGES` is the outcome of pairs of choices.
     """
-    used = {name: each.used for name, each in items.outcomes.items()}
+    used = {name: outcome.used for name, outcome in items.outcomes.items()}
     ranked = [name for name in RANKED if name in used]
-    first = np.array([each[0] for each in items.scores if ranked], dtype=float)
+    first = np.array([scores[0] for scores in items.scores if ranked], dtype=float)
     main = main_values(used, len(items))
     return {
         **used,
@@ -98,8 +98,8 @@ class MeanNode:
         if not self.parts:
             return leaf(self)
         values = np.stack([part.walk(leaf) for part in self.parts])
-        known = ~np.isnan(values)
-        total, count = np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0)
+        present = ~np.isnan(values)
+        total, count = np.where(present, values, 0.0).sum(axis=0), present.sum(axis=0)
         return _ratio(total, count)
 
     def value(
@@ -115,24 +115,24 @@ class MeanNode:
         count in a curve. weights: (r, units), how often each unit counts; by default every item
         counts once. units: (n,), the unit of each item.
         """
-        own = values[self.metric][self.rows]
+        column = values[self.metric][self.rows]
         if weights is None or units is None:
             if not self.curve:
-                return np.asarray(own.mean())
-            counts = np.ones((1, len(own)))
+                return np.asarray(column.mean())
+            counts = np.ones((1, len(column)))
         elif self.curve:
             counts = weights[:, units[self.rows]]
         else:
             there, place = np.unique(units[self.rows], return_inverse=True)
             weights = weights[:, there]
-            return _ratio(weights @ np.bincount(place, own), weights @ np.bincount(place))
-        found = RANKED[self.metric](own, np.arange(len(own)) < self.true, counts, tie)
-        return found if weights is not None else np.asarray(found[0])
+            return _ratio(weights @ np.bincount(place, column), weights @ np.bincount(place))
+        areas = RANKED[self.metric](column, np.arange(len(column)) < self.true, counts, tie)
+        return areas if weights is not None else np.asarray(areas[0])
 
 
 def _ratio(total: Values, count: Values) -> Values:
-    found: Values = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
-    return found
+    ratio: Values = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
+    return ratio
 
 
 def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> MeanNode | None:
@@ -151,8 +151,8 @@ def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> MeanNode | No
 
 def mean_of(parts: Sequence[MeanNode | None]) -> MeanNode | None:
     """Return the mean of the parts that are not None: a single one as it is, None without any."""
-    known = tuple(each for each in parts if each is not None)
-    return MeanNode(parts=known) if len(known) > 1 else next(iter(known), None)
+    nodes = tuple(part for part in parts if part is not None)
+    return MeanNode(parts=nodes) if len(nodes) > 1 else next(iter(nodes), None)
 
 
 def plan(
@@ -171,9 +171,9 @@ def plan(
             raise CompoclipError(f"unknown aggregate weighting '{node.weighting}'; macro or micro")
         if node.macro_by is None and node.weighting == "macro":
             return mean_of([build(part, metric) for part in node.nested()])
-        wrong = f"an aggregate asks for the metric '{metric}', which these items do not have; they "
+        fault = f"an aggregate asks for the metric '{metric}', which these items do not have; they "
         if metric not in applies:
-            raise CompoclipError(f"{wrong}have {', '.join(applies)}")
+            raise CompoclipError(f"{fault}have {', '.join(applies)}")
         rows = np.flatnonzero(np.isin(names, sorted(node.subtasks())) & applies[metric])
         if node.macro_by is None:
             return leaf(metric, rows, listed.truth)
@@ -195,13 +195,13 @@ def plan(
 
 def rows_of(tree: MeanNode) -> Indices:
     """Return the sorted distinct rows that a tree uses."""
-    rows = [each.rows for each, _ in tree.leaves()]
+    rows = [node.rows for node, _ in tree.leaves()]
     return np.sort(rows[0]) if len(rows) == 1 else np.unique(np.concatenate(rows))
 
 
 def evaluate(tree: MeanNode, values: Mapping[str, Values], tie: float = 0.5) -> float:
     """Return the value of a tree for per-item values; arguments as of `MeanNode.value`."""
-    return float(tree.walk(lambda each: each.value(values, tie)))
+    return float(tree.walk(lambda node: node.value(values, tie)))
 
 
 def additions(
@@ -217,24 +217,24 @@ def additions(
     base, other: metric -> (n,) per-item values of each model. units: (n,), the unit of each item.
     Returns (units,), 0 for those without an item of the rule.
     """
-    found = np.zeros(int(units.max()) + 1)
-    for each, weight in tree.leaves():
-        if not each.curve:
-            gap = other[each.metric][each.rows] - base[each.metric][each.rows]
+    added = np.zeros(int(units.max()) + 1)
+    for node, weight in tree.leaves():
+        if not node.curve:
+            gap = other[node.metric][node.rows] - base[node.metric][node.rows]
             shares = gap * (weight / len(gap))
-            found += np.bincount(units[each.rows], weights=shares, minlength=len(found))
+            added += np.bincount(units[node.rows], weights=shares, minlength=len(added))
             continue
-        there, codes = np.unique(units[each.rows], return_inverse=True)
-        weights = np.ones((len(there), len(found)))
+        there, codes = np.unique(units[node.rows], return_inverse=True)
+        weights = np.ones((len(there), len(added)))
         weights[np.arange(len(there)), there] = 0
-        whole = float(each.value(other) - each.value(base))
-        without = each.value(other, 0.5, weights, units) - each.value(base, 0.5, weights, units)
+        whole = float(node.value(other) - node.value(base))
+        without = node.value(other, 0.5, weights, units) - node.value(base, 0.5, weights, units)
         lost = (whole - np.nan_to_num(without)) * (len(there) - 1) / len(there)
-        false = len(codes) - each.true
-        kind = np.repeat([0.5 / each.true, 0.5 / false], [each.true, false])
-        own = np.bincount(codes, whole * kind, minlength=len(there))
-        found[there] += weight * (lost - lost.mean() + own)
-    return found
+        false = len(codes) - node.true
+        kind = np.repeat([0.5 / node.true, 0.5 / false], [node.true, false])
+        part = np.bincount(codes, whole * kind, minlength=len(there))
+        added[there] += weight * (lost - lost.mean() + part)
+    return added
 
 
 def resample(
@@ -253,15 +253,15 @@ def resample(
     """
     if not bootstrap.resamples:
         return [np.zeros(0) for _ in trees]
-    if base is not None and any(each.curve for tree in trees for each, _ in tree.leaves()):
-        one, two = (resample(trees, each, photos, bootstrap) for each in (base, values))
+    if base is not None and any(node.curve for tree in trees for node, _ in tree.leaves()):
+        one, two = (resample(trees, outcomes, photos, bootstrap) for outcomes in (base, values))
         return [after - before for before, after in zip(one, two)]
     if base is not None:  # all is linear
         values = {name: values[name] - base[name] for name in base}
-    leaves = {each.key: each for tree in trees for each, _ in tree.leaves()}
+    leaves = {node.key: node for tree in trees for node, _ in tree.leaves()}
     blocks: dict[tuple[str, bytes], list[Values]] = {key: [] for key in leaves}
     for weights in bootstrap.weights(int(photos.max()) + 1):
-        for key, each in leaves.items():
-            blocks[key].append(each.value(values, 0.5, weights, photos))
-    drawn = {key: np.concatenate(parts) for key, parts in blocks.items()}
-    return [tree.walk(lambda each: drawn[each.key]) for tree in trees]
+        for key, node in leaves.items():
+            blocks[key].append(node.value(values, 0.5, weights, photos))
+    draws = {key: np.concatenate(parts) for key, parts in blocks.items()}
+    return [tree.walk(lambda node: draws[node.key]) for tree in trees]

@@ -37,14 +37,14 @@ class CaptionModel:
     """
 
     def __init__(self, captions: Iterable[str]) -> None:
-        self._seen = Counter[tuple[str, ...]]()
+        self._counts = Counter[tuple[str, ...]]()
         self._before = Counter[tuple[str, ...]]()
         for caption in captions:
             for before, word in _steps(caption):
                 for start in range(_ORDER):
-                    self._seen[*before[start:], word] += 1
+                    self._counts[*before[start:], word] += 1
                     self._before[before[start:]] += 1
-        self._words = 1 + sum(len(stretch) == 1 for stretch in self._seen)
+        self._words = 1 + sum(len(stretch) == 1 for stretch in self._counts)
 
     def log_probability(self, text: str) -> float:
         """Return the natural logarithm of the probability of the words of a text and of its end.
@@ -55,13 +55,13 @@ class CaptionModel:
 
     def _probability(self, before: tuple[str, ...], word: str) -> float:
         shorter = self._probability(before[1:], word) if before else 1.0 / self._words
-        count = self._seen[*before, word] + _DOUBT * shorter
+        count = self._counts[*before, word] + _DOUBT * shorter
         return count / (self._before[before] + _DOUBT)
 
     def fingerprint(self) -> str:
         """Return a hash of what it has seen."""
-        seen = repr(sorted(self._seen.items()))
-        return hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()
+        counts = repr(sorted(self._counts.items()))
+        return hashlib.blake2b(counts.encode(), digest_size=16).hexdigest()
 
 
 def _steps(text: str) -> Iterator[tuple[tuple[str, ...], str]]:

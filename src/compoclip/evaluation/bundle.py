@@ -33,8 +33,7 @@ from compoclip.data.fingerprint import FILE
 from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.comparison import Comparison, compare_all, require_one_checkpoint
 from compoclip.evaluation.plan_page import plan_page
-from compoclip.evaluation.published.beside import beside, entries_of
-from compoclip.evaluation.published.beside import shown as table_text
+from compoclip.evaluation.published.measured import entries_of, fill_table, table_text
 from compoclip.evaluation.published.read import PublishedTable, published_table
 from compoclip.evaluation.results import Results, by_model, file_stem, load_items, load_results
 from compoclip.evaluation.tables import comparison_text, results_text
@@ -69,14 +68,14 @@ def write_bundle(
     CompoclipError when the run is not finished, the results are not of its model or two of them are
     of one model and benchmark, or `out` is there already.
     """
-    tables = [published_table(each) for each in against]
-    written = next((run / each for each in ("model", "adapter") if (run / each).is_dir()), None)
+    tables = [published_table(name) for name in against]
+    written = next((run / name for name in ("model", "adapter") if (run / name).is_dir()), None)
     if written is None:
         raise CompoclipError(f"{run}: holds no model; give the folder of a finished run")
     trained = read_record(written / RECORD)[0].weights
-    found = load_results(results)
+    loaded = load_results(results)
     problem = f"has no results of the weights {trained} in {written}; evaluate them"
-    require(trained in {each.identity.get("weights") for each in found}, results, problem)
+    require(trained in {result.identity.get("weights") for result in loaded}, results, problem)
     with ExitStack() as stack:
         zipped = out.suffix == ".zip"
         if zipped:
@@ -84,13 +83,13 @@ def write_bundle(
             folder = Path(stack.enter_context(TemporaryDirectory()))
         else:
             folder = stack.enter_context(new_folder(out))
-        for each in found:
-            load_items(each)  # which must be there, and belong to the scores
-            target = folder / "results" / file_stem(each.model)
+        for result in loaded:
+            load_items(result)  # which must be there, and belong to the scores
+            target = folder / "results" / file_stem(result.model)
             target.mkdir(parents=True, exist_ok=True)
-            items = Path(each.items)
+            items = Path(result.items)
             for file in (items.with_suffix(".json"), items):
-                problem = f"two results of {each.model} on {each.benchmark}; leave one out"
+                problem = f"two results of {result.model} on {result.benchmark}; leave one out"
                 require(not (target / file.name).exists(), results, problem)
                 shutil.copyfile(file, target / file.name)
         (folder / "run").mkdir()
@@ -104,7 +103,7 @@ def write_bundle(
         page = page_of(folder, copied, compared, tables)
         (folder / PAGE).write_text(page, encoding="utf-8")
         if compared:
-            write_json(folder / COMPARISON, [asdict(each) for each in compared])
+            write_json(folder / COMPARISON, [asdict(comparison) for comparison in compared])
         manifest = {
             "bundle": SCHEMA,
             "compoclip": __version__,
@@ -128,9 +127,9 @@ def _zip(folder: Path, target: Path) -> None:
 def files_of(folder: Path) -> dict[str, Path]:
     """Return the files of a bundle by name, all but `BUNDLE`; refuse links."""
     paths = sorted(folder.rglob("*"))
-    for each in paths:
-        require(not each.is_symlink(), each, "is a link; put the file itself into the bundle")
-    named = {each.relative_to(folder).as_posix(): each for each in paths if each.is_file()}
+    for path in paths:
+        require(not path.is_symlink(), path, "is a link; put the file itself into the bundle")
+    named = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
     return {name: path for name, path in named.items() if name != BUNDLE}
 
 
@@ -159,18 +158,18 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def facts_of(folder: Path, found: Sequence[Results]) -> dict[str, Any]:
+def facts_of(folder: Path, results: Sequence[Results]) -> dict[str, Any]:
     """Return the weights, data and versions that the files of a bundle name."""
     record = read_object(folder / "run" / RECORD)
     identity, provenance = read_record(folder / "run" / RECORD)
     facts: dict[str, Any] = {
-        f"results of {each.model} on {each.benchmark}": {
-            "weights": each.identity.get("weights"),
-            "annotations": each.data_hash,
-            "images": each.images,
-            "versions": each.versions,
+        f"results of {result.model} on {result.benchmark}": {
+            "weights": result.identity.get("weights"),
+            "annotations": result.data_hash,
+            "images": result.images,
+            "versions": result.versions,
         }
-        for each in found
+        for result in results
     }
     facts["run"] = {
         "method": provenance.get("method"),
@@ -194,24 +193,24 @@ def page_of(
         run = section(read_record(record)[1], "run", record)
         seconds = read_fields(run, {"seconds": float | None}, f"{record}: run")["seconds"]
         texts.append(plan_page(read_object(folder / PLAN), results, seconds or 0.0).rstrip())
-    texts += [f"```\n{results_text(each)}\n```" for each in results]
-    texts += [comparison_text(each, "markdown", len(compared)) for each in compared]
+    texts += [f"```\n{results_text(result)}\n```" for result in results]
+    texts += [comparison_text(comparison, "markdown", len(compared)) for comparison in compared]
     texts += [table_page(table, results) for table in tables]
     return "\n\n".join(texts) + "\n"
 
 
 def table_page(table: PublishedTable, results: Sequence[Results]) -> str:
     """Return a published table in Markdown, with these results beside its rows."""
-    return table_text(table, beside(table, entries_of(results), allow_partial=True), "markdown")
+    return table_text(table, fill_table(table, entries_of(results), allow_partial=True), "markdown")
 
 
-def compare_with_base(found: Sequence[Results], folder: Path) -> list[Comparison]:
+def compare_with_base(results: Sequence[Results], folder: Path) -> list[Comparison]:
     """Return all models compared with the run's base; nothing where that was not measured."""
-    models = by_model(found)
+    models = by_model(results)
     for of_one in models.values():
         require_one_checkpoint(of_one)
     weights = {name: of_one[0].identity.get("weights") for name, of_one in models.items()}
     start = read_record(folder / "run" / RECORD)[0].base
-    base = next((name for name, each in weights.items() if each == start), None)
+    base = next((name for name, digest in weights.items() if digest == start), None)
     others = [of_one for name, of_one in models.items() if name != base]
     return compare_all(models[base], others) if base is not None and others else []

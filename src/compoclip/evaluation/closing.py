@@ -56,8 +56,8 @@ def closing_sentences(
     """
     models = by_model(results)
     mine = models.pop(base)
-    named = {each.benchmark: max(s.n for s in each.aggregates.values()) for each in results}
-    partial = {each.benchmark for each in results if each.partial}
+    named = {result.benchmark: max(s.n for s in result.aggregates.values()) for result in results}
+    partial = {result.benchmark for result in results if result.partial}
     said = [
         f"Measured {counted(1 + len(models), 'model')} on {counted(len(named), 'benchmark')}, "
         f"{counted(sum(named.values()), 'item')}{f', {len(partial)} in part' * bool(partial)}."
@@ -114,20 +114,26 @@ def bound_scores(
     an oracle. measured: results of the model that is read against them, one per benchmark. Returns
     model -> group -> score. Raises CompoclipError when a bound was measured on other annotations.
     """
-    hashes = {each.benchmark: each.data_hash for each in measured}
-    for each in bounds:
-        problem = f"measured on other annotations of {each.benchmark} than {measured[0].model}; "
+    hashes = {result.benchmark: result.data_hash for result in measured}
+    for bound in bounds:
+        problem = f"measured on other annotations of {bound.benchmark} than {measured[0].model}; "
         problem += "measure both on the same data"
-        require(each.data_hash == hashes.get(each.benchmark, each.data_hash), each.items, problem)
+        require(
+            bound.data_hash == hashes.get(bound.benchmark, bound.data_hash), bound.items, problem
+        )
     scores = {}
-    for name, own in by_model(bounds).items():
-        here = {(each.benchmark, part) for each in own for part in (*each.scores, *each.aggregates)}
-        known = {
+    for name, results in by_model(bounds).items():
+        here = {
+            (result.benchmark, part)
+            for result in results
+            for part in (*result.scores, *result.aggregates)
+        }
+        complete = {
             group: parts
             for group, parts in groups.items()
             if all((part.benchmark, part.name) in here for part in parts)
         }
-        scores[name] = group_scores(own, known, bootstrap)
+        scores[name] = group_scores(results, complete, bootstrap)
     return scores
 
 
@@ -136,8 +142,8 @@ def giveaways(
 ) -> dict[str, dict[str, Score]]:
     """Return those of `bound_scores` that are significantly above chance and below 100 %."""
     reached = {}
-    for name, own in by_model(bounds).items():
-        changes = against_chance(own, {group: groups[group] for group in scores[name]})
+    for name, results in by_model(bounds).items():
+        changes = against_chance(results, {group: groups[group] for group in scores[name]})
         high = (g for g, d in changes.items() if d.verdict == "higher" and d.other < 1)
         reached[name] = {group: scores[name][group] for group in high}
     return reached
@@ -163,8 +169,8 @@ def _changes(
     """Return the sentences on every model but the base."""
     skills, means = [], []
     for results in others.values():
-        names = {each.benchmark for each in results}
-        common = [each for each in base if each.benchmark in names]
+        names = {result.benchmark for result in results}
+        common = [result for result in base if result.benchmark in names]
         probing = [_probing(common), _probing(results)]
         skills.append(group_differences(common, results, like_groups(probing), bootstrap))
         means.append(group_differences(common, results, _means(common), bootstrap))

@@ -71,9 +71,9 @@ class Evidence:
 def joined(parts: Sequence[tuple[Evidence, float]]) -> Evidence:
     """Return the evidence about a weighted sum of numbers of benchmarks, whose photos differ."""
     return Evidence(
-        draws=np.sum([weight * each.draws for each, weight in parts], axis=0),
-        photos=min(each.photos for each, _ in parts),
-        adds=np.concatenate([weight * each.adds for each, weight in parts]),
+        draws=np.sum([weight * evidence.draws for evidence, weight in parts], axis=0),
+        photos=min(evidence.photos for evidence, _ in parts),
+        adds=np.concatenate([weight * evidence.adds for evidence, weight in parts]),
     )
 
 
@@ -161,14 +161,14 @@ class Pair:
 
         Raises CompoclipError as `compare` does.
         """
-        for what, mine, theirs in (
+        for fact, mine, theirs in (
             ("annotations", base.data_hash, other.data_hash),
             ("versions of the protocol", base.protocol, other.protocol),
             ("tie policies", base.tie_policy, other.tie_policy),
             ("aggregate rules", base.rules, other.rules),
         ):
-            shown = "" if what == "aggregate rules" else f" ({mine} and {theirs})"
-            problem = f"{base.model} and {other.model} were measured with different {what}{shown}; "
+            both = "" if fact == "aggregate rules" else f" ({mine} and {theirs})"
+            problem = f"{base.model} and {other.model} were measured with different {fact}{both}; "
             problem += "evaluate both again on the same data"
             require(mine == theirs, base.benchmark, problem)
         tables = load_items(base), load_items(other)
@@ -191,9 +191,9 @@ class Pair:
         problem += "cannot be compared; evaluate both on the same images"
         require(not (alone and gallery), base.benchmark, problem)
         items = Items.from_arrow(left)
-        values = [ruled_values(each) for each in (items, Items.from_arrow(right))]
-        applies = {name: ~np.isnan(each + values[1][name]) for name, each in values[0].items()}
-        main = next((each for each in RANKED if each in applies), MAIN)
+        values = [ruled_values(side) for side in (items, Items.from_arrow(right))]
+        applies = {name: ~np.isnan(column + values[1][name]) for name, column in values[0].items()}
+        main = next((metric for metric in RANKED if metric in applies), MAIN)
         names = items.subtasks
         listed = Listed(names, items.labels, items.truth)
         trees = {
@@ -225,18 +225,18 @@ class Pair:
             if not metric:
                 return self.trees[name]
             rows = self.subtask_rows[name]
-            known = rows[~np.isnan(self.base[metric][rows] + self.other[metric][rows])]
+            scored = rows[~np.isnan(self.base[metric][rows] + self.other[metric][rows])]
         except KeyError as error:
             raise CompoclipError(
                 f"{self.benchmark}: the items have no {error} for '{name}'; evaluate again"
             ) from error
-        found = leaf(metric, known, self.truth)
-        if found is None:
+        tree = leaf(metric, scored, self.truth)
+        if tree is None:
             raise CompoclipError(
                 f"{self.benchmark}: the items common to both models are too few for {metric} of "
                 f"'{name}'; evaluate both on the whole benchmark"
             )
-        return found
+        return tree
 
     def evidence(
         self, trees: Sequence[MeanNode], bootstrap: Bootstrap, alone: bool = False
@@ -245,12 +245,12 @@ class Pair:
         photos = [int(np.count_nonzero(np.bincount(self.photos[rows_of(t)]))) for t in trees]
         if alone:
             draws = resample(trees, self.base, self.photos, bootstrap)
-            return [Evidence(*each) for each in zip(draws, photos)]
+            return [Evidence(*row) for row in zip(draws, photos)]
         # The jackknife of a curve leaves out groups of photos where there are very many.
         units = self.photos % _GROUPS if RANKED.keys() & self.base else self.photos
         adds = [additions(tree, self.base, self.other, units) for tree in trees]
         draws = resample(trees, self.other, self.photos, bootstrap, self.base)
-        return [Evidence(*each) for each in zip(draws, photos, adds)]
+        return [Evidence(*row) for row in zip(draws, photos, adds)]
 
 
 # --- Groups of scores: a group's number is the plain mean of its parts. ---
@@ -282,20 +282,20 @@ def evidence_of(
 
     Parts of one benchmark share its photos; the photos of several benchmarks differ.
     """
-    found: dict[K, list[tuple[Evidence, float]]] = {key: [] for key in groups}
+    by_group: dict[K, list[tuple[Evidence, float]]] = {key: [] for key in groups}
     for benchmark, pair in pairs.items():
         trees: dict[K, MeanNode] = {}
         shares = {}
         for key, parts in groups.items():
-            own = [pair.tree(p.name, p.metric) for p in parts if p.benchmark == benchmark]
-            tree = mean_of(own)
+            nodes = [pair.tree(p.name, p.metric) for p in parts if p.benchmark == benchmark]
+            tree = mean_of(nodes)
             if tree is not None:
-                trees[key], shares[key] = tree, len(own) / len(parts)
+                trees[key], shares[key] = tree, len(nodes) / len(parts)
         here = bootstrap.of_benchmark(benchmark)
-        known = pair.evidence(list(trees.values()), here, alone)
-        for key, each in zip(trees, known):
-            found[key].append((each, shares[key]))
-    return {key: joined(parts) for key, parts in found.items()}
+        computed = pair.evidence(list(trees.values()), here, alone)
+        for key, evidence in zip(trees, computed):
+            by_group[key].append((evidence, shares[key]))
+    return {key: joined(parts) for key, parts in by_group.items()}
 
 
 def differences(
@@ -306,7 +306,7 @@ def differences(
     It is called by its key, or by the last part of a key of several.
     """
     evidence = evidence_of(pairs, groups, bootstrap)
-    found = {}
+    by_group = {}
     for key, parts in groups.items():
         at = [pairs[part.benchmark] for part in parts]
         trees = [pair.tree(part.name, part.metric) for pair, part in zip(at, parts)]
@@ -316,7 +316,7 @@ def differences(
         p = evidence[key].p
         if p is not None and all(pair.guesses for pair in at):
             p = guessing(evidence[key].adds, evidence[key].photos, other, base)
-        each = Difference(
+        difference = Difference(
             benchmark=parts[0].benchmark if len(parts) == 1 else "",
             name=key[-1] if isinstance(key, tuple) else str(key),
             base=base,
@@ -332,9 +332,9 @@ def differences(
         if len(parts) == 1 and parts[0].metric and tree.share:
             one, two = (v[tree.metric][tree.rows] > 0.5 for v in (at[0].base, at[0].other))
             alone = int((one & ~two).sum()), int((two & ~one).sum())
-            each = replace(each, base_only=alone[0], other_only=alone[1])
-        found[key] = each
-    return found
+            difference = replace(difference, base_only=alone[0], other_only=alone[1])
+        by_group[key] = difference
+    return by_group
 
 
 # --- Comparisons of models, and the verdicts on differences. ---
@@ -380,8 +380,8 @@ def compare_all(
     """
     mine = by_benchmark(base)
     theirs = [by_benchmark(other) for other in others]
-    uncorrected = [_by_family(mine, each, bootstrap) for each in theirs]
-    families = {name: together([each[name] for each in uncorrected]) for name in _FAMILIES}
+    uncorrected = [_by_family(mine, results, bootstrap) for results in theirs]
+    families = {name: together([of_model[name] for of_model in uncorrected]) for name in _FAMILIES}
     return [
         Comparison(
             base=base[0].model,
@@ -410,7 +410,7 @@ def _by_family(
     """Return the differences of two models, uncorrected, by family."""
     pairs = {name: Pair.of(base[name], other[name]) for name in base if name in other}
     if not pairs:
-        one, two = (next(iter(each.values())).model for each in (base, other))
+        one, two = (next(iter(results.values())).model for results in (base, other))
         raise CompoclipError(
             f"no benchmark in common: {one} has {', '.join(base)}; {two} has {', '.join(other)}"
         )
@@ -432,7 +432,7 @@ def _by_family(
 def one_model(results: Sequence[Results], path: Path) -> list[Results]:
     """Return the results at `path` if all are of one model and checkpoint; else raise
     CompoclipError."""
-    models = sorted({each.model for each in results})
+    models = sorted({result.model for result in results})
     problem = f"holds results of several models ({', '.join(models)}); give the folder of one, as "
     require(len(models) < 2, path, f"{problem}evaluate writes it: OUT/MODEL")
     require_one_checkpoint(results)
@@ -441,17 +441,17 @@ def one_model(results: Sequence[Results], path: Path) -> list[Results]:
 
 def require_one_checkpoint(results: Sequence[Results]) -> None:
     """Raise CompoclipError, naming a file of each, for one model's results of different weights."""
-    files = {str(each.identity.get("weights")): each.items for each in reversed(results)}
+    files = {str(result.identity.get("weights")): result.items for result in reversed(results)}
     problem = f"come from {len(files)} different checkpoints, e.g. "
     problem += f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
     require(len(files) < 2, f"results of {results[0].model}", f"{problem}(NAME=MODEL)")
 
 
-def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:
+def not_judged(differences: Iterable[tuple[str, Difference]]) -> list[str]:
     """Return one line with the numbers, by name, that rest on too few photos; or none."""
-    few = {name: each.photos for name, each in found if each.p is None}
-    shown = ", ".join(f"{name} {photos}" for name, photos in few.items())
-    return [f"not judged, too few photos: {shown}"] if few else []
+    few = {name: difference.photos for name, difference in differences if difference.p is None}
+    listed = ", ".join(f"{name} {photos}" for name, photos in few.items())
+    return [f"not judged, too few photos: {listed}"] if few else []
 
 
 def family(
@@ -466,22 +466,24 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
 
     Those of too few photos do not count in the family.
     """
-    found = []
-    for each, decided in zip(differences, significance([each.p for each in differences])):
-        low, high, verdict = each.low, each.high, NOT_SIGNIFICANT
+    family = []
+    for difference, decided in zip(
+        differences, significance([difference.p for difference in differences])
+    ):
+        low, high, verdict = difference.low, difference.high, NOT_SIGNIFICANT
         if decided.word == TOO_FEW:
-            verdict = too_few(each.photos)
-        elif decided.word == SIGNIFICANT and each.difference:
-            verdict = "higher" if each.difference > 0 else "lower"
+            verdict = too_few(difference.photos)
+        elif decided.word == SIGNIFICANT and difference.difference:
+            verdict = "higher" if difference.difference > 0 else "lower"
         elif low is not None and high is not None and low > -MARGIN and high < MARGIN:
             verdict = equivalent(MARGIN)
-        found.append(replace(each, p_holm=decided.p, verdict=verdict))
-    return found
+        family.append(replace(difference, p_holm=decided.p, verdict=verdict))
+    return family
 
 
 def together(tables: Sequence[Sequence[Difference]]) -> list[list[Difference]]:
     """Return the tables with the differences of all of them corrected as one family."""
-    every = iter(corrected([each for table in tables for each in table]))
+    every = iter(corrected([difference for table in tables for difference in table]))
     return [[next(every) for _ in table] for table in tables]
 
 

@@ -35,9 +35,9 @@ def weighted_auc(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5)
     beaten = up_to[:, lower]
     tied = lower < not_higher
     beaten[:, tied] += tie * (up_to[:, not_higher[tied]] - beaten[:, tied])
-    own = weights[:, truth]
-    wins = np.einsum("ij,ij->i", own, beaten)
-    pairs = own.sum(axis=1) * up_to[:, -1]
+    true_weights = weights[:, truth]
+    wins = np.einsum("ij,ij->i", true_weights, beaten)
+    pairs = true_weights.sum(axis=1) * up_to[:, -1]
     area: Values = np.divide(wins, pairs, out=np.full(len(weights), np.nan), where=pairs > 0)
     return area
 
@@ -54,9 +54,9 @@ def placements(scores: Reals, truth: Flags, tie: float = 0.5) -> Values:
     out = np.empty(len(scores))
     for mine, sign in ((truth, 1.0), (~truth, -1.0)):
         others = np.sort(sign * scores[~mine])
-        own = sign * scores[mine]
-        below = np.searchsorted(others, own, "left")
-        equal = np.searchsorted(others, own, "right") - below
+        values = sign * scores[mine]
+        below = np.searchsorted(others, values, "left")
+        equal = np.searchsorted(others, values, "right") - below
         out[mine] = (below + tie * equal) / len(others)
     return out
 
@@ -99,9 +99,9 @@ def weighted_ap_11(
     last = np.ones(len(order), dtype=bool)
     if tie:
         last[:-1] = scores[order[1:]] != scores[order[:-1]]
-    found = np.cumsum(weights[:, order] * truth[order], axis=1)[:, last]
+    hits = np.cumsum(weights[:, order] * truth[order], axis=1)[:, last]
     retrieved = np.cumsum(weights[:, order], axis=1)[:, last]
-    return _eleven(found, retrieved, devkit)
+    return _eleven(hits, retrieved, devkit)
 
 
 @lru_cache(maxsize=256)
@@ -114,22 +114,22 @@ def expected_ap_11(true: int, n: int, devkit: bool = False) -> float:
     rng = np.random.default_rng(0)
     draws = min(2000, max(200, _ITEMS_DRAWN // n))
     ranked = rng.permuted(np.tile(np.arange(n) < true, (draws, 1)), axis=1)
-    found = np.cumsum(ranked, axis=1, dtype=np.float64)
-    retrieved = np.broadcast_to(np.arange(1.0, n + 1), found.shape)
-    return float(_eleven(found, retrieved, devkit).mean())
+    hits = np.cumsum(ranked, axis=1, dtype=np.float64)
+    retrieved = np.broadcast_to(np.arange(1.0, n + 1), hits.shape)
+    return float(_eleven(hits, retrieved, devkit).mean())
 
 
-def _eleven(found: Values, retrieved: Values, devkit: bool) -> Values:
+def _eleven(hits: Values, retrieved: Values, devkit: bool) -> Values:
     """Return the precision of rankings (r, m): true items and items up to each place; (r,)."""
-    precision = np.divide(found, retrieved, out=np.zeros_like(found), where=retrieved > 0)
+    precision = np.divide(hits, retrieved, out=np.zeros_like(hits), where=retrieved > 0)
     best_from = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    total = found[:, -1]
-    rows = np.arange(len(found))
+    total = hits[:, -1]
+    rows = np.arange(len(hits))
     levels = [
         # In whole numbers: a recall of 3/10 must reach the level 0.3 despite rounding.
-        best_from[rows, (10 * found >= level * total[:, None]).argmax(axis=1)]
+        best_from[rows, (10 * hits >= level * total[:, None]).argmax(axis=1)]
         for level in range(11)
     ]
     if not devkit:
-        levels[0] = np.ones(len(found))
+        levels[0] = np.ones(len(hits))
     return np.where(total > 0, np.mean(levels, axis=0), np.nan)

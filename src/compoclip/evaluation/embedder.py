@@ -96,20 +96,20 @@ class ExternalIdentity:
     def of(cls, name: str, model: object) -> ExternalIdentity:
         """Describe a model by its attributes, its source files and its torch modules."""
         modules = list(_modules(model, _DEPTH))
-        tensors = [each for module in modules for each in module.state_dict().values()]
+        tensors = [tensor for module in modules for tensor in module.state_dict().values()]
         prompt = getattr(model, "prompt", None) or {}
-        known: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "architecture": name,
             "revision": str(getattr(model, "revision", None) or ""),
             "prompt": prompt if isinstance(prompt, Mapping) else {"": str(prompt)},
             "dtype": next((str(t.dtype)[6:] for t in tensors if t.is_floating_point()), ""),
             "files": own.named_sources(own.sources_of(type(model))),
-            "libraries": {each: version(each) for each in getattr(model, "libraries", ())},
+            "libraries": {library: version(library) for library in getattr(model, "libraries", ())},
         }
         hashes = [weights_hash(module.state_dict()) for module in modules]
-        text = json.dumps([known, hashes], sort_keys=True)
+        text = json.dumps([facts, hashes], sort_keys=True)
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return cls(**known, weights=digest)
+        return cls(**facts, weights=digest)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""
@@ -121,8 +121,8 @@ def _modules(thing: object, depth: int) -> Iterator[nn.Module]:
     if isinstance(thing, nn.Module):
         yield thing
     elif depth:
-        for each in getattr(thing, "__dict__", {}).values():
-            yield from _modules(each, depth - 1)
+        for attribute in getattr(thing, "__dict__", {}).values():
+            yield from _modules(attribute, depth - 1)
 
 
 def read_picture(ref: ImageRef) -> Image.Image:
@@ -226,27 +226,27 @@ class ExternalEncoder:
     def _embedded(self, kind: str, inputs: Sequence[Any]) -> Pending:
         if not isinstance(self.model, Embedder):
             raise UsageError(f"{self.name}: scores pairs and has no vectors; --score {self.score}")
-        found = self._call(getattr(self.model, kind), kind, (len(inputs), 0), list(inputs))
-        unit = unit_length(found)
+        vectors = self._call(getattr(self.model, kind), kind, (len(inputs), 0), list(inputs))
+        unit = unit_length(vectors)
         return lambda: unit
 
     def _call(
-        self, function: Callable[..., Any], name: str, shape: tuple[int, ...], *given: Any
+        self, function: Callable[..., Any], name: str, shape: tuple[int, ...], *inputs: Any
     ) -> Scores:
         """Call the model. shape: the required shape of its result, 0 for any width."""
         with own.fence(self.name, _REMEDY), self.evaluating():
-            value = function(*given)
-            found: Scores = (
+            value = function(*inputs)
+            output: Scores = (
                 value.detach().float().cpu().numpy()
                 if isinstance(value, Tensor)
                 else np.asarray(value, dtype=np.float32)
             )
-        fits = all(not b or a == b for a, b in zip(found.shape, shape))
-        wanted = f"({', '.join(str(n) if n else 'D' for n in shape)})"
-        problem = f"{name}() returns shape {found.shape}, not {wanted}; {_REMEDY}"
-        require(fits and len(found.shape) == len(shape), self.name, problem)
-        require_finite(found, self.name)
-        return found
+        fits = all(not b or a == b for a, b in zip(output.shape, shape))
+        expected = f"({', '.join(str(n) if n else 'D' for n in shape)})"
+        problem = f"{name}() returns shape {output.shape}, not {expected}; {_REMEDY}"
+        require(fits and len(output.shape) == len(shape), self.name, problem)
+        require_finite(output, self.name)
+        return output
 
 
 # --- Finding a model by its name. ---
@@ -279,18 +279,18 @@ def open_encoder(
         return TextOnlyEncoder.of_data(name)
     if own.is_file(spec):
         own.refresh(spec)
-        found = own.chosen(
+        definition = own.chosen(
             spec, _defined(own.parts_of(spec)), "models", "a class with images and texts, or score"
         )
-        path, wanted = own.split(spec)
-        spec = ":".join(filter(None, (path.name, wanted)))
-        model = _made(found, spec, options)
+        path, member = own.split(spec)
+        spec = ":".join(filter(None, (path.name, member)))
+        model = _instance(definition, spec, options)
     elif library in LIBRARIES:
         identifier, _, revision = name.partition("@")
         with own.fence(spec, _REMEDY):
             model = LIBRARIES[library](identifier, revision or None, options)
     else:
-        model = _made(own.imported(own.installed("models")[spec], "model"), spec, options)
+        model = _instance(own.imported(own.installed("models")[spec], "model"), spec, options)
     if not isinstance(model, Embedder | Scorer):
         raise CompoclipError(f"{spec}: a model has images() and texts(), or score(); {_REMEDY}")
     scored_by = "vqa" if options.score == "vqa" and library == "hf" else "scorer"
@@ -303,20 +303,20 @@ def _defined(module: Mapping[str, Any]) -> dict[str, Any]:
     def is_model(value: Any) -> bool:
         return isinstance(value, Embedder | Scorer)
 
-    found = {}
+    models = {}
     for name, value in module.items():
         here = getattr(value, "__module__", module["__name__"]) == module["__name__"]
-        made = get_type_hints(value).get("return") if inspect.isfunction(value) else value
-        if here and not name.startswith("_") and is_model(made):
-            found[name] = value
-    return found
+        candidate = get_type_hints(value).get("return") if inspect.isfunction(value) else value
+        if here and not name.startswith("_") and is_model(candidate):
+            models[name] = value
+    return models
 
 
-def _made(found: Any, name: str, options: ModelOptions) -> Any:
+def _instance(definition: Any, name: str, options: ModelOptions) -> Any:
     """An instance: classes and functions are called with the device and precision they take."""
-    if not inspect.isclass(found) and not inspect.isfunction(found):
-        return found
+    if not inspect.isclass(definition) and not inspect.isfunction(definition):
+        return definition
     with own.fence(name, _REMEDY):
-        given = {"device": options.device, "dtype": DTYPES[options.precision]}
-        takes = inspect.signature(found).parameters
-        return found(**{key: value for key, value in given.items() if key in takes})
+        arguments = {"device": options.device, "dtype": DTYPES[options.precision]}
+        takes = inspect.signature(definition).parameters
+        return definition(**{key: value for key, value in arguments.items() if key in takes})

@@ -79,21 +79,21 @@ class FeatureCache:
 
     def add(self, kind: str, about: Mapping[str, Any]) -> None:
         """Hold features of a kind; about: what they depend on besides the model."""
-        known = self._described | dict(about)
-        relevant = {k: v for k, v in known.items() if k not in ("base", "adapter")}
+        facts = self._described | dict(about)
+        relevant = {k: v for k, v in facts.items() if k not in ("base", "adapter")}
         text = json.dumps([_LAYOUT, relevant], sort_keys=True)
         name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         self._folders[kind] = self._folder / name / kind
 
     def find(self, kind: str, keys: Sequence[bytes]) -> Iterator[tuple[list[int], Scores]]:
         """Yield (positions in `keys`, features (n, D)) of the stored keys, file by file."""
-        wanted: dict[bytes, list[int]] = {}
+        positions: dict[bytes, list[int]] = {}
         for position, key in enumerate(keys):
-            wanted.setdefault(key, []).append(position)
+            positions.setdefault(key, []).append(position)
         for path in sorted(self._folders[kind].glob("*.safetensors")):
             stored = load_arrays(path, kind)
             names = [row.tobytes() for row in stored["keys"]] if stored else []
-            pairs = [(p, row) for row, name in enumerate(names) for p in wanted.get(name, ())]
+            pairs = [(p, row) for row, name in enumerate(names) for p in positions.get(name, ())]
             if stored and pairs:
                 yield [p for p, _ in pairs], stored["features"][[row for _, row in pairs]]
 
@@ -209,7 +209,7 @@ def encode(
     with encoder.evaluating():
         images, image_rows, bad = _encode_images(encoder, refs, options, cache)
         texts, text_rows, truncated = _encode_texts(encoder, words, options, cache)
-    widths = {each.shape[1] for each in (images, texts)} - {0}
+    widths = {features.shape[1] for features in (images, texts)} - {0}
     if len(widths) > 1 and options.ranks.first:
         name = encoder.identity.to_json()["architecture"]
         raise CompoclipError(
@@ -222,35 +222,35 @@ def encode(
 class Damaged:
     """Images that cannot be used, and how many of them are too many.
 
-    found: image -> the errors of all references to it.
+    reasons: image -> the errors of all references to it.
     """
 
     def __init__(self, rows: Mapping[ImageRef, int], options: EncodeOptions) -> None:
-        self.rows, self.found = rows, dict[ImageRef, str]()
-        self._most, self._ranks = options.max_bad, options.ranks
+        self.rows, self.reasons = rows, dict[ImageRef, str]()
+        self._limit, self._ranks = options.max_bad, options.ranks
         self._sharing: dict[int, list[ImageRef]] = {}
         for ref, row in rows.items():
             self._sharing.setdefault(row, []).append(ref)
 
-    def shown(self, row: int) -> ImageRef:
+    def reference(self, row: int) -> ImageRef:
         """Return a reference to the image of a row."""
         return self._sharing[row][0]
 
     def add(self, row: int, damage: str) -> None:
         """Note that an image is damaged. Raises CompoclipError when too many are."""
-        self.found.update(dict.fromkeys(self._sharing[row], damage))
-        if len({ref.photo for ref in self.found}) > self._most:
+        self.reasons.update(dict.fromkeys(self._sharing[row], damage))
+        if len({ref.photo for ref in self.reasons}) > self._limit:
             raise CompoclipError(
-                f"more than {self._most} damaged images; the next is {damage}"
-                if self._most
+                f"more than {self._limit} damaged images; the next is {damage}"
+                if self._limit
                 else f"{damage} (or leave damaged images out with --max-bad N)"
             )
 
     def share(self) -> None:
         """Tell all ranks."""
         if self._ranks.world > 1:
-            own = [[self.rows[ref], reason] for ref, reason in self.found.items()]
-            for others in self._ranks.exchange(own):
+            local = [[self.rows[ref], reason] for ref, reason in self.reasons.items()]
+            for others in self._ranks.exchange(local):
                 for row, reason in others:
                     self.add(row, reason)
 
@@ -270,8 +270,8 @@ def _encode_images(
 
     many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
     processes = options.processes and encoder.device.type == "cuda" and many
-    shown = [damaged.shown(row) for row in todo]
-    readings = zip(todo, read_images(encoder.read_image, shown, amounts, processes))
+    todo_refs = [damaged.reference(row) for row in todo]
+    readings = zip(todo, read_images(encoder.read_image, todo_refs, amounts, processes))
     tracked = track(readings, "encoding images", len(todo), "images")
     images = readable(tracked, damaged.add)
     with store.filled():
@@ -280,7 +280,7 @@ def _encode_images(
             store.add(rows, encoder.start_images(pixels))
     damaged.share()
     store.share()
-    bad = damaged.found
+    bad = damaged.reasons
     return store.matrix, {ref: row for ref, row in row_of.items() if ref not in bad}, bad
 
 
@@ -302,12 +302,12 @@ def by_content(
 
     rows: dict[bytes, int] = {}
     row_of: dict[ImageRef, int] = {}
-    own = refs[ranks.rank :: ranks.world]
-    found = list(track(ahead(own, key, workers, 256), "looking images up", len(own), "images"))
+    part = refs[ranks.rank :: ranks.world]
+    hashes = list(track(ahead(part, key, workers, 256), "looking images up", len(part), "images"))
     if ranks.world > 1:
-        parts = ranks.exchange([name.hex() for name in found])
-        found = [bytes.fromhex(parts[k % ranks.world][k // ranks.world]) for k in range(len(refs))]
-    for ref, name in zip(refs, found):
+        parts = ranks.exchange([name.hex() for name in hashes])
+        hashes = [bytes.fromhex(parts[k % ranks.world][k // ranks.world]) for k in range(len(refs))]
+    for ref, name in zip(refs, hashes):
         row_of[ref] = rows.setdefault(name, len(rows))
     return list(rows), row_of
 
@@ -372,7 +372,7 @@ class FeatureStore:
         device: torch.device,
     ) -> None:
         self.matrix: Scores = np.zeros((len(keys), 0), dtype=np.float32)
-        self._known = np.zeros(len(keys), dtype=bool)
+        self._stored = np.zeros(len(keys), dtype=bool)
         self._lag = 1 if device.type == "cuda" else 0
         self._ranks, self._kind, self._keys, self._cache = ranks, kind, keys, cache
         self._new: list[int] = []
@@ -388,7 +388,7 @@ class FeatureStore:
 
         size: rows of a batch.
         """
-        missing: list[int] = np.flatnonzero(~self._known).tolist()
+        missing: list[int] = np.flatnonzero(~self._stored).tolist()
         if self._ranks.world > 1:
             missing = self._ranks.exchange(missing)[0]
         world, rank = self._ranks.world, self._ranks.rank
@@ -435,7 +435,7 @@ class FeatureStore:
             else:
                 self.matrix = np.zeros(shape, dtype=np.float32)
         self.matrix[rows] = features.reshape(len(rows), features.shape[1])
-        self._known[rows] = True
+        self._stored[rows] = True
 
     def _save(self) -> None:
         rows, self._unsaved = self._unsaved, []
@@ -491,13 +491,13 @@ def read_images(
 
 
 def _read(read: Callable[[T], Any], refs: Sequence[T]) -> list[_Found]:
-    found: list[_Found] = []
+    readings: list[_Found] = []
     for ref in refs:
         try:
-            found.append((read(ref), None))
+            readings.append((read(ref), None))
         except CompoclipError as error:
-            found.append((None, str(error)))
-    return found
+            readings.append((None, str(error)))
+    return readings
 
 
 def ahead(items: Sequence[T], read: Callable[[T], R], workers: int, window: int) -> Iterator[R]:

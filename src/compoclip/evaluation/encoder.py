@@ -285,13 +285,14 @@ class ModelEncoder:
         without a matching head, CompoclipError for one without patches or tokens.
         """
         encoder, network, name = self._loaded.encoder, self._loaded.encoder.model, self._loaded.name
-        shown = {id(each): each for each in images}
-        image_rows = {key: row for row, key in enumerate(shown)}
-        text_rows = {each: row for row, each in enumerate(dict.fromkeys(texts))}
-        image, text = [image_rows[id(each)] for each in images], [text_rows[each] for each in texts]
+        distinct = {id(picture): picture for picture in images}
+        image_rows = {key: row for row, key in enumerate(distinct)}
+        text_rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        image = [image_rows[id(picture)] for picture in images]
+        text = [text_rows[caption] for caption in texts]
         ids = self._loaded.tokenizer(list(text_rows)).to(encoder.device)
         with self.evaluating(), self._autocast():
-            pixels = self._pixels(list(shown.values()))
+            pixels = self._pixels(list(distinct.values()))
             if score in _LOCAL:
                 encoder.require_local(f"--score {score}")
                 scores = _local_scores(
@@ -300,11 +301,13 @@ class ModelEncoder:
             elif score == "itm" and isinstance(network, Blip):
                 scores = network.match(network.visual.states(pixels)[image], ids[text])
             else:
-                why = "no head that matches pairs (BLIP has)" if score == "itm" else "no such score"
-                raise UsageError(f"{name}: --score {score}: has {why}: --score cosine")
-        found: Scores = scores.float().cpu().numpy()
-        require_finite(found, name)
-        return found
+                lack = (
+                    "no head that matches pairs (BLIP has)" if score == "itm" else "no such score"
+                )
+                raise UsageError(f"{name}: --score {score}: has {lack}: --score cosine")
+        values: Scores = scores.float().cpu().numpy()
+        require_finite(values, name)
+        return values
 
     @property
     def scale(self) -> float:
@@ -313,7 +316,7 @@ class ModelEncoder:
 
     def images(self, images: Sequence[Image.Image]) -> Scores:
         """Return the features of RGB images of any size, (N, D); see `Embedder`."""
-        return self.encode_images([self.read_image.pixels(each) for each in images])
+        return self.encode_images([self.read_image.pixels(image) for image in images])
 
     texts = encode_texts  # as an `Embedder`
 

@@ -144,9 +144,9 @@ def _mean_draws(gains: Values) -> Values:
 
     A draw misses a column when it has none of its photos.
     """
-    known = ~np.isnan(gains)
-    total = np.where(known, np.maximum(gains, 0.0), 0.0).sum(axis=0)
-    mean: Values = total / np.maximum(known.sum(axis=0), 1)
+    present = ~np.isnan(gains)
+    total = np.where(present, np.maximum(gains, 0.0), 0.0).sum(axis=0)
+    mean: Values = total / np.maximum(present.sum(axis=0), 1)
     return mean
 
 
@@ -171,8 +171,8 @@ def ground(
         if kind(measured) == "sanity":
             continue
         pairs = {CHANCE: Pair.with_guessing(measured)}
-        same = (each for each in blind if each.benchmark == measured.benchmark)
-        pairs |= {each.model: Pair.of(each, measured) for each in same}
+        same = (result for result in blind if result.benchmark == measured.benchmark)
+        pairs |= {result.model: Pair.of(result, measured) for result in same}
         apart = _apart(measured, earlier)
         by_reference: dict[str, list[tuple[float, ScorePart]]] = {}
         for part in _parts(measured, pairs[CHANCE]):
@@ -233,11 +233,11 @@ def _apart(results: Results, earlier: dict[Hashable, str]) -> dict[str, str]:
         alone = results.benchmark, subtask, items.ids[row]
         question = _question(items, row) if in_pairs else alone
         questions.setdefault(subtask, set()).add(question)
-    shown = zip(items.subtasks, items.images)
-    reasons = {subtask: "has no images" for subtask, images in shown if not images}
-    for subtask, asked in questions.items():
+    pairs = zip(items.subtasks, items.images)
+    reasons = {subtask: "has no images" for subtask, images in pairs if not images}
+    for subtask, question_set in questions.items():
         column = f"{results.benchmark} {subtask}"
-        first = earlier.setdefault(frozenset(asked), column)
+        first = earlier.setdefault(frozenset(question_set), column)
         if first != column:
             reasons[subtask] = f"repeats {first}"
     return reasons
@@ -266,9 +266,11 @@ def gain_differences(base: Grounded, others: Sequence[Grounded]) -> dict[str, Di
     Returns model -> difference, with p-values of `exchange_test` corrected over all models; models
     that share no such column are left out. Raises CompoclipError as `compare_all` does.
     """
-    found = {other.model: gain_difference([base], [other]) for other in others}
-    known = {model: difference for model, difference in found.items() if difference is not None}
-    return dict(zip(known, corrected([*known.values()])))
+    differences = {other.model: gain_difference([base], [other]) for other in others}
+    defined = {
+        model: difference for model, difference in differences.items() if difference is not None
+    }
+    return dict(zip(defined, corrected([*defined.values()])))
 
 
 def gain_difference(base: Sequence[Grounded], other: Sequence[Grounded]) -> Difference | None:
@@ -287,14 +289,14 @@ def gain_difference(base: Sequence[Grounded], other: Sequence[Grounded]) -> Diff
         mine, theirs = ({c.part: c for c in model.columns} for model in (one, two))
         columns = [[by_part[part] for part in parts] for by_part in (mine, theirs)]
         photos = min(column.photos for column in (*columns[0], *columns[1]))
-        gains.append([[c.score - c.blind for c in each] for each in columns])
-        draws.append([[c.gains for c in each] for each in columns])
+        gains.append([[c.score - c.blind for c in side] for side in columns])
+        draws.append([[c.gains for c in side] for side in columns])
         added, items = _added(parts, mine, theirs)
         adds.append(added)
     before, after = np.mean(gains, axis=0)
     p = exchange_test(before, after, np.mean(adds, axis=0)) if photos >= FEWEST else None
-    first, second = (float(np.maximum(each, 0.0).mean()) for each in (before, after))
-    mean_draws = [_mean_draws(each) for each in np.mean(draws, axis=0)]
+    first, second = (float(np.maximum(side, 0.0).mean()) for side in (before, after))
+    mean_draws = [_mean_draws(side) for side in np.mean(draws, axis=0)]
     low, high = percentile_interval(mean_draws[1] - mean_draws[0], photos)
     return Difference("", MEAN, first, second, second - first, low, high, items, photos, p)
 
@@ -476,7 +478,7 @@ def ground_all(
     Raises:
         CompoclipError: as `ground` does.
     """
-    every = [each for measured in results.values() for each in measured]
-    blind = [each for each in (*every, *bounds) if is_blind(each)]
+    every = [result for measured in results.values() for result in measured]
+    blind = [result for result in (*every, *bounds) if is_blind(result)]
     base, *others = (ground(measured, blind, bootstrap) for measured in results.values())
     return GroundedModels((base, *others), gain_differences(base, others))

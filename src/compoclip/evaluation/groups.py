@@ -35,10 +35,10 @@ def skill_groups(results: Sequence[Results]) -> dict[str, Parts]:
     """Group the sub-tasks of one model's benchmarks by skill; one without a skill forms the group
     "benchmark: sub-task"."""
     groups: dict[str, Parts] = {}
-    for each in results:
-        for subtask in each.scores:
-            name = each.skills.get(subtask, f"{each.benchmark}: {subtask}")
-            groups[name] = (*groups.get(name, ()), ScorePart(each.benchmark, subtask))
+    for result in results:
+        for subtask in result.scores:
+            name = result.skills.get(subtask, f"{result.benchmark}: {subtask}")
+            groups[name] = (*groups.get(name, ()), ScorePart(result.benchmark, subtask))
     return groups
 
 
@@ -86,17 +86,17 @@ def like_groups(models: Sequence[Sequence[Results]]) -> dict[str, Parts]:
 
 def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
     """Return the stored score of a part; raise CompoclipError when the results do not have it."""
-    each = results[part.benchmark]
+    result = results[part.benchmark]
     try:
         if not part.metric:
-            return each.aggregates[part.name]
+            return result.aggregates[part.name]
         if part.metric == MAIN:
-            return each.main(part.name)
-        return each.scores[part.name][part.metric]
+            return result.main(part.name)
+        return result.scores[part.name][part.metric]
     except (KeyError, StopIteration) as error:
         raise CompoclipError(
-            f"{each.model} on {each.benchmark}: no {part.metric or 'aggregate'} of '{part.name}'; "
-            "evaluate again"
+            f"{result.model} on {result.benchmark}: no {part.metric or 'aggregate'} of "
+            f"'{part.name}'; evaluate again"
         ) from error
 
 
@@ -116,29 +116,29 @@ def group_scores(
     evidence = evidence_of(_pairs(results, results, several), several, bootstrap, alone=True)
     scores = {}
     for name, parts in groups.items():
-        found = [part_score(named, part) for part in parts]
-        if len(found) == 1:
-            scores[name] = found[0]
+        stored = [part_score(named, part) for part in parts]
+        if len(stored) == 1:
+            scores[name] = stored[0]
             continue
         low, high = evidence[name].interval
-        value, photos = float(np.mean([score.value for score in found])), evidence[name].photos
+        value, photos = float(np.mean([score.value for score in stored])), evidence[name].photos
         kind_of = "bootstrap" if low is not None else "none"
         if low is not None and high is not None and high - low < 1e-9 and 0 <= value <= 1:
             # Redrawing constants tells nothing.
             (low, high), kind_of = wilson(value * photos, photos), "wilson"
         mean: dict[str, Any] = {}
         for key in ("value", "chance", "strict", "fractional"):
-            values = [getattr(score, key) for score in found]
+            values = [getattr(score, key) for score in stored]
             mean[key] = None if None in values else float(np.mean(values))
         scores[name] = Score(
-            metric="+".join(dict.fromkeys(score.metric for score in found)),
-            n=sum(score.n for score in found),
-            expected=sum(score.expected for score in found),
+            metric="+".join(dict.fromkeys(score.metric for score in stored)),
+            n=sum(score.n for score in stored),
+            expected=sum(score.expected for score in stored),
             low=low,
             high=high,
             interval=kind_of,
             photos=photos,
-            ties=sum(score.ties for score in found),
+            ties=sum(score.ties for score in stored),
             **mean,
         )
     return scores
@@ -152,8 +152,8 @@ def group_draws(
     Draws of a benchmark depend on its name and the seed alone, so those of two models on the same
     items go together. Arguments and errors: as `group_scores`.
     """
-    found = evidence_of(_pairs(results, results, groups), groups, bootstrap, alone=True)
-    return {name: each.draws for name, each in found.items()}
+    by_group = evidence_of(_pairs(results, results, groups), groups, bootstrap, alone=True)
+    return {name: evidence.draws for name, evidence in by_group.items()}
 
 
 def group_differences(
@@ -203,14 +203,14 @@ def chance_flags(results: Results) -> Flags:
     p-values are corrected over the metrics of all sub-tasks, and over all aggregates.
     """
     name = results.benchmark
-    metrics = [(part, each) for part, scores in results.scores.items() for each in scores]
+    metrics = [(part, metric) for part, scores in results.scores.items() for metric in scores]
     rules = [rule for rule, score in results.aggregates.items() if score.metric not in RATES]
     families: list[dict[tuple[str, str], Parts]] = [
         {key: (ScorePart(name, *key),) for key in metrics if key[1] not in RATES},
         {("", rule): (ScorePart(name, rule, ""),) for rule in rules},
     ]
     compared = [against_chance([results], groups) for groups in families]
-    return {key: chance_flag(d) for each in compared for key, d in each.items()}
+    return {key: chance_flag(d) for family in compared for key, d in family.items()}
 
 
 def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) -> dict[str, Pair]:
@@ -249,10 +249,10 @@ def kind(results: Results) -> str:
 def profile_groups(results: Sequence[Results]) -> Groups:
     """The numbers of the first table: headline means by kind of benchmark, and hard positives."""
     groups = {
-        name: tuple(ScorePart(r.benchmark, r.headline, "") for r in results if kind(r) == wanted)
-        for name, wanted in ((COMPOSITION, "composition"), (RECOGNITION, "recognition"))
+        name: tuple(ScorePart(r.benchmark, r.headline, "") for r in results if kind(r) == kind_name)
+        for name, kind_name in ((COMPOSITION, "composition"), (RECOGNITION, "recognition"))
     }
-    ranked = [each.benchmark for each in results if kind(each) == "retrieval"]
+    ranked = [result.benchmark for result in results if kind(result) == "retrieval"]
     groups[RETRIEVAL] = tuple(ScorePart(b, way, "r1") for b in ranked for way in ("i2t", "t2i"))
     groups |= triple_groups(results)
     return {name: parts for name, parts in groups.items() if parts}
@@ -276,9 +276,9 @@ def retrieval_directions(results: Sequence[Results]) -> dict[str, Parts]:
 def triple_groups(results: Sequence[Results]) -> dict[str, Parts]:
     """Return the numbers about hard positives; empty without hard positives."""
     places = [
-        (each.benchmark, subtask)
-        for each in results
-        for subtask, metrics in each.scores.items()
+        (result.benchmark, subtask)
+        for result in results
+        for subtask, metrics in result.scores.items()
         if "brittleness" in metrics
     ]
     if not places:
@@ -309,9 +309,9 @@ def overall_groups(results: Sequence[Results]) -> dict[str, Parts]:
     named = by_benchmark(results)
     groups: dict[str, Parts] = {}
     for title, (suite, way) in _OVERALL.items():
-        found = [named.get(spec.replace(":", "_")) for spec in SUITES[suite]]
-        whole = [each for each in found if each and (not way or way in each.scores)]
-        if len(whole) == len(found):
-            parts = ((each.benchmark, way or each.headline, way and "r1") for each in whole)
-            groups[title] = tuple(ScorePart(*each) for each in parts)
+        members = [named.get(spec.replace(":", "_")) for spec in SUITES[suite]]
+        whole = [result for result in members if result and (not way or way in result.scores)]
+        if len(whole) == len(members):
+            parts = ((result.benchmark, way or result.headline, way and "r1") for result in whole)
+            groups[title] = tuple(ScorePart(*part) for part in parts)
     return groups

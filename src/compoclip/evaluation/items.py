@@ -140,14 +140,14 @@ class Items:
     def take(self, rows: Indices) -> Items:
         """Return the items at `rows`, in that order."""
         columns: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        lists = {name: each for name, each in columns.items() if isinstance(each, list)}
+        lists = {name: column for name, column in columns.items() if isinstance(column, list)}
         return replace(
             self,
             **{name: [column[k] for k in rows.tolist()] for name, column in lists.items()},
             positive=self.positive[rows],
             outcomes={
-                name: Outcomes(*(values[rows] for values in each))
-                for name, each in self.outcomes.items()
+                name: Outcomes(*(values[rows] for values in outcome))
+                for name, outcome in self.outcomes.items()
             },
             extra={name: [column[k] for k in rows.tolist()] for name, column in self.extra.items()},
         )
@@ -157,29 +157,29 @@ class Items:
 
         "tie": whether any metric depends on equal scores.
         """
-        tied = [each.tied for each in self.outcomes.values()]
-        values = {name: getattr(self, own) for name, own in zip(COLUMNS, self.__dataclass_fields__)}
+        tied = [outcome.tied for outcome in self.outcomes.values()]
+        values = {name: getattr(self, key) for name, key in zip(COLUMNS, self.__dataclass_fields__)}
         values |= {
-            "labels": [list(each.items()) for each in self.labels],
-            POSITIVE_SCORE: [None if np.isnan(each) else each for each in self.positive],
+            "labels": [list(labels.items()) for labels in self.labels],
+            POSITIVE_SCORE: [None if np.isnan(score) else score for score in self.positive],
             "tie": np.any(tied, axis=0),
         }
         columns = {name: pa.array(values[name], kind) for name, kind in COLUMNS.items()}
         for metric, outcomes in self.outcomes.items():
-            for policy, each in zip(POLICIES, outcomes):
-                columns[f"{policy}.{metric}"] = pa.array(each, pa.float64(), mask=np.isnan(each))
+            for policy, array in zip(POLICIES, outcomes):
+                columns[f"{policy}.{metric}"] = pa.array(array, pa.float64(), mask=np.isnan(array))
         return pa.table(columns | {name: pa.array(extra) for name, extra in self.extra.items()})
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Items:
         """Return the items of a stored table without `extra`; chance is not stored, and nan."""
-        names = [each.removeprefix("used.") for each in table.column_names if each[:5] == "used."]
+        names = [name.removeprefix("used.") for name in table.column_names if name[:5] == "used."]
 
         def numbers(name: str) -> Values:
             return np.array(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)
 
         listed: dict[str, Any] = {
-            own: table[name].to_pylist() for name, own in zip(COLUMNS, cls.__dataclass_fields__)
+            key: table[name].to_pylist() for name, key in zip(COLUMNS, cls.__dataclass_fields__)
         }
         listed |= {"labels": [*map(dict, listed["labels"])], "positive": numbers(POSITIVE_SCORE)}
         listed |= {name: [*map(tuple, listed[name])] for name in ("images", "texts")}
@@ -195,8 +195,8 @@ class Items:
 def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
     """Return for each of n items its main outcome, the first that applies to it."""
     main = np.full(n, np.nan)
-    for each in outcomes.values():
-        main = np.where(np.isnan(main), each, main)
+    for values in outcomes.values():
+        main = np.where(np.isnan(main), values, main)
     return main
 
 
@@ -244,11 +244,11 @@ def case_clusters(cases: Sequence[Case]) -> list[str]:
     """
     times: Counter[tuple[object, str]] = Counter()
     contents = []
-    shown = [
+    photos = [
         tuple(ref.photo for ref in case.images) or tuple(f"text: {text}" for text in case.texts[:2])
         for case in cases
     ]
-    for case, photo in zip(cases, linked(shown)):
+    for case, photo in zip(cases, linked(photos)):
         mirrored: tuple[str, ...] = ()
         if case.form is Form.CHOOSE_TEXT:
             texts, answer = sorted(case.texts), case.texts[case.truth]
@@ -278,13 +278,13 @@ def linked(contents: Sequence[Sequence[str]], share: float = _CHAIN) -> list[str
         for photo in photos:
             parent.setdefault(photo, photo)
             parent[root(photo)] = root(photos[0])
-    found = [root(photos[0]) for photos in contents]
-    items, photos_of = Counter(found), Counter(map(root, parent))
-    chains = {c for c, n in items.items() if n > share * len(found) and photos_of[c] > _LONG}
+    roots = [root(photos[0]) for photos in contents]
+    items, photos_of = Counter(roots), Counter(map(root, parent))
+    chains = {c for c, n in items.items() if n > share * len(roots) and photos_of[c] > _LONG}
     uses = Counter(photo for photos in contents for photo in set(photos))
     return [
         max(photos, key=lambda photo: uses[photo]) if cluster in chains else cluster
-        for cluster, photos in zip(found, contents)
+        for cluster, photos in zip(roots, contents)
     ]
 
 
@@ -317,9 +317,9 @@ class EncodedFeatures:
 
         width: how many. name: of the model, for the CompoclipError when it has fewer.
         """
-        if (most := self.texts.shape[1] or self.images.shape[1]) < width:
-            raise CompoclipError(f"{name}: --dimensions {width}: its features have {most}")
-        images, texts = (unit_length(each[:, :width]) for each in (self.images, self.texts))
+        if (size := self.texts.shape[1] or self.images.shape[1]) < width:
+            raise CompoclipError(f"{name}: --dimensions {width}: its features have {size}")
+        images, texts = (unit_length(features[:, :width]) for features in (self.images, self.texts))
         return replace(self, images=images, texts=texts)
 
     def image_index(self, refs: Iterable[ImageRef]) -> Indices:
@@ -330,8 +330,8 @@ class EncodedFeatures:
         """Return the scores of the pairs (images[k], texts[k]) of rows, same shape, float32."""
         if self.matches is not None:
             pairs = zip(images.ravel().tolist(), texts.ravel().tolist())
-            found = np.array([self.matches[pair] for pair in pairs], dtype=np.float32)
-            return found.reshape(images.shape)
+            scores = np.array([self.matches[pair] for pair in pairs], dtype=np.float32)
+            return scores.reshape(images.shape)
         return cosines(self.images, images, self.texts, texts)
 
     def text_index(self, texts: Iterable[str]) -> Indices:
@@ -366,11 +366,11 @@ def merge_equal(features: Scores) -> tuple[Scores, Indices]:
 
     A matrix product may round equal columns differently; with merged columns ties stay exact.
     """
-    seen: dict[bytes, int] = {}
+    places: dict[bytes, int] = {}
     index = np.empty(len(features), dtype=np.int64)
     keep: list[int] = []
     for row, feature in enumerate(features):
-        place = seen.setdefault(feature.tobytes(), len(seen))
+        place = places.setdefault(feature.tobytes(), len(places))
         if place == len(keep):
             keep.append(row)
         index[row] = place

@@ -67,9 +67,9 @@ class SentenceEmbedder:
                 trust_remote_code=options.trust_remote_code,
             )
         )
-        own = self.model.prompts.get(self.model.default_prompt_name, "")
-        wanted = {"text": options.text_prompt, "image": options.image_prompt}
-        self.prompt = {kind: own if text is None else text for kind, text in wanted.items()}
+        default = self.model.prompts.get(self.model.default_prompt_name, "")
+        prompts = {"text": options.text_prompt, "image": options.image_prompt}
+        self.prompt = {kind: default if text is None else text for kind, text in prompts.items()}
         first = self.model[0] if len(self.model) else None
         self.revision = _commit(getattr(first, "auto_model", None), revision)
 
@@ -86,22 +86,22 @@ class SentenceEmbedder:
         return _longer(self.model.tokenizer, self.model.max_seq_length, texts)
 
     def _encode(self, inputs: Sequence[Any], kind: str) -> Tensor:
-        found: Tensor = self.model.encode(
+        features: Tensor = self.model.encode(
             list(inputs),
             prompt=self.prompt[kind] or None,
             batch_size=len(inputs),
             show_progress_bar=False,
             convert_to_tensor=True,
         )
-        return found
+        return features
 
 
-def _longer(tokenizer: Any, most: int | None, texts: Sequence[str]) -> list[bool]:
+def _longer(tokenizer: Any, limit: int | None, texts: Sequence[str]) -> list[bool]:
     """Return the texts with more tokens than a limit; empty without tokenizer or limit."""
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
-    if not callable(tokenizer) or most is None:
+    if not callable(tokenizer) or limit is None:
         return [False] * len(texts)
-    return [len(ids) > most for ids in tokenizer(list(texts), truncation=False)["input_ids"]]
+    return [len(ids) > limit for ids in tokenizer(list(texts), truncation=False)["input_ids"]]
 
 
 # --- transformers. ---
@@ -120,12 +120,12 @@ class _Transformers:
         self.model, self.processor, self.device = model, processor, device
         self.revision = _commit(model, revision)
 
-    def _inputs(self, **given: Any) -> dict[str, Any]:
+    def _inputs(self, **arguments: Any) -> dict[str, Any]:
         """Return the processor's inputs, on the device, in the model's precision."""
-        made = self.processor(return_tensors="pt", **given)
+        inputs = self.processor(return_tensors="pt", **arguments)
         return {
             key: value.to(self.device, self.model.dtype if value.is_floating_point() else None)
-            for key, value in made.items()
+            for key, value in inputs.items()
         }
 
     def _chats(self, contents: Sequence[list[dict[str, Any]]], system: str = "") -> list[str]:
@@ -145,8 +145,8 @@ class DualTransformer(_Transformers):
     """A model with `get_image_features` and `get_text_features`: CLIP, SigLIP, ALIGN, ...;
     `text_prompt` is put before texts."""
 
-    def __init__(self, options: ModelOptions, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, options: ModelOptions, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.prompt = {"text": options.text_prompt or ""}
         padded = self.model.config.model_type in _PADDED
         config = getattr(self.model.config, "text_config", self.model.config)
@@ -159,20 +159,20 @@ class DualTransformer(_Transformers):
 
     def texts(self, texts: Sequence[str]) -> Tensor:
         """Return (N, D)."""
-        given = [self.prompt["text"] + text for text in texts]
-        inputs = self._inputs(text=given, truncation=self._longest is not None, **self._padding)
+        prompted = [self.prompt["text"] + text for text in texts]
+        inputs = self._inputs(text=prompted, truncation=self._longest is not None, **self._padding)
         return _pooled(self.model.get_text_features(**inputs))
 
     def truncated(self, texts: Sequence[str]) -> list[bool]:
         """Return which texts are longer than the model's context."""
-        given = [self.prompt["text"] + text for text in texts]
-        return _longer(self.processor, self._longest, given)
+        prompted = [self.prompt["text"] + text for text in texts]
+        return _longer(self.processor, self._longest, prompted)
 
 
 def _pooled(output: Any) -> Tensor:
     """The features, which newer versions of transformers return inside of an output."""
-    found: Tensor = output if isinstance(output, Tensor) else output.pooler_output
-    return found
+    features: Tensor = output if isinstance(output, Tensor) else output.pooler_output
+    return features
 
 
 class LastTokenEmbedder(_Transformers):
@@ -182,10 +182,10 @@ class LastTokenEmbedder(_Transformers):
     or image the user's; the vector is the state of the last token, where the answer would begin.
     """
 
-    def __init__(self, options: ModelOptions, *given: Any) -> None:
-        super().__init__(*given)
-        wanted = {"text": options.text_prompt, "image": options.image_prompt}
-        self.prompt = {k: INSTRUCTION if text is None else text for k, text in wanted.items()}
+    def __init__(self, options: ModelOptions, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        prompts = {"text": options.text_prompt, "image": options.image_prompt}
+        self.prompt = {k: INSTRUCTION if text is None else text for k, text in prompts.items()}
 
     def images(self, images: Sequence[Image.Image]) -> Tensor:
         """Return (N, D)."""
@@ -215,8 +215,8 @@ class VqaScorer(_Transformers):
     Generation with Image-to-Text Generation, 2024.
     """
 
-    def __init__(self, options: ModelOptions, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, options: ModelOptions, *arguments: Any) -> None:
+        super().__init__(*arguments)
         question = options.text_prompt or QUESTION
         if "{}" not in question:
             raise UsageError(f"--text-prompt {question!r}: write {{}} where the text goes")
@@ -230,8 +230,8 @@ class VqaScorer(_Transformers):
     def score(self, image: Image.Image, texts: Sequence[str]) -> Tensor:
         """Return (T,) log-odds."""
         before, after = self.prompt["text"].split("{}", 1)
-        asked = [{"type": "text", "text": f"{before}{text}{after}"} for text in texts]
-        chats = self._chats([[{"type": "image"}, each] for each in asked])
+        questions = [{"type": "text", "text": f"{before}{text}{after}"} for text in texts]
+        chats = self._chats([[{"type": "image"}, question] for question in questions])
         inputs = self._inputs(text=chats, images=[image] * len(texts), padding=True)
         logits = self.model(**inputs, **self._last_only).logits[:, -1].float()
         yes = logits[:, self._yes].clone()
@@ -248,13 +248,15 @@ def _transformer(identifier: str, revision: str | None, options: ModelOptions) -
     kind = library.AutoModelForImageTextToText if vqa else library.AutoModel
     model = options.place(kind.from_pretrained(identifier, **remote))
     processor = library.AutoProcessor.from_pretrained(identifier, **remote)
-    given = (model, processor, revision, options.device)
-    if not vqa and all(hasattr(model, f"get_{each}_features") for each in ("image", "text")):
-        return DualTransformer(options, *given)
+    arguments = (model, processor, revision, options.device)
+    if not vqa and all(
+        hasattr(model, f"get_{modality}_features") for modality in ("image", "text")
+    ):
+        return DualTransformer(options, *arguments)
     problem = f"{type(model).__name__} has neither features of images and texts nor a chat "
     problem += "template with images; write a file for it: compoclip new model NAME"
     require(getattr(processor, "chat_template", None) is not None, name, problem, UsageError)
-    return VqaScorer(options, *given) if vqa else LastTokenEmbedder(options, *given)
+    return VqaScorer(options, *arguments) if vqa else LastTokenEmbedder(options, *arguments)
 
 
 # --- mteb. ---
@@ -270,17 +272,19 @@ class MtebEmbedder:
 
     def __init__(self, identifier: str, revision: str | None, options: ModelOptions) -> None:
         name = f"mteb:{identifier}"
-        own = (
+        customised = (
             options.precision != "fp32" or (options.text_prompt or options.image_prompt) is not None
         )
         trusted = options.trust_remote_code
         refuse(
             {
                 f"{name}: may run code that comes with weights: --trust-remote-code": not trusted,
-                f"{name}: has its own precision and prompts; leave yours out": own,
+                f"{name}: has its own precision and prompts; leave yours out": customised,
             }
         )
-        library, self._datasets = (optional(each, "mteb", name) for each in ("mteb", "datasets"))
+        library, self._datasets = (
+            optional(package, "mteb", name) for package in ("mteb", "datasets")
+        )
         self.model = library.get_model(identifier, revision, device=str(options.device))
         about = self.model.mteb_model_meta
         if not {"image", "text"} <= {*about.modalities}:
@@ -302,8 +306,8 @@ class MtebEmbedder:
 
         rows = self._datasets.Dataset.from_dict({kind: list(inputs)})
         loader = DataLoader(rows, batch_size=len(inputs), collate_fn=batch)
-        asked = {"task_metadata": self._task, "hf_split": "test", "hf_subset": "default"}
-        return self.model.encode(loader, **asked)
+        task = {"task_metadata": self._task, "hf_split": "test", "hf_subset": "default"}
+        return self.model.encode(loader, **task)
 
 
 LIBRARIES: Mapping[str, Callable[[str, str | None, ModelOptions], Any]] = MappingProxyType(

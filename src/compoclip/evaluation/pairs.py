@@ -94,7 +94,7 @@ def score_of(name: str, encoder: Encoder) -> PairScore | None:
 def _custom(name: str, encoder: Encoder) -> PairScore:
     own.refresh(name)
     module = own.parts_of(name)
-    found = {
+    functions = {
         key: value
         for key, value in module.items()
         if inspect.isfunction(value)
@@ -102,8 +102,8 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
         and not key.startswith("_")
         and len(inspect.signature(value).parameters) == 3
     }
-    function = own.chosen(name, found, "scores", "a function of model, image and texts")
-    path, wanted = own.split(name)
+    function = own.chosen(name, functions, "scores", "a function of model, image and texts")
+    path, member = own.split(name)
     model = encoder.model if isinstance(encoder, ExternalEncoder) else encoder
 
     def one(image: Any, texts: list[str]) -> Scores:
@@ -115,17 +115,17 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
         return scores
 
     about = own.named_sources(own.sources_of(function))
-    name = ":".join(filter(None, (path.name, wanted)))
+    name = ":".join(filter(None, (path.name, member)))
     return PairScore(name, read_picture, partial(by_image, one), about)
 
 
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
     """Raise UsageError, naming the benchmark, unless all its items consist of few pairs."""
-    for each in benchmarks:
+    for benchmark in benchmarks:
         problem = f"--score {score} scores the pairs of items (choice, group, triple); measure "
         problem += "retrieval, classification and texts alone with --score cosine"
-        good = all(FORMS[form].in_pairs for form in each.content.forms)
-        require(good, each.name, problem, UsageError)
+        good = all(FORMS[form].in_pairs for form in benchmark.content.forms)
+        require(good, benchmark.name, problem, UsageError)
 
 
 def score_contents(
@@ -166,9 +166,9 @@ def score_contents(
         damaged.share()
         store.share()
         matches = dict(zip(needed, store.matrix[:, 0].tolist())) if store.matrix.size else {}
-    rows = {ref: row for ref, row in image_rows.items() if ref not in damaged.found}
+    rows = {ref: row for ref, row in image_rows.items() if ref not in damaged.reasons}
     none = np.zeros((0, 0), dtype=np.float32)
-    features = EncodedFeatures(none, rows, none, text_rows, damaged.found, truncated, matches)
+    features = EncodedFeatures(none, rows, none, text_rows, damaged.reasons, truncated, matches)
     return features, done / max(time.monotonic() - start, 1e-9)
 
 
@@ -177,12 +177,12 @@ def _scored(
 ) -> int:
     pairs = list(needed)
     todo = store.todo(amounts.images, key=lambda row: pairs[row])
-    groups = [list(each) for _, each in groupby(todo, key=lambda row: pairs[row][0])]
-    shown = [needed[pairs[group[0]]][0] for group in groups]
-    readings = read_images(score.read_image, shown, amounts, processes=False)
+    groups = [list(group) for _, group in groupby(todo, key=lambda row: pairs[row][0])]
+    refs = [needed[pairs[group[0]]][0] for group in groups]
+    readings = read_images(score.read_image, refs, amounts, processes=False)
     tracked = track(zip(groups, readings), "scoring pairs", len(groups), "images")
-    found = readable(tracked, lambda group, why: damaged.add(pairs[group[0]][0], why))
-    stream, done = ((row, image) for group, image in found for row in group), 0
+    pictures = readable(tracked, lambda group, reason: damaged.add(pairs[group[0]][0], reason))
+    stream, done = ((row, image) for group, image in pictures for row in group), 0
     with store.filled():
         while batch := list(islice(stream, amounts.images)):
             rows, images = map(list, zip(*batch))
@@ -199,7 +199,7 @@ def caption_parts(caption: Caption) -> tuple[str, ...]:
     """Return what a caption names, in its words: objects with attributes, relations; at least
     itself."""
     graph = worded(caption)
-    bare = [each.name for each in graph.objects if not each.attributes]
+    bare = [node.name for node in graph.objects if not node.attributes]
     return tuple(dict.fromkeys([*bare, *map(phrase, decompose(graph))])) or (caption.text,)
 
 
@@ -240,19 +240,19 @@ def _parts(
         except CompoclipError as error:
             damaged.add(row, str(error))
     words = list(dict.fromkeys(text for _, text in needed.values()))
-    units = {each.text: caption_parts(each) for each in parse_many(words)}
-    refs = [each for group in windows.values() for each in group]
-    features = encode(encoder, refs, [u for each in units.values() for u in each], options)
+    units = {caption.text: caption_parts(caption) for caption in parse_many(words)}
+    refs = [ref for group in windows.values() for ref in group]
+    features = encode(encoder, refs, [u for parts in units.values() for u in parts], options)
     for row, group in windows.items():
-        if why := next((features.bad[each] for each in group if each in features.bad), ""):
-            damaged.add(row, why)
+        if reason := next((features.bad[ref] for ref in group if ref in features.bad), ""):
+            damaged.add(row, reason)
     matches: dict[tuple[int, int], float] = {}
-    bad = {row for ref, row in damaged.rows.items() if ref in damaged.found}
+    bad = {row for ref, row in damaged.rows.items() if ref in damaged.reasons}
     for (row, column), (_, text) in needed.items() if options.ranks.first else ():
         if row not in bad:
-            shown = features.image_index(windows[row])
+            views = features.image_index(windows[row])
             read = features.text_index(units[text])
-            grid = np.broadcast_arrays(shown[None, :], read[:, None])
+            grid = np.broadcast_arrays(views[None, :], read[:, None])
             best = cosines(features.images, grid[0], features.texts, grid[1]).max(axis=1)
             matches[row, column] = float(best.mean(dtype=np.float64))
     return matches, len(matches)

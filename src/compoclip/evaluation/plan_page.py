@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compoclip.console import duration
-from compoclip.evaluation.published.beside import MeasuredCell, beside, entries_of
+from compoclip.evaluation.published.measured import MeasuredCell, entries_of, fill_table
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.tables import laid_out, span
@@ -16,9 +16,9 @@ def stated(plan: Mapping[str, Any]) -> list[list[str]]:
     """Return rows for people: what will be done, and what it takes."""
     cost = plan["estimate"]
     settings = {**plan["published"], **plan["settings"]}
-    known = f"{settings['epochs']:g} epochs of {plan['photos']:,} photos"
+    training = f"{settings['epochs']:g} epochs of {plan['photos']:,} photos"
     if plan["name"] != plan["protocol"]:
-        known += f" of {plan['of_photos']:,}, not the published protocol"
+        training += f" of {plan['of_photos']:,}, not the published protocol"
     micro = f", {settings['micro_batch']} at a time" if settings["micro_batch"] else ""
     batch = f"batches of {settings['batch_size']}{micro}"
     unknown = cost["unknown_sizes"]
@@ -27,9 +27,9 @@ def stated(plan: Mapping[str, Any]) -> list[list[str]]:
     time = f"{duration(cost['training_seconds'])} to train, {duration(cost['evaluating_seconds'])}"
     return [
         ["protocol", f"{plan['name']}: {plan['recipe']} from {plan['model']}"],
-        ["training", f"{known}, {batch}, {settings['precision']}, on {plan['device']}"],
+        ["training", f"{training}, {batch}, {settings['precision']}, on {plan['device']}"],
         ["columns", f"{plan['table']}: {', '.join(plan['benchmarks']) or 'nothing'}"],
-        *([f"left out: {spec}", why] for spec, why in plan["left_out"].items()),
+        *([f"left out: {spec}", reason] for spec, reason in plan["left_out"].items()),
         ["download", f"{cost['download_bytes'] / 1e9:.2f} GB with the weights{more}"],
         ["disk", f"{cost['disk_bytes'] / 1e9:.2f} GB"],
         ["memory", f"{cost['memory_bytes'] / 1e9:.2f} GB"],
@@ -45,37 +45,37 @@ def plan_page(plan: Mapping[str, Any], results: Sequence[Results], seconds: floa
     table = published_table(plan["table"])
     printed = {row.labels: row.values for row in table.rows}
     blank = (None,) * len(table.columns)
-    paper = [printed.get(tuple(plan[each]), blank) for each in ("base", "row")]
-    measured = {each.name: each for each in beside(table, entries_of(results))}
-    here = [getattr(measured.get(each), "cells", blank) for each in ("base", plan["recipe"])]
+    paper = [printed.get(tuple(plan[key]), blank) for key in ("base", "row")]
+    measured = {row.name: row for row in fill_table(table, entries_of(results))}
+    here = [getattr(measured.get(name), "cells", blank) for name in ("base", plan["recipe"])]
 
-    def cell(found: MeasuredCell | None) -> str:
-        return f"{100 * found.value:.1f}{found.signs}" if found else "-"
+    def cell(score: MeasuredCell | None) -> str:
+        return f"{100 * score.value:.1f}{score.signs}" if score else "-"
 
-    def judged(value: float | None, found: MeasuredCell | None) -> str:
-        if value is None or found is None or found.low is None or found.high is None:
+    def judged(value: float | None, score: MeasuredCell | None) -> str:
+        if value is None or score is None or score.low is None or score.high is None:
             return "-"
-        if 100 * found.low > value:
+        if 100 * score.low > value:
             return "above"
-        return "below" if 100 * found.high < value else "within"
+        return "below" if 100 * score.high < value else "within"
 
     rows = []
     for column, old, new, base, tuned in zip(table.columns, *paper, *here):
-        shown = ["-" if v is None else f"{v:.1f}" for v in (old, new)]
+        paper_cells = ["-" if v is None else f"{v:.1f}" for v in (old, new)]
         interval = span(tuned.low, tuned.high) if tuned else "-"
-        row = [column.label, shown[0], cell(base), shown[1], cell(tuned), interval]
+        row = [column.label, paper_cells[0], cell(base), paper_cells[1], cell(tuned), interval]
         rows.append([*row, judged(new, tuned)])
     header = ["column", "paper: base", "here: base", "paper", "here", "95 % interval", "here is"]
     cost = plan["estimate"]
-    rows_of = ", ".join(" ".join(filter(None, plan[each])) for each in ("base", "row"))
+    rows_of = ", ".join(" ".join(filter(None, plan[key])) for key in ("base", "row"))
     notes = [f"{table.paper}; {table.title}; rows: {rows_of}"]
     notes += [f"{name}: {text}" for name, text in stated(plan) if name not in ("disk", "memory")]
     notes += [
         f"training took {duration(seconds)}; {duration(cost['training_seconds'])} were estimated",
         f"weights verified by {plan.get('weights', 'nothing known')}",
         *(
-            f"{target}: verified by {each['checked_by']}"
-            for target, each in plan["downloads"].items()
+            f"{target}: verified by {download['checked_by']}"
+            for target, download in plan["downloads"].items()
         ),
     ]
     return laid_out(rows, header, "markdown", title=f"# {plan['name']}", notes=notes) + "\n"

@@ -127,51 +127,51 @@ class Results:
 
 def by_model(results: Iterable[Results]) -> dict[str, list[Results]]:
     """Return the results of each model, in order of appearance."""
-    found: dict[str, list[Results]] = {}
-    for each in results:
-        found.setdefault(each.model, []).append(each)
-    return found
+    by_name: dict[str, list[Results]] = {}
+    for result in results:
+        by_name.setdefault(result.model, []).append(result)
+    return by_name
 
 
 def by_benchmark(results: Iterable[Results]) -> dict[str, Results]:
     """Return one model's results by benchmark; raise CompoclipError for two of one benchmark."""
     named: dict[str, Results] = {}
-    for each in results:
-        files = f"{named.get(each.benchmark, each).items} and {each.items}"
-        problem = f"two results for {each.benchmark}: {files}; give the folder of one run, or "
+    for result in results:
+        files = f"{named.get(result.benchmark, result).items} and {result.items}"
+        problem = f"two results for {result.benchmark}: {files}; give the folder of one run, or "
         problem += "evaluate under another name (NAME=MODEL)"
-        require(each.benchmark not in named, each.model, problem)
-        named[each.benchmark] = each
+        require(result.benchmark not in named, result.model, problem)
+        named[result.benchmark] = result
     return named
 
 
 def score_named(results: Sequence[Results], name: str) -> Score:
     """Return the score of a name (`split_score`) in a model's results, one per benchmark."""
     named = by_benchmark(results)
-    known = {benchmark: [*of.aggregates, *of.scores] for benchmark, of in named.items()}
-    benchmark, score = split_score(known, name)
+    score_names = {benchmark: [*of.aggregates, *of.scores] for benchmark, of in named.items()}
+    benchmark, score = split_score(score_names, name)
     one = named[benchmark]
     if not score:
         return one.headline_score
     return one.aggregates[score] if score in one.aggregates else one.main(score)
 
 
-def split_score(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, str]:
+def split_score(score_names: Mapping[str, Sequence[str]], name: str) -> tuple[str, str]:
     """Split the name of a score into benchmark and score; the score is "" for the headline.
 
-    known: benchmark -> names of its means and sub-tasks. name: BENCHMARK, or BENCHMARK:NAME for
-    another mean of it or for a sub-task in its main metric. Raises UsageError with the known names.
+    score_names: benchmark -> names of its means and sub-tasks. name: BENCHMARK, or BENCHMARK:NAME
+    for another mean of it or for a sub-task in its main metric. Raises UsageError with the names.
     """
-    if name in known:
+    if name in score_names:
         return name, ""
-    for benchmark, scores in known.items():
+    for benchmark, scores in score_names.items():
         if name.startswith(f"{benchmark}:"):
             score = name.removeprefix(f"{benchmark}:")
             if score not in scores:
                 hint = closest(score, scores)
                 raise UsageError(f"{name}: {benchmark} has no '{score}'; {hint}")
             return benchmark, score
-    hint = closest(name.partition(":")[0], known)
+    hint = closest(name.partition(":")[0], score_names)
     raise UsageError(f"no score '{name}' was measured (BENCHMARK or BENCHMARK:NAME); {hint}")
 
 
@@ -221,12 +221,12 @@ def load_results(path: Path) -> list[Results]:
     if not path.is_file() and not path.is_dir():
         raise CompoclipError(f"{path}: no such file or folder; give what evaluate wrote (--out)")
     below = sorted(path.rglob("*.json"))
-    shown_ones = [each for each in below if "/." not in f"/{each.relative_to(path).as_posix()}"]
-    files = [path] if path.is_file() else shown_ones
+    visible = [file for file in below if "/." not in f"/{file.relative_to(path).as_posix()}"]
+    files = [path] if path.is_file() else visible
     require(files, path, "holds no results; give what evaluate wrote (--out)")
-    found = []
+    loaded = []
     remedy = "name the folders that evaluate wrote, or evaluate again"
-    known = get_type_hints(ModelIdentity)
+    types = get_type_hints(ModelIdentity)
     for file in files:
         data = read_json(file, damaged=remedy)
         version = data.get("schema") if isinstance(data, dict) else None
@@ -237,13 +237,13 @@ def load_results(path: Path) -> list[Results]:
             data["score"] = "cosine"
         try:
             results: Results = build(Results, data, str(file), remedy)
-            for name in known.keys() & results.identity.keys():
-                build(known[name], results.identity[name], str(file), remedy, f"identity.{name}")
+            for name in types.keys() & results.identity.keys():
+                build(types[name], results.identity[name], str(file), remedy, f"identity.{name}")
             _require_none(_contradictions(results))
         except (ValueError, RecursionError) as error:
             raise CompoclipError(f"{file}: malformed result file ({error}); {remedy}") from error
-        found.append(replace(results, items=str(file.parent / results.items)))
-    return found
+        loaded.append(replace(results, items=str(file.parent / results.items)))
+    return loaded
 
 
 def _require_none(problems: Iterator[str]) -> None:
@@ -326,8 +326,8 @@ def _table_problems(table: pa.Table, metrics: Sequence[str]) -> Iterator[str]:
             yield f"'{name}' is empty in {table[name].null_count} rows"
         if name in ("images", "texts", "scores") and pc.list_flatten(table[name]).null_count:
             yield f"'{name}' holds empty entries"
-        known = table[name].drop_null() if name in outcomes else ()
-        if len(known) and not 0 <= pc.min(known).as_py() <= pc.max(known).as_py() <= 1:
+        values = table[name].drop_null() if name in outcomes else ()
+        if len(values) and not 0 <= pc.min(values).as_py() <= pc.max(values).as_py() <= 1:
             yield f"'{name}' holds values outside of 0 to 1"
     named = table.group_by(["subtask", "item"]).aggregate([]).num_rows
     if named != table.num_rows:
@@ -349,21 +349,23 @@ def _table_problems(table: pa.Table, metrics: Sequence[str]) -> Iterator[str]:
 
 def _differences(table: pa.Table, metrics: Sequence[str], results: Results) -> Iterator[str]:
     """Yield scores that contradict the items: their number, photos or mean."""
-    wanted = [(f"used.{name}", what) for name in metrics for what in ("count", "mean")]
-    found = table.group_by("subtask").aggregate([("cluster", "count_distinct"), *wanted])
-    here = {row["subtask"]: row for row in found.to_pylist()}
+    aggregations = [
+        (f"used.{name}", function) for name in metrics for function in ("count", "mean")
+    ]
+    by_subtask = table.group_by("subtask").aggregate([("cluster", "count_distinct"), *aggregations])
+    here = {row["subtask"]: row for row in by_subtask.to_pylist()}
     if here.keys() != results.scores.keys():
         yield (
             f"its sub-tasks are {', '.join(sorted(here))}, those of the scores "
             f"{', '.join(sorted(results.scores))}"
         )
     for subtask, scores in results.scores.items():
-        row, most = here[subtask], max(score.n for score in scores.values())
+        row, largest = here[subtask], max(score.n for score in scores.values())
         for metric in metrics:
             score, n = scores.get(metric), row[f"used.{metric}_count"]
             if n != (score.n if score else 0):
                 yield f"{n} items of '{subtask}' have the metric {metric}, not as scored"
-            if score and score.n == most and score.photos != row["cluster_count_distinct"]:
+            if score and score.n == largest and score.photos != row["cluster_count_distinct"]:
                 yield f"the photos of '{subtask}' are others than those scored"
             mean = row[f"used.{metric}_mean"]
             if score and metric not in RANKED and abs(score.value - mean) > 1e-6:
@@ -381,13 +383,13 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
     from compoclip.models.formats.hub import CardResult  # which imports torch
 
     rows = []
-    for each in results:
-        weights = each.identity.get("weights")
-        where = f"results of {each.model} on {each.benchmark}"
+    for result in results:
+        weights = result.identity.get("weights")
+        subject = f"results of {result.model} on {result.benchmark}"
         problem = f"not of this checkpoint (weights {weights}, not {identity.weights}): evaluate it"
-        require(weights == identity.weights, where, problem)
-        s = each.headline_score
-        part = f" ({s.n:,} of {s.expected:,} items)" if each.partial else ""
-        name = each.benchmark + part
-        rows.append(CardResult(name, each.headline, s.value, s.low, s.high, s.chance, s.n))
+        require(weights == identity.weights, subject, problem)
+        s = result.headline_score
+        part = f" ({s.n:,} of {s.expected:,} items)" if result.partial else ""
+        name = result.benchmark + part
+        rows.append(CardResult(name, result.headline, s.value, s.low, s.high, s.chance, s.n))
     return tuple(rows)

@@ -104,13 +104,13 @@ class _Job:
         files = dict.fromkeys(ref.path for ref in self.content.images)
         stamps = "\n".join(f"{file.name} {file_stamp(file)}" for file in files)
         images = hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8)
-        known = described(encoder) | ({"score": dict(score.about)} if score and score.about else {})
-        known |= {"dimensions": options.dimensions} if options.dimensions else {}
+        facts = described(encoder) | ({"score": dict(score.about)} if score and score.about else {})
+        facts |= {"dimensions": options.dimensions} if options.dimensions else {}
         if options.judge is not None and Form.JUDGED in self.content.forms:
-            known |= {"judge": described(options.judge)}
+            facts |= {"judge": described(options.judge)}
         return {
             "benchmark": benchmark.name,
-            "identity": json.loads(json.dumps(known)),  # as JSON gives it back
+            "identity": json.loads(json.dumps(facts)),  # as JSON gives it back
             "data_hash": benchmark.data_hash,
             "images": images.hexdigest(),
             "protocol": benchmark.protocol,
@@ -155,11 +155,11 @@ def evaluate(
             or something cannot be read or written.
     """
     options = options or Options()
-    names = [each.name for each in benchmarks]
-    twice = next((each for each in names if names.count(each) > 1), None)
+    names = [benchmark.name for benchmark in benchmarks]
+    twice = next((key for key in names if names.count(key) > 1), None)
     if twice is not None:
         raise UsageError(f"{twice} is asked for twice; name each benchmark once")
-    jobs = [_Job(each, options.allow_partial) for each in benchmarks]
+    jobs = [_Job(benchmark, options.allow_partial) for benchmark in benchmarks]
     folder = out / file_stem(name)
     ranks = options.ranks
     pair_score = score_of(options.score, encoder)
@@ -168,8 +168,8 @@ def evaluate(
     judge = options.judge
     for job in jobs:
         if Form.JUDGED in job.content.forms and (judge is None or not score_of("", judge)):
-            what = "a judge answers questions about what is found: --judge hf:ID"
-            raise UsageError(f"{job.benchmark.name}: {what}")
+            problem = "a judge answers questions about what is found: --judge hf:ID"
+            raise UsageError(f"{job.benchmark.name}: {problem}")
     done = {}
     for job in jobs if ranks.first and not options.fresh else ():
         benchmark = job.benchmark.name
@@ -178,21 +178,21 @@ def evaluate(
         if not path.is_file():
             continue
         try:
-            (found,) = load_results(path)
-            load_items(found)  # which checks that they belong to the results
+            (stored,) = load_results(path)
+            load_items(stored)  # which checks that they belong to the results
         except CompoclipError as error:
             note(f"measuring again: {error}")
             continue
         stamp = job.stamp(encoder, options, pair_score)
         if all(
-            getattr(found, name) == value for name, value in stamp.items()
-        ) and found.missing_count == len(job.missing):
+            getattr(stored, name) == value for name, value in stamp.items()
+        ) and stored.missing_count == len(job.missing):
             note(f"{benchmark}: already measured, {path}")
-            done[benchmark] = found
+            done[benchmark] = stored
         else:
             note(f"{benchmark}: {path} is of other weights, data or draws and is replaced")
-    known = ranks.exchange(list(done))[0]
-    todo = [job for job in jobs if job.benchmark.name not in known]
+    reused = ranks.exchange(list(done))[0]
+    todo = [job for job in jobs if job.benchmark.name not in reused]
     if todo:
         start = time.monotonic()
         contents, rate = [job.content for job in todo], 0.0
@@ -211,7 +211,7 @@ def evaluate(
                 about |= {"pairs_per_second": float(f"{rate:.3g}")}
                 result = _measure(name, job, features, folder, options, encoding, about)
                 done[job.benchmark.name] = result
-    return [done[each] for each in names] if ranks.first else []
+    return [done[key] for key in names] if ranks.first else []
 
 
 def _judged(options: Options, cases: Cases) -> EncodedFeatures:
@@ -240,9 +240,9 @@ def watch_model(
     options = Options(allow_partial=settings.allow_partial, ranks=ranks)
     features = out / "eval" / ".features"
     if settings.keep_best:
-        jobs = [_Job(each, settings.allow_partial) for each in benchmarks]
-        known = {job.benchmark.name: [*job.rules, POSITIVE_SCORE, *job.parts] for job in jobs}
-        split_score(known, settings.keep_best)
+        jobs = [_Job(benchmark, settings.allow_partial) for benchmark in benchmarks]
+        score_names = {job.benchmark.name: [*job.rules, POSITIVE_SCORE, *job.parts] for job in jobs}
+        split_score(score_names, settings.keep_best)
 
     def measure(step: int) -> dict[str, WatchedScore]:
         how = replace(options, cache=None if model.encoder.learns("image") else features)
@@ -251,7 +251,7 @@ def watch_model(
         with ranks.agreed():
             for texts in features.glob("*/texts") if ranks.first else ():
                 shutil.rmtree(texts)
-            scores = {each.benchmark: each.headline_score for each in results}
+            scores = {result.benchmark: result.headline_score for result in results}
             if ranks.first and (name := settings.keep_best):
                 scores[name] = score_named(results, name)
         return {
@@ -259,7 +259,7 @@ def watch_model(
             for name, score in scores.items()
         }
 
-    about = {"on": {each.name: each.data_hash for each in benchmarks}}
+    about = {"on": {benchmark.name: benchmark.data_hash for benchmark in benchmarks}}
     return Watch(settings, measure, out, about, ranks)
 
 
@@ -300,7 +300,7 @@ def _measure(
         tie_policy={part: str(policy) for part, policy in ties.items()},
         scores=scores,
         aggregates=aggregates,
-        headline=next(each for each in (job.headline, *aggregates) if each in aggregates),
+        headline=next(rule for rule in (job.headline, *aggregates) if rule in aggregates),
         skills=dict(benchmark.skills),
         items=f"{file_stem(benchmark.name)}.parquet",
         missing=missing[:_LISTED_MISSING],
@@ -317,8 +317,8 @@ def _measure(
 def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
     """Return the items without the faulty ones, and without joint outcomes of broken groups."""
     named = zip(items.subtasks, items.ids)
-    kept = [row for row, name in enumerate(named) if name not in faulty]
+    rows = [row for row, name in enumerate(named) if name not in faulty]
     problem = "every item is faulty; leave --exclude-faulty out or fix the data"
-    require(kept, benchmark.name, problem)
+    require(rows, benchmark.name, problem)
     sizes = group_sizes(benchmark.content.cases, benchmark.joint)
-    return with_joint(items.take(np.array(kept)), benchmark.joint, sizes)
+    return with_joint(items.take(np.array(rows)), benchmark.joint, sizes)

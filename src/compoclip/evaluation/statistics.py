@@ -56,13 +56,13 @@ def holm(pvalues: Sequence[float | None]) -> list[float | None]:
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
     """
-    p = np.array([each for each in pvalues if each is not None], dtype=np.float64)
+    p = np.array([pvalue for pvalue in pvalues if pvalue is not None], dtype=np.float64)
     order = np.argsort(p, kind="stable")
     stepped = p[order] * np.arange(len(p), 0, -1)
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
-    found = iter(adjusted.tolist())
-    return [None if each is None else next(found) for each in pvalues]
+    corrected = iter(adjusted.tolist())
+    return [None if pvalue is None else next(corrected) for pvalue in pvalues]
 
 
 class Significance(NamedTuple):
@@ -126,12 +126,12 @@ def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Inte
     Source: Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 4.3: the
     expanded percentile interval.
     """
-    known = draws[~np.isnan(draws)]
-    if photos < 2 or not len(known):
+    defined = draws[~np.isnan(draws)]
+    if photos < 2 or not len(defined):
         return None, None
     wide = np.sqrt(photos / (photos - 1)) * stats.t.isf(0.5 - level / 2, photos - 1)
     tail = float(special.ndtr(-wide))
-    low, high = np.quantile(known, [tail, 1 - tail])
+    low, high = np.quantile(defined, [tail, 1 - tail])
     return float(low), float(high)
 
 
@@ -233,6 +233,6 @@ class Estimate:
         n = len(values)
         draws = np.concatenate([w @ values / n for w in bootstrap.weights(n)])
         return [
-            cls(float(column.mean()), *percentile_interval(drawn, n))
-            for column, drawn in zip(values.T, draws.T)
+            cls(float(column.mean()), *percentile_interval(column_draws, n))
+            for column, column_draws in zip(values.T, draws.T)
         ]

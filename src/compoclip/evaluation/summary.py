@@ -70,10 +70,10 @@ def summarise(
     expected = expected or {}
     names = np.asarray(items.subtasks, dtype=object)
     here = Counter(items.subtasks)
-    known: Counter[str] = here + Counter(
+    counts: Counter[str] = here + Counter(
         f"{name}/{metric}" for metric in frame.metrics for name in names[frame.applies[metric]]
     )
-    short = {name: max(0, n - known[name]) for name, n in expected.items()}
+    short = {name: max(0, n - counts[name]) for name, n in expected.items()}
 
     def lack(subtask: str, metric: str) -> int:
         return short.get(f"{subtask}/{metric}", short.get(subtask, 0))
@@ -93,13 +93,13 @@ def summarise(
         gap = sum(lack(part, rule.metric or MAIN) for part in parts)
         here_listed = Listed(items.subtasks, items.labels, items.truth)
         tree = plan(rule, here_listed, frame.applies, frame.main)
-        wrong = f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
+        fault = f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
         if tree is None and not gap:
-            raise CompoclipError(f"{wrong}and image folders")
+            raise CompoclipError(f"{fault}and image folders")
         if tree is None:
             continue
         if gap and listed is not None and rule.by_label():
-            everywhere = {each: np.ones(len(listed.subtasks), bool) for each in frame.applies}
+            everywhere = {metric: np.ones(len(listed.subtasks), bool) for metric in frame.applies}
             whole = plan(rule, listed, everywhere, frame.main)
             count = Counter(listed.subtasks)  # items that no file lists may have any label
             all_items = sum(max(0, expected.get(part, 0) - count[part]) for part in parts)
@@ -109,10 +109,10 @@ def summarise(
 
     # Of one proportion of items that share no photo the interval is Wilson's.
     photos = {key: len(np.unique(frame.photos[rows_of(tree)])) for key, (tree, _) in trees.items()}
-    drawn = [k for k, (tree, _) in trees.items() if not tree.share or photos[k] < len(tree.rows)]
-    draws = resample([trees[k][0] for k in drawn], frame.used, frame.photos, bootstrap)
-    draws_of = dict(zip(drawn, draws))
-    scores = {k: frame.score(*each, photos[k], draws_of.get(k)) for k, each in trees.items()}
+    redrawn = [k for k, (tree, _) in trees.items() if not tree.share or photos[k] < len(tree.rows)]
+    draws = resample([trees[k][0] for k in redrawn], frame.used, frame.photos, bootstrap)
+    draws_of = dict(zip(redrawn, draws))
+    scores = {k: frame.score(*entry, photos[k], draws_of.get(k)) for k, entry in trees.items()}
     return Summary(
         {part: {name: s for (of, name), s in scores.items() if of == part} for part in here},
         {name: score for (of, name), score in scores.items() if not of},
@@ -129,25 +129,27 @@ class _Frame:
     def __init__(self, items: Items) -> None:
         main = Outcomes(
             *(
-                main_values({name: each[k] for name, each in items.outcomes.items()}, len(items))
+                main_values(
+                    {name: outcome[k] for name, outcome in items.outcomes.items()}, len(items)
+                )
                 for k in range(len(Outcomes._fields))
             )
         )
-        used = {name: each.used for name, each in items.outcomes.items()}
+        used = {name: outcome.used for name, outcome in items.outcomes.items()}
         applied = {**used, MAIN: main.used, POSITIVE_SCORE: items.positive}
         self.metrics = (*items.outcomes, POSITIVE_SCORE)
         self.main = next((name for name in items.outcomes if name in RANKED), MAIN)
-        self.applies: dict[str, Flags] = {name: ~np.isnan(each) for name, each in applied.items()}
+        self.applies: dict[str, Flags] = {name: ~np.isnan(used) for name, used in applied.items()}
         self.outcomes = {**items.outcomes, MAIN: main}
         self.used = ruled_values(items)
         self.photos = items.photos
 
     def score(self, tree: MeanNode, lacking: int, photos: int, draws: Values | None) -> Score:
-        rows, leaves = rows_of(tree), [each for each, _ in tree.leaves()]
+        rows, leaves = rows_of(tree), [node for node, _ in tree.leaves()]
         value = evaluate(tree, self.used)
         kind = "bootstrap"
         interval: Interval = (None, None)
-        shares = [self.used[each.metric][each.rows] for each in leaves if each.share]
+        shares = [self.used[node.metric][node.rows] for node in leaves if node.share]
         every = np.concatenate(shares) if len(shares) == len(leaves) else np.array([0.5])
         alike = (every == 0).all() or (every == 1).all()  # then resampling says nothing
         if draws is not None and not alike:
@@ -156,13 +158,13 @@ class _Frame:
             kind, interval = "wilson", wilson(float(round(value * photos)), photos)
         low, high = interval
 
-        names = {each.metric for each in leaves} - {MAIN}
-        left = [each.rows for each in leaves if each.metric == MAIN]
+        names = {node.metric for node in leaves} - {MAIN}
+        left = [node.rows for node in leaves if node.metric == MAIN]
         for name in self.outcomes if left else ():  # the metrics that are the main ones of items
             applies = [self.applies[name][part] for part in left]
-            names |= {name} if any(each.any() for each in applies) else set()
-            left = [part[~each] for part, each in zip(left, applies)]
-        found = Score(
+            names |= {name} if any(flags.any() for flags in applies) else set()
+            left = [part[~flags] for part, flags in zip(left, applies)]
+        score = Score(
             metric="+".join(sorted(names)),
             value=value,
             n=len(rows),
@@ -173,27 +175,27 @@ class _Frame:
             chance=0.0,
             photos=photos,
         )
-        if any(each.metric == POSITIVE_SCORE for each in leaves):
-            return found
+        if any(node.metric == POSITIVE_SCORE for node in leaves):
+            return score
         tied = []
-        for each in leaves:
-            if each.curve:  # equal scores of true and false items
-                scores = self.used[each.metric][each.rows]
-                both = np.intersect1d(scores[: each.true], scores[each.true :])
-                tied.append(each.rows[np.isin(scores, both)])
+        for node in leaves:
+            if node.curve:  # equal scores of true and false items
+                scores = self.used[node.metric][node.rows]
+                both = np.intersect1d(scores[: node.true], scores[node.true :])
+                tied.append(node.rows[np.isin(scores, both)])
             else:
-                tied.append(each.rows[self.outcomes[each.metric].tied[each.rows]])
+                tied.append(node.rows[self.outcomes[node.metric].tied[node.rows]])
         strict, fractional = (
             {
-                metric: self.used[metric] if metric in RANKED else each[k]
-                for metric, each in self.outcomes.items()
+                metric: self.used[metric] if metric in RANKED else outcome[k]
+                for metric, outcome in self.outcomes.items()
             }
             for k in (1, 2)
         )
-        chances = {metric: each.chance for metric, each in self.outcomes.items()}
+        chances = {metric: outcome.chance for metric, outcome in self.outcomes.items()}
         return replace(
-            found,
-            chance=float(tree.walk(lambda each: chances[each.metric][each.rows].mean())),
+            score,
+            chance=float(tree.walk(lambda node: chances[node.metric][node.rows].mean())),
             ties=len(np.unique(np.concatenate(tied))),
             strict=evaluate(tree, strict, 0.0),
             fractional=evaluate(tree, fractional),

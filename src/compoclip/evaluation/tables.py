@@ -99,11 +99,11 @@ def laid_out(
     body = [line(row, number) for number, row in enumerate(rows)]
     if layout == "latex":
         kinds = "l" * left + "r" * (len(header) - left)
-        first = [*(f"% {each}" for each in [*above, *notes]), f"\\begin{{tabular}}{{{kinds}}}"]
+        first = [*(f"% {remark}" for remark in [*above, *notes]), f"\\begin{{tabular}}{{{kinds}}}"]
         whole = [*first, "\\hline", line(header), "\\hline", *body, "\\hline", "\\end{tabular}"]
         return "\n".join(whole)
     rule = "|".join(["---"] * left + ["---:"] * (len(header) - left))
-    remarks = ["", *(f"- {each}" for each in notes)] if notes else []
+    remarks = ["", *(f"- {note}" for note in notes)] if notes else []
     return "\n\n".join([*above, "\n".join([line(header), f"|{rule}|", *body, *remarks])])
 
 
@@ -144,8 +144,8 @@ def data_notes(results: Results, details: bool = True) -> list[str]:
 def remarks(measured: Mapping[str, Results], details: bool = True) -> list[str]:
     """Return the `data_notes` on a benchmark by model, each once where it holds for all models."""
     texts: dict[str, list[str]] = {}
-    for model, each in measured.items():
-        for line in data_notes(each, details):
+    for model, result in measured.items():
+        for line in data_notes(result, details):
             texts.setdefault(line, []).append(model)
     return [
         line if len(models) == len(measured) else f"{line} ({', '.join(models)})"
@@ -226,7 +226,7 @@ def comparison_text(
     named += [(d.name, d) for d in [comparison.overall, gain] if d]
     named += [(f"  {d.benchmark} {d.name}", d) for d in comparison.subtasks if details]
 
-    def shown(p: float | None) -> str:
+    def p_text(p: float | None) -> str:
         return "-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
     rows = [
@@ -237,8 +237,8 @@ def comparison_text(
             percent(d.difference, "+"),
             span(d.low, d.high, "+"),
             str(d.n),
-            shown(d.p),
-            shown(d.p_holm),
+            p_text(d.p),
+            p_text(d.p_holm),
             d.verdict,
         ]
         for name, d in named
@@ -272,11 +272,11 @@ def overview_text(
         base: name of the model compared with.
         grounded: gains beyond what needs no image; their means are the last row.
     """
-    own = by_model(results)
-    models = sorted(own, key=lambda name: name != base)
-    named = {model: by_benchmark(own[model]) for model in models}
+    grouped = by_model(results)
+    models = sorted(grouped, key=lambda name: name != base)
+    named = {model: by_benchmark(grouped[model]) for model in models}
     others = [m for m in models[1:] if named[base].keys() & named[m].keys()]
-    comparisons = compare_all(own[base], [own[m] for m in others], Bootstrap(resamples=0))
+    comparisons = compare_all(grouped[base], [grouped[m] for m in others], Bootstrap(resamples=0))
     compared = {
         (model, d.benchmark): d
         for model, comparison in zip(others, comparisons)
@@ -284,7 +284,7 @@ def overview_text(
     }
     rows: list[list[str]] = []
     notes = []
-    for benchmark in dict.fromkeys(each.benchmark for each in results):
+    for benchmark in dict.fromkeys(result.benchmark for result in results):
         measured = {m: named[m][benchmark] for m in models if benchmark in named[m]}
         first = next(iter(measured.values()))
         head = first.headline_score
@@ -301,8 +301,8 @@ def overview_text(
         if len(models) == 1:
             cells += [head.items(), chance_flags(first).get(("", first.headline), "")]
         rows.append(cells)
-        for model, each in measured.items():
-            score = each.headline_score
+        for model, result in measured.items():
+            score = result.headline_score
             if tied := tie_values(score):
                 notes.append(f"{benchmark}, {model}: {counted(score.ties, 'tie')} ({tied})")
         notes += [f"{benchmark}: {line}" for line in remarks(measured, details=False)]
@@ -310,7 +310,7 @@ def overview_text(
         few = not_judged((benchmark, d) for (_, benchmark), d in compared.items())
         sign = f"+ / -: higher / lower than {base} (paired, p < 0.05, Holm's correction over all"
         notes = [f"{sign} models)", *few, *notes]
-    if partial := dict.fromkeys(each.benchmark for each in results if each.partial):
+    if partial := dict.fromkeys(result.benchmark for result in results if result.partial):
         notes.append(f"PARTIAL data: {', '.join(partial)}")
     if grounded:
         means = grounded.means()

@@ -82,9 +82,9 @@ class Verified:
 
     def take(self, problems: Iterator[str], holds: str) -> None:
         """Add problems to what is wrong; without any, add what holds to what was checked."""
-        wrong = list(problems)
-        self.wrong.extend(wrong)
-        if not wrong:
+        listed = list(problems)
+        self.wrong.extend(listed)
+        if not listed:
             self.checked.append(holds)
 
 
@@ -141,25 +141,27 @@ def _list_problems(manifest: Mapping[str, Any], hashes: Mapping[str, str]) -> It
 
 
 def _check_content(folder: Path, manifest: Mapping[str, Any], report: Verified) -> None:
-    found = load_results(folder / "results")
-    facts = json.loads(json.dumps(facts_of(folder, found)))
+    results = load_results(folder / "results")
+    facts = json.loads(json.dumps(facts_of(folder, results)))
     named = "weights, annotations and versions that the files name"
     report.take(_unlike(manifest["facts"], facts, BUNDLE, "the files have"), named)
-    report.take(_run_problems(folder, found), "weights of the run, its configuration and its log")
-    for each in found:
-        name = f"{each.model} on {each.benchmark}"
-        report.take(_result_problems(each, report), f"scores and intervals of {name}")
-        official = official_hash(each.reader_name, tuple(each.scores))
-        if official == each.data_hash:
+    report.take(_run_problems(folder, results), "weights of the run, its configuration and its log")
+    for result in results:
+        name = f"{result.model} on {result.benchmark}"
+        report.take(_result_problems(result, report), f"scores and intervals of {name}")
+        official = official_hash(result.reader_name, tuple(result.scores))
+        if official == result.data_hash:
             report.checked.append(f"{name}: the annotations are the official ones")
         else:
-            why = "are not the official ones" if official else "have no published hash known here"
-            report.unchecked.append(f"{name}: the annotations {why}")
-        if each.partial:
-            score = each.headline_score
+            reason = (
+                "are not the official ones" if official else "have no published hash known here"
+            )
+            report.unchecked.append(f"{name}: the annotations {reason}")
+        if result.partial:
+            score = result.headline_score
             report.unchecked.append(f"{name}: a part of the benchmark, {score.items(',')} items")
-    comparisons = compare_with_base(found, folder)
-    computed = [json.loads(json.dumps(asdict(each))) for each in comparisons]
+    comparisons = compare_with_base(results, folder)
+    computed = [json.loads(json.dumps(asdict(comparison))) for comparison in comparisons]
     if computed or (folder / COMPARISON).is_file():
         stated = read_json(folder / COMPARISON)
         differences = _unlike(stated, computed, COMPARISON, "the items give")
@@ -172,17 +174,17 @@ def _check_content(folder: Path, manifest: Mapping[str, Any], report: Verified) 
             f"{BUNDLE}: compoclip, code: made by compoclip {manifest['compoclip']:.80}, code "
             f"{manifest['code']:.80}; here is {__version__}, code {code_hash()}"
         )
-    _check_page(folder, found, comparisons, report, same)
+    _check_page(folder, results, comparisons, report, same)
     for file, reasons in UNCHECKED.items():
-        for why, fields in reasons.items():
+        for reason, fields in reasons.items():
             if any(fnmatch(name, file) for name in (BUNDLE, *manifest["files"])):
-                which = ", ".join("all other fields" if each == "*" else each for each in fields)
-                report.unchecked.append(f"{file}: {which}: {why}")
+                which = ", ".join("all other fields" if name == "*" else name for name in fields)
+                report.unchecked.append(f"{file}: {which}: {reason}")
 
 
 def _check_page(
     folder: Path,
-    found: Sequence[Results],
+    results: Sequence[Results],
     comparisons: Sequence[Comparison],
     report: Verified,
     same: bool,
@@ -195,9 +197,9 @@ def _check_page(
     page = read_text(folder / PAGE)
     # Which tables the page shows is its own choice: the page says it by their titles.
     tables = [published_table(name) for name in table_names()]
-    chosen = [each for each in tables if table_page(each, found).partition("\n")[0] in page]
-    chosen.sort(key=lambda table: page.index(table_page(table, found).partition("\n")[0]))
-    expected = page_of(folder, found, comparisons, chosen)
+    chosen = [table for table in tables if table_page(table, results).partition("\n")[0] in page]
+    chosen.sort(key=lambda table: page.index(table_page(table, results).partition("\n")[0]))
+    expected = page_of(folder, results, comparisons, chosen)
 
     def compared(line: str) -> object:
         return line if same else re.findall(r"\d+(?:[.,]\d+)*", line)
@@ -219,18 +221,18 @@ def _check_page(
         report.unchecked.append(f"{PAGE}: words: other code wrote them")
 
 
-def _run_problems(folder: Path, found: Sequence[Results]) -> Iterator[str]:
+def _run_problems(folder: Path, results: Sequence[Results]) -> Iterator[str]:
     """Yield where the files of the run contradict each other or the results."""
     run = folder / "run"
     identity, provenance = read_record(run / RECORD)
-    measured = [each for each in found if each.identity.get("weights") == identity.weights]
+    measured = [result for result in results if result.identity.get("weights") == identity.weights]
     if not measured:
         yield f"run/{RECORD}: no results are of its weights {identity.weights}"
     stated = json.loads(json.dumps(identity.to_json()))
-    for each in measured:
-        known = {name: each.identity.get(name) for name in stated}
-        where = f"run/{RECORD}: identity"
-        yield from _unlike(stated, known, where, f"the results on {each.benchmark} have")
+    for result in measured:
+        identities = {name: result.identity.get(name) for name in stated}
+        location = f"run/{RECORD}: identity"
+        yield from _unlike(stated, identities, location, f"the results on {result.benchmark} have")
     method = str(provenance.get("method"))
     config: dict[str, Any] = {}
     if (run / CONFIG).is_file():
@@ -266,12 +268,16 @@ def _run_problems(folder: Path, found: Sequence[Results]) -> Iterator[str]:
 def _unplanned(plan: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
     """Yield where a run is not the one that a protocol of the package, or the plan, prescribes."""
     name = plan.get("protocol")
-    wanted = {"method": plan.get("recipe"), **plan.get("settings", {})}
+    prescribed = {"method": plan.get("recipe"), **plan.get("settings", {})}
     if name in protocol_names():
-        known = protocol(str(name))
-        wanted |= {"method": known.recipe, **recipe_card(known.recipe).defaults, **known.settings}
-        wanted["model"] = known.model
-    for key, value in wanted.items():
+        published = protocol(str(name))
+        prescribed |= {
+            "method": published.recipe,
+            **recipe_card(published.recipe).defaults,
+            **published.settings,
+        }
+        prescribed["model"] = published.model
+    for key, value in prescribed.items():
         if config.get(key) not in (None, value):
             yield f"run/{CONFIG}: {key} is {config[key]}, the protocol {name} has {value}"
 
@@ -290,27 +296,27 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
     outcomes: dict[str, Outcomes] = {}
     again = 0
     for metric, stored in items.outcomes.items():
-        known = by_items.get(metric, Outcomes.nowhere(len(items)))
-        again += int((~np.isnan(known.used)).sum())
-        for policy, given, other in zip(POLICIES, stored, known):
-            wrong = np.flatnonzero(~np.isnan(other) & ~np.isclose(given, other))
-            for row in wrong[:1].tolist():
+        by_scores = by_items.get(metric, Outcomes.nowhere(len(items)))
+        again += int((~np.isnan(by_scores.used)).sum())
+        for policy, stated, other in zip(POLICIES, stored, by_scores):
+            differing = np.flatnonzero(~np.isnan(other) & ~np.isclose(stated, other))
+            for row in differing[:1].tolist():
                 yield (
                     f"{name}: item {items.ids[row]} of {items.subtasks[row]}: {policy} "
-                    f"{metric} is {given[row]:g}, its scores give {other[row]:g}"
+                    f"{metric} is {stated[row]:g}, its scores give {other[row]:g}"
                 )
-        outcomes[metric] = stored._replace(chance=known.chance)
-    tied = np.any([each.tied for each in outcomes.values()], axis=0)
+        outcomes[metric] = stored._replace(chance=by_scores.chance)
+    tied = np.any([outcome.tied for outcome in outcomes.values()], axis=0)
     for row in np.flatnonzero(table["tie"].to_numpy() != tied)[:1].tolist():
         yield f"{name}: item {items.ids[row]}: tie is {not tied[row]}, its outcomes say {tied[row]}"
-    total = sum(int((~np.isnan(each.used)).sum()) for each in outcomes.values())
+    total = sum(int((~np.isnan(outcome.used)).sum()) for outcome in outcomes.values())
     if again < total:
         left = f"{total - again:,} of {total:,} outcomes and their chance"
         report.unchecked.append(f"{name}: {left}, which hang on scores of other items")
     expected = {
-        f"{part}/{metric}": each.expected
+        f"{part}/{metric}": score.expected
         for part, of in results.scores.items()
-        for metric, each in of.items()
+        for metric, score in of.items()
     }
     expected |= {part: results.main(part).expected for part in results.scores}
     scores, aggregates = summarise(
@@ -320,28 +326,28 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
         Bootstrap(results.resamples, results.seed),
     )
     stated_scores = {**results.scores, "": results.aggregates}
-    for part, found in {**scores, "": aggregates}.items():
-        for one in {**stated_scores[part], **found}:
-            both = [asdict(of[one]) if one in of else {} for of in (stated_scores[part], found)]
+    for part, computed in {**scores, "": aggregates}.items():
+        for one in {**stated_scores[part], **computed}:
+            both = [asdict(of[one]) if one in of else {} for of in (stated_scores[part], computed)]
             unknown = {"expected"}  # as is the chance of outcomes that hang on other items
             if math.isnan(both[1].get("chance", 0.0)):
                 unknown.add("chance")
             both = [{k: v for k, v in of.items() if k not in unknown} for of in both]
-            where = f"{name}: {part} {one}".replace("  ", " ")
-            yield from _unlike(both[0], both[1], where, "the items give")
+            location = f"{name}: {part} {one}".replace("  ", " ")
+            yield from _unlike(both[0], both[1], location, "the items give")
 
 
-def _unlike(stated: Any, found: Any, where: str, source: str) -> Iterator[str]:
+def _unlike(stated: Any, computed: Any, location: str, source: str) -> Iterator[str]:
     """Yield the places where a JSON value is another than `source` gives."""
-    if isinstance(stated, dict) and isinstance(found, dict):
-        for key in {**stated, **found}:
-            yield from _unlike(stated.get(key), found.get(key), f"{where}: {key}", source)
-    elif isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
-        for number, pair in enumerate(zip(stated, found)):
-            yield from _unlike(*pair, f"{where}: {number}", source)
-    elif isinstance(stated, float) and isinstance(found, float):
-        both_undefined = math.isnan(stated) and math.isnan(found)
-        if not both_undefined and not math.isclose(stated, found, abs_tol=_CLOSE):
-            yield f"{where} is {stated:.6g}, {source} {found:.6g}"
-    elif stated != found:
-        yield f"{where} is {shown(stated)}, {source} {shown(found)}"
+    if isinstance(stated, dict) and isinstance(computed, dict):
+        for key in {**stated, **computed}:
+            yield from _unlike(stated.get(key), computed.get(key), f"{location}: {key}", source)
+    elif isinstance(stated, list) and isinstance(computed, list) and len(stated) == len(computed):
+        for number, pair in enumerate(zip(stated, computed)):
+            yield from _unlike(*pair, f"{location}: {number}", source)
+    elif isinstance(stated, float) and isinstance(computed, float):
+        both_undefined = math.isnan(stated) and math.isnan(computed)
+        if not both_undefined and not math.isclose(stated, computed, abs_tol=_CLOSE):
+            yield f"{location} is {stated:.6g}, {source} {computed:.6g}"
+    elif stated != computed:
+        yield f"{location} is {shown(stated)}, {source} {shown(computed)}"

@@ -23,7 +23,7 @@ from compoclip.evaluation.groups import (
     INVARIANCE,
     SENSITIVITY,
 )
-from compoclip.evaluation.published.beside import MeasuredCell
+from compoclip.evaluation.published.measured import MeasuredCell
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import Estimate
 from compoclip.files import write_atomically

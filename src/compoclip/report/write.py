@@ -22,14 +22,14 @@ from compoclip.evaluation.groups import (
     NEITHER_IS_BETTER,
 )
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.published.beside import (
+from compoclip.evaluation.published.measured import (
     Measured,
-    beside,
     entries_of,
+    fill_table,
     header,
     lines,
     notes,
-    shown,
+    table_text,
 )
 from compoclip.evaluation.published.read import (
     PublishedTable,
@@ -115,8 +115,8 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     entries = entries_of([each for m in study.models for each in study.results[m].values()])
     for name in table_names():
         table = published_table(name)
-        if measured := beside(table, entries):
-            found[name] = partial(shown, table, measured)
+        if measured := fill_table(table, entries):
+            found[name] = partial(table_text, table, measured)
     written = []
     for stem, text_in in found.items():
         for layout, suffix in LAYOUTS.items():
@@ -266,7 +266,7 @@ def published_rows(study: Study, table: PublishedTable) -> list[Measured]:
         (model, {"": [each for each in results.values() if each.reader_name in table.benchmarks]})
         for model, results in study.results.items()
     ]
-    return beside(table, entries)
+    return fill_table(table, entries)
 
 
 def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[plotting.Plot]]]:

@@ -71,8 +71,8 @@ class Comparisons:
             ]
             for way in self.ways
         ]
-        found: Flags = np.logical_or.reduce([np.logical_and.reduce(way) for way in above])
-        return found
+        holds: Flags = np.logical_or.reduce([np.logical_and.reduce(way) for way in above])
+        return holds
 
     def outcomes(self, scores: Scores, first: Flags) -> Outcomes:
         """Return the outcomes of scores (n, K). first: (n,), whether a tie goes to the first
@@ -82,7 +82,7 @@ class Comparisons:
         below = (scores[:, :, None] > scores[:, None, :]).sum(axis=2)  # ranks, equal for ties
         codes, place = np.unique(below @ (count ** np.arange(count)), return_inverse=True)
         ranks = [tuple(int(code) // count**k % count for k in range(count)) for code in codes]
-        shares = np.array([_share(self, each) for each in ranks])
+        shares = np.array([_share(self, row) for row in ranks])
         return Outcomes(
             used=np.where(first, self.hold(scores, loose=True), strict).astype(np.float64),
             strict=strict.astype(np.float64),
@@ -99,8 +99,8 @@ def _share(metric: Comparisons, ranks: tuple[int, ...]) -> float:
         for order in permutations(range(len(ranks)))
         if all(ranks[a] <= ranks[b] for a, b in pairwise(order))
     ]
-    held: Values = metric.hold(np.array(orders)).astype(np.float64)
-    return float(held.sum() / len(orders))
+    holds: Values = metric.hold(np.array(orders)).astype(np.float64)
+    return float(holds.sum() / len(orders))
 
 
 SEVERAL = -1
@@ -143,17 +143,17 @@ class CaseForm(ItemForm[Cases]):
         scores = images * texts if self.images else 3
         good = self.fits(*(np.array(n) for n in (images, texts, scores, case.truth)))
         problem = f"{images} images, {texts} texts and truth {case.truth} are no {case.form} item; "
-        where = f"item '{case.id}' of sub-task '{case.subtask}'"
-        require(good, where, f"{problem}check the annotation file")
+        item = f"item '{case.id}' of sub-task '{case.subtask}'"
+        require(good, item, f"{problem}check the annotation file")
         return self.answers or max(images, texts)
 
     def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
         """Return which stored items have the form's shape, and one of its candidates as truth."""
-        found: Flags = (truth >= 0) & (truth < (self.answers or np.maximum(images, texts)))
-        for count, wanted in ((images, self.images), (texts, self.texts)):
-            found &= count >= 2 if wanted == SEVERAL else count == wanted
-        found &= scores == (images * texts if self.images else 3)
-        return found
+        fitting: Flags = (truth >= 0) & (truth < (self.answers or np.maximum(images, texts)))
+        for count, expected in ((images, self.images), (texts, self.texts)):
+            fitting &= count >= 2 if expected == SEVERAL else count == expected
+        fitting &= scores == (images * texts if self.images else 3)
+        return fitting
 
     def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
         """Judge every case under its sub-task's tie policy, and the groups of `Benchmark.joint`."""
@@ -175,13 +175,15 @@ class CaseForm(ItemForm[Cases]):
             else:
                 left, right = texts[:, [0, 0, 1]], texts[:, [1, 2, 2]]
                 values = cosines(features.texts, left, features.texts, right)
-            own = values[np.arange(len(block)), [case.truth for case in block]]
-            positive[rows] = values[:, form.matching].mean(axis=1) if form.matching else own
-            held = {each: Comparisons(text).hold(values) for each, text in form.buckets.items()}
-            for k, (row, found) in enumerate(zip(rows, values.tolist())):
-                scores[row] = found
-                if held:
-                    buckets[row] = next((b for b, each in held.items() if each[k]), "tie")
+            true_scores = values[np.arange(len(block)), [case.truth for case in block]]
+            positive[rows] = values[:, form.matching].mean(axis=1) if form.matching else true_scores
+            holds = {
+                bucket: Comparisons(text).hold(values) for bucket, text in form.buckets.items()
+            }
+            for k, (row, row_scores) in enumerate(zip(rows, values.tolist())):
+                scores[row] = row_scores
+                if holds:
+                    buckets[row] = next((b for b, flags in holds.items() if flags[k]), "tie")
         listed = content.listed
         forms = [case.form for case in content]
         truth = np.array(listed.truth)
@@ -235,7 +237,7 @@ def _forms() -> Iterator[CaseForm]:
             yield ChoiceForm(Form(name), **fields, metrics=("accuracy",))
 
 
-ONE_BY_ONE: Mapping[Form, CaseForm] = {each.name: each for each in _forms()}
+ONE_BY_ONE: Mapping[Form, CaseForm] = {form.name: form for form in _forms()}
 
 
 def judged(
@@ -253,15 +255,15 @@ def judged(
     blocks: dict[tuple[str, int], list[int]] = defaultdict(list)
     for row, (name, values) in enumerate(zip(forms, scores)):
         blocks[name, len(values)].append(row)
-    here = [form for name, form in ONE_BY_ONE.items() if any(name == each for each, _ in blocks)]
+    here = [form for name, form in ONE_BY_ONE.items() if any(name == used for used, _ in blocks)]
     outcomes = {metric: Outcomes.nowhere(len(forms)) for form in here for metric in form.metrics}
     for (name, _), rows in blocks.items():
         if name in ONE_BY_ONE:
             form = ONE_BY_ONE[Form(name)]
             first = first_wins((subtasks[row] for row in rows), ties, form.ties)
             block = np.array([scores[row] for row in rows], dtype=np.float32)
-            for metric, found in form.judge(block, truth[rows], first).items():
-                for whole, part in zip(outcomes[metric], found):
+            for metric, of_block in form.judge(block, truth[rows], first).items():
+                for whole, part in zip(outcomes[metric], of_block):
                     whole[rows] = part
     return outcomes
 
@@ -301,9 +303,9 @@ def with_joint(items: Items, joint: Mapping[str, str], sizes: Sizes) -> Items:
         for row, (subtask, labels) in enumerate(zip(items.subtasks, items.labels)):
             if label in labels:
                 groups.setdefault((metric, subtask, labels[label]), []).append(row)
-        outcomes[metric] = found = Outcomes.nowhere(len(items))
+        outcomes[metric] = grouped = Outcomes.nowhere(len(items))
         for key, rows in groups.items():
-            for out, values in zip(found, main) if len(rows) == sizes[key] else ():
+            for out, values in zip(grouped, main) if len(rows) == sizes[key] else ():
                 out[rows[0]] = values[rows].prod()
     return replace(items, outcomes=outcomes)
 
@@ -333,9 +335,9 @@ class BinaryForm(CaseForm):
         cases.
         """
         for case in content:
-            where = f"item '{case.id}' of sub-task '{case.subtask}'"
+            item = f"item '{case.id}' of sub-task '{case.subtask}'"
             problem = f"a {case.form} item among binary ones; a benchmark with binary items can "
-            require(case.form is self.name, where, f"{problem}have no others")
+            require(case.form is self.name, item, f"{problem}have no others")
             self.candidates(case)
         scores = features.scores(
             features.image_index(content.images), features.text_index(content.texts)
@@ -368,20 +370,20 @@ class BinaryForm(CaseForm):
             # A score without any knowledge can be a constant, whose accuracy is the share of the
             # kind it is on the side of: the accuracy to beat is that of the more frequent kind.
             constant[rows] = truth[rows] == (truth[rows].mean() >= 0.5)
-        known = ~np.isnan(limits)
-        right = np.where(known, (scores > limits) == truth, np.nan)
+        limited = ~np.isnan(limits)
+        right = np.where(limited, (scores > limits) == truth, np.nan)
         outcomes = {"auc": auc}
         if thresholds:
-            chance = np.where(known, constant, np.nan)
+            chance = np.where(limited, constant, np.nan)
             outcomes["accuracy"] = Outcomes(right, right, right, chance)
-        kept = np.sort(np.concatenate([rows_of[part] for part in scored]))
+        scored_rows = np.sort(np.concatenate([rows_of[part] for part in scored]))
         return Items.of_cases(
-            [content[row] for row in kept],
-            scores=[[float(score)] for score in scores[kept]],
-            positive=np.where(truth, scores, np.nan)[kept].astype(np.float64),
+            [content[row] for row in scored_rows],
+            scores=[[float(score)] for score in scores[scored_rows]],
+            positive=np.where(truth, scores, np.nan)[scored_rows].astype(np.float64),
             outcomes={
-                metric: Outcomes(*(values[kept] for values in each))
-                for metric, each in outcomes.items()
+                metric: Outcomes(*(values[scored_rows] for values in outcome))
+                for metric, outcome in outcomes.items()
             },
-            extra={"threshold": limits[kept].tolist()} if thresholds else {},
+            extra={"threshold": limits[scored_rows].tolist()} if thresholds else {},
         )

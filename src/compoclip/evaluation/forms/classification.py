@@ -84,7 +84,7 @@ class ClassificationForm(ItemForm[Classification]):
         if len(content.classes) > 5:
             outcomes["top5"] = ranks.within(5, first)
         listed = content.listed
-        names, scores = ranks.shown(content.classes)
+        names, scores = ranks.best_candidates(content.classes)
         items = Items(
             ids=image_names(content.images),
             forms=[str(self.name)] * len(content.images),
@@ -111,7 +111,7 @@ class ClassificationForm(ItemForm[Classification]):
             items,
             truth=truth.astype(int).tolist(),
             texts=[(content.classes[1],)] * len(items),
-            scores=[[float(each)] for each in odds],
+            scores=[[float(score)] for score in odds],
             outcomes={"auc": _placed(odds, truth, 0.5), **items.outcomes},
         )
 
@@ -130,8 +130,8 @@ def _several(content: Classification, cosines: Scores) -> Items:
     for row, tags in enumerate(content.tags):
         truth[row, list(tags)] = True
     chance = {
-        "ap11": [expected_ap_11(each, n) for each in truth.sum(axis=0).tolist()],
-        "ap11_devkit": [expected_ap_11(each, n, True) for each in truth.sum(axis=0).tolist()],
+        "ap11": [expected_ap_11(count, n) for count in truth.sum(axis=0).tolist()],
+        "ap11_devkit": [expected_ap_11(count, n, True) for count in truth.sum(axis=0).tolist()],
     }
     return Items(
         ids=image_names(content.images) * k,
@@ -141,7 +141,7 @@ def _several(content: Classification, cosines: Scores) -> Items:
         truth=truth.T.astype(int).ravel().tolist(),
         images=[(image_key(ref),) for _ in range(k) for ref in content.images],
         texts=[(name,) for name in content.classes for _ in range(n)],
-        scores=[[float(each)] for each in odds.T.ravel()],
+        scores=[[float(score)] for score in odds.T.ravel()],
         clusters=[ref.photo for ref in content.images] * k,
         positive=np.where(truth, cosines.astype(np.float64), np.nan).T.ravel(),
         outcomes={

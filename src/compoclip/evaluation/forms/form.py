@@ -71,4 +71,4 @@ def first_wins(subtasks: Iterable[str], ties: Mapping[str, TiePolicy], default: 
     ties: sub-task -> policy, "" for all others.
     """
     policy = ties.get("", default)
-    return np.array([ties.get(each, policy) is TiePolicy.FIRST for each in subtasks], dtype=bool)
+    return np.array([ties.get(part, policy) is TiePolicy.FIRST for part in subtasks], dtype=bool)

@@ -66,8 +66,8 @@ class RetrievalForm(ItemForm[Retrieval]):
         paths = [ref.photo for ref in content.images]
         names, caption = image_names(content.images), text_names(content)
         n = len(asked_images) + len(asked_texts)
-        found_texts, text_scores = i2t.shown(content.texts)
-        found_images, image_scores = t2i.shown(keys)
+        found_texts, text_scores = i2t.best_candidates(content.texts)
+        found_images, image_scores = t2i.best_candidates(keys)
         to_text, to_image = first_wins(("i2t", "t2i"), benchmark.ties, self.ties)
         return Items(
             ids=[names[i] for i in asked_images] + [caption[t] for t in asked_texts],
@@ -118,15 +118,15 @@ class JudgedForm(ItemForm[JudgedRetrieval]):
         texts = features.texts[features.text_index(content.texts)]
         n, scores = len(texts), texts @ images.T
         best, highest = scores.argmax(axis=1), scores.max(axis=1)
-        drawn = np.random.default_rng(0).integers(len(images), size=n)
-        refs = [content.images[k] for k in (*best, *drawn)]
-        asked = [*content.questions, *content.questions]
-        pairs = zip(refs, asked)
+        sampled = np.random.default_rng(0).integers(len(images), size=n)
+        refs = [content.images[k] for k in (*best, *sampled)]
+        questions = [*content.questions, *content.questions]
+        pairs = zip(refs, questions)
         cases = (Case(str(k), Form.CHOOSE_TEXT, (r,), q, "") for k, (r, q) in enumerate(pairs))
         judged = features.judge(Cases(cases))
         rows = judged.image_index(refs)
-        answers = [judged.text_index(each) for each in zip(*asked)]
-        yes, no = (judged.scores(rows, each) > 0 for each in answers)
+        answers = [judged.text_index(column) for column in zip(*questions)]
+        yes, no = (judged.scores(rows, answer) > 0 for answer in answers)
         right = {"both": (yes & ~no).astype(np.float64), "named": yes.astype(np.float64)}
         return Items(
             ids=[f"text {k}" for k in range(n)],
@@ -198,7 +198,9 @@ class RetrievalRanks:
             chance=_any_drawn(np.full(len(everyone), k), everyone, self.right),
         )
 
-    def shown(self, names: Sequence[str]) -> tuple[list[tuple[str, ...]], list[Sequence[float]]]:
+    def best_candidates(
+        self, names: Sequence[str]
+    ) -> tuple[list[tuple[str, ...]], list[Sequence[float]]]:
         """Names and scores of the best right candidate and, where there is a wrong one, of its
         best rival."""
         pairs = [(b,) if r < 0 else (b, r) for b, r in zip(self.best, self.rival)]
@@ -223,19 +225,19 @@ def rank(queries: Scores, gallery: Scores, right: Sequence[Sequence[int]]) -> Re
         scores = queries[start : start + step] @ distinct.T
         if len(distinct) < m:
             scores = scores[:, place]
-        wanted = right[start : start + step]
-        counts = np.array([len(each) for each in wanted], dtype=np.int64)
-        rows = np.repeat(np.arange(len(wanted)), counts)
-        columns = np.concatenate([np.sort(np.asarray(each, dtype=np.int64)) for each in wanted])
+        matches = right[start : start + step]
+        counts = np.array([len(row) for row in matches], dtype=np.int64)
+        rows = np.repeat(np.arange(len(matches)), counts)
+        columns = np.concatenate([np.sort(np.asarray(row, dtype=np.int64)) for row in matches])
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        own = scores[rows, columns]
-        best_score = np.maximum.reduceat(own, starts)
-        is_best = own == best_score[rows]
+        match_scores = scores[rows, columns]
+        best_score = np.maximum.reduceat(match_scores, starts)
+        is_best = match_scores == best_score[rows]
         best = np.minimum.reduceat(np.where(is_best, columns, m), starts)
         equal_right = np.add.reduceat(is_best.astype(np.int64), starts)
         level = scores == best_score[:, None]
         equal = np.count_nonzero(level, axis=1)
-        before = np.zeros(len(wanted), dtype=np.int64)
+        before = np.zeros(len(matches), dtype=np.int64)
         for row in np.flatnonzero(equal > equal_right):
             before[row] = np.count_nonzero(level[row, : best[row]])
         better = np.count_nonzero(scores > best_score[:, None], axis=1)

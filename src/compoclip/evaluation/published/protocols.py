@@ -88,5 +88,5 @@ def _read(path: Path, name: str) -> Protocol:
         entry["data"] = {**_content(_FILE)["_data"], **data.get("_data", {})}[entry["data"]]
     except (KeyError, TypeError) as error:
         raise CompoclipError(f"{path}: {name} is malformed ({error}); {remedy}") from error
-    found: Protocol = build(Protocol, entry, f"{path}: {name}", remedy)
-    return found
+    loaded: Protocol = build(Protocol, entry, f"{path}: {name}", remedy)
+    return loaded

@@ -95,7 +95,7 @@ class PublishedTable:
 @cache
 def table_names() -> tuple[str, ...]:
     """Return the sorted ids of the published tables that come with the package."""
-    return tuple(sorted(each.stem for each in _FOLDER.glob("*.json")))
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 
 
 def published_table(name: str) -> PublishedTable:
@@ -105,9 +105,9 @@ def published_table(name: str) -> PublishedTable:
     path, remedy = _FOLDER / f"{name}.json", "install compoclip again"
     data = read_json(path, damaged=remedy)
     columns: dict[str, Column] = {}
-    for each in data["columns"]:
-        columns[each["id"]] = _column(each, columns)
-    blocks = {each["id"]: each["label"] for each in data.get("blocks", ())}
+    for column in data["columns"]:
+        columns[column["id"]] = _column(column, columns)
+    blocks = {block["id"]: block["label"] for block in data.get("blocks", ())}
     facts = {**data, "id": name, "blocks": blocks, "columns": []}
     table: PublishedTable = build(PublishedTable, facts, str(path), remedy)
     return replace(table, columns=tuple(columns.values()))

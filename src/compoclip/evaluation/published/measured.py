@@ -63,10 +63,10 @@ class Measured:
 
 def entries_of(results: Sequence[Results]) -> list[TableEntry]:
     """Make one entry per model, in order of appearance."""
-    return [(name, {"": found}) for name, found in by_model(results).items()]
+    return [(name, {"": of_model}) for name, of_model in by_model(results).items()]
 
 
-def beside(
+def fill_table(
     table: PublishedTable, entries: Sequence[TableEntry], *, allow_partial: bool = False
 ) -> list[Measured]:
     """Fill the columns of a published table from results: a row for every entry and edition of the
@@ -80,7 +80,7 @@ def beside(
     rows = []
     for name, blocks in entries:
         editions = {r.reader_name.partition("@")[2] for of in blocks.values() for r in of}
-        rows += [_row(table, name, blocks, each, allow_partial) for each in sorted(editions)]
+        rows += [_row(table, name, blocks, edition, allow_partial) for edition in sorted(editions)]
     return [row for row in rows if row.covered]
 
 
@@ -93,32 +93,32 @@ def _row(
 ) -> Measured:
     blocks: dict[str, dict[str, Results]] = {block: {} for block in entry}
     for block, named in blocks.items():
-        for each in entry[block]:
-            name, _, own = each.reader_name.partition("@")
-            if own == edition and name in table.benchmarks:
-                both = f"{named.get(name, each).benchmark} and {each.benchmark}"
+        for result in entry[block]:
+            name, _, result_edition = result.reader_name.partition("@")
+            if result_edition == edition and name in table.benchmarks:
+                both = f"{named.get(name, result).benchmark} and {result.benchmark}"
                 problem = f"{both} are both results of {name}; give the one to be shown"
                 require(name not in named, model, problem)
-                named[name] = each
+                named[name] = result
     cells: list[MeasuredCell | None] = []
     missing: dict[str, tuple[str, ...]] = {}
     for column in table.columns:
         have: list[tuple[Score, float, bool]] = []
         lacking: dict[str, bool] = {}  # name -> whether a part of it is there
         for source, weight in column.terms:
-            found = _score(blocks.get(source.block, blocks.get("", {})), source)
-            have += [(found[0], weight, found[1])] if found else []
-            if found is None or (column.derived and found[0].n < found[0].expected):
+            stored = _score(blocks.get(source.block, blocks.get("", {})), source)
+            have += [(stored[0], weight, stored[1])] if stored else []
+            if stored is None or (column.derived and stored[0].n < stored[0].expected):
                 words = (source.benchmark, source.score, source.metric)
                 block = table.blocks.get(source.block, "")
                 name = " ".join(word for word in words if word) + (f" ({block})" if block else "")
-                lacking[name] = lacking.get(name, True) and found is not None
+                lacking[name] = lacking.get(name, True) and stored is not None
         absent = [name for name, part in lacking.items() if not part]
-        why = [*absent, *(name for name, part in lacking.items() if part)]
+        reasons = [*absent, *(name for name, part in lacking.items() if part)]
         if allow_partial and have and column.derived:
-            why = absent if column.difference else []
-        if why:
-            missing[column.id] = tuple(why)
+            reasons = absent if column.difference else []
+        if reasons:
+            missing[column.id] = tuple(reasons)
             cells.append(None)
             continue
         scale = 1.0 if column.difference else 1.0 / sum(weight for _, weight, _ in have)
@@ -149,11 +149,11 @@ def _score(results: Mapping[str, Results], source: PublishedNumber) -> tuple[Sco
     name = source.benchmark if source.benchmark in results else source.instead
     if name not in results:
         return None
-    each = results[name]
-    score = source.score or each.headline
-    stored = each.scores.get(score, {}) if source.metric else each.aggregates
-    found = stored.get(source.metric or score)
-    return None if found is None else (found, name != source.benchmark)
+    result = results[name]
+    score = source.score or result.headline
+    stored = result.scores.get(score, {}) if source.metric else result.aggregates
+    stored_score = stored.get(source.metric or score)
+    return None if stored_score is None else (stored_score, name != source.benchmark)
 
 
 # --- The table with our rows below it, as text cells and as JSON. ---
@@ -187,60 +187,60 @@ def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[TableLine
     part of the numbers that the column averages, "~" another edition of the captions.
     """
     digits = [2 if column.id == "meta" else 1 for column in table.columns]
-    shown: list[TableLine] = []
+    rows: list[TableLine] = []
     for row in table.rows:
         printed = ("-" if v is None else f"{v:.{k}f}" for v, k in zip(row.values, digits))
-        shown.append((PUBLISHED, row.labels, tuple(printed)))
+        rows.append((PUBLISHED, row.labels, tuple(printed)))
     place = table.row_labels.index("method") if "method" in table.row_labels else 0
     blank = ("",) * len(table.row_labels)
-    for each in measured:
-        name = f"{each.name} [{each.edition} items]" if each.edition else each.name
-        values = tuple("-" if c is None else f"{100 * c.value:.1f}{c.signs}" for c in each.cells)
-        intervals = tuple("-" if c is None else span(c.low, c.high) for c in each.cells)
-        shown.append((MEASURED, (*blank[:place], name, *blank[place + 1 :]), values))
-        shown.append((INTERVAL, blank, intervals))
+    for model in measured:
+        name = f"{model.name} [{model.edition} items]" if model.edition else model.name
+        values = tuple("-" if c is None else f"{100 * c.value:.1f}{c.signs}" for c in model.cells)
+        intervals = tuple("-" if c is None else span(c.low, c.high) for c in model.cells)
+        rows.append((MEASURED, (*blank[:place], name, *blank[place + 1 :]), values))
+        rows.append((INTERVAL, blank, intervals))
     chances = []
-    for cells in zip(*(each.cells for each in measured)):
-        known = {f"{100 * c.chance:.1f}" for c in cells if c is not None and c.chance is not None}
-        chances.append(known.pop() if len(known) == 1 else "-")
+    for cells in zip(*(model.cells for model in measured)):
+        texts = {f"{100 * c.chance:.1f}" for c in cells if c is not None and c.chance is not None}
+        chances.append(texts.pop() if len(texts) == 1 else "-")
     if set(chances) - {"-"}:
-        shown.append((CHANCE, blank, tuple(chances)))
-    return shown
+        rows.append((CHANCE, blank, tuple(chances)))
+    return rows
 
 
 def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
     """Return where the published numbers come from, what our rows lack, what the marks mean."""
     source = f"published: {table.paper}{f'; {table.table}' if table.table else ''}; {table.models}"
-    found = [source, *table.notes]
+    remarks = [source, *table.notes]
     for row in table.rows:
         name = " ".join(label for label in row.labels if label)
-        found += [f"{name}: {row.note}"] * bool(row.note)
+        remarks += [f"{name}: {row.note}"] * bool(row.note)
         for remark in dict.fromkeys(row.marks.values()):
             columns = [c.label for c in table.columns if row.marks.get(c.id) == remark]
-            found.append(f"{name}: {', '.join(columns)} {remark}")
-    for each in measured:
-        covered = f"{each.name}: {each.covered} of {len(table.columns)} columns"
-        if each.missing:
-            lacking = list(dict.fromkeys(n for names in each.missing.values() for n in names))
+            remarks.append(f"{name}: {', '.join(columns)} {remark}")
+    for model in measured:
+        covered = f"{model.name}: {model.covered} of {len(table.columns)} columns"
+        if model.missing:
+            lacking = list(dict.fromkeys(n for names in model.missing.values() for n in names))
             more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
             covered += f"; not or not wholly measured: {', '.join(lacking[:6])}{more}"
-        found.append(covered)
-        if each.edition:
-            found.append(
-                f"{each.name}: measured on the items of '{each.edition}', not the official ones; "
+        remarks.append(covered)
+        if model.edition:
+            remarks.append(
+                f"{model.name}: measured on the items of '{model.edition}', not the official ones; "
                 "not comparable with the published rows"
             )
-    signs = {sign for each in measured for cell in each.cells if cell for sign in cell.signs}
-    found += [f"{sign} {meaning}" for sign, meaning in _MEANINGS.items() if sign in signs]
+    signs = {sign for model in measured for cell in model.cells if cell for sign in cell.signs}
+    remarks += [f"{sign} {meaning}" for sign, meaning in _MEANINGS.items() if sign in signs]
     if len(table.blocks) > 1 and measured:
-        found.append(
+        remarks.append(
             "a model that is not named for one block is shown in all of them: "
             f"{', '.join(f'{block}=RESULTS' for block in table.blocks)} names one"
         )
-    return found
+    return remarks
 
 
-def shown(table: PublishedTable, measured: Sequence[Measured], layout: Layout = "text") -> str:
+def table_text(table: PublishedTable, measured: Sequence[Measured], layout: Layout = "text") -> str:
     """Return the whole table in a layout."""
     every = lines(table, measured)
     heads = header(table)
@@ -256,7 +256,7 @@ def shown(table: PublishedTable, measured: Sequence[Measured], layout: Layout = 
 
 
 def to_json(table: PublishedTable, measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return all that `shown` shows; published numbers in percent, ours as fractions."""
+    """Return all that `table_text` prints; published numbers in percent, ours as fractions."""
     ids = [column.id for column in table.columns]
     return {
         "table": table.id,
@@ -277,18 +277,18 @@ def to_json(table: PublishedTable, measured: Sequence[Measured]) -> dict[str, An
         ],
         "measured": [
             {
-                "model": each.name,
-                "edition": each.edition,
-                "comparable": not each.edition,
+                "model": model.name,
+                "edition": model.edition,
+                "comparable": not model.edition,
                 "cells": {
                     key: asdict(cell) if cell is not None else None
-                    for key, cell in zip(ids, each.cells)
+                    for key, cell in zip(ids, model.cells)
                 },
-                "covered": each.covered,
+                "covered": model.covered,
                 "columns": len(ids),
-                "missing": {key: list(names) for key, names in each.missing.items()},
+                "missing": {key: list(names) for key, names in model.missing.items()},
             }
-            for each in measured
+            for model in measured
         ],
         "notes": notes(table, measured),
     }
