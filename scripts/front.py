@@ -235,11 +235,35 @@ def all_scores(record: Mapping[str, Any]) -> str:
     return _cells(rows)
 
 
+OURS = ("base", "negclip", "fsc-clip", "compo")
+OURS_COLUMNS = (
+    '"there is no X"',
+    '"X is missing"',
+    "exchanged colours",
+    "strict pairs of colours",
+    "look-alikes, text to image",
+    "look-alikes, image to text",
+    "word order",
+)
+
+
+def our_recipe(record: Mapping[str, Any]) -> str:
+    """Return our recipe beside two published ones, in what it is made for and what it costs."""
+    rows = [["", "no image", *(TITLES[name] for name in OURS)]]
+    for column in record["columns"]:
+        if column["title"] in OURS_COLUMNS:
+            values = [column["scores"][name]["value"] for name in OURS]
+            rows.append([column["title"], *map(_percent, [column["blind"], *values])])
+    gains = [record["gains"][name]["value"] for name in OURS]
+    return _cells([*rows, [f"**{MEAN}**", "0", *map(_percent, gains)]])
+
+
 PARTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "headline table": headline_table,
     "gains and costs": gains_and_costs,
     "recommendation": recommendation,
     "all scores": all_scores,
+    "our recipe": our_recipe,
 }
 _PART = re.compile(r"(<!-- front: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
