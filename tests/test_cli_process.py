@@ -282,7 +282,7 @@ def test_an_output_that_is_full_is_one_line(arguments: list[str], message: str) 
 def test_without_the_world_a_line_says_where_it_is(
     words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("compoclip.own.installed", lambda kind: {})
+    monkeypatch.setattr("compoclip.plugins.installed", lambda kind: {})
     assert main(words) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line

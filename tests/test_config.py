@@ -215,7 +215,7 @@ def test_every_method_is_written_and_read_back(tmp_path: Path, name: str) -> Non
     assert again.composed().optim == request.composed().optim
     repeated = read_config(written(tmp_path, request.text(repeats=True)))
     assert set(values) - set(repeated) == {
-        each for each in values if each in options and options[each].shown.once
+        each for each in values if each in options and options[each].usage.once
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.errors import CompoclipError, shown
+from compoclip.errors import CompoclipError, typed_repr
 
 
 def bomb() -> list[Any]:
@@ -38,7 +38,7 @@ class Mute:
     ids=["list", "dict", "long", "digits", "mute", "control", "plain"],
 )
 def test_a_value_is_shortened_while_it_is_shown(value: object, start: str, kind: str) -> None:
-    text = shown(value)
+    text = typed_repr(value)
     assert text.startswith(start)
     assert text.endswith(f" {kind}")
     assert len(text) < 150

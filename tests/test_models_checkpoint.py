@@ -397,11 +397,11 @@ def test_the_bundled_model_is_read_from_the_package_that_names_it(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points: dict[str, EntryPoint] = {}
-    monkeypatch.setattr("compoclip.own.installed", lambda kind: points)
+    monkeypatch.setattr("compoclip.plugins.installed", lambda kind: points)
     with pytest.raises(CompoclipError, match=r"'bundled' comes with compoclip-world: run pip"):
         load_model("bundled")
     points["bundled"] = EntryPoint("bundled", "there", "compoclip.checkpoints")
-    monkeypatch.setattr("compoclip.own.imported", lambda point, what: saved)
+    monkeypatch.setattr("compoclip.plugins.imported", lambda point, what: saved)
     assert load_model("bundled").name == "bundled"
 
 

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from compoclip import run
 from compoclip.config import options_of, require, typed
-from compoclip.errors import UsageError, shown
+from compoclip.errors import UsageError, typed_repr
 from compoclip.methods.registry import method_summaries
 from compoclip.notebook import ShownList, ShownPath
-from compoclip.own import fence
+from compoclip.plugins import fence
 from compoclip.ranks import device_named
 from compoclip.request import TrainRequest
 from compoclip.rewrites.base import rewrites_named
@@ -68,7 +68,7 @@ class Model:
 
     def __repr__(self) -> str:
         loaded = self.loaded
-        millions = sum(each.numel() for each in loaded.encoder.model.parameters()) / 1e6
+        millions = sum(parameter.numel() for parameter in loaded.encoder.model.parameters()) / 1e6
         width, side = loaded.config.model_cfg["embed_dim"], loaded.identity.image_size[0]
         return (
             f"Model('{loaded.name}': {loaded.identity.architecture}, {millions:.1f} M parameters, "
@@ -262,29 +262,29 @@ def evaluate(models: Any, on: Any = None, **settings: Any) -> ShownList[Results]
         CompoclipError: For every error of `compoclip evaluate`.
     """
     if isinstance(models, EvaluateOptions):
-        options, given = _measuring(models, settings), on
+        options, targets = _measuring(models, settings), on
     else:
-        options, given = _measuring(on, settings), models
+        options, targets = _measuring(on, settings), models
     from compoclip.evaluation.embedder import Embedder, Scorer
 
-    if isinstance(given, str | Path):
-        given = named_models((str(given),))
-    elif isinstance(given, Model):
-        given = {next(iter(named_models((given.loaded.name,)))): given}
-    elif isinstance(given, Embedder | Scorer):
-        given = {type(given).__name__: given}
-    named: Mapping[str, Any] = given or named_models(options.models)
-    if not named or (given and options.models):
+    if isinstance(targets, str | Path):
+        targets = named_models((str(targets),))
+    elif isinstance(targets, Model):
+        targets = {next(iter(named_models((targets.loaded.name,)))): targets}
+    elif isinstance(targets, Embedder | Scorer):
+        targets = {type(targets).__name__: targets}
+    named: Mapping[str, Any] = targets or named_models(options.models)
+    if not named or (targets and options.models):
         raise UsageError("name the models, either in options.models or in models")
 
     for name, model in named.items():
         if not isinstance(model, Embedder | Scorer):
             require(f"models['{name}']", model, str | Path | Model)
-    found = {
+    loaded = {
         n: m.loaded if isinstance(m, Model) else str(m) if isinstance(m, Path) else m
         for n, m in named.items()
     }
-    return _table(run.evaluate(options, found))
+    return _table(run.evaluate(options, loaded))
 
 
 @fence()
@@ -315,10 +315,10 @@ def compare(
     if len(models) < 2:
         raise UsageError("name the base's results and at least one other: compare(BASE, OTHER)")
     first, *rest = (
-        one_model(load_results(Path(each)), Path(each))
-        if isinstance(each, str | Path)
-        else one_model(each, Path("the results"))
-        for each in models
+        one_model(load_results(Path(entry)), Path(entry))
+        if isinstance(entry, str | Path)
+        else one_model(entry, Path("the results"))
+        for entry in models
     )
     bootstrap = Bootstrap(resamples, seed)
     pairs = compare_all(first, rest, bootstrap)
@@ -440,7 +440,7 @@ def search(
         pictures = pictures_of(photos, answers)
         return f"<style>{FOUND_CSS}</style>{found_html(answers, pictures)}"
 
-    return ShownList(answers, lambda: "\n\n".join(each.text() for each in answers), page)
+    return ShownList(answers, lambda: "\n\n".join(answer.text() for answer in answers), page)
 
 
 def list_methods() -> dict[str, str]:
@@ -565,18 +565,18 @@ def _by_batch(
     name: str,
     items: Any,
     kinds: tuple[type, ...],
-    wanted: str,
+    expected: str,
     encode: Callable[[Sequence[Any]], Features],
 ) -> Features:
     import numpy as np
 
     if not isinstance(items, Iterable):
-        raise UsageError(f"{name}: {shown(items)} is not a list, nor {wanted}")
+        raise UsageError(f"{name}: {typed_repr(items)} is not a list, nor {expected}")
     listed = list(items)
-    for place, each in enumerate(listed):
-        if not isinstance(each, kinds):
+    for place, item in enumerate(listed):
+        if not isinstance(item, kinds):
             hint = "; PIL.Image.fromarray makes one of an array" if len(kinds) > 1 else ""
-            raise UsageError(f"{name}[{place}]: {shown(each)} is not {wanted}{hint}")
+            raise UsageError(f"{name}[{place}]: {typed_repr(item)} is not {expected}{hint}")
     if not listed:
         raise UsageError("nothing to encode: the list is empty")
     parts = [encode(listed[i : i + _BATCH]) for i in range(0, len(listed), _BATCH)]

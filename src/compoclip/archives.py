@@ -116,7 +116,7 @@ def zip_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     members only, so that earlier members would be missing.
     """
     members = archive.infolist()
-    before = min((each.header_offset for each in members), default=0)
+    before = min((member.header_offset for member in members), default=0)
     if before:
         raise zipfile.BadZipFile(f"{before:,} bytes before the first member")
     return members
@@ -134,37 +134,37 @@ def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def read_members(
-    archive: Path, wanted: Mapping[str, str], most: int = MAX_MEMBER_BYTES
+    archive: Path, names: Mapping[str, str], max_bytes: int = MAX_MEMBER_BYTES
 ) -> dict[str, tuple[str, bytes]]:
-    """Return key -> (file and member for messages, content) of the members `wanted[key]` of a zip.
+    """Return key -> (file and member for messages, content) of the members `names[key]` of a zip.
 
     Members may lie in a folder of the archive. Raises CompoclipError for an unreadable archive, a
     member that is missing, repeated or leads outside ("..", an absolute path), and for members of
-    more than `most` bytes together.
+    more than `max_bytes` bytes together.
     """
-    found: dict[str, tuple[str, bytes]] = {}
+    contents: dict[str, tuple[str, bytes]] = {}
     with opened_zip(archive) as opened:
         members: dict[str, zipfile.ZipInfo] = {}
         for info in zip_members(opened):
             pure = PurePosixPath(info.filename.replace("\\", "/"))
             inside = not pure.is_absolute() and ".." not in pure.parts
-            what = f"the member {info.filename!r:.80} leads outside the archive"
-            require(inside, archive, f"{what}; this is not the official one")
+            message = f"the member {info.filename!r:.80} leads outside the archive"
+            require(inside, archive, f"{message}; this is not the official one")
             folder = info.filename.endswith("/") or "__MACOSX" in pure.parts
-            if pure.name in wanted.values() and not folder:
+            if pure.name in names.values() and not folder:
                 twice = pure.name in members
                 require(not twice, archive, f"holds two files {pure.name}; {_AGAIN}")
                 members[pure.name] = info
-        for key, name in wanted.items():
+        for key, name in names.items():
             problem = f"holds no {name}; {_AGAIN}, or select other parts"
             require(name in members, archive, problem)
-            left = most - sum(len(data) for _, data in found.values())
+            left = max_bytes - sum(len(data) for _, data in contents.values())
             with opened.open(members[name]) as stream:  # whose stated size may be a lie
                 data = stream.read(left + 1)
-            problem = f"{name}: more than {most >> 20} MiB; {_AGAIN}"
+            problem = f"{name}: more than {max_bytes >> 20} MiB; {_AGAIN}"
             require(len(data) <= left, archive, problem)
-            found[key] = f"{archive}: {name}", data
-    return found
+            contents[key] = f"{archive}: {name}", data
+    return contents
 
 
 # --- Encoded images inside Parquet files, read at random. ---
@@ -244,18 +244,18 @@ def _copied(file: Path, column: str, again: bool = False) -> list[pa.RecordBatch
     def images() -> Iterator[pa.Array]:  # keeps reading errors apart from writing errors
         with opened_parquet(file) as parquet:
             for batch in parquet.iter_batches(_ROWS, columns=[column]):
-                found = batch.column(0)
-                if pa.types.is_dictionary(found.type):
-                    found = found.dictionary_decode()
-                yield _bytes_of(found).cast(pa.large_binary())
+                values = batch.column(0)
+                if pa.types.is_dictionary(values.type):
+                    values = values.dictionary_decode()
+                yield _bytes_of(values).cast(pa.large_binary())
 
     def write(target: Path) -> None:
         fields = [("image", pa.large_binary()), ("crc32", pa.uint32())]
         schema = pa.schema(fields, metadata={"stamp": stamp})
         with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for found in images():
-                checksums = [zlib.crc32(image.as_py() or b"") for image in found]
-                columns = [found, pa.array(checksums, pa.uint32())]
+            for values in images():
+                checksums = [zlib.crc32(image.as_py() or b"") for image in values]
+                columns = [values, pa.array(checksums, pa.uint32())]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
     return _opened(write_cache(file, suffix, write), stamp)
@@ -310,10 +310,10 @@ class Members:
         except FileNotFoundError as error:
             raise unreadable(path, error, "check the data folder") from error
         except Exception as error:  # damaged archives fail with errors of every kind
-            what = f"{member!r} cannot be read ({reason(error)})"
+            problem = f"{member!r} cannot be read ({reason(error)})"
             if isinstance(error, KeyError | IndexError | ValueError):
-                what = f"holds no image {member!r}"
-            raise CompoclipError(f"{path}: {what}; {_AGAIN}") from error
+                problem = f"holds no image {member!r}"
+            raise CompoclipError(f"{path}: {problem}; {_AGAIN}") from error
 
 
 def _reader(path: Path, kind: str, column: str) -> _Read:
@@ -326,7 +326,7 @@ def _reader(path: Path, kind: str, column: str) -> _Read:
     content: _Read
     if kind == ".zip":
         archive = zipfile.ZipFile(path)
-        sizes = {each.filename: each.file_size for each in zip_members(archive)}
+        sizes = {member.filename: member.file_size for member in zip_members(archive)}
         content = archive.read
     else:
         with tarfile.open(path, "r:") as tar:

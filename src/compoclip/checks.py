@@ -31,11 +31,11 @@ def check_options(options: Any) -> None:
         for names in marks_of(option.kind, Names):
             for one in value if isinstance(value, tuple) else (value,):
                 if one not in (None, ""):
-                    CHECKS[names.what](one, options, option)
+                    CHECKS[names.kind](one, options, option)
 
 
 def _remedy(option: Option) -> str:
-    return "check the path" if option.shown.positional else f"correct {option.flag}"
+    return "check the path" if option.usage.positional else f"correct {option.flag}"
 
 
 def _file(path: Path, _: Any, option: Option) -> None:
@@ -85,8 +85,8 @@ def _benchmark(target: str, options: Any, _: Option) -> None:
     root, images = (getattr(options, name, None) for name in ("data", "images"))
     if not isinstance(root, Path):  # of training and tuning, where `data` is what is trained on
         root, images = (getattr(options, f"eval_{name}", None) for name in ("data", "images"))
-    for each in parse_targets((target,), root or Path("data"), images):
-        meta(split_spec(each.spec)[0])
+    for parsed in parse_targets((target,), root or Path("data"), images):
+        meta(split_spec(parsed.spec)[0])
 
 
 def _model(spec: str, options: Any, option: Option) -> None:

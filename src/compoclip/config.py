@@ -71,10 +71,10 @@ class Shown:
 class Names:
     """Mark of what the value of an option names, in its `Annotated` beside the type.
 
-    what: A key of `checks.CHECKS`, which looks whether it is there before work begins.
+    kind: A key of `checks.CHECKS`, which looks whether it is there before work begins.
     """
 
-    what: str
+    kind: str
 
 
 InputFile = Annotated[Path, Names("file")]
@@ -124,21 +124,21 @@ class Option:
         kind = self.kind
         while get_origin(kind) in (Annotated, Union, UnionType):
             annotated = get_origin(kind) is Annotated
-            left = [each for each in get_args(kind) if each is not NoneType]
+            left = [part for part in get_args(kind) if part is not NoneType]
             if len(left) > 1 and not annotated:
                 break
             kind = left[0]
         return kind
 
     @property
-    def shown(self) -> Shown:
+    def usage(self) -> Shown:
         """Return how it is given."""
         return next((m for m in get_args(self.kind)[1:] if isinstance(m, Shown)), Shown())
 
     @property
     def is_place(self) -> bool:
         """Return whether a value may be, or hold, the path of a file or folder."""
-        return self.shown.place or Path in _types(self.kind)
+        return self.usage.place or Path in _types(self.kind)
 
 
 def options_of(kind: type) -> dict[str, Option]:
@@ -152,27 +152,29 @@ def options_of(kind: type) -> dict[str, Option]:
     for base in reversed(kind.__mro__):
         help_of |= described(base.__doc__ or "")
         group_of = dict.fromkeys(inspect.get_annotations(base), base.__name__) | group_of
-    found: dict[str, Option] = {}
-    for each in fields(kind):
-        if is_dataclass(hints[each.name]):
-            found |= options_of(hints[each.name])
+    options: dict[str, Option] = {}
+    for field in fields(kind):
+        if is_dataclass(hints[field.name]):
+            options |= options_of(hints[field.name])
             continue
-        default = each.default_factory() if callable(each.default_factory) else each.default
-        about = help_of.get(each.name, "")
-        kind_of_field = Seed if each.name == "seed" else hints[each.name]
-        found[each.name] = Option(each.name, kind_of_field, default, about, group_of[each.name])
-    return found
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        about = help_of.get(field.name, "")
+        kind_of_field = Seed if field.name == "seed" else hints[field.name]
+        options[field.name] = Option(
+            field.name, kind_of_field, default, about, group_of[field.name]
+        )
+    return options
 
 
 def built(kind: type[T], values: Mapping[str, Any]) -> T:
     """Make a dataclass of values by name, as `options_of` names them."""
     hints = get_type_hints(kind)
     parts: dict[str, Any] = {}
-    for each in fields(cast(Any, kind)):
-        if is_dataclass(hints[each.name]):
-            parts[each.name] = built(hints[each.name], values)
-        elif each.name in values:
-            parts[each.name] = values[each.name]
+    for field in fields(cast(Any, kind)):
+        if is_dataclass(hints[field.name]):
+            parts[field.name] = built(hints[field.name], values)
+        elif field.name in values:
+            parts[field.name] = values[field.name]
     return kind(**parts)
 
 
@@ -186,7 +188,7 @@ def require_with(options: object, other: str, *names: str) -> None:
 def marks_of(kind: Any, mark: type[T]) -> list[T]:
     """Return the marks of a class that an annotation, or a part of it, has beside its type."""
     if get_origin(kind) in (Annotated, Union, UnionType, tuple):
-        return [found for part in get_args(kind) for found in marks_of(part, mark)]
+        return [match for part in get_args(kind) for match in marks_of(part, mark)]
     return [kind] if isinstance(kind, mark) else []
 
 
@@ -200,32 +202,32 @@ def described(doc: str) -> dict[str, str]:
 @cache
 def _other_names() -> dict[str, dict[str, list[str]]]:
     text = Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, list[str]]] = yaml.safe_load(text)
-    return found
+    names: dict[str, dict[str, list[str]]] = yaml.safe_load(text)
+    return names
 
 
-def name_here(name: str, of: str, known: Collection[str]) -> str:
+def name_here(name: str, of: str, names: Collection[str]) -> str:
     """Return what is called so in another program; "" for a name that no other program has.
 
     Args:
         name: With - or _, with or without capitals.
         of: "options" or "verbs".
-        known: The names that exist here; the result is one of them.
+        names: The names that exist here; the result is one of them.
     """
 
     def plain(text: str) -> str:
         return text.lower().replace("-", "").replace("_", "")
 
     for ours, theirs in _other_names()[of].items():
-        if ours in known and plain(name) in map(plain, (ours, *theirs)):
+        if ours in names and plain(name) in map(plain, (ours, *theirs)):
             return ours
     return ""
 
 
-def option_hint(name: str, known: Collection[str]) -> str:
+def option_hint(name: str, options: Collection[str]) -> str:
     """Return a hint for an unknown option of a file or of Python code."""
-    ours = name_here(name, "options", known)
-    return f"did you mean {ours}?" if ours else closest(name, known)
+    ours = name_here(name, "options", options)
+    return f"did you mean {ours}?" if ours else closest(name, options)
 
 
 def require(name: str, value: object, kind: Any) -> None:
@@ -252,8 +254,8 @@ def typed(
 
 
 def _types(kind: Any) -> set[Any]:
-    found = {get_origin(kind) or kind}
-    return found.union(*map(_types, get_args(kind)))
+    types = {get_origin(kind) or kind}
+    return types.union(*map(_types, get_args(kind)))
 
 
 # --- Files. ---
@@ -272,46 +274,46 @@ def parsed_config(text: str, path: Path) -> dict[str, Any]:
     """Parse the text of a file as `read_config` does; path: for messages."""
     named: dict[str, Any] = {}
     for name, value in parsed_yaml(text, path, "list of options").items():
-        known = name.replace("-", "_")
-        if known in named:
+        option_name = name.replace("-", "_")
+        if option_name in named:
             raise UsageError(f"{path}: '{name}' is there twice; keep one of them")
-        named[known] = value
+        named[option_name] = value
     return named
 
 
-def parsed_yaml(text: str, path: Path, what: str) -> dict[str, Any]:
+def parsed_yaml(text: str, path: Path, label: str) -> dict[str, Any]:
     """Return the names of a YAML text with their values.
 
-    what: the text should be, and path: of the file, for messages. No anchors, aliases or tags, and
-    no name twice: raise UsageError, with the line, for any other text.
+    label: what the text should be, and path: of the file, for messages. No anchors, aliases or
+    tags, and no name twice: raise UsageError, with the line, for any other text.
     """
     if len(text) > MAX_CONFIG_CHARACTERS:
-        raise UsageError(f"{path}: too long for a {what}; name another file")
+        raise UsageError(f"{path}: too long for a {label}; name another file")
     try:
-        found = _yaml(text)
+        values = _yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
+        place = f"line {mark.line + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or reason(error)
-        raise UsageError(f"{path}: {where}not YAML ({problem}); fix the file") from None
-    if found is None:
+        raise UsageError(f"{path}: {place}not YAML ({problem}); fix the file") from None
+    if values is None:
         return {}
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise UsageError(f"{path}: not a {what}, each 'NAME: VALUE'; fix the file")
-    return found
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise UsageError(f"{path}: not a {label}, each 'NAME: VALUE'; fix the file")
+    return values
 
 
 def checked(
-    path: Path, values: Mapping[str, Any], options: Mapping[str, Option], what: str
+    path: Path, values: Mapping[str, Any], options: Mapping[str, Option], label: str
 ) -> dict[str, Any]:
     """Check the values of a file against the options that it may hold; return them, converted.
 
     Under `RELATIVE_TO` the file may say where relative paths start. Raise UsageError for an unknown
-    name, with the closest one, and for a value of another type. what: whose options they are, for
+    name, with the closest one, and for a value of another type. label: whose options they are, for
     messages.
     """
     of_file = {**options, RELATIVE_TO: Option(RELATIVE_TO, Path, MISSING)}
-    converted = typed(values, of_file, f"{path}: ", what)
+    converted = typed(values, of_file, f"{path}: ", label)
     folder = converted.pop(RELATIVE_TO, Path.cwd())
     if not folder.is_dir():
         raise UsageError(f"{path}: {RELATIVE_TO}: no folder {folder}; correct or remove the line")
@@ -347,7 +349,7 @@ def read_value(text: str) -> Any:
 def _plain(value: Any) -> Any:
     """A value in the types of YAML."""
     if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
+        return [_plain(element) for element in value]
     if isinstance(value, bool | str) or value is None:
         return value
     if isinstance(value, Real):  # numpy's own too
@@ -363,7 +365,7 @@ def _moved(value: Any, folder: Path) -> Any:
     if isinstance(value, Path):
         return folder / value
     if isinstance(value, tuple):
-        return tuple(_moved(each, folder) for each in value)
+        return tuple(_moved(element, folder) for element in value)
     return place_in(value, folder) if isinstance(value, str) else value
 
 
@@ -413,13 +415,13 @@ class _YamlReader(yaml.SafeLoader):  # type: ignore[misc]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Names with values. Raises ConstructorError for a name that is there twice."""
-        seen = set[str]()
+        names = set[str]()
         for key, _ in node.value:
             name = str(key.value)
-            if name in seen:
+            if name in names:
                 problem = f"'{name}' is there twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            seen.add(name)
+            names.add(name)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
 

@@ -39,10 +39,10 @@ def counted(number: int, noun: str) -> str:
 def worded(value: Any) -> str:
     """Return a JSON value as one line to read, without what is empty."""
     if isinstance(value, dict):
-        said = [(key.replace("_", " "), worded(each), each) for key, each in value.items()]
+        said = [(key.replace("_", " "), worded(part), part) for key, part in value.items()]
         return ", ".join(
-            f"{key} ({text})" if isinstance(each, dict) else f"{key} {text}"
-            for key, text, each in said
+            f"{key} ({text})" if isinstance(part, dict) else f"{key} {text}"
+            for key, text, part in said
             if text
         )
     if isinstance(value, list):
@@ -152,8 +152,8 @@ def prose(sentences: Iterable[str], indent: str = "") -> str:
     """Return sentences, each from a new line, broken between words where a terminal ends."""
     width = shutil.get_terminal_size((0, 0)).columns or sys.maxsize
     return "\n".join(
-        textwrap.fill(each, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
-        for each in sentences
+        textwrap.fill(sentence, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
+        for sentence in sentences
     )
 
 

@@ -43,8 +43,8 @@ def differences_of(
             continue
         values = [value for value in (was, is_now) if value is not None]
         if all(isinstance(value, str) and _HASH.fullmatch(value) for value in values):
-            what = "changed" if len(values) == 2 else "is new" if is_now else "is gone"
-            differences[name] = f"{name} {what}"
+            change = "changed" if len(values) == 2 else "is new" if is_now else "is gone"
+            differences[name] = f"{name} {change}"
         else:
             was, is_now = ("none" if v is None else str(v)[:80] for v in (was, is_now))
             differences[name] = f"{name} was {was}, is {is_now}"

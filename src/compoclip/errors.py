@@ -36,7 +36,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _SHOWN
 
 
-def shown(value: object) -> str:
+def typed_repr(value: object) -> str:
     """Return a value for a message as `quoted`, and its type."""
     return f"{quoted(value)} ({type(value).__name__})"
 
@@ -53,13 +53,13 @@ def quoted(value: object) -> str:
     return printable(text, _SHOWN)
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, names: Iterable[str]) -> str:
     """Return a hint for an unknown name: the closest known names, or all if none is close."""
-    known = tuple(known)
+    names = tuple(names)
     spelled = (name[:100], name[:100].replace("_", "-").lower())
-    close = (difflib.get_close_matches(each, known[:1000]) for each in spelled)
+    close = (difflib.get_close_matches(spelling, names[:1000]) for spelling in spelled)
     match = next(filter(None, close), ())
-    hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
+    hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(names)}"
     return printable(hint, _HINT)  # names may come from a file
 
 
@@ -81,19 +81,19 @@ class UsageError(CompoclipError):
     exit_code = 2
 
 
-def refuse(wrong: Mapping[str, object], kind: type[CompoclipError] = UsageError) -> None:
+def refuse(problems: Mapping[str, object], kind: type[CompoclipError] = UsageError) -> None:
     """Raise `kind` with the first of several sentences whose condition holds."""
-    for sentence, holds in wrong.items():
+    for sentence, holds in problems.items():
         if holds:
             raise kind(sentence)
 
 
 def require(
-    good: object, where: object, problem: str, kind: type[CompoclipError] = CompoclipError
+    good: object, place: object, problem: str, kind: type[CompoclipError] = CompoclipError
 ) -> None:
-    """Raise `kind` with "where: problem" unless `good`."""
+    """Raise `kind` with "place: problem" unless `good`."""
     if not good:
-        raise kind(f"{where}: {problem}")
+        raise kind(f"{place}: {problem}")
 
 
 class RunInterruptedError(CompoclipError):
@@ -122,9 +122,9 @@ def pip_install(extra: str) -> str:
     return " ".join(["pip install", *(match[1] for match in matches if match)])
 
 
-def optional(package: str, extra: str, what: str) -> Any:
-    """Import a package of an extra. Raise CompoclipError, naming `what` needs it, without it."""
+def optional(package: str, extra: str, subject: str) -> Any:
+    """Import a package of an extra. Raise CompoclipError, naming `subject` needs it, without it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise CompoclipError(f"{what} needs {package}: {pip_install(extra)}") from error
+        raise CompoclipError(f"{subject} needs {package}: {pip_install(extra)}") from error

@@ -44,7 +44,7 @@ class MachineSpeed:
     parameters: int
 
 
-def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -> MachineSpeed:
+def measure(chosen: Protocol, max_batch: int, device: torch.device, precision: str) -> MachineSpeed:
     """Train a few steps on made photos with random weights, encode photos and texts, and time it.
 
     Two batch sizes give the costs per step and per image, in time and memory.
@@ -58,13 +58,13 @@ def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -
     from compoclip.training.log import LOG, read_log
 
     few, steps = (64, 9) if device.type == "cuda" else (4, 5)
-    few = max(1, min(few, most // 2))
+    few = max(1, min(few, max_batch // 2))
     name, _, tag = chosen.model.partition(":")
     random = tag and name not in ("hf-hub", "random")
     model = f"random:{name}" if random else chosen.model
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        photos, texts = _made(folder, 4 * few, chosen.data.sentences)
+        photos, texts = _make_photos(folder, 4 * few, chosen.data.sentences)
 
         def step(batch: int, micro: int = 0) -> tuple[float, float]:
             out = folder / f"{batch}-{micro}"
@@ -89,7 +89,7 @@ def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -
             with silent():
                 train(request.options, request.composed())
             # Without the last step, whose time is that of saving, too.
-            ends = [each["seconds"] for each in read_log(out / LOG)][:-1]
+            ends = [record["seconds"] for record in read_log(out / LOG)][:-1]
             times = sorted(b - a for a, b in pairwise(ends))
             return times[len(times) // 2], _peak(device)
 
@@ -106,10 +106,8 @@ def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -
                 encode()
                 return (monotonic() - begin) / len(photos)
 
-            refs = [ImageRef(each) for each in photos]
-            photo = timed(
-                lambda: encoder.start_images([encoder.read_image(each) for each in refs])()
-            )
+            refs = [ImageRef(path) for path in photos]
+            photo = timed(lambda: encoder.start_images([encoder.read_image(ref) for ref in refs])())
             text = timed(lambda: encoder.start_texts(texts)())
     per_image, image = max(0.0, high - low) / few, max(0.0, two - one) / few
     return MachineSpeed(
@@ -120,11 +118,11 @@ def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -
         again=max(1.0, again),
         photo=photo,
         text=text,
-        parameters=sum(each.numel() for each in loaded.encoder.model.parameters()),
+        parameters=sum(parameter.numel() for parameter in loaded.encoder.model.parameters()),
     )
 
 
-def _made(folder: Path, number: int, sentences: int) -> tuple[list[Path], list[str]]:
+def _make_photos(folder: Path, number: int, sentences: int) -> tuple[list[Path], list[str]]:
     """Write photos of COCO's size with captions of its length, and made.jsonl that names them."""
     import numpy as np
     from PIL import Image
@@ -135,7 +133,7 @@ def _made(folder: Path, number: int, sentences: int) -> tuple[list[Path], list[s
     photos, texts, rows = [], [], []
 
     def thing() -> str:
-        return " ".join(str(rng.choice(each)) for each in words)
+        return " ".join(str(rng.choice(choices)) for choices in words)
 
     for k in range(number):
         coarse = rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)

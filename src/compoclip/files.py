@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError, printable, require, shown
+from compoclip.errors import CompoclipError, printable, require, typed_repr
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,15 +103,15 @@ def read_text(
         return decoded(path.read_bytes(), path, damaged)
 
 
-def decoded(data: bytes | bytearray, where: object, damaged: str) -> str:
+def decoded(data: bytes | bytearray, place: object, damaged: str) -> str:
     """Decode UTF-8 without a byte order mark.
 
-    where, damaged: place and remedy for the CompoclipError that other bytes raise.
+    place, damaged: place and remedy for the CompoclipError that other bytes raise.
     """
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CompoclipError(f"{where}: not UTF-8 text (byte {error.start}); {damaged}") from error
+        raise CompoclipError(f"{place}: not UTF-8 text (byte {error.start}); {damaged}") from error
 
 
 def encodable(text: str) -> bool:
@@ -172,8 +172,8 @@ def read_json(
     try:
         return parse_json(text, halves=halves)
     except ValueError as error:
-        what = disguised(path) or f"not valid JSON ({error}); {damaged}"
-        raise CompoclipError(f"{path}: {what}") from error
+        problem = disguised(path) or f"not valid JSON ({error}); {damaged}"
+        raise CompoclipError(f"{path}: {problem}") from error
 
 
 def read_json_object(
@@ -186,7 +186,9 @@ def read_json_object(
     """Read a JSON file that holds an object; arguments and errors as `read_json`."""
     record = read_json(path, absent=absent, damaged=damaged, halves=halves)
     if not isinstance(record, dict):
-        raise CompoclipError(f"{path}: expected a JSON object, found {shown(record)}; {damaged}")
+        raise CompoclipError(
+            f"{path}: expected a JSON object, found {typed_repr(record)}; {damaged}"
+        )
     return record
 
 
@@ -198,7 +200,7 @@ def free_bytes(path: Path) -> int:
 def _there(path: Path) -> Path:
     """The path, or the nearest folder above it that exists."""
     path = path.absolute()
-    return next(each for each in (path, *path.parents) if os.path.lexists(each))
+    return next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
 
 
 @contextmanager
@@ -210,7 +212,7 @@ def replacing(path: Path, temporary: Path | None = None, *, flush: bool = True) 
     file of a killed process is overwritten. flush: wait for the disk; not needed for thousands of
     files that can be made again.
     """
-    with nullcontext(temporary) if temporary else _beside(path) as place:
+    with nullcontext(temporary) if temporary else _temporary_place(path) as place:
         try:
             place.touch()
             mode = place.stat().st_mode
@@ -253,7 +255,7 @@ def write_json(path: Path, record: Any) -> None:
 
 def write_jsonl(path: Path, records: Iterable[Any]) -> None:
     """Write records as JSON lines with `write_atomically`."""
-    write_text(path, "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records))
+    write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
 @contextmanager
@@ -267,7 +269,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     with writing(folder):
         require_new_folder(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _beside(folder) as temporary:
+        with _temporary_place(folder) as temporary:
             temporary.mkdir()
             yield temporary
             mode = temporary.stat().st_mode & 0o666
@@ -289,13 +291,13 @@ def require_new_folder(folder: Path) -> None:
 
 def unwritable(path: Path, error: BaseException | str) -> CompoclipError:
     """Make the error for a file or folder that cannot be written."""
-    why = error if isinstance(error, str) else reason(error)
+    cause = error if isinstance(error, str) else reason(error)
     remedy = "free space, check folder and rights or choose another place"
-    return CompoclipError(f"{path}: cannot be written ({why}); {remedy}")
+    return CompoclipError(f"{path}: cannot be written ({cause}); {remedy}")
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def _temporary_place(path: Path) -> Iterator[Path]:
     """Yield a free place in a temporary folder next to `path`, removed after the block."""
     sweep_abandoned(path.parent.absolute())
     name = f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.{os.uname().nodename}-{os.getpid()}.tmp"
@@ -359,7 +361,7 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
     from filelock import FileLock, Timeout  # here: most commands lock nothing
 
     place = out / LOCK if folder else out.with_name(f".{out.name}{LOCK}")
-    made = [each for each in (place.parent, *place.parent.parents) if not each.exists()]
+    created = [parent for parent in (place.parent, *place.parent.parents) if not parent.exists()]
     lock = FileLock(place, blocking=wait, thread_local=False, fallback_to_soft=False)
     for left in reversed(range(_RACES)):
         try:
@@ -391,8 +393,8 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
                 place.unlink()  # before it is let go: who opened it meanwhile looks whether it is
             lock.release()
             with suppress(OSError):
-                for each in made:
-                    each.rmdir()
+                for folder_made in created:
+                    folder_made.rmdir()
 
 
 # --- Places that must be writable, checked before the work. ---
@@ -430,7 +432,7 @@ def content_hash(path: Path) -> str:
         return ""
     if path.is_file():
         return file_hash(path)
-    inside = sorted(each for each in path.rglob("*") if each.is_file())
+    inside = sorted(file for file in path.rglob("*") if file.is_file())
     return bytes_hash("".join(f"{p.relative_to(path)} {file_hash(p)}\n" for p in inside).encode())
 
 

@@ -60,11 +60,11 @@ class Ending:
                 os._exit(128 + number)
             say("ending; Ctrl-C once more ends at once")
 
-    def _forgotten(self, what: sys.UnraisableHookArgs) -> None:
+    def _forgotten(self, unraisable: sys.UnraisableHookArgs) -> None:
         """Send the signal again whose interruption went nowhere; other exceptions are printed."""
-        error = what.exc_value
+        error = unraisable.exc_value
         if not isinstance(error, KeyboardInterrupt):
-            self._hook(what)
+            self._hook(unraisable)
             return
         self.got = self._presses = 0
         again = threading.Timer(_LATER, os.kill, (os.getpid(), signal_of(error)))

@@ -70,11 +70,11 @@ class Ranks:
             return rows
         import torch
 
-        most = max(counts)
-        whole = self._gathered(_padded(rows, most))
-        if min(counts) == most:
+        longest = max(counts)
+        whole = self._gathered(_padded(rows, longest))
+        if min(counts) == longest:
             return whole
-        parts = zip(torch.split(whole, most), counts)
+        parts = zip(torch.split(whole, longest), counts)
         return torch.cat([whole[:0], *(part[:count] for part, count in parts)])
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -97,11 +97,11 @@ class Ranks:
         import torch
         import torch.distributed as dist
 
-        most = max(counts)
-        if min(counts) < most:
-            rows = torch.cat([_padded(part, most) for part in torch.split(rows, list(counts))])
-        out = rows.new_empty((most, *rows.shape[1:]))
-        if most:
+        longest = max(counts)
+        if min(counts) < longest:
+            rows = torch.cat([_padded(part, longest) for part in torch.split(rows, list(counts))])
+        out = rows.new_empty((longest, *rows.shape[1:]))
+        if longest:
             with peers():
                 dist.reduce_scatter_tensor(out, rows.contiguous())
         return out[: counts[self.rank]]
@@ -121,7 +121,7 @@ class Ranks:
         All ranks must enter it, and leave it together. Without it the others would wait in the
         next collective for a rank that never comes.
         """
-        own: CompoclipError | None = None
+        local_error: CompoclipError | None = None
         try:
             yield
         except PeerLostError:
@@ -129,8 +129,8 @@ class Ranks:
         except CompoclipError as error:
             if self.world == 1:
                 raise
-            own = error
-        raise_first(self.exchange(failure(own)), own)
+            local_error = error
+        raise_first(self.exchange(failure(local_error)), local_error)
 
     @contextmanager
     def rank0_first(self) -> Iterator[None]:
@@ -216,8 +216,8 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
         lost = error if isinstance(error, CompoclipError) else _lost(error)
         with suppress(RuntimeError):
             keys = (f"failed/{other}" for other in range(world) if other != rank)
-            found = [json.loads(store.get(key)) for key in keys if store.check([key])]
-            lost = _error(found[0]) if found else lost
+            failures = [json.loads(store.get(key)) for key in keys if store.check([key])]
+            lost = _error(failures[0]) if failures else lost
             if rank == 0:
                 store.set("failed/0", json.dumps(failure(lost)))
         raise lost from error
@@ -304,11 +304,13 @@ def failure(error: BaseException | None) -> list[Any] | None:
     return None if error is None else [_line(error), getattr(error, "exit_code", 1)]
 
 
-def raise_first(failures: Sequence[list[Any] | None], own: CompoclipError | None = None) -> None:
-    """Raise the error of the lowest rank that has one, if any; `own`: this process's."""
+def raise_first(
+    failures: Sequence[list[Any] | None], local_error: CompoclipError | None = None
+) -> None:
+    """Raise the error of the lowest rank that has one, if any; `local_error`: this process's."""
     for rank_failure in failures:
         if rank_failure is not None:
-            raise _error(rank_failure) from own
+            raise _error(rank_failure) from local_error
 
 
 def _error(record: list[Any]) -> CompoclipError:
@@ -331,10 +333,10 @@ def _lost(error: RuntimeError) -> CompoclipError:
     return PeerLostError(f"another process of the run has ended{unsure} ({_line(error)})")
 
 
-def _padded(rows: torch.Tensor, most: int) -> torch.Tensor:
-    if len(rows) == most:
+def _padded(rows: torch.Tensor, length: int) -> torch.Tensor:
+    if len(rows) == length:
         return rows
-    padded = rows.new_zeros((most, *rows.shape[1:]))
+    padded = rows.new_zeros((length, *rows.shape[1:]))
     padded[: len(rows)] = rows
     return padded
 

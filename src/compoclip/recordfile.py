@@ -41,54 +41,54 @@ def write_records(
     make: Make,
     made_from: Mapping[str, Any],
     count: Callable[[Record], None],
-    each: int = 1,
+    per_caption: int = 1,
     workers: int = 1,
     track: Track = iter,
 ) -> int:
     """Write the records of all (id, caption) items to `out`, one JSON object per line.
 
-    make: returns the records of a batch in order, `each` per caption, with its "id" and "caption";
-    it is sent to worker processes. made_from: the inputs of the records, for OUT.settings.json.
-    count: called with every record, those of an interrupted run first; raises ValueError, KeyError,
-    TypeError or AttributeError for a damaged one. track: wraps the stream of finished captions, to
-    show progress. Returns the number of records of an interrupted run.
+    make: returns the records of a batch in order, `per_caption` for each, with its "id" and
+    "caption"; it is sent to worker processes. made_from: the inputs of the records, for
+    OUT.settings.json. count: called with every record, those of an interrupted run first; raises
+    ValueError, KeyError, TypeError or AttributeError for a damaged one. track: wraps the stream of
+    finished captions, to show progress. Returns the number of records of an interrupted run.
 
     Raises UsageError when `out` has other inputs, CompoclipError when it cannot be written or
     another process is writing it.
     """
     todo = iter(items)
     begun: list[Item] = []  # the caption some of whose records are there
-    seen = 0
+    recounted = 0
 
     def recount(record: Record) -> None:
-        nonlocal seen
+        nonlocal recounted
         if not begun:
             begun.extend(islice(todo, 1))
         if not begun or (record["id"], record["caption"]) != begun[0]:
             raise ValueError("a record of another caption")
         count(record)
-        seen += 1
-        if seen % each == 0:
+        recounted += 1
+        if recounted % per_caption == 0:
             begun.clear()
 
     with appending(out, made_from, recount) as (append, done):
-        extra = done % each
+        extra = done % per_caption
         with closing(in_batches(make, chain(begun, todo), BATCH, workers)) as batches:
-            held: list[Record] = []
+            records: list[Record] = []
             stream = chain.from_iterable(batches)
 
             def captions() -> Iterator[int]:
                 """Yield the number of every caption whose records are all held."""
-                for number, made in enumerate(islice(stream, extra, None), extra + 1):
-                    held.append(made)
-                    if number % each == 0:
-                        yield number // each
+                for number, record in enumerate(islice(stream, extra, None), extra + 1):
+                    records.append(record)
+                    if number % per_caption == 0:
+                        yield number // per_caption
 
             for _ in track(captions()):
-                for made in held:
-                    count(made)
-                    append(made)
-                held.clear()
+                for written in records:
+                    count(written)
+                    append(written)
+                records.clear()
     return done
 
 
@@ -111,8 +111,8 @@ def appending(
             raise UsageError(f"{out}: was changed after it was made; choose another -o")
         with part.open("ab") as file:
 
-            def append(made: Record) -> None:
-                file.write(json_bytes(made) + b"\n")
+            def append(record: Record) -> None:
+                file.write(json_bytes(record) + b"\n")
                 file.flush()  # it outlives the end of this process, however sudden
 
             yield append, done
@@ -192,9 +192,9 @@ def _recover(part: Path, count: Callable[[Record], None]) -> tuple[int, bool]:
     return done, damaged
 
 
-def json_bytes(made: Record) -> bytes:
+def json_bytes(record: Record) -> bytes:
     """Return a record as UTF-8 JSON, with lone surrogates escaped."""
     try:
-        return json.dumps(made, ensure_ascii=False).encode()
+        return json.dumps(record, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return json.dumps(made).encode()
+        return json.dumps(record).encode()

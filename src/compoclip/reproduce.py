@@ -117,9 +117,9 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     limit = _seconds(options.budget) if options.budget else 0.0
     device = device_named(options.device)
     usual = chosen.small if limit else chosen.benchmarks
-    named = [spec for each in options.on or usual for spec in SUITES.get(each, (each,))]
+    named = [spec for name in options.on or usual for spec in SUITES.get(name, (name,))]
     jobs, benchmarks, left_out = _missing(named, options.data)
-    own = options.captions is not None
+    custom = options.captions is not None
     precision = _precision(device, bool(limit))
     if not benchmarks:
         raise CompoclipError(f"nothing to measure on; {next(iter(left_out.values()), '')}")
@@ -145,7 +145,7 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
             number *= 2
         name = f"{name}-{number}-{precision}"
     folders = data.small if limit and number <= data.small_number else data.photos
-    if not own:
+    if not custom:
         jobs = {**_training_jobs(data, folders, options.data), **jobs}
     steps = max(1, round(published["epochs"] * (number // batch)))
     per_step = images * batch / published["epochs"]
@@ -162,7 +162,7 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
         "of_photos": data.number,
         "captions": options.captions or str(options.data / data.captions),
         "images": str(options.images or options.data / data.images),
-        "folders": [] if own else list(folders),
+        "folders": [] if custom else list(folders),
         "benchmarks": benchmarks,
         "left_out": left_out,
         "downloads": {
@@ -203,8 +203,8 @@ def _work(spec: str) -> tuple[int, int]:
     name, _, part = spec.partition(":")
     items = meta(name).items or 5000
     photos, texts = work(name) or (items, 2 * items)
-    asked = meta(name).expected.get(part, items)
-    return min(photos, asked), round(texts * asked / items)
+    expected = meta(name).expected.get(part, items)
+    return min(photos, expected), round(texts * expected / items)
 
 
 def _precision(device: torch.device, small: bool) -> str:
@@ -232,15 +232,15 @@ def _missing(
                 benchmarks.append(spec)
                 continue
         try:
-            found = find_missing([spec], root)
+            missing = find_missing([spec], root)
         except CompoclipError as error:
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
             continue
-        if found.by_hand:
-            left_out[spec] = found.by_hand[0]
+        if missing.by_hand:
+            left_out[spec] = missing.by_hand[0]
             continue
         benchmarks.append(spec)
-        jobs |= {job.target: job for job in found.jobs}
+        jobs |= {job.target: job for job in missing.jobs}
     return jobs, benchmarks, left_out
 
 
@@ -381,10 +381,10 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
     path, images = out / "photos.json", Path(plan["images"])
 
     def select() -> None:
-        ids = [str(each) for each in open_source(plan["captions"], images=images).column("id")]
-        inside = tuple(f"{PurePosixPath(each).name}/" for each in plan["folders"]) or ""
-        able = [each for each in ids if each.startswith(inside)]
-        order = sorted(able, key=lambda each: hashlib.blake2b(each.encode()).digest())
+        ids = [str(value) for value in open_source(plan["captions"], images=images).column("id")]
+        inside = tuple(f"{PurePosixPath(folder).name}/" for folder in plan["folders"]) or ""
+        able = [name for name in ids if name.startswith(inside)]
+        order = sorted(able, key=lambda name: hashlib.blake2b(name.encode()).digest())
         without = sorted({*ids} - {*order[: plan["photos"]]})
         if len(ids) - len(without) < plan["photos"]:
             raise CompoclipError(f"{plan['captions']}: fewer than {plan['photos']} photos")

@@ -56,16 +56,16 @@ class TrainRequest:
         options, method = self.options, self.method
         if isinstance(method, str):
             method = load_recipe(method)(**self.parameters)
-        given = options.optimiser()
-        method = replace(method, optim=replace(method.optim, **given))
+        optimiser = options.optimiser()
+        method = replace(method, optim=replace(method.optim, **optimiser))
         method = compose(method, options.texts, options.terms, options.set)
-        if method.optim.warmup_share == 1 and not {"warmup", "warmup_share"} & {*given}:
+        if method.optim.warmup_share == 1 and not {"warmup", "warmup_share"} & {*optimiser}:
             method = replace(method, optim=replace(method.optim, warmup_share=0.1))
         names = ("rank", "alpha", "towers", "targets", "init")
         lora = {name: getattr(options, f"lora_{name}") for name in names}
         lora = {name: value for name, value in lora.items() if value is not None}
         if options.lora or method.lora:
-            lr = method.optim.lr if "lr" in given else None
+            lr = method.optim.lr if "lr" in optimiser else None
             method = method.with_lora(replace(method.lora or Lora(), **lora), lr)
         elif lora:
             raise UsageError(f"--lora-{next(iter(lora))} goes with --lora")
@@ -80,23 +80,23 @@ class TrainRequest:
         repeats: leave out where the run was written to, and what else a repetition says anew.
         """
         assert isinstance(self.method, str)
-        known = options_of(TrainOptions)
+        train_options = options_of(TrainOptions)
         options = {
             name: getattr(self.options, name)
-            for name, option in known.items()
-            if not (repeats and option.shown.once)
+            for name, option in train_options.items()
+            if not (repeats and option.usage.once)
         }
         card = recipe_card(self.method)
         # Adapters raise the method's own rate, and the run bounds its own warm-up.
         left = {"crop", "warmup", "warmup_share", *(["lr"] if self.options.lora else [])}
         usual = {
-            name: convert(value, known[name].kind)
+            name: convert(value, train_options[name].kind)
             for name, value in card.defaults.items()
             if name not in left
         }
         usual |= {name: option.default for name, option in card.options.items()}
-        given = {**options, **self.parameters}
-        values = {**given, **{k: v for k, v in usual.items() if given.get(k) is None}}
+        chosen = {**options, **self.parameters}
+        values = {**chosen, **{k: v for k, v in usual.items() if chosen.get(k) is None}}
         heading = "The options of a run: compoclip train --config FILE"
         if repeats:
             heading = (

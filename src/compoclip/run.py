@@ -29,7 +29,7 @@ from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.models.names import require_model
-from compoclip.own import fence, is_file, split
+from compoclip.plugins import fence, is_file, split
 from compoclip.ranks import device_named, launched, process_group
 from compoclip.training.settings import OptimOptions, RunSettings, WatchSettings
 from compoclip.typed import Count, Natural
@@ -62,11 +62,11 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
             name, spec = match[1], match[2]
         else:
             path = Path(text.removeprefix("local-dir:"))
-            own = path.parent.name if path.name in ("model", "adapter") else path.name
-            name, spec = (own if path.is_dir() and own else text), text
+            folder_name = path.parent.name if path.name in ("model", "adapter") else path.name
+            name, spec = (folder_name if path.is_dir() and folder_name else text), text
             if is_file(text):
-                file, wanted = split(text)
-                name = wanted or file.stem
+                file, part = split(text)
+                name = part or file.stem
         if name in models:
             raise UsageError(f"two models are called '{name}'; name them: NAME=MODEL")
         models[name] = spec
@@ -244,7 +244,7 @@ def _start(options: TrainOptions) -> LoadedModel:
     from compoclip.models.conversion import average
 
     if options.init_from:
-        parts = (load_model(each, activation=options.activation) for each in options.init_from)
+        parts = (load_model(spec, activation=options.activation) for spec in options.init_from)
         return average(parts)
     if options.from_scratch:
         config = read_config(Path(options.model))
@@ -336,7 +336,7 @@ class Measuring:
         from compoclip.benchmarks.targets import parse_targets
 
         targets = parse_targets(self.on, self.data, self.images)
-        benchmarks = [each.load() for each in targets if not only or each.id in only]
+        benchmarks = [target.load() for target in targets if not only or target.id in only]
         for benchmark in benchmarks:
             require_present(benchmark, self.allow_partial)
         return benchmarks
@@ -467,7 +467,11 @@ def evaluate(
         dimensions=options.dimensions or 0,
         processes=processes,
     )
-    audits = {each.name: audit(each) for each in benchmarks} if options.exclude_faulty else {}
+    audits = (
+        {benchmark.name: audit(benchmark) for benchmark in benchmarks}
+        if options.exclude_faulty
+        else {}
+    )
     everything: list[Results] = []
     with process_group(device) as ranks:
         settings = replace(settings, audits=audits, ranks=ranks)

@@ -21,7 +21,7 @@ from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
 from compoclip.files import bytes_hash, content_hash
-from compoclip.own import fence
+from compoclip.plugins import fence
 from compoclip.request import TrainRequest, known_options
 from compoclip.run import evaluate, train
 from compoclip.training.settings import RunSettings
@@ -56,35 +56,39 @@ class SweepOptions:
     jobs: Count = 1
 
 
-def space_of(texts: Sequence[str], flag: str, known: Mapping[str, Option]) -> dict[str, Any]:
+def space_of(texts: Sequence[str], flag: str, options: Mapping[str, Option]) -> dict[str, Any]:
     """Return the Optuna distributions of --grid or --random by name; choices stay texts.
 
     Raises UsageError for an unknown name and a value of another type.
     """
-    kinds, found = _optuna().distributions, dict[str, Any]()
+    kinds, distributions = _optuna().distributions, dict[str, Any]()
     for text in texts:
         name, _, said = text.partition("=")
-        where, key = f"{flag} {name}", name.replace("-", "_")
+        place, key = f"{flag} {name}", name.replace("-", "_")
         if not said:
             raise UsageError(f"{flag} {text}: write NAME=VALUE,VALUE,...")
-        if key not in known or key in found:
-            why = "is there twice" if key in found else f"no such option; {closest(key, known)}"
-            raise UsageError(f"{where}: {why}")
-        match, plain = _RANGE.fullmatch(said), known[key].plain
+        if key not in options or key in distributions:
+            problem = (
+                "is there twice"
+                if key in distributions
+                else f"no such option; {closest(key, options)}"
+            )
+            raise UsageError(f"{place}: {problem}")
+        match, plain = _RANGE.fullmatch(said), options[key].plain
         if match and flag == "--random" and plain in (int, float):
             number = kinds.IntDistribution if plain is int else kinds.FloatDistribution
             try:
                 low, high = (plain(float(match[k])) for k in (2, 3))
-                found[key] = number(low, high, log=bool(match[1]))
+                distributions[key] = number(low, high, log=bool(match[1]))
             except (ValueError, OverflowError) as error:
-                raise UsageError(f"{where}: write LOW..HIGH, both finite ({error})") from None
+                raise UsageError(f"{place}: write LOW..HIGH, both finite ({error})") from None
             continue
         values = read_value(said) if said[0] == "[" else said.split(",")
-        choices = [each if isinstance(each, str) else json.dumps(each) for each in values]
+        choices = [value if isinstance(value, str) else json.dumps(value) for value in values]
         for choice in choices:
-            require(where, convert(read_value(choice), known[key].kind), known[key].kind)
-        found[key] = kinds.CategoricalDistribution(list(dict.fromkeys(choices)))
-    return found
+            require(place, convert(read_value(choice), options[key].kind), options[key].kind)
+        distributions[key] = kinds.CategoricalDistribution(list(dict.fromkeys(choices)))
+    return distributions
 
 
 def run_one(request: TrainRequest) -> dict[str, Any]:
@@ -97,19 +101,19 @@ def run_one(request: TrainRequest) -> dict[str, Any]:
             from compoclip.training.log import read_log
 
             if not written.exists():
-                own = replace(
+                run_options = replace(
                     options,
                     on=options.on if options.eval_every else (),
                     resume=(options.out / "state").is_dir(),
                     workers=0 if parent_process() else options.workers,
                 )
-                train(own, request.composed(), config=request.text(repeats=True))
+                train(run_options, request.composed(), config=request.text(repeats=True))
             line["content"] = content_hash(written)
             log = read_log(options.out / "train.jsonl")
-            line["loss"] = [each["loss"] for each in log if "loss" in each][-1]
+            line["loss"] = [record["loss"] for record in log if "loss" in record][-1]
             measuring = options.measuring(options.out.parents[1] / "results")
-            for each in evaluate(measuring, {name: str(written)}) if options.on else ():
-                line["scores"][each.benchmark] = each.headline_score.value
+            for results in evaluate(measuring, {name: str(written)}) if options.on else ():
+                line["scores"][results.benchmark] = results.headline_score.value
     except CompoclipError as error:  # the others are to be done all the same
         line["error"] = printable(str(error))
     return line
@@ -122,24 +126,26 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     folder.
     """
     optuna, tpe, out, jobs = _optuna(), options.sampler == "tpe", request.options.out, options.jobs
-    known = {k: v for k, v in known_options(request.method).items() if k not in _FIXED}
-    grid, drawn = (
-        space_of(texts, flag, known)
+    free_options = {k: v for k, v in known_options(request.method).items() if k not in _FIXED}
+    grid, sampled = (
+        space_of(texts, flag, free_options)
         for texts, flag in ((options.grid, "--grid"), (options.random, "--random"))
     )
-    space = {**grid, **drawn}
-    if not space or len(space) < len(grid) + len(drawn):
+    space = {**grid, **sampled}
+    if not space or len(space) < len(grid) + len(sampled):
         raise UsageError("name what to vary, each in one way: --grid NAME=VALUE,VALUE or --random")
-    if bool(options.draws) != (tpe or bool(drawn)):
+    if bool(options.draws) != (tpe or bool(sampled)):
         raise UsageError("--random and --draws go together: what to sample, and how often")
 
     def request_at(point: Mapping[str, Any], name: str) -> TrainRequest:
-        given = {key: convert(read_value(str(v)), known[key].kind) for key, v in point.items()}
+        values = {
+            key: convert(read_value(str(v)), free_options[key].kind) for key, v in point.items()
+        }
         shared = {**vars(request.options), **request.parameters, "out": out / "runs" / name}
-        return TrainRequest.of(request.method, {**shared, **given})
+        return TrainRequest.of(request.method, {**shared, **values})
 
     sampling = optuna.create_study(sampler=optuna.samplers.RandomSampler(options.draw_seed))
-    samples = [sampling.ask(drawn).params for _ in range(options.draws if drawn else 1)]
+    samples = [sampling.ask(sampled).params for _ in range(options.draws if sampled else 1)]
     cells = [dict(zip(grid, c)) for c in itertools.product(*(g.choices for g in grid.values()))]
     points = [] if tpe else [{**cell, **one} for one in samples for cell in cells]
     points = list({json.dumps(point): point for point in points}.values())
@@ -173,8 +179,8 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
             name = run_name(point, trial.number if tpe else None)
             trials[name] = (trial, point)
             tasks.append(request_at(point, name))
-        with mapper(jobs, in_order=False, ahead=1) as each:
-            for line in each(run_one, tasks):
+        with mapper(jobs, in_order=False, ahead=1) as apply:
+            for line in apply(run_one, tasks):
                 trial, line["point"] = trials[line["name"]]
                 trial.set_user_attr("line", line)
                 error, value = line["error"], line["scores"].get(by, line["loss"])
@@ -219,7 +225,7 @@ def _optuna() -> Any:
 def _require_same_sweep(request: TrainRequest, varied: set[str]) -> None:
     """Raise UsageError when the folder holds a sweep of other settings, data or local files."""
     options, out = request.options, request.options.out
-    free = {each.name for each in fields(RunSettings)} - {*options.decisive()}
+    free = {field.name for field in fields(RunSettings)} - {*options.decisive()}
     values = parsed_config(request.text(repeats=True), out)
     values = {k: v for k, v in values.items() if k not in varied | free | {"relative_to"}}
     for name in ("model", "teacher", "image_weights"):
@@ -227,7 +233,7 @@ def _require_same_sweep(request: TrainRequest, varied: set[str]) -> None:
             values[f"content of {name}"] = content_hash(Path(value))
     if options.on:
         benchmarks = options.measuring().benchmarks()
-        values["items of"] = {each.name: each.data_hash for each in benchmarks}
+        values["items of"] = {benchmark.name: benchmark.data_hash for benchmark in benchmarks}
     data = options.request(options.data).open().fingerprint()
     now = Fingerprint({**values, **request.composed().sources, **data.values}, data.rows)
     if (out / FILE).exists():

@@ -34,7 +34,7 @@ from compoclip.bounds import (
     MAX_UNPACKED_RATIO,
 )
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, UsageError, require, shown
+from compoclip.errors import CompoclipError, UsageError, require, typed_repr
 from compoclip.files import parse_json, reason, unreadable
 
 # --- The files that one name stands for. ---
@@ -76,9 +76,9 @@ def expand_braces(pattern: str) -> list[str]:
 def require_local(spec: str | Path) -> None:
     """Raise UsageError for anything but a local path: a URL, or a command to read from."""
     text = str(spec)  # a Path holds one slash where the URL has two
-    shown = text if "://" in text else text.replace(":/", "://", 1)
+    spelled = text if "://" in text else text.replace(":/", "://", 1)
     problem = "not supported: data is read from files on this machine; download it first"
-    require(not _REMOTE.match(text), shown, problem, UsageError)
+    require(not _REMOTE.match(text), spelled, problem, UsageError)
 
 
 def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
@@ -90,11 +90,11 @@ def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
     """
     path = Path(spec)
     if path.is_dir():
-        found: list[Path] = []
+        inside: list[Path] = []
         for place in (path, path / "data"):
-            if not found and place.is_dir():
-                found = [file for file in sorted(place.iterdir()) if has_ending(file, *endings)]
-        files = [file for file in found if not file.name.startswith(".")]
+            if not inside and place.is_dir():
+                inside = [file for file in sorted(place.iterdir()) if has_ending(file, *endings)]
+        files = [file for file in inside if not file.name.startswith(".")]
     elif path.exists():
         files = [path]
     else:
@@ -193,10 +193,10 @@ def json_row(
         row = parse_json(line, halves=halves)
         if isinstance(row, dict):
             return row
-        what = f"expected a JSON object, found {shown(row)}"
+        problem = f"expected a JSON object, found {typed_repr(row)}"
     except ValueError as error:
-        what = f"not valid JSON ({error})"
-    raise CompoclipError(f"{path}: line {number}: {what}; {damaged}")
+        problem = f"not valid JSON ({error})"
+    raise CompoclipError(f"{path}: line {number}: {problem}; {damaged}")
 
 
 # --- CSV and TSV. ---
@@ -218,11 +218,13 @@ def read_delimited(
             raise CompoclipError(f"{path}: the file is empty; a header line is needed")
         names = [name.strip() for name in header]
         _require_one_of_each(names, path)
-        filled = (each for each in rows if each[1])
+        filled = (pair for pair in rows if pair[1])
         for number, (line, row) in enumerate(filled, 1):
             if len(row) != len(names):
-                what = f"line {line} has {counted(len(row), 'cell')}, the header has {len(names)}"
-                raise CompoclipError(f"{path}: {what}; check quoting and delimiter")
+                problem = (
+                    f"line {line} has {counted(len(row), 'cell')}, the header has {len(names)}"
+                )
+                raise CompoclipError(f"{path}: {problem}; check quoting and delimiter")
             yield number, dict(zip(names, row))
 
 
@@ -327,12 +329,12 @@ def opened_parquet(
         if most_rows is not None:
             leaves = range(footer.num_columns)
             values = (sum(group.column(leaf).num_values for group in groups) for leaf in leaves)
-            most = most_values or most_rows
-            small = footer.num_rows <= most_rows and max(values, default=0) <= most
-            problem = f"more than the {most_rows:,} rows or {most:,} values that such a table may "
+            limit = most_values or most_rows
+            small = footer.num_rows <= most_rows and max(values, default=0) <= limit
+            problem = f"more than the {most_rows:,} rows or {limit:,} values that such a table may "
             require(small, path, f"{problem}have; split it")
             texts = (footer.schema.column(leaf) for leaf in leaves)
-            packed = [each.path for each in texts if each.logical_type.type == "STRING"]
+            packed = [column.path for column in texts if column.logical_type.type == "STRING"]
             options = {"read_dictionary": packed, "pre_buffer": False, "buffer_size": 1 << 20}
         with pq.ParquetFile(path, metadata=footer, **options) as parquet:
             _require_one_of_each(parquet.schema_arrow.names, path)
@@ -353,8 +355,8 @@ def _damaged(path: Path, kind: str, error: Exception, damaged: str = _AGAIN) -> 
     """The error for a file that cannot be read; damage comes as an OSError without a number too."""
     if isinstance(error, OSError) and error.errno is not None:
         return unreadable(path, error)
-    why = reason(error).partition("\n")[0]
-    return CompoclipError(f"{path}: not a whole {kind} file ({why}); {damaged}")
+    cause = reason(error).partition("\n")[0]
+    return CompoclipError(f"{path}: not a whole {kind} file ({cause}); {damaged}")
 
 
 def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
@@ -369,10 +371,10 @@ def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
         mapped.seek(0)
         reader = pa.ipc.open_file(mapped) if footer else pa.ipc.open_stream(mapped)
         numbers = range(reader.num_record_batches) if footer else ()
-        batches, held = [], 0
+        batches, unpacked = [], 0
         for batch in map(reader.get_batch, numbers) if footer else reader:
-            held += batch.nbytes
-            small = held <= MAX_UNPACKED_RATIO * path.stat().st_size
+            unpacked += batch.nbytes
+            small = unpacked <= MAX_UNPACKED_RATIO * path.stat().st_size
             require(small, path, f"unpacks to far more than its size; {damaged}")
             batches.append(batch)
         table = pa.Table.from_batches(batches, schema=reader.schema)

@@ -168,11 +168,11 @@ class Tuned:
                 prose(self.sentences),
                 f"{self.model}: the model to use",
                 f"to repeat the training: compoclip train --config {self.config} --out RUN",
-                *self._found(),
+                *self._rank_lines(),
             ]
         )
 
-    def _found(self) -> Iterator[str]:
+    def _rank_lines(self) -> Iterator[str]:
         """Yield lines with the ranks of the photos that captions look for, before and after."""
         if self.page is None:
             return
@@ -227,7 +227,7 @@ def tune(options: TuneOptions) -> Tuned:
     photos = {split: len(part) for split, part in parts.items()}
     _require_photos(source)
     base = load_model(options.model)
-    size = sum(each.numel() for each in base.encoder.model.parameters())
+    size = sum(parameter.numel() for parameter in base.encoder.model.parameters())
     lr = rule.lr if size <= SMALL else rule.lr_large
     batch = min(rule.batch_size, photos["train"])
     chosen_is = f"{rule.method}, learning rate {lr:g}, {rule.steps} steps of {batch} photos"
@@ -253,8 +253,8 @@ def tune(options: TuneOptions) -> Tuned:
         "epochs": rule.steps * batch / photos["train"],
         "resume": (options.out / "run").is_dir(),
     }
-    given = {name: value for name, value in values.items() if value is not None}
-    request = TrainRequest.of(rule.method, given)
+    chosen = {name: value for name, value in values.items() if value is not None}
+    request = TrainRequest.of(rule.method, chosen)
     with only_writer(options.out, folder=True):
         _, summary = train(
             request.options,
@@ -313,7 +313,7 @@ def tune(options: TuneOptions) -> Tuned:
 def _require_photos(source: Source) -> None:
     """Raise CompoclipError when a photo is missing."""
     images = (source.bare(index).image for index in range(len(source)))
-    gone = [each for each in images if isinstance(each, Path) and not each.is_file()]
+    gone = [image for image in images if isinstance(image, Path) and not image.is_file()]
     if gone:
         raise CompoclipError(
             f"{source.describe()}: {counted(len(gone), 'photo')} missing, such as {gone[0]}; name "

@@ -18,7 +18,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from compoclip.bounds import MAX_EXACT
-from compoclip.errors import CompoclipError, shown
+from compoclip.errors import CompoclipError, typed_repr
 from compoclip.files import encodable
 
 
@@ -167,12 +167,12 @@ def require_kind(
     """
     then = f"; {remedy}" if remedy else ""
     if not is_a(value, kind):
-        raise error(f"{place} must be {kind_named(kind)}, found {shown(value)}{then}")
+        raise error(f"{place} must be {kind_named(kind)}, found {typed_repr(value)}{then}")
     if is_a(value, int | float):
         number = cast(float, value)
         for limit in limits_of(kind):
             if not limit.low <= number <= limit.high:
-                raise error(f"{place} must {limit}, found {shown(value)}{then}")
+                raise error(f"{place} must {limit}, found {typed_repr(value)}{then}")
     return value
 
 
@@ -185,9 +185,9 @@ def read_fields(
     """
     needed = [key for key, kind in kinds.items() if kind is object or not is_a(None, kind)]
     if not isinstance(row, dict):
-        wanted = ", ".join(needed)
+        expected = ", ".join(needed)
         raise CompoclipError(
-            f"{origin} needs {wanted or 'an object'}; it has: {shown(row)}; {remedy}"
+            f"{origin} needs {expected or 'an object'}; it has: {typed_repr(row)}; {remedy}"
         )
     if not row.keys() >= {*needed}:
         columns = ", ".join(map(str, row))
@@ -207,19 +207,19 @@ def build(kind: Any, value: Any, origin: str, remedy: str, place: str = "") -> A
     both, for a value of another type, an unknown field, a field that is missing, and a number too
     large to be exact.
     """
-    where = f"{origin}: {place}" if place else origin
+    position = f"{origin}: {place}" if place else origin
     if get_origin(kind) in (Union, UnionType):
         parts = [part for part in get_args(kind) if part is not NoneType]
         if isinstance(value, dict):
             parts = [part for part in parts if is_dataclass(part)] or parts
         if value is None or len(parts) > 1:
-            require_kind(where, value, kind, remedy)
+            require_kind(position, value, kind, remedy)
             return convert(value, kind)
         return build(parts[0], value, origin, remedy, place)
     outer, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(value, dict):
         hints = _hints(cast(type, kind), include_extras=True)
-        _require_names(value, fields(kind), where, remedy)
+        _require_names(value, fields(kind), position, remedy)
         return kind(  # type: ignore[operator]
             **{
                 name: build(hints[name], part, origin, remedy, f"{place}.{name}".lstrip("."))
@@ -228,7 +228,7 @@ def build(kind: Any, value: Any, origin: str, remedy: str, place: str = "") -> A
         )
     if outer in (dict, Mapping) and isinstance(value, dict):
         for key in value:
-            require_kind(f"{where}: the name of a field", key, inner[0], remedy)
+            require_kind(f"{position}: the name of a field", key, inner[0], remedy)
         return {
             key: build(inner[1], part, origin, remedy, f"{place}.{key}".lstrip("."))
             for key, part in value.items()
@@ -238,20 +238,20 @@ def build(kind: Any, value: Any, origin: str, remedy: str, place: str = "") -> A
             build(inner[0], part, origin, remedy, f"{place}[{number}]")
             for number, part in enumerate(value)
         )
-    require_kind(where, value, kind, remedy)
+    require_kind(position, value, kind, remedy)
     if is_a(value, int | float) and abs(value) > MAX_EXACT:
-        raise CompoclipError(f"{where} is {shown(value)}, too large to be exact; {remedy}")
+        raise CompoclipError(f"{position} is {typed_repr(value)}, too large to be exact; {remedy}")
     return convert(value, kind)
 
 
 def _require_names(
-    value: Mapping[str, Any], declared: Iterable[Any], where: str, remedy: str
+    value: Mapping[str, Any], declared: Iterable[Any], position: str, remedy: str
 ) -> None:
     names = {field.name: field for field in declared}
     for name in value:
         if name not in names:
-            raise CompoclipError(f"{where}: unknown field {shown(name)}; {remedy}")
+            raise CompoclipError(f"{position}: unknown field {typed_repr(name)}; {remedy}")
     for name, field in names.items():
         required = field.default is MISSING and field.default_factory is MISSING
         if required and name not in value:
-            raise CompoclipError(f"{where}: no field {name!r}; {remedy}")
+            raise CompoclipError(f"{position}: no field {name!r}; {remedy}")

@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 from compoclip.console import counted
 from compoclip.errors import CompoclipError
 from compoclip.interrupts import ENDING, TerminatedError
-from compoclip.own import fence
+from compoclip.plugins import fence
 from compoclip.process import require_main_guard, set_up
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class Workers:
                 if not running:
                     return
                 finished = wait(running, return_when=FIRST_COMPLETED).done
-                if any(isinstance(each.exception(), BrokenProcessPool) for each in finished):
+                if any(isinstance(future.exception(), BrokenProcessPool) for future in finished):
                     deaths += 1
                     self._end(deaths)
                     todo = chain(running.values(), todo)

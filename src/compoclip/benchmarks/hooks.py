@@ -18,7 +18,7 @@ from compoclip.benchmarks.entries import each_value, entries, files_of
 from compoclip.benchmarks.files import require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import UsageError, closest, require, shown
+from compoclip.errors import UsageError, closest, require, typed_repr
 
 Rows = Iterable[Row]
 Rules = dict[str, Aggregate]
@@ -89,13 +89,15 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
     for row in rows:
         label = files.field(row.values, "label", row.location)
         good = not isinstance(label, bool) and label in (0, 1)
-        row.require(good, f"'label' must be 0 or 1, not {shown(label)}")
+        row.require(good, f"'label' must be 0 or 1, not {typed_repr(label)}")
         row.truth = int(label)
         row.labels = {"label": "true" if label else "false"}
         kinds.setdefault(row.path, set()).add(row.truth)
         if data.images is None:
             folder = PurePosixPath(row.text("image_link")).parent.name
-            problem = f"'image_link' {shown(row.values['image_link'])} names neither train2017 nor "
+            problem = (
+                f"'image_link' {typed_repr(row.values['image_link'])} names neither train2017 nor "
+            )
             problem += "val2017; give the folder of the photos as images"
             row.require(folder in ("train2017", "val2017"), problem)
             row.folder = f"{{images}}/{folder}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Content, Meta, present
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
@@ -33,7 +33,7 @@ GROUP = "compoclip.benchmarks"
 
 def benchmark_names() -> tuple[str, ...]:
     """Return the sorted names of all benchmarks; installed ones are not imported."""
-    return tuple(sorted({*readers(), *own.installed("benchmarks")}))
+    return tuple(sorted({*readers(), *plugins.installed("benchmarks")}))
 
 
 def meta(name: str) -> Meta:
@@ -51,18 +51,20 @@ def meta(name: str) -> Meta:
 
 def reader(name: str) -> CaseReader:
     """Return what reads a benchmark, also one in a file; arguments and errors as for `meta`."""
-    if own.is_file(name):
-        custom = own.chosen(name, _readers_in(name), "benchmarks", "a CaseReader, or META and load")
+    if plugins.is_file(name):
+        custom = plugins.chosen(
+            name, _readers_in(name), "benchmarks", "a CaseReader, or META and load"
+        )
         problem = f"'{custom.meta.id}' is a benchmark already; give yours another id"
         taken = custom.meta.id in benchmark_names()
-        require(not taken, own.split(name)[0], problem, UsageError)
+        require(not taken, plugins.split(name)[0], problem, UsageError)
         return custom
     if name in readers():
         return readers()[name]
-    point = own.installed("benchmarks").get(name)
+    point = plugins.installed("benchmarks").get(name)
     if point is None:
         raise UsageError(f"no benchmark {name!r}; {closest(name, benchmark_names())}")
-    thing = own.imported(point, "benchmark")
+    thing = plugins.imported(point, "benchmark")
     case_reader = thing if isinstance(thing, CaseReader) else _made_of(vars(thing))
     if case_reader is None:
         raise CompoclipError(
@@ -84,8 +86,8 @@ def _loaded(load: Callable[..., Benchmark], data: Loading, /, **options: Any) ->
 
 
 def _readers_in(file: str) -> dict[str, CaseReader]:
-    own.refresh(file)
-    defined = own.parts_of(file)
+    plugins.refresh(file)
+    defined = plugins.parts_of(file)
     custom = [reader for reader in defined.values() if isinstance(reader, CaseReader)]
     if not custom and (from_module := _made_of(defined)):
         custom = [from_module]
@@ -104,9 +106,9 @@ def by_others(name: str) -> bool:
 
 def benchmark_origin(name: str) -> str:
     """Return where a benchmark comes from, for lists: this package, another, or a file."""
-    if own.is_file(name):
-        return str(own.split(name)[0])
-    return own.origin(None if name in readers() else own.installed("benchmarks").get(name))
+    if plugins.is_file(name):
+        return str(plugins.split(name)[0])
+    return plugins.origin(None if name in readers() else plugins.installed("benchmarks").get(name))
 
 
 def split_spec(spec: str) -> tuple[str, str]:
@@ -116,7 +118,7 @@ def split_spec(spec: str) -> tuple[str, str]:
     benchmarks in it.
     """
     name, _, tail = spec.partition(":")
-    if not own.is_file(name):
+    if not plugins.is_file(name):
         return name, tail
     first, _, rest = tail.partition(":")
     return (f"{name}:{first}", rest) if first in _readers_in(name) else (name, tail)
@@ -168,7 +170,7 @@ def load_benchmark(
         if not absent or elsewhere or read_edition(root) is not None:
             raise
         raise CompoclipError(f"{error}. {how_to_get(spec, root)}") from error
-    code = own.named_sources(own.sources_of(case_reader.read))
+    code = plugins.named_sources(plugins.sources_of(case_reader.read))
     if code:  # results of an earlier version of the file are not taken for those of this one
         hashed = {"data": loaded.data_hash.encode(), **{k: v.encode() for k, v in code.items()}}
         loaded = replace(loaded, data_hash=files.data_hash(hashed))

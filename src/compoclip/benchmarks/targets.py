@@ -45,7 +45,7 @@ from compoclip.benchmarks.registry import (
 from compoclip.console import note
 from compoclip.errors import UsageError, require
 from compoclip.files import read_json
-from compoclip.own import is_file
+from compoclip.plugins import is_file
 from compoclip.typed import read_fields
 
 SUITE = "suite.json"

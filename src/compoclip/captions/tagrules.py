@@ -36,7 +36,7 @@ _MOST = 1 << 16  # words that are remembered
 
 
 class TagRow(NamedTuple):
-    """One row; `own` are its conditions on the word itself."""
+    """One row; `local` are its conditions on the word itself."""
 
     result: str
     local: tuple[Condition, ...]

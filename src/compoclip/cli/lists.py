@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
 from compoclip.console import counted, table, without
@@ -74,10 +74,10 @@ def list_main(options: ListOptions) -> Outcome:
 def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     from compoclip.rewrites import base
 
-    added = own.installed("rewrites")
+    added = plugins.installed("rewrites")
     rows = []
     for name in names or base.rewrite_names():
-        own.refresh(name)
+        plugins.refresh(name)
         each = base.get_rewrite(name)
         kind = f"{'positive' if each.keeps_meaning else 'negative'}, version {each.version}"
         about = getattr(each, "propose", type(each))
@@ -109,13 +109,13 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
         if terms := used.get(loss, []):
             more = ["..."] if len(terms) > _MOST_TERMS else []
             kind = ", ".join([*terms[:_MOST_TERMS], *more])
-            rows.append((name, kind, _summary(loss), own.PACKAGE))
-    added = own.installed("losses")
+            rows.append((name, kind, _summary(loss), plugins.PACKAGE))
+    added = plugins.installed("losses")
     for name in names or sorted(added):
         found = loss_named(name)
         if found is None:
             raise UsageError(f"no loss '{name}' of yours or another package; list losses shows all")
-        called = found.name if own.is_file(name) else name
+        called = found.name if plugins.is_file(name) else name
         about = _summary(function(found.loss))
         rows.append((called, f"term {found.name}", about, _origin(name, added)))
     return ("loss", "terms"), rows
@@ -133,7 +133,7 @@ def _benchmarks(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
 
 
 def _origin(name: str, added: Mapping[str, EntryPoint]) -> str:
-    return str(own.split(name)[0]) if own.is_file(name) else own.origin(added.get(name))
+    return str(plugins.split(name)[0]) if plugins.is_file(name) else plugins.origin(added.get(name))
 
 
 def _summary(thing: object) -> str:
@@ -231,7 +231,7 @@ def terms_of(method: Method) -> str:
 
 
 _PACKAGE = Path(__file__).parents[1]
-_GROUPS: Mapping[str, own.Kind] = {"loss": "losses", "model": "models"}
+_GROUPS: Mapping[str, plugins.Kind] = {"loss": "losses", "model": "models"}
 _CUSTOM = Path("examples", "custom")  # inside the package of a wheel, at the root of a checkout
 _USES = {
     "method": "compoclip train {} --data DATA --out RUN",
@@ -305,7 +305,7 @@ def _taken(kind: str) -> Sequence[str]:
     from compoclip.rewrites.base import rewrite_names
 
     names = {"method": method_names, "rewrite": rewrite_names, "benchmark": benchmark_names}
-    return names[kind]() if kind in names else tuple(own.installed(_GROUPS[kind]))
+    return names[kind]() if kind in names else tuple(plugins.installed(_GROUPS[kind]))
 
 
 # --- `compoclip cache`: size and removal of cached files. ---

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, cast
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.config import name_here
 from compoclip.console import columns, tell
 from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
@@ -169,7 +169,9 @@ def main(argv: Sequence[str]) -> int:
 
 def all_verbs() -> Verbs:
     """Return all verbs, first what other packages add (entry points `compoclip.verbs`)."""
-    added = {name: own.imported(point, "verb") for name, point in own.installed("verbs").items()}
+    added = {
+        name: plugins.imported(point, "verb") for name, point in plugins.installed("verbs").items()
+    }
     return replace(_PROGRAM, table={**added, **VERBS})
 
 
@@ -180,7 +182,7 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
     """
     message, code = "", 1
     try:
-        with own.fence():
+        with plugins.fence():
             return run()
     except KeyboardInterrupt as error:
         number = signal_of(error)

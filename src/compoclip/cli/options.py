@@ -88,7 +88,7 @@ class OptionParser(argparse.ArgumentParser):
         keys: Mapping[str, Option] | None = None,
     ) -> None:
         every = [option for options in groups.values() for option in options]
-        places = [_place(option) for option in every if option.shown.positional]
+        places = [_place(option) for option in every if option.usage.positional]
         super().__init__(
             prog=program,
             usage=" ".join([program, *places, "[options]"]),
@@ -115,7 +115,7 @@ class OptionParser(argparse.ArgumentParser):
         values = vars(self.parse_intermixed_args(words))
         for name, value in values.items():
             option = self._known[name]
-            if option.shown.words and isinstance(value, list):
+            if option.usage.words and isinstance(value, list):
                 values[name] = value[0] if len(value) == 1 else shlex.join(value)
             elif isinstance(value, list):
                 values[name] = tuple(value)
@@ -139,7 +139,7 @@ class OptionParser(argparse.ArgumentParser):
 
     def _hint(self, flag: str) -> str:
         """Return which option an unknown flag may mean; "" when none is close."""
-        flags = {o.name: o.flag for o in self._known.values() if not o.shown.positional}
+        flags = {o.name: o.flag for o in self._known.values() if not o.usage.positional}
         name = flag[2:].replace("-", "_")
         ours = name if name in self._keys else name_here(name, "options", {**flags, **self._keys})
         if ours in self._keys:
@@ -150,7 +150,7 @@ class OptionParser(argparse.ArgumentParser):
         return hint if hint.startswith("did you mean") else ""
 
     def _add(self, group: Any, option: Option, required: bool, hidden: bool) -> None:
-        shown, kind = option.shown, option.plain
+        shown, kind = option.usage, option.plain
         several = get_origin(kind) is tuple
         must = required and option.default is MISSING
         told: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else help_text(option)}
@@ -170,7 +170,7 @@ class OptionParser(argparse.ArgumentParser):
             return value
 
         told |= {"type": convert, "metavar": _place(option)}
-        if several or option.shown.words:
+        if several or option.usage.words:
             told["nargs"] = "*" if several else "+"
         if shown.positional:
             if not several and not must:
@@ -188,8 +188,8 @@ class OptionParser(argparse.ArgumentParser):
 def help_text(option: Option) -> str:
     """Return the help of an option, with its default in words."""
     flag, default = option.flag[2:], option.default
-    if option.shown.hint:
-        hint = option.shown.hint
+    if option.usage.hint:
+        hint = option.usage.hint
     elif default is MISSING:
         hint = "(required)"
     elif isinstance(default, bool):
@@ -203,11 +203,11 @@ def help_text(option: Option) -> str:
 
 
 def _named(option: Option) -> str:
-    return _place(option) if option.shown.positional else f"{option.flag} {_place(option)}"
+    return _place(option) if option.usage.positional else f"{option.flag} {_place(option)}"
 
 
 def _place(option: Option) -> str:
-    return option.shown.metavar.removesuffix(" ...") or _metavar(option.plain)
+    return option.usage.metavar.removesuffix(" ...") or _metavar(option.plain)
 
 
 def _metavar(kind: Any) -> str:
@@ -232,8 +232,8 @@ def parse(options: type[T], program: str, arguments: Sequence[str]) -> T:
     parser = OptionParser(program, about, {"options": known})
     parsed = built(options, parser.read(arguments))
     for option in known:
-        if option.shown.hint == "(required)" and not getattr(parsed, option.name):
-            noun = option.shown.metavar.split()[0].strip("[]").lower()
+        if option.usage.hint == "(required)" and not getattr(parsed, option.name):
+            noun = option.usage.metavar.split()[0].strip("[]").lower()
             raise UsageError(f"name at least one {noun}; see {program} --help")
     check_options(parsed)
     return parsed

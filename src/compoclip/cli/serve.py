@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from compoclip import console, own
+from compoclip import console, plugins
 from compoclip.cli.caption_input import CaptionFile
 from compoclip.cli.options import OnDevice, Outcome
 from compoclip.config import (
@@ -191,7 +191,9 @@ def play_main(options: PlayOptions) -> int:
         models = (read_index(options.index).about["model"],)
     loaded = load_models(models, options.device)
     size = max(each.preprocess.size[0] for each in loaded.values())
-    found = [own.imported(each, "examples")(size) for each in own.installed("examples").values()]
+    found = [
+        plugins.imported(each, "examples")(size) for each in plugins.installed("examples").values()
+    ]
     index = _index(options.index, next(iter(loaded.values())))
     playground = Playground(loaded, [each for examples in found for each in examples], index)
     site = play_site(playground, options.host, options.names)

@@ -27,7 +27,7 @@ from compoclip.config import (
     typed,
 )
 from compoclip.data.options import naming_options
-from compoclip.errors import UsageError, shown
+from compoclip.errors import UsageError, typed_repr
 from compoclip.files import only_writer, write_text
 from compoclip.methods.registry import method_summaries, recipe_card
 from compoclip.ranks import launched
@@ -127,7 +127,7 @@ def called(
             values[key] = [f"{name}={text}" for name, text in texts.items()]
     said = values.pop("method", None)
     if not is_a(said, str | None):
-        raise UsageError(f"{file}: method: {shown(said)} is not the name of a method")
+        raise UsageError(f"{file}: method: {typed_repr(said)} is not the name of a method")
     if said and isinstance(values.get(RELATIVE_TO), str):
         said = place_in(said, Path(values[RELATIVE_TO]))
     method = next(filter(None, (*named, said)), None)

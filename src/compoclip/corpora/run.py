@@ -22,7 +22,7 @@ from compoclip.corpora.shard import (
 )
 from compoclip.errors import CompoclipError, UsageError, optional
 from compoclip.files import only_writer, read_json_object, write_json
-from compoclip.own import fence
+from compoclip.plugins import fence
 from compoclip.recordfile import require_same_settings
 from compoclip.workers import RETRIES, WorkersDiedError, mapper
 

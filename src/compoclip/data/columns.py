@@ -14,7 +14,7 @@ from typing import Any
 
 from compoclip.bounds import MAX_TEXT_CHARACTERS
 from compoclip.data.options import Needs
-from compoclip.errors import CompoclipError, UsageError, quoted, require, shown
+from compoclip.errors import CompoclipError, UsageError, quoted, require, typed_repr
 from compoclip.files import encodable, parse_json
 from compoclip.tables import holds_bytes, literal, text_list
 
@@ -300,7 +300,7 @@ def read_extras(
         else:
             value = _texts(cell, lists) if column == NEG_CAPTION else read(cell)
         if value is None:
-            what = wrong if wrong.startswith("is ") else f"{shown(cell)} is {wrong}"
+            what = wrong if wrong.startswith("is ") else f"{typed_repr(cell)} is {wrong}"
             raise CompoclipError(f"{origin}: {column} {what}; fix the row")
         if value or type(value) is float:
             found[name] = value

@@ -31,7 +31,7 @@ from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import IndexRequest
-from compoclip.own import fence
+from compoclip.plugins import fence
 from compoclip.process import require_main_guard
 
 Item = tuple[int, str, Sequence[int], frozenset[IndexRequest]]

@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
 from compoclip.errors import CompoclipError, UsageError, require
@@ -103,7 +103,7 @@ class ExternalIdentity:
             "revision": str(getattr(model, "revision", None) or ""),
             "prompt": prompt if isinstance(prompt, Mapping) else {"": str(prompt)},
             "dtype": next((str(t.dtype)[6:] for t in tensors if t.is_floating_point()), ""),
-            "files": own.named_sources(own.sources_of(type(model))),
+            "files": plugins.named_sources(plugins.sources_of(type(model))),
             "libraries": {library: version(library) for library in getattr(model, "libraries", ())},
         }
         hashes = [weights_hash(module.state_dict()) for module in modules]
@@ -167,7 +167,7 @@ class ExternalEncoder:
         self.read_image = read_picture
         self.score = "cosine" if isinstance(model, Embedder) else scored_by
         self._scored_by = scored_by
-        with own.fence(name, _REMEDY):
+        with plugins.fence(name, _REMEDY):
             self.identity = ExternalIdentity.of(name, model)
 
     def tower_weights(self, tower: Tower) -> str:
@@ -183,7 +183,7 @@ class ExternalEncoder:
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         """Return the texts themselves as keys, and whether they are cut, where the model knows."""
         find = getattr(self.model, "truncated", None)
-        with own.fence(self.name, _REMEDY):
+        with plugins.fence(self.name, _REMEDY):
             cut = list(find(texts)) if find else [False] * len(texts)
         return [TextKey(t.encode(), len(t), bool(c)) for t, c in zip(texts, cut, strict=True)]
 
@@ -234,7 +234,7 @@ class ExternalEncoder:
         self, function: Callable[..., Any], name: str, shape: tuple[int, ...], *inputs: Any
     ) -> Scores:
         """Call the model. shape: the required shape of its result, 0 for any width."""
-        with own.fence(self.name, _REMEDY), self.evaluating():
+        with plugins.fence(self.name, _REMEDY), self.evaluating():
             value = function(*inputs)
             output: Scores = (
                 value.detach().float().cpu().numpy()
@@ -277,20 +277,25 @@ def open_encoder(
         )
     if library == BLIND:
         return TextOnlyEncoder.of_data(name)
-    if own.is_file(spec):
-        own.refresh(spec)
-        definition = own.chosen(
-            spec, _defined(own.parts_of(spec)), "models", "a class with images and texts, or score"
+    if plugins.is_file(spec):
+        plugins.refresh(spec)
+        definition = plugins.chosen(
+            spec,
+            _defined(plugins.parts_of(spec)),
+            "models",
+            "a class with images and texts, or score",
         )
-        path, member = own.split(spec)
+        path, member = plugins.split(spec)
         spec = ":".join(filter(None, (path.name, member)))
         model = _instance(definition, spec, options)
     elif library in LIBRARIES:
         identifier, _, revision = name.partition("@")
-        with own.fence(spec, _REMEDY):
+        with plugins.fence(spec, _REMEDY):
             model = LIBRARIES[library](identifier, revision or None, options)
     else:
-        model = _instance(own.imported(own.installed("models")[spec], "model"), spec, options)
+        model = _instance(
+            plugins.imported(plugins.installed("models")[spec], "model"), spec, options
+        )
     if not isinstance(model, Embedder | Scorer):
         raise CompoclipError(f"{spec}: a model has images() and texts(), or score(); {_REMEDY}")
     scored_by = "vqa" if options.score == "vqa" and library == "hf" else "scorer"
@@ -316,7 +321,7 @@ def _instance(definition: Any, name: str, options: ModelOptions) -> Any:
     """An instance: classes and functions are called with the device and precision they take."""
     if not inspect.isclass(definition) and not inspect.isfunction(definition):
         return definition
-    with own.fence(name, _REMEDY):
+    with plugins.fence(name, _REMEDY):
         arguments = {"device": options.device, "dtype": DTYPES[options.precision]}
         takes = inspect.signature(definition).parameters
         return definition(**{key: value for key, value in arguments.items() if key in takes})

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef
 from compoclip.captions.parser import parse_many, provenance
@@ -69,7 +69,7 @@ class PairScore:
 
 def require_score(name: str) -> None:
     """Raise UsageError for an unknown score; "" is the model's own."""
-    if name and name not in SCORES and not own.is_file(name):
+    if name and name not in SCORES and not plugins.is_file(name):
         raise UsageError(f"--score {name}: is none of {', '.join(SCORES)} and no file ./NAME.py")
 
 
@@ -84,7 +84,7 @@ def score_of(name: str, encoder: Encoder) -> PairScore | None:
     name = name or (encoder.score if isinstance(encoder, ExternalEncoder) else COSINE)
     if name == COSINE:
         return None
-    if own.is_file(name):
+    if plugins.is_file(name):
         return _custom(name, encoder)
     about = provenance() if name == PARTS else {}
 
@@ -92,8 +92,8 @@ def score_of(name: str, encoder: Encoder) -> PairScore | None:
 
 
 def _custom(name: str, encoder: Encoder) -> PairScore:
-    own.refresh(name)
-    module = own.parts_of(name)
+    plugins.refresh(name)
+    module = plugins.parts_of(name)
     functions = {
         key: value
         for key, value in module.items()
@@ -102,19 +102,19 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
         and not key.startswith("_")
         and len(inspect.signature(value).parameters) == 3
     }
-    function = own.chosen(name, functions, "scores", "a function of model, image and texts")
-    path, member = own.split(name)
+    function = plugins.chosen(name, functions, "scores", "a function of model, image and texts")
+    path, member = plugins.split(name)
     model = encoder.model if isinstance(encoder, ExternalEncoder) else encoder
 
     def one(image: Any, texts: list[str]) -> Scores:
-        with own.fence(str(path), _REMEDY):
+        with plugins.fence(str(path), _REMEDY):
             scores = np.asarray(function(model, image, texts), dtype=np.float32)
         problem = f"{len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
         require(scores.shape == (len(texts),), path, problem)
         require_finite(scores, str(path))
         return scores
 
-    about = own.named_sources(own.sources_of(function))
+    about = plugins.named_sources(plugins.sources_of(function))
     name = ":".join(filter(None, (path.name, member)))
     return PairScore(name, read_picture, partial(by_image, one), about)
 

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import yaml
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.benchmarks.case import TiePolicy
 from compoclip.benchmarks.entries import official_hash
 from compoclip.benchmarks.fetch import unpack
 from compoclip.config import CONFIG, parsed_config
 from compoclip.console import counted
 from compoclip.data.fingerprint import FILE, Fingerprint
-from compoclip.errors import CompoclipError, require, shown
+from compoclip.errors import CompoclipError, require, typed_repr
 from compoclip.evaluation.bundle import (
     BUNDLE,
     COMPARISON,
@@ -135,7 +135,7 @@ def _list_problems(manifest: Mapping[str, Any], hashes: Mapping[str, str]) -> It
         elif name not in hashes:
             yield f"{name}: is missing"
         elif hashes[name] != stated:
-            yield f"{name}: has the hash {hashes[name]}, not {shown(stated)}"
+            yield f"{name}: has the hash {hashes[name]}, not {typed_repr(stated)}"
         if not any(fnmatch(name, pattern) for pattern in (PAGE, COMPARISON, *UNCHECKED)):
             yield f"{name}: is no file of a bundle"
 
@@ -238,7 +238,7 @@ def _run_problems(folder: Path, results: Sequence[Results]) -> Iterator[str]:
     if (run / CONFIG).is_file():
         config = parsed_config(read_text(run / CONFIG), run / CONFIG)
         named = str(config.get("method"))
-        if not own.is_file(named) and named != method.partition("+")[0]:  # "+": composed
+        if not plugins.is_file(named) and named != method.partition("+")[0]:  # "+": composed
             yield f"run/{CONFIG}: is of the method {named}, the model of {method}"
         if (folder / PLAN).is_file():
             yield from _unplanned(read_object(folder / PLAN), config)
@@ -350,4 +350,4 @@ def _unlike(stated: Any, computed: Any, location: str, source: str) -> Iterator[
         if not both_undefined and not math.isclose(stated, computed, abs_tol=_CLOSE):
             yield f"{location} is {stated:.6g}, {source} {computed:.6g}"
     elif stated != computed:
-        yield f"{location} is {shown(stated)}, {source} {shown(computed)}"
+        yield f"{location} is {typed_repr(stated)}, {source} {typed_repr(computed)}"

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import yaml
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.console import note
 from compoclip.data.caption_plan import CaptionPlan as CaptionPlan
 from compoclip.data.images import ImagePlan, Single
@@ -335,9 +335,9 @@ class Method:
     @property
     def sources(self) -> dict[str, str]:
         """Return file -> hash of each local source and the local modules it imports."""
-        losses = own.sources_of(*(term.loss for term in self.losses))
+        losses = plugins.sources_of(*(term.loss for term in self.losses))
         rewrites = rewrite_sources(self.plan.all_rewrites)
-        return own.named_sources({**self.made_in, **losses, **rewrites})
+        return plugins.named_sources({**self.made_in, **losses, **rewrites})
 
     def record(self) -> dict[str, Any]:
         """Return the record of the method for logs, checkpoints and signatures.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.console import note
 from compoclip.data.caption_plan import (
     GIVEN_POSITIVE,
@@ -67,7 +67,7 @@ def compose(
     what does not exist or does not fit.
     """
     for name in method.plan.all_rewrites:
-        own.refresh(name)
+        plugins.refresh(name)
     composed, changes = method, list(method.composed)
     if texts and not texts[0].startswith("+"):  # it replaces the method's own texts
         others = tuple(part for part in method.plan.texts if not part.kinds)
@@ -90,9 +90,9 @@ def compose(
 
 def _with_texts(method: Method, name: str) -> Method:
     plan, name = method.plan, name.removeprefix("+")
-    own.refresh(name)
-    if own.is_file(name) or name in _FROM_FILES or name in rewrite_names():
-        if own.is_file(name):
+    plugins.refresh(name)
+    if plugins.is_file(name) or name in _FROM_FILES or name in rewrite_names():
+        if plugins.is_file(name):
             get_rewrite(name)  # says what is wrong with the file
         added = CaptionPlan(rewrites=(name,))
     else:
@@ -182,15 +182,15 @@ def loss_named(name: str) -> LossTerm | None:
         UsageError: When the file has no such term.
         CompoclipError: When the file, or the package, cannot be read or run.
     """
-    if own.is_file(name):
-        own.refresh(name)
-        values = own.parts_of(name).values()
+    if plugins.is_file(name):
+        plugins.refresh(name)
+        values = plugins.parts_of(name).values()
         terms = {term.name: term for term in values if isinstance(term, LossTerm)}
-        return own.chosen(name, terms, "loss terms", "a LossTerm at the top level")
-    point = own.installed("losses").get(name)
+        return plugins.chosen(name, terms, "loss terms", "a LossTerm at the top level")
+    point = plugins.installed("losses").get(name)
     if point is None:
         return _TERMS.get(name)
-    loaded = own.imported(point, "loss")
+    loaded = plugins.imported(point, "loss")
     if not isinstance(loaded, LossTerm):
         raise CompoclipError(
             f"entry point {point.value!r} of loss {name!r} must name a LossTerm; update or "

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.config import Option, described
 from compoclip.errors import CompoclipError, UsageError, closest
 
@@ -78,7 +78,7 @@ class Recipe:
             losses=tuple(term for term in method.losses if term.weight),
             optim=optim or method.optim,
             settings=values,
-            made_in={**method.made_in, **own.sources_of(self._function)},
+            made_in={**method.made_in, **plugins.sources_of(self._function)},
         )
 
     @property
@@ -188,7 +188,7 @@ def recipes_of(module: Mapping[str, Any]) -> dict[str, Recipe]:
 
 def method_names() -> list[str]:
     """Return every method, as written on the command line (`fsc-clip`), sorted."""
-    return sorted({*_recipes(), *own.installed("methods")})
+    return sorted({*_recipes(), *plugins.installed("methods")})
 
 
 def method_summaries() -> dict[str, str]:
@@ -196,7 +196,10 @@ def method_summaries() -> dict[str, str]:
 
     The summary of a method from another package names the package.
     """
-    added = {name: f"(of {own.origin(point)})" for name, point in own.installed("methods").items()}
+    added = {
+        name: f"(of {plugins.origin(point)})"
+        for name, point in plugins.installed("methods").items()
+    }
     return dict(sorted((added | {name: recipe_card(name).summary for name in _recipes()}).items()))
 
 
@@ -206,9 +209,9 @@ def method_origin(name: str) -> str:
     Args:
         name: As for `load_recipe`.
     """
-    if own.is_file(name):
-        return str(own.split(name)[0])
-    return own.origin(None if name in _recipes() else own.installed("methods").get(name))
+    if plugins.is_file(name):
+        return str(plugins.split(name)[0])
+    return plugins.origin(None if name in _recipes() else plugins.installed("methods").get(name))
 
 
 def load_recipe(name: str) -> Recipe:
@@ -222,17 +225,17 @@ def load_recipe(name: str) -> Recipe:
         UsageError: For an unknown method, with the closest names, and a file without the recipe.
         CompoclipError: When the file, or the package of the method, cannot be read or run.
     """
-    if own.is_file(name):
-        own.refresh(name)
-        recipes = recipes_of(own.parts_of(name))
-        path, recipe_name = own.split(name)
+    if plugins.is_file(name):
+        plugins.refresh(name)
+        recipes = recipes_of(plugins.parts_of(name))
+        path, recipe_name = plugins.split(name)
         spelled = f"{path}:{recipe_name.replace('-', '_')}"
-        return own.chosen(spelled, recipes, "recipes", "a function under @recipe")
+        return plugins.chosen(spelled, recipes, "recipes", "a function under @recipe")
     if name in _recipes():
         module = importlib.import_module(f"compoclip.methods.{_recipes()[name]['module']}")
         loaded = getattr(module, name.replace("-", "_"))
-    elif name in (added := own.installed("methods")):
-        loaded = own.imported(added[name], "method")
+    elif name in (added := plugins.installed("methods")):
+        loaded = plugins.imported(added[name], "method")
     else:
         raise UsageError(f"no method '{name}'; {closest(name, method_names())}")
     if not isinstance(loaded, Recipe):

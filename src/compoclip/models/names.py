@@ -8,7 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.errors import UsageError, closest, require
 from compoclip.models.config import RECORD
 
@@ -47,7 +47,7 @@ def require_architecture(name: str) -> None:
 def is_external(spec: str) -> bool:
     """Return whether a name is a file, a library's, a blind or another package's model."""
     library = spec.partition(":")[0] in (BLIND, *LIBRARIES)
-    return own.is_file(spec) or library or spec in own.installed("models")
+    return plugins.is_file(spec) or library or spec in plugins.installed("models")
 
 
 def split_part(file: str) -> tuple[Path, str]:
@@ -64,8 +64,8 @@ def require_model(spec: str, external: bool = False) -> None:
         external: Whether models of other libraries and packages will do, as for measuring.
     """
     if external and is_external(spec):
-        file = own.split(spec)[0]
-        require(not own.is_file(spec) or file.is_file(), file, "no such file", UsageError)
+        file = plugins.split(spec)[0]
+        require(not plugins.is_file(spec) or file.is_file(), file, "no such file", UsageError)
         return
     place, _ = split_part(spec.removeprefix(LOCAL))
     if spec.startswith(LOCAL):

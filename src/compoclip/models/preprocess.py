@@ -25,7 +25,7 @@ from open_clip.tokenizer import SimpleTokenizer, get_clean_fn
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.bounds import (
     MAX_CONTEXT,
     MAX_IMAGE_SIDE,
@@ -267,7 +267,7 @@ def _hf_tokenizer(
         require(key in _HF_OPTIONS, "tokenizer_kwargs", what)
     optional("transformers", "hf", f"tokenizer '{source}'")
     try:
-        with own.fence(
+        with plugins.fence(
             f"tokenizer '{source}' cannot be loaded", "check the name, or restore its files"
         ):
             tokenizer = HFTokenizer(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from compoclip import own
+from compoclip import plugins
 from compoclip import rewrites as package
 from compoclip.captions.types import Caption
 from compoclip.errors import UsageError, closest, require
@@ -107,8 +107,8 @@ _MEMBERS = ("name", "version", "keeps_meaning")
 def _registered() -> dict[str, Rewrite]:
     """The rewrites by name: those of this package and installed ones."""
     rewrites: dict[str, Any] = {}
-    for name, point in own.installed("rewrites").items():
-        value = own.imported(point, "rewrite")
+    for name, point in plugins.installed("rewrites").items():
+        value = plugins.imported(point, "rewrite")
         require(
             _is_rewrite(value, point.module.partition(".")[0]),
             f"entry point {point.value!r} of rewrite {name!r}",
@@ -160,29 +160,31 @@ def get_rewrite(name: str) -> Rewrite:
         CompoclipError: When the file cannot be read or run.
     """
     registered = _registered()
-    if not own.is_file(name):
+    if not plugins.is_file(name):
         if name not in registered:
             raise UsageError(f"no rewrite '{name}'; {closest(name, registered)}")
         return registered[name]
-    values = own.parts_of(name)
+    values = plugins.parts_of(name)
     module = str(values["__name__"])
     expected = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
-    rewrite: Rewrite = own.chosen(name, _defined(values, module, ""), "rewrites", expected)
+    rewrite: Rewrite = plugins.chosen(name, _defined(values, module, ""), "rewrites", expected)
     mine = type(rewrite).__module__ == module and rewrite.name in registered
     taken = f"'{rewrite.name}' is a rewrite already; give yours another name"
-    require(not mine, own.split(name)[0], taken, UsageError)
+    require(not mine, plugins.split(name)[0], taken, UsageError)
     return rewrite
 
 
 def kind_named(name: str) -> str:
     """Return what the texts of a rewrite are called: of a file the name of the rewrite in it."""
-    return get_rewrite(name).name if own.is_file(name) else name
+    return get_rewrite(name).name if plugins.is_file(name) else name
 
 
 def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
     """Return absolute path -> hash of the sources of custom rewrites."""
     registered = _registered()
-    return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in registered))
+    return plugins.sources_of(
+        *(get_rewrite(n) for n in names if plugins.is_file(n) or n in registered)
+    )
 
 
 def rewrites_named(text: str) -> tuple[str, ...]:
@@ -201,6 +203,6 @@ def rewrites_named(text: str) -> tuple[str, ...]:
     if not names:
         raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
     for name in names:
-        own.refresh(name)
+        plugins.refresh(name)
         get_rewrite(name)
     return names

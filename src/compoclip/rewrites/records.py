@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
@@ -118,7 +118,7 @@ class Settings:
     def provenance(self) -> dict[str, Any]:
         """Every input besides the captions, with versions: the same provenance, the same bytes."""
         rewrites = [get_rewrite(name) for name in self.rewrites]
-        sources = own.named_sources(rewrite_sources(self.rewrites))
+        sources = plugins.named_sources(rewrite_sources(self.rewrites))
         return {
             "rewrites": [f"{rewrite.name} {rewrite.version}" for rewrite in rewrites],
             **({"sources": sources} if sources else {}),

@@ -38,7 +38,7 @@ from compoclip.data.sources import (
     renumbered,
     replaced,
 )
-from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.errors import CompoclipError, UsageError, typed_repr
 
 EMPTY_NEGATIVE = "empty negative"
 EMPTY_POSITIVE = "empty positive"
@@ -94,7 +94,7 @@ class RowBuilder:
         if cell is None or cell != cell:  # tables write NaN for nothing
             return None
         if not isinstance(cell, str):
-            raise CompoclipError(f"{origin}: {shown(cell)} is no path of an image; fix it")
+            raise CompoclipError(f"{origin}: {typed_repr(cell)} is no path of an image; fix it")
         if not cell.strip() or cell.strip().lower() in CELL:
             return None
         return relative_image(cell, self.root, origin, absolute=self._absolute)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.errors import CompoclipError, UsageError, optional
 from compoclip.files import parse_json, reason
 from compoclip.losses.contract import Features, HeadPlan, Layout, TowerSizes, full_precision
@@ -110,15 +110,17 @@ def load_decoder(spec: str) -> Decoder:
             "reconstruction needs a decoder: --decoder FOLDER of a T5 (google/t5-v1_1-large in the "
             "published runs), or --reconstruction 0 to train without"
         )
-    if own.is_file(spec):
-        own.refresh(spec)
-        parts = own.parts_of(spec)
+    if plugins.is_file(spec):
+        plugins.refresh(spec)
+        parts = plugins.parts_of(spec)
         classes = {
             name: value
             for name, value in parts.items()
             if isinstance(value, type) and value.__module__ == parts["__name__"]
         }
-        decoder: Decoder = own.chosen(spec, classes, "decoders", "a class with tokens and nll")()
+        decoder: Decoder = plugins.chosen(
+            spec, classes, "decoders", "a class with tokens and nll"
+        )()
         return decoder
     folder = Path(spec)
     try:
@@ -148,7 +150,7 @@ def decoder_record(spec: str) -> dict[str, str]:
     """Return the name and hash of the decoder `spec`, for the record of a checkpoint."""
     if not spec:
         return {"name": "", "hash": ""}
-    place, _ = own.split(spec) if own.is_file(spec) else (Path(spec), "")
+    place, _ = plugins.split(spec) if plugins.is_file(spec) else (Path(spec), "")
     weights = {*place.glob("*.safetensors"), *place.glob("*.bin")}
     files = [place] if place.is_file() else sorted(weights)
     return {"name": place.name, "hash": _hash_of(tuple((f, f.stat().st_mtime_ns) for f in files))}

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from compoclip.errors import CompoclipError, shown
+from compoclip.errors import CompoclipError, typed_repr
 from compoclip.typed import is_a, kind_named
 
 _LIST: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
@@ -65,14 +65,14 @@ def check_entries(
         if differences := min(by_value, key=len):
             place, other = differences[0]
             raise CompoclipError(
-                f"{source}: {place} is {shown(other)}, which is not followed; {remedy}"
+                f"{source}: {place} is {typed_repr(other)}, which is not followed; {remedy}"
             )
     for name, value in data.items():
         known = name in rules["followed"] or name in rules["harmless"] or name in rules["fixed"]
         if not known and not (rules["empty"] and not value):
             raise CompoclipError(
-                f"{source}: '{within}{name}' ({shown(value)}) is an unknown entry, and may change "
-                f"the features; {remedy}"
+                f"{source}: '{within}{name}' ({typed_repr(value)}) is an unknown entry, and may "
+                f"change the features; {remedy}"
             )
         if value is None and name in rules["followed"] and name not in rules["optional"]:
             raise CompoclipError(f"{source}: {within}{name} is null; {remedy}")
@@ -113,26 +113,27 @@ def malformed(value: Any, form: Any, whole: Any, place: str = "") -> Iterator[st
     if isinstance(form, str):
         kind = _LEAVES.get(form, str)
         if not is_a(value, kind):
-            yield f"{place} must be {kind_named(kind)}, found {shown(value)}"
+            yield f"{place} must be {kind_named(kind)}, found {typed_repr(value)}"
         elif form not in _LEAVES and not _names_entry(value, form.removeprefix("key of "), whole):
-            yield f"{place} is {shown(value)}, which is no {form}"
+            yield f"{place} is {typed_repr(value)}, which is no {form}"
     elif isinstance(form, list):
         if not isinstance(value, list):
-            yield f"{place} must be a list, found {shown(value)}"
+            yield f"{place} must be a list, found {typed_repr(value)}"
             return
         for number, item in enumerate(value):
             yield from malformed(item, form[0], whole, f"{place}.{number}")
     elif not isinstance(value, Mapping):
-        yield f"{place} must be an object, found {shown(value)}"
+        yield f"{place} must be an object, found {typed_repr(value)}"
     elif "by type" in form:
         kinds, name = form["by type"], value.get("type")
         if not isinstance(name, str) or name not in kinds:
-            yield f"{place}.type must be one of {', '.join(kinds)}, found {shown(name)}"
+            yield f"{place}.type must be one of {', '.join(kinds)}, found {typed_repr(name)}"
             return
         yield from malformed(value, {"type": "any", **kinds[name]}, whole, place)
     elif "one of" in form:
         if len(value) != 1 or not value.keys() <= form["one of"].keys():
-            yield f"{place} must have {' or '.join(form['one of'])} alone, found {shown(value)}"
+            choices = " or ".join(form["one of"])
+            yield f"{place} must have {choices} alone, found {typed_repr(value)}"
             return
         for name, item in value.items():
             yield from malformed(item, form["one of"][name], whole, f"{place}.{name}")
@@ -155,7 +156,7 @@ def _malformed_entries(
         if name in form or f"{name}~" in form:
             continue
         if others is None:
-            yield f"'{start}{name}' ({shown(item)}) is an unknown entry"
+            yield f"'{start}{name}' ({typed_repr(item)}) is an unknown entry"
         else:
             yield from malformed(item, others, whole, f"{start}{name}")
 

@@ -14,7 +14,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 
 from compoclip.bounds import MAX_CONTEXT
-from compoclip.errors import CompoclipError, quoted, require, shown
+from compoclip.errors import CompoclipError, quoted, require, typed_repr
 from compoclip.files import read_json, read_text
 from compoclip.models.config import MERGES, read_object, require_small, section, sound, write_json
 from compoclip.models.formats.closed_list import IMAGE_PROCESSORS, check_entries
@@ -207,7 +207,9 @@ def longest_text(path: Path) -> int | None:
     file = path / "tokenizer_config.json"
     length = read_object(file).get("model_max_length") if file.is_file() else None
     if length is not None and not (isinstance(length, int | float) and length >= 2):
-        raise CompoclipError(f"{file}: model_max_length {shown(length)} is no number of tokens")
+        raise CompoclipError(
+            f"{file}: model_max_length {typed_repr(length)} is no number of tokens"
+        )
     return None if length is None or length > MAX_CONTEXT else int(length)
 
 
@@ -228,7 +230,7 @@ def require_pipeline(path: Path) -> None:
         data = read_object(file)
         check_entries(data, "sentence-transformers", file, "st:FOLDER follows it")
         prompt = section(data, "prompts", file).get(str(data.get("default_prompt_name")))
-        what = f"default_prompt_name: texts begin with {shown(prompt)}; st:FOLDER follows it"
+        what = f"default_prompt_name: texts begin with {typed_repr(prompt)}; st:FOLDER follows it"
         require(not prompt, file, what)
 
 
@@ -302,7 +304,7 @@ def _require_tokens(
         content = value.get("content") if nested else value
         if (closed or name in expected) and content != expected.get(name):
             place = f"{name}.content" if nested else name
-            raise CompoclipError(f"{file}: {place} is {shown(content)}; {_OTHER_TOKENIZER}")
+            raise CompoclipError(f"{file}: {place} is {typed_repr(content)}; {_OTHER_TOKENIZER}")
 
 
 def _require_vocabulary(
@@ -314,7 +316,7 @@ def _require_vocabulary(
     tokens = [token for token, number in vocabulary.items() if stated.get(token) != number]
     token = (tokens or [token for token in stated if token not in vocabulary])[0]
     place = f"{within}{quoted(token)[1:-1]}"
-    raise CompoclipError(f"{file}: {place} is {shown(stated.get(token))}; {_OTHER_TOKENIZER}")
+    raise CompoclipError(f"{file}: {place} is {typed_repr(stated.get(token))}; {_OTHER_TOKENIZER}")
 
 
 def _require_merges(file: Path, pairs: list[list[str]], merges: list[tuple[str, str]]) -> None:
@@ -350,7 +352,7 @@ def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None
     name = re.sub(r"(FeatureExtractor|ImageProcessor(Fast|Pil)?)$", "", str(kind))
     if name not in IMAGE_PROCESSORS:
         known = ", ".join(f"{each}ImageProcessor" for each in IMAGE_PROCESSORS)
-        what = f"{within}image_processor_type {shown(kind)} is not one of {known}"
+        what = f"{within}image_processor_type {typed_repr(kind)} is not one of {known}"
         raise CompoclipError(f"{source}: {what}")
     stated = {**IMAGE_PROCESSORS[name], **settings}
     number = stated["resample"]

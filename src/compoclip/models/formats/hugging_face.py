@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from timm.models import is_model
 from torch import Tensor
 
-from compoclip.errors import CompoclipError, require, shown
+from compoclip.errors import CompoclipError, require, typed_repr
 from compoclip.files import new_folder
 from compoclip.models.architecture import (
     BLIP,
@@ -162,10 +162,11 @@ class HuggingFaceFolder(Format):
             if not self.clean:
                 end = build_tokenizer(tokenizer, path).vocab_size - 1
                 stated = section(data, "text_config", path).get("eos_token_id", end)
-                what = (
-                    f"text_config.eos_token_id is {shown(stated)}, and texts end in {end}; {OTHERS}"
+                problem = (
+                    f"text_config.eos_token_id is {typed_repr(stated)}, "
+                    f"and texts end in {end}; {OTHERS}"
                 )
-                require(stated in (2, end), path / CONFIG, what)  # 2: that of early releases
+                require(stated in (2, end), path / CONFIG, problem)  # 2: that of early releases
             state = self.names.read(tensors, str(path))
             cut_context(config["text_cfg"], state, longest_text(path))
             side = int(config["vision_cfg"]["image_size"])

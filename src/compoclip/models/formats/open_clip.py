@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from safetensors.torch import save_file
 
-from compoclip import own
+from compoclip import plugins
 from compoclip.errors import NEEDS_WORLD, CompoclipError, require
 from compoclip.files import new_folder
 from compoclip.models.architecture import BLIP
@@ -128,7 +128,7 @@ class BundledModel(OpenClipFolder):
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Load the folder that the entry point names."""
-        point = own.installed("checkpoints").get(source)
+        point = plugins.installed("checkpoints").get(source)
         if point is None:
             raise CompoclipError(f"the base model 'bundled' {NEEDS_WORLD}; or name another model")
-        return super().load(str(own.imported(point, "checkpoint")), name, activation, above)
+        return super().load(str(plugins.imported(point, "checkpoint")), name, activation, above)

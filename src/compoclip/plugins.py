@@ -61,8 +61,8 @@ def is_file(name: str) -> bool:
 
 def split(name: str) -> tuple[Path, str]:
     """Return the file of FILE.py:NAME, and the NAME in it; "" for FILE.py."""
-    file, _, wanted = name.partition(":")
-    return Path(file).expanduser(), wanted
+    file, _, part = name.partition(":")
+    return Path(file).expanduser(), part
 
 
 def parts_of(name: str) -> dict[str, Any]:
@@ -82,10 +82,10 @@ def refresh(name: str) -> None:
         _module(split(name)[0], again=True)
 
 
-def chosen(name: str, defined: Mapping[str, T], what: str, none: str) -> T:
+def chosen(name: str, defined: Mapping[str, T], label: str, none: str) -> T:
     """Pick one of the things that a file defines.
 
-    The one that is named, or the only one; else raise UsageError. what: what they are, in the
+    The one that is named, or the only one; else raise UsageError. label: what they are, in the
     plural. none: what a file that defines none should have defined.
     """
     path, key = split(name)
@@ -93,7 +93,7 @@ def chosen(name: str, defined: Mapping[str, T], what: str, none: str) -> T:
         key = next(iter(defined))
     if key not in defined:
         names = ", ".join(f"{path}:{other}" for other in defined) or f"none, {none}"
-        raise UsageError(f"{path}: name one of its {what}; it has: {names}")
+        raise UsageError(f"{path}: name one of its {label}; it has: {names}")
     return defined[key]
 
 
@@ -157,14 +157,16 @@ def fence(place: str = "", remedy: str = "fix the file") -> Iterator[None]:
             text = str(error)
         except BaseException:  # foreign code, too
             text = ""
-        why = f"{type(error).__name__}{': ' if text else ''}{text}"
-        raise CompoclipError(f"{place}: {why}; {remedy}") from error
+        cause = f"{type(error).__name__}{': ' if text else ''}{text}"
+        raise CompoclipError(f"{place}: {cause}; {remedy}") from error
 
 
 def _foreign_place(error: BaseException) -> str:
     """The innermost foreign file that an error passed through, with the line; "" for none."""
     kinds: tuple[Kind, ...] = ("methods", "rewrites", "losses", "benchmarks", "models")
-    others = {each.module.partition(".")[0] for kind in kinds for each in installed(kind).values()}
+    others = {
+        point.module.partition(".")[0] for kind in kinds for point in installed(kind).values()
+    }
     place = last = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = str(frame.f_globals.get("__name__"))
@@ -185,12 +187,12 @@ def installed(kind: Kind) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"{PACKAGE}.{kind}")}
 
 
-def imported(point: EntryPoint, what: str) -> Any:
+def imported(point: EntryPoint, label: str) -> Any:
     """Import what an entry point names.
 
-    what: what it should be ("rewrite"). Raise CompoclipError when it cannot be imported.
+    label: what it should be ("rewrite"). Raise CompoclipError when it cannot be imported.
     """
-    place = f"{what} {point.name!r} of entry point {point.value!r} cannot be imported"
+    place = f"{label} {point.name!r} of entry point {point.value!r} cannot be imported"
     with fence(place, "update or uninstall that package"):
         return point.load()
 

@@ -14,7 +14,7 @@ import pytest
 
 import own_files
 from benchmark_files import write_photo
-from compoclip import own
+from compoclip import plugins
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
@@ -55,7 +55,7 @@ def test_a_rewrite_of_one_s_own_trains_with_any_workers_and_from_any_folder(
     trained(world, "negclip", tmp_path / "b", "--texts", f"+{file}", "--workers=2")
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
     assert relative["sources"] == {
-        "my_rewrite.py": own.sources_of(get_rewrite(str(file)))[str(file)]
+        "my_rewrite.py": plugins.sources_of(get_rewrite(str(file)))[str(file)]
     }
     assert relative["method"] == "negclip+denied"
     assert relative["run"]["rewrites"]["denied"]["coverage"] == 1.0
@@ -343,13 +343,13 @@ def scaled(factor: float, features: object, layout: object) -> float:
 def test_sources_are_those_from_outside_the_package() -> None:
     assert load_recipe("fsc-clip")().sources == {}
     assert load_recipe("ce-clip")().sources == {}
-    assert str(Path(__file__)) in own.sources_of(partial(scaled, 2.0))
+    assert str(Path(__file__)) in plugins.sources_of(partial(scaled, 2.0))
     space: dict[str, Any] = {"__name__": "__main__"}
     exec("def loss(f, y):\n    return f * 2", space)  # noqa: S102
-    first = own.sources_of(space["loss"])
+    first = plugins.sources_of(space["loss"])
     exec("def loss(f, y):\n    return f * 3", space)  # noqa: S102
     assert list(first) == ["loss (typed in)"]
-    second = own.sources_of(space["loss"])
+    second = plugins.sources_of(space["loss"])
     assert first != second
-    assert own.sources_of(space["loss"], space["loss"]) == second
+    assert plugins.sources_of(space["loss"], space["loss"]) == second
     assert isinstance(load_recipe("negclip")(), Method)
