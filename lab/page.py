@@ -111,11 +111,11 @@ def section(
         parts += ["", f"### {settings.ours} beside every other arm", ""]
         parts += [ahead_text(settings.ours, lines, ahead), ""]
         parts += [
-            f"Points by which {settings.ours} is better (brittleness turned round). learnt: the "
-            "mean of the columns of compositionality, kept: that of zero-shot accuracy and "
-            "retrieval; neither is tested. **Bold**: significant by the paired test over images, "
-            "corrected (Holm) for the columns and then for the arms, and more than two standard "
-            "deviations over the seeds."
+            f"learnt, kept: points by which {settings.ours} is better in the mean of the columns "
+            "of compositionality (brittleness reversed) and in that of zero-shot accuracy and "
+            "retrieval; neither is tested. better, worse: the columns in which it significantly "
+            "is, by the paired test over images, corrected (Holm) for the columns and then for "
+            "the arms, and by more than two standard deviations over the seeds."
         ]
     if findings:
         still = ("undecided", "not judged", "not run")
@@ -136,7 +136,10 @@ def section(
         ]
     if any(merits for merits, _ in choices.values()):
         parts += ["", "### Learning rates", "", rates_text(choices, settings.ground.kept)]
-    return "\n".join([*parts, "", "### Arms", "", arms_text(settings.arms, table)])
+    changed = arms_text(settings.arms, table)
+    if changed:
+        parts += ["", "### Arms that change their method", "", changed]
+    return "\n".join(parts)
 
 
 def table_text(lines: Sequence[Line]) -> str:
@@ -171,7 +174,8 @@ def _number(values: Sequence[float], scale: float, digits: int) -> str:
 def ahead_text(
     ours: str, lines: Sequence[Line], ahead: Mapping[str, Mapping[str, Difference]]
 ) -> str:
-    """One row an arm, one column a skill: how much better `ours` is."""
+    """One row an arm: how much better `ours` is in the mean, and in which columns it is better or
+    worse significantly."""
     by_name = {line.name: line for line in lines}
     columns = list(by_name[ours].values)
     corrected = {
@@ -179,16 +183,20 @@ def ahead_text(
         for column in columns
     }
     rows = []
-    for name, found in ahead.items():
-        cells = []
-        for mine, theirs in zip(_sums(by_name[ours]), _sums(by_name[name])):
-            cells.append(_points(fmean(mine) - fmean(theirs), strong=False))
-        for column, each in found.items():
-            strong = replace(each, p=corrected[column][name].p).sign != 0
-            value = -each.value if column in LOWER_IS_BETTER else each.value
-            cells.append(_points(value, strong))
-        rows.append([name, *cells])
-    return aligned(["arm", "learnt", "kept", *columns], rows)
+    for name, differences in ahead.items():
+        means = [
+            f"{100 * (fmean(mine) - fmean(theirs)):+.1f}"
+            for mine, theirs in zip(_sums(by_name[ours]), _sums(by_name[name]))
+        ]
+        better: list[str] = []
+        worse: list[str] = []
+        for column, difference in differences.items():
+            sign = replace(difference, p=corrected[column][name].p).sign
+            if sign:
+                gains = (sign > 0) != (column in LOWER_IS_BETTER)
+                (better if gains else worse).append(column)
+        rows.append([name, *means, ", ".join(better), ", ".join(worse)])
+    return aligned(["arm", "learnt", "kept", "better", "worse"], rows)
 
 
 def _sums(line: Line) -> tuple[list[float], list[float]]:
@@ -198,15 +206,11 @@ def _sums(line: Line) -> tuple[list[float], list[float]]:
     return [learnt for learnt, _ in sums], [kept for _, kept in sums]
 
 
-def _points(value: float, strong: bool) -> str:
-    text = f"{100 * value:+.1f}"
-    return f"**{text}**" if strong else text
-
-
 def effects_text(findings: Sequence[Finding]) -> str:
-    """One row a claim and column."""
+    """One row a claim and column; a claim is named in its first row."""
     header = ["claim", "compared", "column", "difference", "95 % interval", "sd", "here"]
-    rows = []
+    rows: list[list[str]] = []
+    claim = ""
     for each in findings:
         found = each.difference
         numbers = ["", "", ""]
@@ -215,7 +219,9 @@ def effects_text(findings: Sequence[Finding]) -> str:
             interval = span(found.low, found.high, "+")
             numbers = [f"{100 * found.value:+.1f}", interval, sd]
         compared = f"{each.effect.arm} with {each.effect.against}"
-        rows.append([each.effect.claim, compared, each.column, *numbers, each.verdict])
+        first = each.effect.claim if each.effect.claim != claim else ""
+        rows.append([first, compared, each.column, *numbers, each.verdict])
+        claim = each.effect.claim
     return aligned(header, rows)
 
 
@@ -226,23 +232,27 @@ def agreement_text(agreeing: Sequence[tuple[str, int, float, float]]) -> str:
 
 
 def rates_text(choices: Choices, kept: str) -> str:
-    """One row an arm: what each rate tried is worth on the validation suite, and the choice."""
+    """One row per arm that tried several rates: the merit of each on the validation suite, and the
+    choice. The other rates are those of the settings."""
     rows = []
     for name, (merits, chosen) in choices.items():
+        if not merits:
+            continue
         tried = ", ".join(f"{rate:g}: {100 * merits[rate]:.1f}" for rate in sorted(merits))
         rows.append([name, tried, f"{chosen:g}" if chosen else "not yet"])
     return aligned(["arm", f"rate: half composition, half {kept}", "chosen"], rows)
 
 
 def arms_text(arms: Sequence[Arm], table: str) -> str:
-    """The legend: what each arm is, and what it trains on unless that is `table`."""
+    """The legend of the arms that are not a method as it is on `table`; "" without any."""
     rows = []
     for arm in arms:
-        made = [f"{name}={value}" for name, value in arm.settings.items()]
-        made += [f"table={arm.table}"] if arm.table != table else []
-        made += [f"wise-ft {arm.wise_ft:g}"] if arm.wise_ft != 1 else []
-        rows.append([arm.name, " ".join([f"`{arm.method}`", *made]), arm.about])
-    return aligned(["arm", "method", "what it shows"], rows)
+        changes = [f"{name}={value}" for name, value in arm.settings.items()]
+        changes += [f"table={arm.table}"] if arm.table != table else []
+        changes += [f"wise-ft {arm.wise_ft:g}"] if arm.wise_ft != 1 else []
+        if changes:
+            rows.append([arm.name, " ".join([f"`{arm.method}`", *changes]), arm.about])
+    return aligned(["arm", "method", "what it shows"], rows) if rows else ""
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -26,6 +26,7 @@ from lab.page import (
     Finding,
     Line,
     ahead_text,
+    arms_text,
     effects_text,
     section,
     table_text,
@@ -473,10 +474,10 @@ def test_an_arm_beside_the_others_is_ahead_where_seeds_and_items_say_so() -> Non
         },
     }
     rows = cells(ahead_text("ours", lines, ahead))
-    assert rows[0] == ["arm", "learnt", "kept", "binding", "brittleness", "i2t"]
+    assert rows[0] == ["arm", "learnt", "kept", "better", "worse"]
     # learnt of ours: (0.60 + 0.9) / 2 and (0.62 + 0.8) / 2, of the base (0.5 + 0.7) / 2
-    assert rows[2] == ["base", "+13.0", "+0.0", "+11.0", "**+15.0**", "+0.0"]
-    assert rows[3] == ["a", "+11.5", "+10.0", "+8.0", "+10.0", "**+10.0**"]
+    assert rows[2] == ["base", "+13.0", "+0.0", "brittleness", ""]
+    assert rows[3] == ["a", "+11.5", "+10.0", "i2t", ""]
 
 
 def test_the_section_tells_choices_and_how_much_is_decided() -> None:
@@ -493,4 +494,12 @@ def test_the_section_tells_choices_and_how_much_is_decided() -> None:
     rows = cells(text)
     assert ["a", "0.0001: 50.0, 0.0003: 60.0", "0.0003"] in rows
     assert ["b", "0.0001: 50.0", "not yet"] in rows
+    assert [row[0] for row in rows if row[1:3] == ["a with base", "t2i"]] == ["c"]
+    assert [row[0] for row in rows if row[1:3] == ["a with base", "i2t"]] == [""]
     assert "Learning rates" not in section(settings, [], [], {"a": ({}, 1e-3)}, "made")
+
+
+def test_the_legend_has_the_arms_that_change_their_method() -> None:
+    plain, on_pairs = Arm("a", "clip-ft", table="scenes"), Arm("b", "negclip", table="pairs")
+    assert arms_text([plain], "scenes") == ""
+    assert cells(arms_text([plain, on_pairs], "scenes"))[2] == ["b", "`negclip` table=pairs", ""]
