@@ -15,7 +15,7 @@ from PIL import Image
 
 from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan
-from compoclip.data.drawn import Drawn, PlanCounts
+from compoclip.data.drawing import Drawn, PlanCounts
 from compoclip.data.images import (
     BatchBuilder,
     Companions,
@@ -200,18 +200,18 @@ def test_nearest_equals_a_plain_loop() -> None:
 def test_mined_neighbours_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
     images = Neighbours(1, mined=True)
     found = images.prepare(shapes(6, bad=3), identity, SIZE, tmp_path, resume=False)
-    assert found.known.shape == (6, 3)
-    assert found.known[3].tolist() == [-1, -1, -1]
-    assert 3 not in found.known
+    assert found.values.shape == (6, 3)
+    assert found.values[3].tolist() == [-1, -1, -1]
+    assert 3 not in found.values
 
     def never(pixels: torch.Tensor) -> torch.Tensor:
         raise AssertionError("mined again")
 
     again = images.prepare(shapes(6, bad=3), never, SIZE, tmp_path, resume=True)
-    assert (again.known == found.known).all()
+    assert (again.values == found.values).all()
     other = images.prepare(shapes(5), identity, SIZE, tmp_path, resume=True)
-    assert len(other.known) == 5  # of other data: mined again
-    assert (mine(shapes(6, bad=3), identity, SIZE, 3) == found.known).all()
+    assert len(other.values) == 5  # of other data: mined again
+    assert (mine(shapes(6, bad=3), identity, SIZE, 3) == found.values).all()
 
 
 def table(folder: Path, name: str, rows: list[dict[str, object]]) -> Source:
@@ -365,7 +365,7 @@ class Mirrored(ImagePlan):
         batch.add(sample)
         if index % 2 == 0:
             for _ in range(self.times):
-                mirrored = batch.shown(sample.id, sample.image, sample.id).flip(-1)
+                mirrored = batch.training_pixels(sample.id, sample.image, sample.id).flip(-1)
                 texts = [Drawn(sample.captions[0], Role.CAPTION)]
                 batch.put(mirrored, texts, PlanCounts(), f"{sample.id} mirrored")
 

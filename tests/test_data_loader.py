@@ -107,8 +107,8 @@ def test_shapes_and_layout() -> None:
             assert batch.block.texts[i].split()[1] == id.removeprefix("id-")
     counts = loading.counts
     assert counts.samples == 8
-    assert counts.made["sometimes"] + counts.refused["sometimes", "third"] == 8
-    assert 0 < counts.made["sometimes"] < 8
+    assert counts.accepted["sometimes"] + counts.refused["sometimes", "third"] == 8
+    assert 0 < counts.accepted["sometimes"] < 8
 
 
 def test_an_epoch_is_a_permutation_that_changes_with_epoch_and_seed() -> None:

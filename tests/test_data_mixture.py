@@ -131,13 +131,13 @@ def test_batches_are_the_same_for_any_workers_and_from_any_step(
     assert equal(loading().steps(9, 14), iter(whole[9:]))
     # A sample that is shown again in an epoch has its caption and its crop drawn anew.
     keys = []
-    shown = BatchBuilder.shown
+    shown = BatchBuilder.training_pixels
 
     def noted(self: BatchBuilder, id: str, image: Picture, key: str) -> torch.Tensor:
         keys.append((self.epoch, key))
         return shown(self, id, image, key)
 
-    monkeypatch.setattr(BatchBuilder, "shown", noted)
+    monkeypatch.setattr(BatchBuilder, "training_pixels", noted)
     list(loading().steps(0, 14))
     assert len(set(keys)) == len(keys) == 84
     first = [

@@ -47,7 +47,7 @@ def test_several_given_negatives_are_drawn_without_replacement() -> None:
         texts, counts = three.draw(SAMPLE, epoch)
         wrong = [text.text for text in texts if text.role is Role.NEGATIVE]
         assert len(set(wrong)) == 3
-        assert counts.made[GIVEN] == 3
+        assert counts.accepted[GIVEN] == 3
         assert counts.coverage(GIVEN) == 1
         seen.update(wrong)
     assert seen == {"a", "b", "c", "d"}
@@ -78,7 +78,7 @@ def test_captions_say_what_is_absent_and_other_texts_are_made_of_the_original() 
         assert caption.role is Role.CAPTION
         assert " no " in caption.text
         assert " no lamp" not in caption.text  # another caption names it
-        assert counts.made["absent-object"] == 1
+        assert counts.accepted["absent-object"] == 1
         assert negative.role is Role.NEGATIVE
         assert caption.text not in negative.text
     refused, counts = drawing.draw(replace(sample, captions=("dog " * 90,)), 0)

@@ -9,7 +9,7 @@ import pytest
 
 from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import CaptionPlan
-from compoclip.data.drawn import Drawn, PlanCounts
+from compoclip.data.drawing import Drawn, PlanCounts
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.texts import TargetPlan
@@ -38,7 +38,7 @@ def test_another_caption_is_a_positive() -> None:
         caption, other = texts
         assert (other.role, other.rewrite) == (Role.POSITIVE, "other-caption")
         assert {caption.text, other.text} < set(CAPTIONS)
-        assert counts.made == {"other-caption": 1}
+        assert counts.accepted == {"other-caption": 1}
         seen.add((caption.text, other.text))
     assert len(seen) == 6
     alone, counts = drawn(plan, ["a cat", "A cat"])
@@ -51,7 +51,7 @@ def test_a_rewrite_is_drawn_as_often_as_it_stands() -> None:
     thrice, counts = drawn(CaptionPlan(rewrites=("negclip",) * 3))
     assert thrice[: len(once)] == once
     assert len({text.text for text in thrice}) == len(thrice)
-    assert counts.made["negclip"] + sum(counts.refused.values()) == 3
+    assert counts.accepted["negclip"] + sum(counts.refused.values()) == 3
     assert CaptionPlan(rewrites=("negclip",) * 3).kinds == ("negclip",)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from compoclip.captions.types import Caption
 from compoclip.data.caption_plan import NONE_GIVEN, TOO_LONG
-from compoclip.data.drawn import EQUALS_CAPTION, EQUALS_OTHER, PlanCounts
+from compoclip.data.drawing import EQUALS_CAPTION, EQUALS_OTHER, PlanCounts
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.errors import UsageError
@@ -72,7 +72,7 @@ def test_caption_first_then_rewrites_in_order_with_their_roles() -> None:
     assert texts[0].text == "a cat, sitting"
     expected = rng_for(0, "cat", 3, "number").randrange(10**9)
     assert texts[2].text == f"a cat, sitting {expected}"
-    assert counts.made == {"positive": 1, "number": 1}
+    assert counts.accepted == {"positive": 1, "number": 1}
     assert not counts.refused
 
 
@@ -109,7 +109,7 @@ def test_a_negative_may_not_be_another_true_caption_but_a_positive_may() -> None
     sample = Sample("x", b"", ("the cat sits down", "a cat, sitting"))
     assert plan("echo").draw(sample, epoch)[1].refused == {("echo", EQUALS_CAPTION): 1}
     epoch = next(e for e in range(20) if plan().draw(TWO, e)[0][0].text == TWO.captions[0])
-    assert plan("human").draw(TWO, epoch)[1].made == {"human": 1}
+    assert plan("human").draw(TWO, epoch)[1].accepted == {"human": 1}
 
 
 def test_given_negatives() -> None:

@@ -15,7 +15,7 @@ from compoclip.captions.clip_text import token_key
 from compoclip.captions.types import Caption
 from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
-from compoclip.data.drawn import (
+from compoclip.data.drawing import (
     EQUALS_CAPTION,
     EQUALS_OTHER,
     NONE_APPLIES,
@@ -126,7 +126,7 @@ def test_a_curriculum_limits_graph_texts_by_epoch() -> None:
         assert 1 <= roles[Role.POSITIVE] <= most.positives
         assert 1 <= roles[Role.NEGATIVE] <= most.negatives
         assert {text.rewrite for text in texts[1:]} <= set(drawing.plan.kinds)
-        assert counts.made[GRAPH_POSITIVE] == roles[Role.POSITIVE]
+        assert counts.accepted[GRAPH_POSITIVE] == roles[Role.POSITIVE]
         assert counts.coverage(GRAPH_POSITIVE) == 1
         assert drawing.draw(sample, epoch)[0] == texts
     assert roles[Role.NEGATIVE] > 1
@@ -174,13 +174,13 @@ def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
         ("two bad", Role.NEGATIVE, BAG_NEGATIVE),
     ]
     by_rule = f"{BAG_NEGATIVE} (bad)"
-    assert counts.made == {BAG: 2, BAG_NEGATIVE: 2, by_rule: 1}
+    assert counts.accepted == {BAG: 2, BAG_NEGATIVE: 2, by_rule: 1}
     assert counts.covered == {BAG: 1, BAG_NEGATIVE: 1, by_rule: 1}
     drawn = [[t.text for t in drawing.draw(second, e)[0] if t.rewrite == BAG] for e in range(9)]
     assert all(len(texts) == 4 and texts == sorted(texts) for texts in drawn)
     assert len({text for texts in drawn for text in texts}) == 9
     # A bag may go by the image when the sample is a row of a table.
-    assert drawing.draw(replace(first, id="0#17"), 0)[1].made[BAG] == 2
+    assert drawing.draw(replace(first, id="0#17"), 0)[1].accepted[BAG] == 2
     texts, counts = drawing.draw(third, 0)
     assert [text.text for text in texts] == [third.captions[0]] * 2
     assert (texts[1].role, texts[1].rewrite) == (Role.POSITIVE, BAG)
@@ -196,7 +196,7 @@ def test_the_other_captions_as_a_bag() -> None:
     for epoch in range(30):
         texts, counts = drawing.draw(sample, epoch)
         bag = [text.text for text in texts if text.rewrite == BAG]
-        assert len(bag) == counts.made[BAG] == 2
+        assert len(bag) == counts.accepted[BAG] == 2
         assert len({token_key(text) for text in (texts[0].text, *bag)}) == 3
         wrong = [text.text for text in texts if text.rewrite == BAG_NEGATIVE]
         assert wrong == [f"{text} bad" for text in bag]
@@ -218,7 +218,7 @@ def test_a_bag_drawn_with_replacement_has_the_caption_in_it(tmp_path: Path) -> N
     for epoch in range(40):
         texts, counts = drawing.draw(sample, epoch)
         bag = [text.text for text in texts if text.rewrite == BAG]
-        assert len(bag) == counts.made[BAG] == 10
+        assert len(bag) == counts.accepted[BAG] == 10
         # Each time a sentence is drawn it comes with a negative.
         wrong = [text.text for text in texts if text.rewrite == BAG_NEGATIVE]
         assert wrong == [{"one": "not one"}.get(text, f"{text} bad") for text in bag]
@@ -250,7 +250,9 @@ def test_a_sentence_of_a_bag_is_no_negative_too(tmp_path: Path) -> None:
         texts, counts = drawing.draw(first, epoch)  # a negative of the file that is the caption
         negatives = [text.text for text in texts if text.role is Role.NEGATIVE]
         assert first.captions[0] not in negatives
-        assert counts.refused[BAG_NEGATIVE, EQUALS_CAPTION] == 10 - counts.made[BAG_NEGATIVE] > 0
+        assert (
+            counts.refused[BAG_NEGATIVE, EQUALS_CAPTION] == 10 - counts.accepted[BAG_NEGATIVE] > 0
+        )
         texts, counts = drawing.draw(second, epoch)  # a sentence that is the caption's negative
         bag = [text.text for text in texts if text.rewrite == BAG]
         assert set(bag) == {second.captions[0]}
@@ -268,14 +270,14 @@ def test_negatives_of_bags_are_of_one_of_several_kinds(tmp_path: Path) -> None:
         texts, counts = drawing.draw(sample, epoch)
         total.add(counts)
         kinds = Counter(text.text[-1] for text in texts if text.rewrite == BAG_NEGATIVE)
-        assert kinds.total() == counts.made[BAG_NEGATIVE] == 30
+        assert kinds.total() == counts.accepted[BAG_NEGATIVE] == 30
         for name in "xy":
-            assert kinds[name] == counts.made[f"{BAG_NEGATIVE} ({name})"]
+            assert kinds[name] == counts.accepted[f"{BAG_NEGATIVE} ({name})"]
     # Half of them each where both apply (a third of the sentences), else the one that applies.
-    assert total.made[f"{BAG_NEGATIVE} (y)"] == pytest.approx(20 * 10 / 2, abs=25)
+    assert total.accepted[f"{BAG_NEGATIVE} (y)"] == pytest.approx(20 * 10 / 2, abs=25)
     assert total.refused[f"{BAG_NEGATIVE} (y)", "no"] == pytest.approx(20 * 20 / 2, abs=40)
     assert not total.refused[BAG_NEGATIVE, NONE_APPLIES]
-    assert total.made["both"] == 20  # those of captions are counted by themselves
+    assert total.accepted["both"] == 20  # those of captions are counted by themselves
 
 
 def test_negatives_of_bags_from_a_file_of_written_ones(tmp_path: Path) -> None:

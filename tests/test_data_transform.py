@@ -42,18 +42,18 @@ def test_a_jpeg_is_decoded_no_smaller_than_asked(
     stored: tuple[int, int], least: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     data = encoded(photo(*stored))
-    assert decode(data, least=least).size == expected
+    assert decode(data, min_size=least).size == expected
     assert decode(data).size == stored
-    assert decode(encoded(photo(*stored), "PNG"), least=least).size == stored
+    assert decode(encoded(photo(*stored), "PNG"), min_size=least).size == stored
 
 
 def test_kinds_of_jpeg_and_grey_ones(tmp_path: Path) -> None:
     grey, cmyk = photo(64, 64).convert("L"), photo(64, 64).convert("CMYK")
     for image in (grey, cmyk):
-        small = decode(encoded(image), least=(8, 8))
+        small = decode(encoded(image), min_size=(8, 8))
         assert (small.mode, small.size) == ("RGB", (8, 8))
     np.save(tmp_path / "a.npy", np.zeros((64, 64, 3), np.uint8))
-    assert decode(tmp_path / "a.npy", least=(8, 8)).size == (64, 64)
+    assert decode(tmp_path / "a.npy", min_size=(8, 8)).size == (64, 64)
 
 
 @pytest.mark.parametrize("size", [(640, 480), (333, 1000), (224, 224), (150, 90), (2000, 300)])

@@ -11,7 +11,7 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import GIVEN, CaptionPlan, FirstOf
-from compoclip.data.drawn import NONE_WRITTEN
+from compoclip.data.drawing import NONE_WRITTEN
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
@@ -136,7 +136,7 @@ def test_foil_captions_are_the_first_that_apply(tmp_path: Path) -> None:
     plan = CaptionPlan(rewrites=(FirstOf("foil-caption", (GIVEN,)),))
     texts, counts = TextPlan(plan).draw(open_source(str(tmp_path / "units.json"))[0], 0)
     assert [text.text for text in texts] == [RECORD["original_caption"], "A chair on a red dog."]
-    assert counts.made == {"given": 1, "foil-caption": 1}
+    assert counts.accepted == {"given": 1, "foil-caption": 1}
 
 
 def test_cs_clip_trains_on_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import WRITTEN_NEGATIVE, WRITTEN_POSITIVE, CaptionPlan
-from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN
+from compoclip.data.drawing import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.written import read_written_texts

@@ -194,7 +194,7 @@ def test_units_have_the_kinds_of_their_slots() -> None:
         ("unit-2", Role.POSITIVE),
         ("unit-foil-2", Role.NEGATIVE),
     ]
-    assert counts.made == {UNIT: 2, UNIT_FOIL: 2}
+    assert counts.accepted == {UNIT: 2, UNIT_FOIL: 2}
     assert drawing(plan).draw(sample, 3)[0] == found != drawing(plan).draw(sample, 4)[0]
     none = CaptionPlan(texts=(UnitPlan(),), hn_fraction=0.0)
     assert {text.role for text in drawing(none).draw(sample, 0)[0][1:]} == {Role.POSITIVE}
@@ -206,7 +206,7 @@ def test_a_caption_without_noun_phrases_is_its_own() -> None:
     found, counts = drawing(plan).draw(Sample("0", b"", (CAPTION,)), 0)
     assert len(found) == 3
     assert {text.role for text in found[1:]} == {Role.POSITIVE}
-    assert counts.made == {"noun-phrase": 2}
+    assert counts.accepted == {"noun-phrase": 2}
     found, counts = drawing(plan).draw(Sample("0", b"", ("running",)), 0)
     assert [(text.text, text.rewrite) for text in found[1:]] == [("running", "noun-phrase")]
     assert counts.refused == {("noun-phrase", "no-noun-phrase"): 1}

@@ -338,7 +338,7 @@ def test_spoilt_companions(tmp_path: Path) -> None:
     path, array = tmp_path / "neighbours.safetensors", np.array([[1], [2], [0]])
 
     def read() -> NDArray[np.int64]:
-        return Companions.kept(path, array.shape, True, lambda: array).known
+        return Companions.load_or_make(path, array.shape, True, lambda: array).values
 
     read()
     for _ in ways_to_spoil(path, 60):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from compoclip.data.batch import TextBlock, item_keys
-from compoclip.data.kept import KeptFeatures
+from compoclip.data.cached import CachedFeatures
 from compoclip.errors import UsageError
 from compoclip.losses import all_images_loss
 from compoclip.losses.contract import Features, Layout, Role
@@ -96,7 +96,7 @@ def test_values_by_hand() -> None:
 
 def test_at_most_so_many_images_spread_evenly(tmp_path: Path) -> None:
     names = {f"photo {number}": number for number in range(10)}
-    kept = KeptFeatures(tmp_path, {}, (1, 1, 3), "tower", names)
+    kept = CachedFeatures(tmp_path, {}, (1, 1, 3), "tower", names)
     kept._bad = {4: "unreadable"}
     kept.of = lambda photo, crop: torch.full((1, 3), names[photo])  # type: ignore[method-assign]
     assert [*kept.some(20)] == [f"photo {number}" for number in range(10) if number != 4]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from compoclip.cli.main import main
-from compoclip.data import kept
+from compoclip.data import cached
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import ModelConfig
@@ -33,7 +33,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """Counts the images that a tower encodes, in a cache folder that is empty at first."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     seen: list[int] = []
-    encode, states = ImageTower._encode, ImageTower.kept_features
+    encode, states = ImageTower._encode, ImageTower.cached_features
 
     def counted(self: ImageTower, pixels: Tensor, patches: bool) -> Any:
         seen.append(len(pixels))
@@ -49,7 +49,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
         return made
 
     monkeypatch.setattr(ImageTower, "_encode", counted)
-    monkeypatch.setattr(ImageTower, "kept_features", also_counted)
+    monkeypatch.setattr(ImageTower, "cached_features", also_counted)
     return seen
 
 
@@ -96,7 +96,7 @@ def test_the_same_run_with_each_image_encoded_once(
 
 
 @pytest.mark.parametrize("name", differing())
-def test_recipes_of_every_part_learn_the_same_from_kept_features(
+def test_recipes_of_every_part_learn_the_same_from_cached_features(
     name: str, world: Path, tmp_path: Path, encoded: list[int]
 ) -> None:
     lora = load_recipe(name)().lora is not None
@@ -159,7 +159,7 @@ def test_what_is_damaged_or_cut_short_is_told_and_made_anew(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(kept, "_PART_PHOTOS", 10)
+    monkeypatch.setattr(cached, "_PART_PHOTOS", 10)
 
     def run(name: str) -> str:
         encoded.clear()
@@ -279,8 +279,8 @@ def test_what_is_kept_of_a_trunk_gives_the_features_of_the_tower(
     ids = model.tokenizer(["a", "b"])
     expected = encoder.work(pixels, ids, patches).all()
     for at in ("trunk", "tower"):
-        states = encoder.kept_features(pixels, patches, at)  # type: ignore[arg-type]
-        found = encoder.work(states, ids, patches, kept=at).all()  # type: ignore[arg-type]
+        states = encoder.cached_features(pixels, patches, at)  # type: ignore[arg-type]
+        found = encoder.work(states, ids, patches, cached_at=at).all()  # type: ignore[arg-type]
         torch.testing.assert_close(found.image, expected.image, atol=1e-5, rtol=1e-5)
         if patches:
             assert found.patches is not None

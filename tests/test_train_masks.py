@@ -342,7 +342,7 @@ def test_rectangles_have_about_the_area() -> None:
 def test_boxes_go_where_their_pixels_go() -> None:
     preprocess = Preprocess(size=(32, 32))
     whole = ImageTransform(preprocess, None)
-    mask = Mask(boxes=((20, 0, 40, 40),), shown=False)
+    mask = Mask(boxes=((20, 0, 40, 40),), relative=False)
     (box,) = mask.as_shown((80, 40), None, whole).boxes
     assert box == pytest.approx((0.0, 0.0, 0.5, 1.0), abs=0.04)  # the middle half is shown
     cropped = ImageTransform(preprocess, RandomCrop())
@@ -377,7 +377,7 @@ def test_words_and_boxes_of_a_file(tmp_path: Path) -> None:
     plan = MaskPlan(file="macco.tsv", rectangles=0.0)
     drawn = {plan.mask(*one, random.Random(i)).boxes for i in range(20)}
     assert drawn == set(one[1])
-    assert plan.mask((), (), random.Random(0)) == Mask((), (), shown=False)
+    assert plan.mask((), (), random.Random(0)) == Mask((), (), relative=False)
     (only,) = replace(plan, rectangles=1.0).mask(*one, random.Random(0)).boxes
     assert only[2] <= 1 + 1e-9
     assert replace(plan, images=False).mask(*one, random.Random(0)).boxes == ()
@@ -407,7 +407,7 @@ def test_masks_come_with_the_caption_and_are_counted(tmp_path: Path) -> None:
     plan = TextPlan(CaptionPlan(texts=(MaskPlan(file=str(path), images=False),)))
     texts, counts = plan.draw(Sample("1", tmp_path / "1.png", ("a red dog",)), 0)
     assert texts[0].mask == Mask(("red",))
-    assert counts.made["mask"] == 1
+    assert counts.accepted["mask"] == 1
     texts, counts = plan.draw(Sample("1", tmp_path / "1.png", ("a cat",)), 0)
     assert texts[0].mask == Mask()
     assert counts.refused["mask", "nothing-to-hide"] == 1

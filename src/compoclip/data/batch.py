@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compoclip.captions.clip_text import token_key
-from compoclip.data.drawn import PlanCounts
+from compoclip.data.drawing import PlanCounts
 from compoclip.data.masks import Mask
 from compoclip.data.transform import normalised
 from compoclip.losses.contract import HostLayout, IndexRequest, Ints, Layout, Role
 from compoclip.models.text_plan import TextInputs
-from compoclip.models.work import KeptAt
+from compoclip.models.work import CachedAt
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TextBlock:
         if any(not 0 <= owner < self.images for owner in self.owner):
             raise ValueError(f"owner must lie in [0, {self.images})")
         of_images = (self.photos, self.pair, self.targets, self.masks)
-        if any(len(each) not in (0, self.images) for each in of_images):
+        if any(len(names) not in (0, self.images) for names in of_images):
             raise ValueError("photos, pair, targets and masks must name every image, or none")
 
     def on_host(self, ids: NDArray[np.int32] | None = None) -> HostLayout:
@@ -96,8 +96,8 @@ class TextBlock:
 
 def _numbered(items: Iterable[Hashable]) -> NDArray[np.int64]:
     """Number items from 0 in order of appearance; equal items have equal numbers."""
-    seen: dict[Hashable, int] = {}
-    return np.array([seen.setdefault(item, len(seen)) for item in items], np.int64)
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(item, len(numbers)) for item in items], np.int64)
 
 
 def item_keys(items: Iterable[str | bytes]) -> NDArray[np.int64]:
@@ -185,7 +185,7 @@ class Batch:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     numbers: Numbers | None = None
-    kept: KeptAt = ""
+    cached_at: CachedAt = ""
     counts: PlanCounts = field(default_factory=PlanCounts)
     bad: tuple[tuple[str, str], ...] = ()
     unforeseen: set[IndexRequest] = field(default_factory=set, compare=False, repr=False)
@@ -196,7 +196,7 @@ class Batch:
         Cached features are returned unchanged.
         """
         pixels = self.pixels.to(device, non_blocking=True)
-        if self.kept:
+        if self.cached_at:
             return pixels
         return normalised(pixels, self.mean, self.std)
 

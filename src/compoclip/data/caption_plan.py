@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from compoclip.captions.clip_text import fits_context, token_key
-from compoclip.data.drawn import EQUALS_CAPTION, NONE_APPLIES, NOT_CHOSEN, Drawing, Drawn
+from compoclip.data.drawing import EQUALS_CAPTION, NONE_APPLIES, NOT_CHOSEN, Drawing, Drawn
 from compoclip.data.sources import NEGATIVES, POSITIVES, Source
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
@@ -100,8 +100,8 @@ class Texts:
         """Read its file, if it has one. Raises CompoclipError."""
         return None
 
-    def draw_texts(self, drawing: Drawing, found: Any) -> None:
-        """Add its texts of a sample. found: the result of `read`."""
+    def draw_texts(self, drawing: Drawing, loaded: Any) -> None:
+        """Add its texts of a sample. loaded: the result of `read`."""
         raise NotImplementedError
 
     def record(self) -> Any:
@@ -121,7 +121,9 @@ class Rewrites(Texts):
     def rewrites(self) -> tuple[str, ...]:
         """Return the rewrites, each choice with all its alternatives."""
         return tuple(
-            name for each in self.of for name in ((each,) if isinstance(each, str) else each.of)
+            name
+            for choice in self.of
+            for name in ((choice,) if isinstance(choice, str) else choice.of)
         )
 
     @property
@@ -134,17 +136,17 @@ class Rewrites(Texts):
         """Return whether any text does not come with the data."""
         return bool(set(self.rewrites).difference(OF_DATA))
 
-    def draw_texts(self, drawing: Drawing, found: Any) -> None:
+    def draw_texts(self, drawing: Drawing, loaded: Any) -> None:
         """Add them in the order of the plan."""
         offered: Counter[str] = Counter()
-        for each in self.of:
-            if isinstance(each, str):
-                _offer(drawing, each, offered)
+        for choice in self.of:
+            if isinstance(choice, str):
+                _offer(drawing, choice, offered)
             # The first applicable one; in random order that is uniform among the applicable ones.
-            elif any(_offer(drawing, n, offered) for n in each.order(drawing.rng(each.name))):
-                drawing.counts.count(each.name)
+            elif any(_offer(drawing, n, offered) for n in choice.order(drawing.rng(choice.name))):
+                drawing.counts.count(choice.name)
             else:
-                drawing.refuse(each.name, NONE_APPLIES)
+                drawing.refuse(choice.name, NONE_APPLIES)
 
 
 def _offer(drawing: Drawing, name: str, offered: Counter[str]) -> bool:
@@ -154,26 +156,26 @@ def _offer(drawing: Drawing, name: str, offered: Counter[str]) -> bool:
     offered[name] += 1
     rng = drawing.rng(f"{kind}\x1f{again}" if again else kind)
     sample, taken = drawing.sample, drawing.taken
-    found: Drawn | str
+    outcome: Drawn | str
     if name == GIVEN:
-        found = NOT_CHOSEN
+        outcome = NOT_CHOSEN
         if drawing.negatives:
-            known = {*drawing.captions, *taken} if again else drawing.captions
-            fresh = [text for text in sample.negatives if token_key(text) not in known]
-            found = EQUALS_CAPTION if sample.negatives else NONE_GIVEN
+            taken_keys = {*drawing.captions, *taken} if again else drawing.captions
+            fresh = [text for text in sample.negatives if token_key(text) not in taken_keys]
+            outcome = EQUALS_CAPTION if sample.negatives else NONE_GIVEN
             if fresh:
                 fitting = [text for text in fresh if fits_context(text)]
-                found = Drawn(rng.choice(fitting), Role.NEGATIVE) if fitting else TOO_LONG
+                outcome = Drawn(rng.choice(fitting), Role.NEGATIVE) if fitting else TOO_LONG
     elif name == GIVEN_POSITIVE:
-        found = TOO_LONG if sample.positives else NONE_GIVEN
+        outcome = TOO_LONG if sample.positives else NONE_GIVEN
         if fitting := [text for text in sample.positives if fits_context(text)]:
-            found = Drawn(rng.choice(fitting), Role.POSITIVE)
+            outcome = Drawn(rng.choice(fitting), Role.POSITIVE)
     elif name == OTHER_CAPTION:
         fresh = [text for text in drawing.other_captions() if token_key(text) not in taken]
-        found = Drawn(rng.choice(fresh), Role.POSITIVE) if fresh else NO_OTHER_CAPTION
+        outcome = Drawn(rng.choice(fresh), Role.POSITIVE) if fresh else NO_OTHER_CAPTION
     else:
-        found = drawing.rewrite(name, drawing.caption, rng, drawing.negatives)
-    return drawing.add(found, kind)
+        outcome = drawing.rewrite(name, drawing.caption, rng, drawing.negatives)
+    return drawing.add(outcome, kind)
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ class CaptionPlan:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of this plan's texts, each once; `Layout.rewrite` indexes them."""
-        return tuple(dict.fromkeys(kind for each in self.sorts for kind in each.kinds))
+        return tuple(dict.fromkeys(kind for sort in self.sorts for kind in sort.kinds))
 
     @property
     def rewrite_names(self) -> tuple[str, ...]:
@@ -233,24 +235,24 @@ class CaptionPlan:
     @property
     def all_rewrites(self) -> tuple[str, ...]:
         """Return the rewrites of the plan and of its other sorts of texts."""
-        return tuple(name for each in self.sorts for name in each.rewrites)
+        return tuple(name for sort in self.sorts for name in sort.rewrites)
 
     @property
     def needs_parsing(self) -> bool:
         """Return whether any text is made from parsed captions."""
-        return self.absent or any(each.needs_parsing for each in self.sorts)
+        return self.absent or any(sort.needs_parsing for sort in self.sorts)
 
     @property
     def hides(self) -> frozenset[str]:
         """Return the parts of a pair, "words" or "patches", that a second pass masks."""
-        return frozenset().union(*(each.hides for each in self.texts))
+        return frozenset().union(*(part.hides for part in self.texts))
 
     def record(self) -> dict[str, Any]:
         """Return the plan, JSON-ready, for logs, checkpoints and signatures."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        own["rewrites"] = [r if isinstance(r, str) else asdict(r) for r in self.rewrites]
-        del own["texts"]
-        return {**_ABSENT, **own, **{each.name: each.record() for each in self.texts}}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["rewrites"] = [r if isinstance(r, str) else asdict(r) for r in self.rewrites]
+        del values["texts"]
+        return {**_ABSENT, **values, **{part.name: part.record() for part in self.texts}}
 
     def require(self, source: Source) -> None:
         """Raise UsageError when the data lack a field that the plan needs."""

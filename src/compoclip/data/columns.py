@@ -149,9 +149,9 @@ def _named(
         problem = f"no {kind} column found; name it with --{kind}-column, one of: {listed}"
         require(name is not None, path, problem, UsageError)
         return (str(name),)
-    for each in names:
-        problem = f"no column {each!r}; the columns are: {listed}"
-        require(each in available, path, problem, UsageError)
+    for wanted_name in names:
+        problem = f"no column {wanted_name!r}; the columns are: {listed}"
+        require(wanted_name in available, path, problem, UsageError)
     return tuple(names)
 
 
@@ -230,8 +230,10 @@ def require_texts(texts: Iterable[str], origin: str) -> None:
         if len(text) > MAX_TEXT_CHARACTERS:
             raise CompoclipError(f"{origin}: a {LONG_TEXT}; shorten or remove it")
         if not encodable(text):
-            what = f"{text[:40]!a} is not valid text (it holds half a character, a lone surrogate)"
-            raise CompoclipError(f"{origin}: {what}; fix or remove it")
+            problem = (
+                f"{text[:40]!a} is not valid text (it holds half a character, a lone surrogate)"
+            )
+            raise CompoclipError(f"{origin}: {problem}; fix or remove it")
 
 
 # --- Negatives, similar images, groups: columns that only some methods read. ---
@@ -247,7 +249,7 @@ def _texts(cell: Any, lists: bool = False) -> list[str] | None:
         text = cell.strip()
         return text_list(cell) if text and (lists or text[0] in "[{") else [cell] * bool(text)
     texts = list(map(as_text, cell)) if isinstance(cell, list) else None
-    return texts if all(isinstance(each, str) for each in texts or ()) else None
+    return texts if all(isinstance(text, str) for text in texts or ()) else None
 
 
 def _rows(cell: Any) -> list[int] | None:
@@ -288,8 +290,8 @@ def read_extras(
     out. lists: neg_caption must be a list. absolute: as for `relative_image`. Raises
     CompoclipError, naming `origin` (file and row).
     """
-    found: dict[str, Any] = {}
-    for column, (name, read, wrong) in _EXTRAS.items():
+    extras: dict[str, Any] = {}
+    for column, (name, read, complaint) in _EXTRAS.items():
         cell = as_text(row.get(column))
         if cell is None or cell == "":
             continue
@@ -300,8 +302,10 @@ def read_extras(
         else:
             value = _texts(cell, lists) if column == NEG_CAPTION else read(cell)
         if value is None:
-            what = wrong if wrong.startswith("is ") else f"{typed_repr(cell)} is {wrong}"
-            raise CompoclipError(f"{origin}: {column} {what}; fix the row")
+            problem = (
+                complaint if complaint.startswith("is ") else f"{typed_repr(cell)} is {complaint}"
+            )
+            raise CompoclipError(f"{origin}: {column} {problem}; fix the row")
         if value or type(value) is float:
-            found[name] = value
-    return found
+            extras[name] = value
+    return extras

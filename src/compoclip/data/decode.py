@@ -156,11 +156,11 @@ class OpenedImage:
             return 1  # the decoder stops behind it
         data = self._data()
         scans, place = 0, 2  # without thumbnails and bytes behind the end
-        while scans <= MAX_SCANS and (found := _MARKER.search(data, place)):
-            if found[1][0] == _END:
+        while scans <= MAX_SCANS and (marker := _MARKER.search(data, place)):
+            if marker[1][0] == _END:
                 break
-            scans += found[1][0] == _SCAN
-            place = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
+            scans += marker[1][0] == _SCAN
+            place = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2])
         return max(1, scans)
 
     @cached_property
@@ -177,10 +177,10 @@ class OpenedImage:
         tiles = getattr(self.stored, "tile", ())
         return str(tiles[0][0]) if tiles else ""
 
-    def rgb(self, least: tuple[int, int] | None = None) -> Image.Image:
+    def rgb(self, min_size: tuple[int, int] | None = None) -> Image.Image:
         """Decode the pixels to RGB as described for `decode`.
 
-        least: (width, height); a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if it is then at
+        min_size: (width, height); a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if it is then at
         least so large. The decoder skips the fine frequencies of each block of 8 x 8 pixels; this
         is fast, and the pixels differ from the scaled whole image. Raises CompoclipError for too
         much work, and for a depth without a scale.
@@ -190,9 +190,9 @@ class OpenedImage:
             raise _RefusedError(f"takes too long to decode ({self.decoder}); {again}")
         if self.scans > MAX_SCANS or self.work > MAX_WORK:
             raise _RefusedError(f"has too many scans for its size; {again}")
-        if least is not None or self.reduced > 1:
-            most = [side // self.reduced for side in self.stored.size]
-            width, height = map(min, self._sides(least) if least else most, most)
+        if min_size is not None or self.reduced > 1:
+            full = [side // self.reduced for side in self.stored.size]
+            width, height = map(min, self._sides(min_size) if min_size else full, full)
             self.stored.draft(None, (width, height))
         rgb = _to_rgb(self.stored)
         if self.turn is not None:
@@ -219,7 +219,7 @@ def decode(
     *,
     box: tuple[float, float, float, float] | None = None,
     name: str = "",
-    least: tuple[int, int] | None = None,
+    min_size: tuple[int, int] | None = None,
     upright: bool = False,
 ) -> Image.Image:
     """Return the image as RGB, cropped to `box` (left, upper, right, lower) when given.
@@ -238,7 +238,7 @@ def decode(
     module or without a scale, and a box that is empty, outside the image or above MAX_PIXELS.
     """
     with opened(image, name, upright=upright) as file:
-        rgb = file.rgb(least)
+        rgb = file.rgb(min_size)
         if box is None:
             return rgb
         if file.reduced > 1:
@@ -290,20 +290,20 @@ def opened(
                 yield picture
         return
     except _RefusedError as error:
-        wrong = str(error)
+        problem = str(error)
     except CompoclipError:
         raise
     except FileNotFoundError:
         more = " and the backslashes: folders are separated by / here" if "\\" in label else ""
-        wrong = f"image not found; check the images folder (--images){more}"
+        problem = f"image not found; check the images folder (--images){more}"
     except (Image.DecompressionBombError, MemoryError):
-        wrong = "too many pixels; scale the image down"
+        problem = "too many pixels; scale the image down"
     except UnidentifiedImageError:
-        wrong = f"not an image of a known format ({', '.join(FORMATS)}); replace or remove it"
+        problem = f"not an image of a known format ({', '.join(FORMATS)}); replace or remove it"
     except Exception as error:  # decoders fail on damaged files with errors of every kind
         kind = "array" if array else "image"
-        wrong = f"damaged {kind} ({reason(error)}); replace or remove it"
-    raise CompoclipError(f"{label}: {wrong}")
+        problem = f"damaged {kind} ({reason(error)}); replace or remove it"
+    raise CompoclipError(f"{label}: {problem}")
 
 
 class _CountedReader(io.BufferedReader):

@@ -57,7 +57,9 @@ class Fingerprint:
 
     def save(self, folder: Path, name: str = FILE) -> None:
         """Write the fingerprint into a folder."""
-        arrays: dict[str, NDArray[Any]] = {f"rows/{name}": each for name, each in self.rows.items()}
+        arrays: dict[str, NDArray[Any]] = {
+            f"rows/{name}": values for name, values in self.rows.items()
+        }
         arrays["values"] = np.frombuffer(json.dumps(flat(self.values)).encode(), np.uint8)
         write_atomically(folder / name, lambda place: save_arrays(place, arrays, _VERSION))
 
@@ -76,21 +78,21 @@ class Fingerprint:
                 f"{folder / name}: does not say what the folder was made from ({reason(error)}); "
                 "choose another folder, or move this one"
             ) from error
-        return cls(values, {name.removeprefix("rows/"): each for name, each in arrays.items()})
+        return cls(values, {name.removeprefix("rows/"): rows for name, rows in arrays.items()})
 
     def differences(self, now: Fingerprint, *, whole: bool = True) -> dict[str, str]:
         """Describe what differs in a later fingerprint, by name: "lr was 0.0005, is 0.0001".
 
         whole: also compare values that the later fingerprint lacks.
         """
-        found = differences_of(self.values, now.values, whole=whole)
+        differences = differences_of(self.values, now.values, whole=whole)
         for name in dict.fromkeys([*self.rows, *now.rows]):
             one, other = self.rows.get(name), now.rows.get(name)
             if one is None or other is None:
-                found[name] = f"{name} are {'new' if one is None else 'gone'}"
+                differences[name] = f"{name} are {'new' if one is None else 'gone'}"
             elif len(one) == len(other) and (n := int((one != other).sum())):
-                found[name] = f"{name} of {n} of {len(one)} rows changed"
-        return found
+                differences[name] = f"{name} of {n} of {len(one)} rows changed"
+        return differences
 
 
 def make_once(product: Path, inputs: Fingerprint, make: Callable[[], object]) -> bool:
@@ -141,7 +143,7 @@ def checksums(columns: Mapping[str, Any]) -> dict[str, Rows]:
 
     columns: Arrow arrays, or sequences, by name; those without content are left out.
     """
-    found = {}
+    sums = {}
     for name, column in columns.items():
         cells = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column)
         rows = np.zeros(len(cells), np.uint32)
@@ -154,8 +156,8 @@ def checksums(columns: Mapping[str, Any]) -> dict[str, Rows]:
             texts = part.cast(pa.large_binary()).to_pylist()
             rows[start : start + _CHUNK] = [zlib.crc32(text) if text else 0 for text in texts]
         if rows.any():
-            found[name] = rows
-    return found
+            sums[name] = rows
+    return sums
 
 
 def photo_hash(image: Path | bytes) -> str:

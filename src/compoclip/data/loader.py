@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 
 from compoclip.console import counted, note
 from compoclip.data.batch import Batch
-from compoclip.data.drawn import PlanCounts
+from compoclip.data.cached import CachedFeatures
+from compoclip.data.drawing import PlanCounts
 from compoclip.data.images import (
     SINGLE,
     BatchBuilder,
@@ -24,7 +25,6 @@ from compoclip.data.images import (
     ImagePlan,
     UnreadableError,
 )
-from compoclip.data.kept import KeptFeatures
 from compoclip.data.plan import TextPlan
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Source
@@ -53,9 +53,9 @@ class Assembler:
         source = building.source
         try:
             with fence():
-                for drawn in indices:
+                for number in indices:
                     # A mixture may draw a sample again in one epoch (`WeightedMix.order`).
-                    repeat, index = divmod(drawn, len(source))
+                    repeat, index = divmod(number, len(source))
                     sample = source[index]
                     if repeat:
                         sample = replace(sample, key=f"{sample.drawn_by}\x1f{repeat}")
@@ -102,7 +102,7 @@ class BatchLoader:
         start_method: str | None = None,
         images: ImagePlan = SINGLE,
         companions: Companions | None = None,
-        kept: KeptFeatures | None = None,
+        cached: CachedFeatures | None = None,
     ) -> None:
         """Make a loader; workers start with the first epoch.
 
@@ -122,7 +122,9 @@ class BatchLoader:
         self.bad: dict[str, str] = {}
         self._max_bad = max_bad
         self._may_be_empty = world > 1
-        empty = BatchBuilder(source, plan, transform, seed, companions or Companions(), kept=kept)
+        empty = BatchBuilder(
+            source, plan, transform, seed, companions or Companions(), cached=cached
+        )
         self._assembler = Assembler(empty, images)
         # Indices that losses have requested so far. They do not depend on the batch, so workers
         # compute the requests of the first batches for all later ones.
@@ -131,7 +133,7 @@ class BatchLoader:
         place = slice(rank * part, (rank + 1) * part)
         self._items = _Items(steps, batch_size, order, images.kind, place, self._requests)
         self._pin = False
-        self._drawn: list[dict[str, int]] = []  # of a mixture, in each whole epoch
+        self._epoch_counts: list[dict[str, int]] = []  # of a mixture, in each whole epoch
         self._worker_count, self._start_method = workers, start_method
         self._workers: DataLoader[Any] | None = None
 
@@ -152,11 +154,16 @@ class BatchLoader:
         if mix is None:
             return {}
         epochs, rest = divmod(steps, self.steps_per_epoch)
-        for epoch in range(len(self._drawn), epochs):
-            shown = self.steps_per_epoch * self.batch_size
-            self._drawn.append(mix.samples_by_source(self._assembler.empty.seed, epoch, shown))
+        for epoch in range(len(self._epoch_counts), epochs):
+            samples = self.steps_per_epoch * self.batch_size
+            self._epoch_counts.append(
+                mix.samples_by_source(self._assembler.empty.seed, epoch, samples)
+            )
         now = mix.samples_by_source(self._assembler.empty.seed, epochs, rest * self.batch_size)
-        return {name: sum(each[name] for each in self._drawn[:epochs]) + now[name] for name in now}
+        return {
+            name: sum(counts[name] for counts in self._epoch_counts[:epochs]) + now[name]
+            for name in now
+        }
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch from `start_step` on; see `steps`."""
@@ -216,8 +223,8 @@ class BatchLoader:
         worker begin with "Caught".
         """
         if self._worker_count == 0:
-            for made in map(self._assembler.__getitem__, self._items):
-                yield made.pin_memory() if self._pin and isinstance(made, Batch) else made
+            for result in map(self._assembler.__getitem__, self._items):
+                yield result.pin_memory() if self._pin and isinstance(result, Batch) else result
             return
         if self._workers is None:
             require_main_guard(self._start_method or get_start_method())
@@ -272,11 +279,11 @@ class _Items:
     stop: int = 0
 
     def __iter__(self) -> Iterator[Item]:
-        known = -1
+        current = -1
         for step in range(self.start, self.stop):
             epoch, place = divmod(step, self.per_epoch)
-            if epoch != known:
-                known, order = epoch, self.order(epoch)
+            if epoch != current:
+                current, order = epoch, self.order(epoch)
             indices = order[place * self.batch_size :][: self.batch_size][self.part].tolist()
             yield epoch, self.kind(step), indices, frozenset(self.requests)
 

@@ -19,12 +19,12 @@ class Mask:
     """The hidden parts of a pair.
 
     words: of the caption, in lower case, wherever they stand in it. boxes: in pixels of the stored
-    image or, if `shown`, as fractions of its visible part.
+    image or, if `relative`, as fractions of its visible part.
     """
 
     words: tuple[str, ...] = ()
     boxes: tuple[Box, ...] = ()
-    shown: bool = True
+    relative: bool = True
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the spans of the words in a text."""
@@ -45,16 +45,18 @@ class Mask:
         stored: the size of the photo; crop: its visible part. A picture of each box is transformed
         as the photo is; boxes outside the visible part are left out.
         """
-        if self.shown:
+        if self.relative:
             return self
         boxes: list[Box] = []
         for left, upper, right, lower in (map(round, box) for box in self.boxes):
-            drawn = Image.new("RGB", stored)
-            drawn.paste((255, 255, 255), (left, upper, max(right, left + 1), max(lower, upper + 1)))
-            seen = transform.pixels(drawn, stored, crop)[0].numpy() > 127
-            rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
+            picture = Image.new("RGB", stored)
+            picture.paste(
+                (255, 255, 255), (left, upper, max(right, left + 1), max(lower, upper + 1))
+            )
+            inside = transform.pixels(picture, stored, crop)[0].numpy() > 127
+            rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
             if len(rows):
-                (height, width), (top, left) = seen.shape, (rows[0], columns[0])
+                (height, width), (top, left) = inside.shape, (rows[0], columns[0])
                 edges = left / width, top / height
                 boxes.append((*edges, (columns[-1] + 1) / width, (rows[-1] + 1) / height))
-        return replace(self, boxes=tuple(boxes), shown=True)
+        return replace(self, boxes=tuple(boxes), relative=True)

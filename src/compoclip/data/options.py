@@ -55,7 +55,7 @@ class DataOptions:
         """Return what opens the data that `spec` names with these options."""
         from compoclip.data.sources.open import Request
 
-        options = {each.name: getattr(self, each.name) for each in fields(DataOptions)}
+        options = {option.name: getattr(self, option.name) for option in fields(DataOptions)}
         return Request(spec, **options)
 
 

@@ -28,8 +28,8 @@ def coco_number(name: str) -> int | None:
 
     name: a file name or path, with or without folder, ending and "#row".
     """
-    found = _NUMBER.fullmatch(PurePosixPath(name.replace("\\", "/").partition("#")[0]).name)
-    return None if found is None else int(found[1])
+    match = _NUMBER.fullmatch(PurePosixPath(name.replace("\\", "/").partition("#")[0]).name)
+    return None if match is None else int(match[1])
 
 
 def held_out_photos(path: Path) -> frozenset[int]:
@@ -56,9 +56,9 @@ def held_out_photos(path: Path) -> frozenset[int]:
             problem = f"has no file name; {_REMEDY}"
             require(isinstance(name, str), f"{path}, photo {number}", problem)
             names.append(str(name))
-    found = frozenset(n for name in names if (n := coco_number(name)) is not None)
-    require(found, path, f"names no photo of COCO; {_REMEDY}")
-    return found
+    numbers = frozenset(n for name in names if (n := coco_number(name)) is not None)
+    require(numbers, path, f"names no photo of COCO; {_REMEDY}")
+    return numbers
 
 
 def overlap(
@@ -69,7 +69,7 @@ def overlap(
     Also return the number of samples without a COCO number in file name or id. source: images are
     not read. held_out: name -> numbers of the photos of each set.
     """
-    found: dict[str, list[str]] = {name: [] for name in held_out}
+    ids: dict[str, list[str]] = {name: [] for name in held_out}
     unknown = 0
     for index in range(len(source)):
         sample = source.bare(index)
@@ -78,5 +78,5 @@ def overlap(
         unknown += not numbers
         for name, photos in held_out.items():
             if not photos.isdisjoint(numbers):
-                found[name].append(sample.id)
-    return found, unknown
+                ids[name].append(sample.id)
+    return ids, unknown

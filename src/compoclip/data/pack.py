@@ -74,8 +74,8 @@ class PackSpec:
     shard_size: int = 1000
 
     def __post_init__(self) -> None:
-        least = min(self.size, self.shard_size)
-        if least < 1:
+        smallest = min(self.size, self.shard_size)
+        if smallest < 1:
             raise UsageError("--size and --shard-size must be at least 1")
         if not 1 <= self.quality <= 100:
             raise UsageError(f"--quality {self.quality}: must be 1 to 100")
@@ -98,8 +98,8 @@ class PackSummary:
     def of(record: Any, path: Path) -> PackSummary:
         """Return the summary of a shard or pack that a file holds."""
         kinds = get_type_hints(PackSummary)
-        found = read_fields(record, kinds, str(path), _REMEDY)
-        return PackSummary(**{name: found[name] for name in kinds})
+        fields = read_fields(record, kinds, str(path), _REMEDY)
+        return PackSummary(**{name: fields[name] for name in kinds})
 
     def add(self, other: PackSummary) -> None:
         """Count another part."""
@@ -194,7 +194,7 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
     """The whole pack that is in `out`; None without one yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
-        other = out.is_dir() and any(each.name not in (LOCK, FILE) for each in out.iterdir())
+        other = out.is_dir() and any(file.name not in (LOCK, FILE) for file in out.iterdir())
         if other:
             raise UsageError(f"{out}: already exists and is no pack; choose another --out")
         return None
@@ -222,24 +222,24 @@ def pack_shard(
     request: Request, out: Path, spec: PackSpec, max_bad: int, number: int
 ) -> PackSummary:
     """Write one shard, and before it its counts."""
-    made, source, size = PackSummary(shards=1), _opened(request), spec.shard_size
+    summary, source, size = PackSummary(shards=1), _opened(request), spec.shard_size
 
     def write(target: Path) -> None:
         first = number * size
         with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
             for index in range(first, min(first + size, len(source))):
-                for name, content in _members(source[index], source.upright, spec, made):
+                for name, content in _members(source[index], source.upright, spec, summary):
                     add_member(tar, f"{index:08d}.{name}", content)
-                made.require_good(max_bad)
-        made.size_bytes = target.stat().st_size
-        write_json(_shard(out, number).with_suffix(".json"), asdict(made))
+                summary.require_good(max_bad)
+        summary.size_bytes = target.stat().st_size
+        write_json(_shard(out, number).with_suffix(".json"), asdict(summary))
 
     write_atomically(_shard(out, number), write)
-    return made
+    return summary
 
 
 def _members(
-    sample: Sample, upright: bool, spec: PackSpec, made: PackSummary
+    sample: Sample, upright: bool, spec: PackSpec, summary: PackSummary
 ) -> Iterator[tuple[str, bytes]]:
     """The tar members of a sample: the part of the name after the key, and the bytes."""
     row: dict[str, Any] = {
@@ -253,28 +253,28 @@ def _members(
         IMAGE_SCORE: sample.image_score,
     }
     row = {name: value for name, value in row.items() if value not in ([], "", None)}
-    made.samples += 1
+    summary.samples += 1
     negative = sample.negative_image
     if isinstance(negative, Mirrored):  # stored as it is; not at all if it is the sample's image
         row[MIRROR] = True
         negative = None if negative.image == sample.image else negative.image
-    wanted = {"": sample.image, f"{NEG_IMAGE}.": negative}
-    for prefix, image in wanted.items():
+    images = {"": sample.image, f"{NEG_IMAGE}.": negative}
+    for prefix, image in images.items():
         if image is None or "left_out" in row:
             continue
         try:
             name = sample.id if isinstance(image, bytes) else ""
             extension, content = packed_image(image, spec, name, upright)
         except CompoclipError as error:
-            made.bad[f"{sample.id} (negative image)" if prefix else sample.id] = str(error)
-            made.count({NEGATIVE if prefix else IMAGE: 1})
+            summary.bad[f"{sample.id} (negative image)" if prefix else sample.id] = str(error)
+            summary.count({NEGATIVE if prefix else IMAGE: 1})
             if prefix:
                 row.pop(MIRROR, None)
             else:
                 row["left_out"] = str(error)
             continue
-        made.as_they_were += content is None
-        made.scaled += content is not None
+        summary.as_they_were += content is None
+        summary.scaled += content is not None
         if content is None:
             content = stored_bytes(image)
         yield f"{prefix}{extension}", content
@@ -293,12 +293,12 @@ def packed_image(
     images that are to stay as stored, since packs are read upright. Raises what `decode` raises.
     """
     with opened(image, name, upright=upright) as file:
-        known = file.ending if upright or not file.rotated else ""
+        ending = file.ending if upright or not file.rotated else ""
         rgb = file.rgb()
     buffer = io.BytesIO()
     if spec.keep or min(rgb.size) <= spec.size:
-        if known:
-            return known, None
+        if ending:
+            return ending, None
         rgb.save(buffer, "PNG")
         return "png", buffer.getvalue()
     scale = spec.size / min(rgb.size)

@@ -14,7 +14,7 @@ from compoclip.captions.store import ParseStore
 from compoclip.captions.types import Caption, is_cut
 from compoclip.console import track
 from compoclip.data.caption_plan import OF_DATA, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf
-from compoclip.data.drawn import NONE_WRITTEN, NOT_CHOSEN, Drawing, Drawn, PlanCounts
+from compoclip.data.drawing import NONE_WRITTEN, NOT_CHOSEN, Drawing, Drawn, PlanCounts
 from compoclip.data.sources import Sample, Source
 from compoclip.data.written import read_written_texts
 from compoclip.files import cache_folder
@@ -57,7 +57,7 @@ class TextPlan:
         self._rewrites = self._find()
         if self.plan.needs_parsing and parsed is None:
             raise ValueError("a plan with rewrites needs parsed captions")
-        self._sorts = [(each, each.read()) for each in self.plan.sorts]
+        self._sorts = [(sort, sort.read()) for sort in self.plan.sorts]
         written = bool(self.plan.written) or {*self.plan.all_rewrites}.intersection(WRITTEN)
         self.written = read_written_texts(Path(self.plan.written)) if written else None
 
@@ -75,25 +75,25 @@ class TextPlan:
         rng = partial(self.rng, sample.drawn_by if key is None else key, epoch)
         caption = sample.captions[0] if plan.main else rng("caption").choice(sample.captions)
         cleaned = plan.cleaned != "variations" or bool(sample.group)
-        shown = self._cleaned(caption) if cleaned else caption
+        main_text = self._cleaned(caption) if cleaned else caption
         if plan.absent:
             name = ABSENT_OBJECT.name
             parsed = [self.parse(text) for text in dict.fromkeys((caption, *sample.captions))]
-            made = say_absent(parsed, rng(name))
-            if isinstance(made, Rewritten):
-                shown = made.text
+            extended = say_absent(parsed, rng(name))
+            if isinstance(extended, Rewritten):
+                main_text = extended.text
                 counts.count(name)
             else:
-                counts.refused[name, made.reason] += 1
-        texts = [Drawn(shown, Role.CAPTION)]
+                counts.refused[name, extended.reason] += 1
+        texts = [Drawn(main_text, Role.CAPTION)]
         # By caption, not epoch, as if the data had negatives for a share of the captions.
         chosen = self.rng(f"{sample.id}\x1f{caption}", 0, "hn-fraction").random()
         negatives = chosen < plan.hn_fraction
         drawing = Drawing(
             sample, epoch, caption, texts, negatives, rng, self.parse, self.rewritten, counts
         )
-        for each, found in self._sorts:
-            each.draw_texts(drawing, found)
+        for sort, loaded in self._sorts:
+            sort.draw_texts(drawing, loaded)
         return texts, counts
 
     def parse(self, text: str) -> Caption:
@@ -117,23 +117,23 @@ class TextPlan:
         if written:  # a valid text, or the objection to the first
             assert self.written is not None
             fine, objections = [], []
-            for each in (self.written.find(text) or ((), ()))[0 if positive else 1]:
-                objection = form_objection(text, each)
+            for candidate in (self.written.find(text) or ((), ()))[0 if positive else 1]:
+                objection = form_objection(text, candidate)
                 if positive and not objection:
-                    objection = positive_objection(self.parse(text), self.parse(each))
+                    objection = positive_objection(self.parse(text), self.parse(candidate))
                 if objection is None:
-                    fine.append(each)
+                    fine.append(candidate)
                 else:
                     objections.append(objection)
             if fine:
                 return Drawn(rng.choice(fine), Role.POSITIVE if positive else Role.NEGATIVE)
             return objections[0] if objections else NONE_WRITTEN
-        made = self._rewrites[name](self.parse(text), rng)
-        if not isinstance(made, Rewritten):
-            return made.reason
+        result = self._rewrites[name](self.parse(text), rng)
+        if not isinstance(result, Rewritten):
+            return result.reason
         if self.plan.cleaned == "texts":
-            made = replace(made, text=self._cleaned(made.text))
-        return Drawn.of(made)
+            result = replace(result, text=self._cleaned(result.text))
+        return Drawn.of(result)
 
     def _cleaned(self, text: str) -> str:
         words = self.plan.pre_caption

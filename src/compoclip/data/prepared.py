@@ -36,7 +36,7 @@ class Preparation:
         ids, truncated = self.tokenize.encode(block.texts or ("",))
         arrays: list[Ints] = []
 
-        def kept(array: Any) -> Any:
+        def packed(array: Any) -> Any:
             arrays.append(np.asarray(array))
             return len(arrays) - 1
 
@@ -45,14 +45,14 @@ class Preparation:
         if block.masks:
             captions, _ = host.first(Role.CAPTION)
             planned = replace(planned, again=self._masked(block, ids, captions))
-        texts = planned.mapped(kept)
-        layout = {name: kept(array) for name, array in host.arrays().items()}
+        texts = planned.mapped(packed)
+        layout = {name: packed(array) for name, array in host.arrays().items()}
         answers: dict[IndexRequest, tuple[int, ...]] = {}
         for request in requests:
             with suppress(ValueError):  # of a batch that the loss is not asked about
-                found = host.answer(request)  # pairs of a very large batch do not fit
-                if all(each.size == 0 or int(each.max()) < 2**31 for each in found):
-                    answers[request] = tuple(map(kept, found))
+                indices = host.answer(request)  # pairs of a very large batch do not fit
+                if all(array.size == 0 or int(array.max()) < 2**31 for array in indices):
+                    answers[request] = tuple(map(packed, indices))
         flat = [np.empty(0, np.int32), *(array.ravel() for array in arrays)]  # all within int32
         return Numbers(
             torch.from_numpy(np.concatenate(flat, dtype=np.int32, casting="unsafe")),

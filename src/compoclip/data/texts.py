@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from compoclip.captions.clip_text import token_key
 from compoclip.data.caption_plan import Texts
-from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
+from compoclip.data.drawing import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
 from compoclip.data.written import WrittenLists, read_bags, read_units
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
@@ -107,20 +107,20 @@ class GraphPlan(Texts):
         """Return the words of replacements; None for the built-in ones."""
         return load_vocabulary(Path(self.vocabulary)) if self.vocabulary else None
 
-    def draw_texts(self, drawing: Drawing, found: Any) -> None:
+    def draw_texts(self, drawing: Drawing, loaded: Any) -> None:
         """Add sub-graph texts, positives first, up to the numbers of the epoch's stage."""
         stage = self.at(drawing.epoch)
-        made = sample_graph_texts(
+        sampled = sample_graph_texts(
             drawing.parse(drawing.caption),
             drawing.rng("graph"),
             weights=self.weights,
             positives=stage.positives,
             negatives=stage.negatives,
-            vocabulary=found,
+            vocabulary=loaded,
             graph_filter="valid" if self.filtered else "none",
         )
-        drawing.counts.refused.update(made.refused)
-        for text in (*made.positives, *(made.negatives if drawing.negatives else ())):
+        drawing.counts.refused.update(sampled.refused)
+        for text in (*sampled.positives, *(sampled.negatives if drawing.negatives else ())):
             drawing.add(Drawn.of(text), text.rewrite)
 
 
@@ -166,14 +166,14 @@ class BagPlan(Texts):
         """Return the bags of the file; None for other captions."""
         return None if self.file == OWN_CAPTIONS else read_bags(Path(self.file))
 
-    def draw_texts(self, drawing: Drawing, found: WrittenLists | None) -> None:
+    def draw_texts(self, drawing: Drawing, loaded: WrittenLists | None) -> None:
         """Add the sentences of the bag, each with its negative; the caption without a bag."""
         sentences: list[tuple[str, str | None]] = []
-        if found is None:
+        if loaded is None:
             sentences = [(text, None) for text in drawing.other_captions()]
         else:
             id = drawing.sample.id
-            sentences = [*zip(*(found.find(id) or found.find(id.rpartition("#")[0]) or ((), ())))]
+            sentences = [*zip(*(loaded.find(id) or loaded.find(id.rpartition("#")[0]) or ((), ())))]
         if not sentences:
             drawing.refuse(BAG, NO_BAG)
         rng = drawing.rng(BAG)
@@ -201,8 +201,8 @@ class BagPlan(Texts):
         rng = drawing.rng(f"{BAG_NEGATIVE}\x1f{key}")
         names = self.negatives
         for name in rng.sample(names, len(names)) if len(names) > 1 else names:
-            made = drawing.rewrite(name, text, rng, drawing.negatives)
-            if drawing.add(made, BAG_NEGATIVE, f"{BAG_NEGATIVE} ({name})", again):
+            rewritten = drawing.rewrite(name, text, rng, drawing.negatives)
+            if drawing.add(rewritten, BAG_NEGATIVE, f"{BAG_NEGATIVE} ({name})", again):
                 drawing.counts.count(BAG_NEGATIVE)
                 return
         drawing.refuse(BAG_NEGATIVE, NONE_APPLIES)
@@ -267,16 +267,16 @@ class UnitPlan(Texts):
         """Return the units of the file, if there is one."""
         return read_units(Path(self.file)) if self.file else None
 
-    def draw_texts(self, drawing: Drawing, found: WrittenLists | None) -> None:
+    def draw_texts(self, drawing: Drawing, loaded: WrittenLists | None) -> None:
         """Add units of the caption, each with its foil, in slots."""
         parts: tuple[Sequence[UnitPart], Sequence[UnitPart]] | None
         caption = drawing.caption
-        parts = found.find(caption) if found else graph_parts(drawing.parse(caption))
+        parts = loaded.find(caption) if loaded else graph_parts(drawing.parse(caption))
         if parts is None:
             drawing.refuse(UNIT, NONE_WRITTEN)
             return
         entities, relations = parts
-        drawn = draw_units(
+        draw = draw_units(
             entities,
             relations,
             drawing.rng(UNIT),
@@ -286,8 +286,8 @@ class UnitPlan(Texts):
             taken=frozenset(drawing.taken),
             named=frozenset(w for text in drawing.sample.captions for w in token_key(text)),
         )
-        drawing.counts.refused.update({(UNIT, why): n for why, n in drawn.refused.items()})
-        for kind, foil_kind, (unit, foil) in zip(self.units, self.foils, drawn.units):
+        drawing.counts.refused.update({(UNIT, reason): n for reason, n in draw.refused.items()})
+        for kind, foil_kind, (unit, foil) in zip(self.units, self.foils, draw.units):
             if drawing.add(Drawn.of(unit), kind, UNIT) and drawing.negatives:
                 drawing.add(Drawn.of(foil), foil_kind, UNIT_FOIL)
 
@@ -320,7 +320,7 @@ class PhrasePlan(Texts):
         """Return whether phrases are on."""
         return self.most > 0
 
-    def draw_texts(self, drawing: Drawing, found: Any) -> None:
+    def draw_texts(self, drawing: Drawing, loaded: Any) -> None:
         """Add noun phrases in the order of the caption."""
         if not self.most:
             return
@@ -328,7 +328,7 @@ class PhrasePlan(Texts):
         rng = drawing.rng(NOUN_PHRASE)
         chosen = sorted(rng.sample(range(len(phrases)), min(self.most, len(phrases))))
         texts = [Drawn(phrases[i], Role.POSITIVE) for i in chosen]
-        if sum(drawing.add(each, NOUN_PHRASE) for each in texts) == 0:
+        if sum(drawing.add(text, NOUN_PHRASE) for text in texts) == 0:
             drawing.refuse(NOUN_PHRASE, NO_PHRASE)
             drawing.texts.append(Drawn(drawing.caption, Role.POSITIVE, NOUN_PHRASE))
 
@@ -353,7 +353,7 @@ class TargetPlan(Texts):
         if self.of not in ("", "other", "any"):
             raise UsageError(f"texts.target '{self.of}' is not one of other, any")
 
-    def draw_texts(self, drawing: Drawing, found: Any) -> None:
+    def draw_texts(self, drawing: Drawing, loaded: Any) -> None:
         """Add the target, sampled among the allowed captions."""
         if not self.of:
             return
@@ -364,5 +364,5 @@ class TargetPlan(Texts):
         drawing.texts.append(Drawn(text, Role.POSITIVE, TARGET))
 
 
-BY_VALUE = {each.name: each for each in (PhrasePlan(), TargetPlan())}
+BY_VALUE = {sort.name: sort for sort in (PhrasePlan(), TargetPlan())}
 """Sorts that setting a value adds to a method without them."""

@@ -139,5 +139,5 @@ def _scale(
     mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Both as (3, 1, 1) tensors, copied to a device once: it would be waited for."""
-    centre, spread = (torch.tensor(each, device=device).view(3, 1, 1) for each in (mean, std))
+    centre, spread = (torch.tensor(values, device=device).view(3, 1, 1) for values in (mean, std))
     return centre, spread

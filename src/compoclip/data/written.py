@@ -71,8 +71,12 @@ class WrittenLists:
             for column, entries in zip(columns, lists):
                 if place == len(column):
                     column.append([])
-                known = {each["text"] if entry else each for each in column[place]}
-                fresh = (each for each in entries if (each["text"] if entry else each) not in known)
+                texts = {element["text"] if entry else element for element in column[place]}
+                fresh = (
+                    element
+                    for element in entries
+                    if (element["text"] if entry else element) not in texts
+                )
                 column[place] += fresh
         kind = pa.large_list(_PART if entry else _TEXT)
         self._columns = [pa.array(column, kind) for column in columns]
@@ -87,7 +91,7 @@ class WrittenLists:
             return None
         first, second = (column[row].as_py() for column in self._columns)
         if self._entry:
-            first, second = ([self._entry(**each) for each in part] for part in (first, second))
+            first, second = ([self._entry(**fields) for fields in part] for part in (first, second))
         return first, second
 
 
@@ -105,15 +109,17 @@ def read_written_texts(path: Path) -> WrittenLists:
     def rows() -> Iterator[tuple[str, Lists]]:
         kinds = dict.fromkeys(("positive", "negative"), str | list[str] | None)
         for origin, row in read_records(path):
-            found = read_fields(row, {"caption": str, **kinds}, origin, "fix it")
+            fields = read_fields(row, {"caption": str, **kinds}, origin, "fix it")
             if kinds.keys().isdisjoint(row):
                 raise CompoclipError(f'{origin} needs "positive" or "negative"; fix it')
-            values = (found[kind] for kind in kinds)
+            values = (fields[kind] for kind in kinds)
             texts = [[value] if isinstance(value, str) else value or [] for value in values]
             require_texts((*texts[0], *texts[1]), origin)
             # Language models answer "none" when there is nothing to write.
-            kept = [[t for t in each if t.strip().strip(".").lower() != "none"] for each in texts]
-            yield found["caption"].strip(), (kept[0], kept[1])
+            cleaned = [
+                [t for t in group if t.strip().strip(".").lower() != "none"] for group in texts
+            ]
+            yield fields["caption"].strip(), (cleaned[0], cleaned[1])
 
     return WrittenLists(rows())
 
@@ -135,18 +141,18 @@ def read_bags(path: Path) -> WrittenLists:
     def rows() -> Iterator[tuple[str, Lists]]:
         ids = set[str]()
         for origin, row in read_records(path):
-            found = read_fields(row, kinds, origin, "fix it")
-            id, sentences, negatives = (found[kind] for kind in kinds)
+            fields = read_fields(row, kinds, origin, "fix it")
+            id, sentences, negatives = (fields[kind] for kind in kinds)
             fits = len(negatives or ()) in (0, len(sentences))
             require(fits, origin, "'negatives' needs one per sentence; fix it")
             require(str(id) not in ids, origin, f"a second bag {str(id)!r}; remove one")
             ids.add(str(id))
             require_texts((*sentences, *filter(None, negatives or ())), origin)
             pairs = zip(sentences, negatives or [None] * len(sentences))
-            kept = [
+            cleaned = [
                 (text.strip(), (no or "").strip() or None) for text, no in pairs if text.strip()
             ]
-            yield str(id), ([text for text, _ in kept], [no for _, no in kept])
+            yield str(id), ([text for text, _ in cleaned], [no for _, no in cleaned])
 
     return WrittenLists(rows())
 
@@ -202,26 +208,29 @@ def _entities(units: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
     texts, foils = (next(filter(None, map(units.get, names)), ()) for names in (_ENTITIES, _FOILS))
     parts = []
     for text in filter(None, map(str.strip, texts)):
-        found = (foils.get(text) if foils else None) or ()
-        wrong = [
-            read_fields(each, _FOIL, f"{origin}: {text!r}", _REMEDY)["negative"] for each in found
+        entries = (foils.get(text) if foils else None) or ()
+        negatives = [
+            read_fields(entry, _FOIL, f"{origin}: {text!r}", _REMEDY)["negative"]
+            for entry in entries
         ]
-        parts.append(_part(text, text, wrong, origin))
+        parts.append(_part(text, text, negatives, origin))
     return parts
 
 
 def _relations(units: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
     def sentence(relation: Mapping[str, Any]) -> str:
-        found = read_fields(relation, _RELATION, f"{origin}: 'relations'", _REMEDY)
-        return " ".join(filter(None, (found[key].strip() for key in _RELATION)))
+        fields = read_fields(relation, _RELATION, f"{origin}: 'relations'", _REMEDY)
+        return " ".join(filter(None, (fields[key].strip() for key in _RELATION)))
 
     parts = []
     for relation in units["relations"] or ():
         text = sentence(relation)
         kinds = {"negatives": list[dict[str, object]] | None}
         negatives = read_fields(relation, kinds, f"{origin}: 'relations'", _REMEDY)["negatives"]
-        wrong = [sentence({**relation, **each}) for each in negatives or ()]  # what it changes
-        parts.append(_part(text, relation["subject"], wrong, origin))
+        sentences = [
+            sentence({**relation, **change}) for change in negatives or ()
+        ]  # what it changes
+        parts.append(_part(text, relation["subject"], sentences, origin))
     return parts
 
 

@@ -24,7 +24,7 @@ from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.lora import lora_state
 from compoclip.models.text_plan import TextInputs, TextPlanner
 from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
-from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work
+from compoclip.models.work import CachedAt, FeatureWork, MicroBatch, Outputs, Work
 
 T = TypeVar("T")
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -199,7 +199,7 @@ class DualEncoder(nn.Module):
         self._image.require_trunk()
 
     @torch.no_grad()
-    def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
+    def cached_features(self, pixels: Tensor, patches: bool, at: CachedAt) -> Tensor:
         """Encode images with the frozen part of the tower; `work` continues from the result.
 
         (B, 1 + P, C) the pooled feature of each image, then its patches (P = 0 without). at:
@@ -210,7 +210,7 @@ class DualEncoder(nn.Module):
         if at == "trunk":
             self.require_trunk()
         with attention_kernels(self.device):
-            return self._image.kept_features(pixels, patches, at)
+            return self._image.cached_features(pixels, patches, at)
 
     def work(
         self,
@@ -220,12 +220,12 @@ class DualEncoder(nn.Module):
         micro_batch: int = 0,
         patches: bool = False,
         state: bool = False,
-        kept: KeptAt = "",
+        cached_at: CachedAt = "",
     ) -> FeatureWork:
         """Split `features` into pieces that can be computed one by one.
 
         Args:
-            pixels: (B, 3, H, W) normalised pixels, or cached features (see `kept`).
+            pixels: (B, 3, H, W) normalised pixels, or cached features (see `cached_at`).
             ids: (T, context) int64 token ids, or the plan of `text_planner`, already in pieces, on
                 the model's device; or texts that something else encodes.
             local: As for `features`.
@@ -233,9 +233,9 @@ class DualEncoder(nn.Module):
                 of full-length texts; 0 is one piece per tower.
             patches: Return patches even without tokens.
             state: Return text states too (float32, not normalised).
-            kept: The `at` of `kept_features` if its result replaces pixels.
+            cached_at: The `at` of `cached_features` if its result replaces pixels.
         """
-        image = self.image_work(pixels, local or patches, micro_batch, kept)
+        image = self.image_work(pixels, local or patches, micro_batch, cached_at)
         if isinstance(ids, Tensor):
             ids = self._inputs(ids, True, micro_batch)
         text = ids if isinstance(ids, Work) else self.text_work(ids, local, state)
@@ -261,13 +261,13 @@ class DualEncoder(nn.Module):
         pixels: Tensor,
         patches: bool = False,
         limit: int = 0,
-        kept: KeptAt = "",
+        cached_at: CachedAt = "",
         learns: bool = False,
     ) -> Work[ImageFeatures]:
         """Return the image part of `work`. learns: whether an addition of the method in the tower
         learns, even if the tower is frozen."""
         learns = learns or pixels.requires_grad or self.learns("image")
-        work = self._image.work(pixels, patches, limit, kept)
+        work = self._image.work(pixels, patches, limit, cached_at)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _inputs(self, ids: Tensor, deduplicate: bool, micro_batch: int = 0) -> TextInputs:

@@ -22,7 +22,7 @@ from compoclip.models.blocks import (
     within_rows,
 )
 from compoclip.models.config import Tower
-from compoclip.models.work import KeptAt, Outputs, Work, joined
+from compoclip.models.work import CachedAt, Outputs, Work, joined
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,16 @@ class ImageTower:
         require(splits, "features of a frozen image trunk cannot be kept", what, UsageError)
 
     def work(
-        self, pixels: Tensor, patches: bool = False, limit: int = 0, kept: KeptAt = ""
+        self, pixels: Tensor, patches: bool = False, limit: int = 0, cached_at: CachedAt = ""
     ) -> Work[ImageFeatures]:
         """How (B, 3, H, W) pixels are encoded: `limit` images a micro-batch, or all at once for 0.
 
-        Kept features of images (B, 1 + P, C), as `kept_features` gives them, may stand for pixels.
+        Cached features of images, (B, 1 + P, C) of `cached_features`, may stand for pixels.
         Raises CompoclipError when patches are impossible.
         """
         if patches:
             self.require_local()
-        encode = partial(self._from_kept, kept=kept) if kept else self._run
+        encode = partial(self._from_cached, cached_at=cached_at) if cached_at else self._run
         parts = torch.split(pixels, limit or len(pixels))
 
         def join(outputs: Sequence[Outputs]) -> ImageFeatures:
@@ -111,7 +111,7 @@ class ImageTower:
             return self._compiled(pixels, patches)
         return self._encode(pixels, patches)
 
-    def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
+    def cached_features(self, pixels: Tensor, patches: bool, at: CachedAt) -> Tensor:
         """(B, 1 + P, C): the pooled features, then the patches' if asked; before the last
         projection ("trunk") or after it ("tower")."""
         trunk = at == "trunk"
@@ -119,10 +119,10 @@ class ImageTower:
         pooled, *states = outputs
         return torch.cat([pooled[:, None], *states], dim=1)
 
-    def _from_kept(self, features: Tensor, patches: bool, kept: KeptAt) -> Outputs:
+    def _from_cached(self, features: Tensor, patches: bool, cached_at: CachedAt) -> Outputs:
         if not patches:
             features = features[:, :1]
-        if kept == "trunk":
+        if cached_at == "trunk":
             (features,) = self._project(features)
         pooled = features[:, 0]
         return (pooled, features[:, 1:]) if patches else (pooled,)

@@ -15,7 +15,7 @@ from compoclip.losses.contract import Features
 Outputs = tuple[Tensor, ...]
 MicroBatch = Callable[[], Outputs]  # encodes some of the rows of a tower, whenever it is called
 Around = Callable[[MicroBatch], Outputs]
-KeptAt = Literal["", "trunk", "tower"]
+CachedAt = Literal["", "trunk", "tower"]
 """Input of an image tower: pixels, or features cached before or after its last projection."""
 T_co = TypeVar("T_co", covariant=True)
 

@@ -45,7 +45,7 @@ class FoundPhoto:
 def small_copy(photo: Path | bytes, upright: bool = True) -> str:
     """Return a small copy of a photo as a data URI; "" for one that cannot be read."""
     try:
-        small = decode(photo, least=(_SIDE, _SIDE), upright=upright)
+        small = decode(photo, min_size=(_SIDE, _SIDE), upright=upright)
     except CompoclipError:
         return ""
     small.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)

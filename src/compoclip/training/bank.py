@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compoclip.data.batch import item_keys
-from compoclip.data.kept import KeptFeatures
+from compoclip.data.cached import CachedFeatures
 from compoclip.losses.contract import Features, normalise
 from compoclip.models.dual_encoder import DualEncoder
 
@@ -34,7 +34,7 @@ class ImageBank:
         return replace(features, bank=self.features, bank_keys=self.keys)
 
 
-def image_bank(encoder: DualEncoder, cached: KeptFeatures) -> ImageBank:
+def image_bank(encoder: DualEncoder, cached: CachedFeatures) -> ImageBank:
     """Return the features of the photos of a source, of at most `_MOST_IMAGES` of them."""
     images = cached.some(_MOST_IMAGES)
     keys = torch.from_numpy(item_keys(images).view(np.int32).astype(np.int64)).to(encoder.device)
@@ -43,9 +43,11 @@ def image_bank(encoder: DualEncoder, cached: KeptFeatures) -> ImageBank:
     return ImageBank(features, keys)
 
 
-def _encoded(encoder: DualEncoder, cached: KeptFeatures, images: list[Tensor]) -> Iterator[Tensor]:
+def _encoded(
+    encoder: DualEncoder, cached: CachedFeatures, images: list[Tensor]
+) -> Iterator[Tensor]:
     """Yield the features of images, some at a time, as those of a batch are computed."""
     for start in range(0, len(images), _AT_ONCE):
         rows = torch.stack(images[start : start + _AT_ONCE]).to(encoder.device)
-        pooled = encoder.image_work(rows, kept=cached.at).all().pooled
+        pooled = encoder.image_work(rows, cached_at=cached.at).all().pooled
         yield normalise(pooled.float())

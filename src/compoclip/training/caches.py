@@ -29,10 +29,10 @@ from torch import Tensor, nn
 
 from compoclip.console import track
 from compoclip.data.batch import Batch, TextBlock
+from compoclip.data.cached import CachedFeatures
 from compoclip.data.decode import Picture, unmirrored
 from compoclip.data.fingerprint import photo_hash
 from compoclip.data.images import fixed_rng, photo_key
-from compoclip.data.kept import KeptFeatures
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError, refuse
@@ -44,7 +44,7 @@ from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_tower import TextFeatures
 from compoclip.models.weights import weights_hash
-from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work, joined
+from compoclip.models.work import CachedAt, FeatureWork, MicroBatch, Outputs, Work, joined
 from compoclip.ranks import Ranks
 from compoclip.training.parts import places as layer_places
 from compoclip.training.settings import RunSettings
@@ -136,7 +136,7 @@ def refuse_batch_norm(network: nn.Module) -> None:
 _AT_ONCE = 64  # views that are encoded together
 
 
-def kept_at(method: Method, settings: RunSettings) -> KeptAt:
+def cached_at(method: Method, settings: RunSettings) -> CachedAt:
     """Where the features are taken that --cache-frozen keeps; "" without it.
 
     Returns "tower" when all of the image tower is frozen, "trunk" when its projection learns.
@@ -170,14 +170,14 @@ def frozen_features(
     transform: ImageTransform,
     settings: RunSettings,
     ranks: Ranks,
-) -> KeptFeatures | None:
+) -> CachedFeatures | None:
     """Cache the features of a frozen image tower for all photos of a source.
 
     Rank 0 computes missing features; the others read them from disk. None without --cache-frozen.
     Raise UsageError when there is nothing to cache, CompoclipError when the disk is too small or
     the folder cannot be written.
     """
-    at = kept_at(method, settings)
+    at = cached_at(method, settings)
     if not at:
         return None
     model.encoder.to(settings.device).eval()
@@ -190,7 +190,7 @@ def frozen_features(
     places = list(photos.values())
     maker = _Maker(model, source, method, transform, settings.precision, at, places, digest)
     root = settings.features or cache_folder() / "features"
-    cached = KeptFeatures(root, *maker.spec, at, {name: n for n, name in enumerate(photos)})
+    cached = CachedFeatures(root, *maker.spec, at, {name: n for n, name in enumerate(photos)})
     with ranks.rank0_first():
         if ranks.first:
             cached.make(maker)
@@ -232,7 +232,7 @@ class _Maker:
     method: Method
     transform: ImageTransform
     precision: str
-    at: KeptAt
+    at: CachedAt
     photos: list[tuple[int, int]]
     digest: str
 
@@ -303,7 +303,7 @@ class _Maker:
     def _features(self, pixels: Tensor) -> Tensor:
         encoder = self.model.encoder
         with autocast(encoder.device, self.precision):
-            return encoder.kept_features(pixels, self.method.needs_patches, self.at)
+            return encoder.cached_features(pixels, self.method.needs_patches, self.at)
 
 
 _NO_TEXTS = TextBlock((), (), (), (), 0)

@@ -16,7 +16,7 @@ from torch import nn
 
 from compoclip.console import counted
 from compoclip.data.batch import Batch
-from compoclip.data.drawn import PlanCounts
+from compoclip.data.drawing import PlanCounts
 from compoclip.data.loader import BatchLoader
 from compoclip.data.prepared import Preparation
 from compoclip.errors import CompoclipError, RunInterruptedError

@@ -28,7 +28,7 @@ from compoclip.models.lora import Lora, merge_lora
 from compoclip.models.projection import attach_text_map, merge_text_map
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.bank import image_bank
-from compoclip.training.caches import FrozenTexts, frozen_features, kept_at
+from compoclip.training.caches import FrozenTexts, cached_at, frozen_features
 from compoclip.training.checks import notes, require_negatives, require_precision, require_together
 from compoclip.training.log import LOG, ProgressLines, Trackers
 from compoclip.training.loop import TrainingLoop, total_steps
@@ -250,14 +250,14 @@ class _Run:
             {
                 f"--cache-frozen: {method.name} changes images at every step, and features with "
                 f"them: leave it out, or {' and '.join(filter(None, remedies))}": (
-                    kept_at(method, settings) and any(remedies)
+                    cached_at(method, settings) and any(remedies)
                 ),
                 f"{method.name} contrasts captions with all images, which a frozen image tower "
                 "encodes once: add --freeze image --cache-frozen --no-crop": (
-                    method.needs_bank and kept_at(method, settings) != "tower"
+                    method.needs_bank and cached_at(method, settings) != "tower"
                 ),
                 "--cache-frozen keeps no pixels, which the teacher looks at: leave one out": (
-                    self.teacher and kept_at(method, settings)
+                    self.teacher and cached_at(method, settings)
                 ),
             }
         )
@@ -295,7 +295,7 @@ class _Run:
                 settings.resume or not ranks.first,
             )
         workers = reading_processes(settings, method, len(source))
-        self.kept = frozen_features(model, method, source, transform, settings, ranks)
+        self.cached = frozen_features(model, method, source, transform, settings, ranks)
         loader = BatchLoader(
             source,
             plan,
@@ -308,7 +308,7 @@ class _Run:
             world=ranks.world,
             images=method.images,
             companions=companions,
-            kept=self.kept,
+            cached=self.cached,
         )
         self.total = total_steps(method.optim, loader, settings.max_steps)
         self.left_out = {reason: n for reason, n in source.left_out.items() if n}
@@ -353,7 +353,7 @@ class _Run:
             encoder.teacher = TeacherEncoder(encoder, method.teacher.decay)
         encoder.heads.update(self.heads)
         encoder.to(settings.device)
-        bank = image_bank(encoder, self.kept) if method.needs_bank and self.kept else None
+        bank = image_bank(encoder, self.cached) if method.needs_bank and self.cached else None
         if settings.grad_checkpointing:
             encoder.set_grad_checkpointing()
         if settings.compile and "text" not in encoder.compile_towers():

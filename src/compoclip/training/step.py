@@ -116,7 +116,7 @@ def step(
     if frozen_texts is not None and not (local or state or passes):
         to_encode = frozen_texts.work(encoder, batch.block.texts, settings.micro_batch)
     size = settings.micro_batch
-    work = encoder.work(pixels, to_encode, local, size, patches, state, batch.kept)
+    work = encoder.work(pixels, to_encode, local, size, patches, state, batch.cached_at)
     for name in passes:
         inputs = PassInputs(encoder, pixels, texts, method.plan, batch.block, local, size)
         work = cast(ExtraPass, encoder.heads[name]).extend(work, inputs)
@@ -137,7 +137,7 @@ def step(
             assert isinstance(encoder.teacher, TeacherEncoder)
             with amp():
                 features = encoder.teacher.add_to(
-                    encoder, features, pixels, texts, size, batch.kept
+                    encoder, features, pixels, texts, size, batch.cached_at
                 )
 
     if bank is not None:

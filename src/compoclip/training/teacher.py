@@ -20,7 +20,7 @@ from compoclip.losses.contract import Features
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import merged_copy
 from compoclip.models.text_plan import TextInputs
-from compoclip.models.work import KeptAt
+from compoclip.models.work import CachedAt
 
 T = TypeVar("T")
 _AT_ONCE = 64  # images or texts that another model encodes, without --micro-batch
@@ -113,7 +113,7 @@ class TeacherEncoder(DualEncoder):
         pixels: Tensor,
         texts: TextInputs,
         micro_batch: int,
-        kept: KeptAt = "",
+        cached_at: CachedAt = "",
     ) -> Features:
         """Add `teacher_image`, `teacher_text` and `teacher_scale`, without gradient, to features.
 
@@ -123,7 +123,7 @@ class TeacherEncoder(DualEncoder):
         image, text = features.image.detach(), features.text.detach()
         with torch.no_grad():
             if student.learns("image"):
-                pooled = self.image_work(pixels, False, micro_batch, kept).all().pooled
+                pooled = self.image_work(pixels, False, micro_batch, cached_at).all().pooled
                 image = F.normalize(pooled.float(), dim=-1)
             if student.learns("text"):
                 pooled = self.text_work(texts).all().pooled

@@ -167,7 +167,7 @@ class Playground:
         large = decode(
             self.index.photo(row),
             name=self.index.names[row],
-            least=(_LARGE, _LARGE),
+            min_size=(_LARGE, _LARGE),
             upright=self.index.about["upright"],
         )
         large.thumbnail((_LARGE, _LARGE), Image.Resampling.LANCZOS)

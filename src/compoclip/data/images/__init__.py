@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from compoclip.data.batch import Batch, TextBlock
+from compoclip.data.cached import CachedFeatures
 from compoclip.data.caption_plan import GIVEN
 from compoclip.data.decode import Mirrored, Picture, decode, opened, unmirrored
-from compoclip.data.drawn import Drawn, PlanCounts
-from compoclip.data.kept import KeptFeatures
+from compoclip.data.drawing import Drawn, PlanCounts
 from compoclip.data.masks import Mask
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
@@ -49,24 +49,24 @@ class Companions:
     known: (N, ...) int64, one row per sample, defined by the plan; empty if it has no index.
     """
 
-    known: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    values: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
     def places(self) -> dict[int, NDArray[np.int64]]:
         """Return number -> the samples with it, in order."""
-        numbers = np.unique(self.known).tolist()
-        return {number: np.flatnonzero(self.known == number) for number in numbers}
+        numbers = np.unique(self.values).tolist()
+        return {number: np.flatnonzero(self.values == number) for number in numbers}
 
     @staticmethod
-    def kept(
+    def load_or_make(
         path: Path, shape: tuple[int, ...], resume: bool, make: Callable[[], NDArray[np.int64]]
     ) -> Companions:
         """Return the index that an earlier run wrote to `path`, or make and store it."""
-        found = load_arrays(path, shape) if resume else None
-        known = make() if found is None else found["known"]
-        if found is None:
-            write_atomically(path, lambda place: save_arrays(place, {"known": known}, shape))
-        return Companions(known)
+        stored = load_arrays(path, shape) if resume else None
+        values = make() if stored is None else stored["known"]
+        if stored is None:
+            write_atomically(path, lambda place: save_arrays(place, {"known": values}, shape))
+        return Companions(values)
 
 
 # --- A batch while it is made. ---
@@ -96,7 +96,7 @@ class BatchBuilder:
     companions: Companions
     epoch: int = 0
     kind: str = "single"
-    kept: KeptFeatures | None = None
+    cached: CachedFeatures | None = None
     images: list[_Part] = field(default_factory=list, init=False)
     added: list[_Part] = field(default_factory=list, init=False)
     ids: list[str] = field(default_factory=list, init=False)
@@ -110,10 +110,12 @@ class BatchBuilder:
 
     def add(self, sample: Sample) -> list[Drawn]:
         """Add a sample with its training image; return its texts."""
-        pixels = self.shown(sample.id, sample.image, sample.drawn_by)
+        pixels = self.training_pixels(sample.id, sample.image, sample.drawn_by)
         texts, counts = self.plan.draw(sample, self.epoch)
         mask, name = texts[0].mask, _name(sample.id, sample.image)
-        if mask is not None and not mask.shown:  # its boxes are those of the photo as it is stored
+        if (
+            mask is not None and not mask.relative
+        ):  # its boxes are those of the photo as it is stored
             upright = self.transform.upright
             with _unreadable(sample.id), opened(sample.image, name, upright=upright) as file:
                 stored = file.size
@@ -138,28 +140,28 @@ class BatchBuilder:
         (self.added if id is None else self.images).append((pixels, texts, photo, pair))
         self.counts.add(counts)
 
-    def put_pair(self, id: str, image: Picture, caption: str, key: str, what: str) -> None:
+    def put_pair(self, id: str, image: Picture, caption: str, key: str, label: str) -> None:
         """Add an image with its caption as the pair of the sample added last.
 
-        key: seeds the crop. what: name of the image for the note if it cannot be read.
+        key: seeds the crop. label: name of the image for the note if it cannot be read.
         """
         try:
-            pixels = self.shown(id, image, key)
+            pixels = self.training_pixels(id, image, key)
         except UnreadableError as error:
-            self.bad.append((f"{error.args[0]} ({what})", error.args[1]))
+            self.bad.append((f"{error.args[0]} ({label})", error.args[1]))
             return
         texts, pair = [Drawn(caption, Role.CAPTION)], len(self.images) - 1
         self.put(pixels, texts, PlanCounts(), photo_key(image), pair=pair)
 
-    def shown(self, id: str, image: Picture, key: str) -> torch.Tensor:
+    def training_pixels(self, id: str, image: Picture, key: str) -> torch.Tensor:
         """Return the training pixels of an image, or its cached features; `key` seeds the crop.
 
         Raises UnreadableError.
         """
         number, rng = self._crop(image, key)
         with _unreadable(id):
-            if self.kept is not None:
-                return self.kept.of(photo_key(image), number)
+            if self.cached is not None:
+                return self.cached.of(photo_key(image), number)
             return self.transform.read(image, rng, _name(id, image))
 
     def _crop(self, image: Picture, key: str) -> tuple[int, random.Random]:
@@ -171,18 +173,18 @@ class BatchBuilder:
         return number, fixed_rng(image, number)
 
     def whole(
-        self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
+        self, id: str, image: Path | bytes, min_size: tuple[int, int] | None = None
     ) -> Image.Image:
-        """Return a whole image, at least `least` large if stored so. Raises UnreadableError."""
+        """Return a whole image, at least `min_size` large if stored so. Raises UnreadableError."""
         with _unreadable(id):
-            least = least if self.transform.draft else None
+            min_size = min_size if self.transform.draft else None
             upright = self.transform.upright
-            return decode(image, name=_name(id, image), least=least, upright=upright)
+            return decode(image, name=_name(id, image), min_size=min_size, upright=upright)
 
     def batch(self, normalisation: tuple[tuple[float, ...], tuple[float, ...]]) -> Batch:
         """Return the finished batch."""
         parts = [*self.images, *self.added]
-        shown, _, photos, pair = zip(*parts) if parts else ((),) * 4
+        tensors, _, photos, pair = zip(*parts) if parts else ((),) * 4
         every = [(owner, text) for owner, (_, texts, *_) in enumerate(parts) for text in texts]
         flat = [(owner, text) for owner, text in every if text.rewrite != TARGET]
         targets = {owner: text.text for owner, text in every if text.rewrite == TARGET}
@@ -195,15 +197,17 @@ class BatchBuilder:
             rewrite=tuple(text.rewrite for _, text in flat),
             images=len(parts),
             photos=photos,
-            pair=pair if any(each >= 0 for each in pair) else (),
+            pair=pair if any(other >= 0 for other in pair) else (),
             targets=tuple(targets.get(owner, "") for owner in images) if targets else (),
             masks=tuple(masks.get(owner, Mask()) for owner in images) if hides else (),
         )
-        kept = self.kept.at if self.kept and shown and shown[0].is_floating_point() else ""
-        pixels = torch.stack(shown) if kept else self.transform.together(shown)
+        cached_at = (
+            self.cached.at if self.cached and tensors and tensors[0].is_floating_point() else ""
+        )
+        pixels = torch.stack(tensors) if cached_at else self.transform.together(tensors)
         return Batch(
             pixels=pixels,
-            kept=kept,
+            cached_at=cached_at,
             block=block,
             ids=tuple(self.ids),
             skipped=tuple(self.skipped),

@@ -19,7 +19,7 @@ from compoclip.captions.chunks import sentences
 from compoclip.captions.clip_text import fits_context, token_key
 from compoclip.console import note, track
 from compoclip.data.decode import Picture, opened
-from compoclip.data.drawn import Drawn, PlanCounts
+from compoclip.data.drawing import Drawn, PlanCounts
 from compoclip.data.images import (
     BatchBuilder,
     Companions,
@@ -88,11 +88,13 @@ class Composed(ImagePlan):
     ) -> Companions:
         """Return (N,) the orientation of every image: LANDSCAPE, PORTRAIT or UNREADABLE."""
         shape, make = (len(source),), partial(orientations, source)
-        found = Companions.kept(folder / "orientation.safetensors", shape, resume, make)
+        orientation = Companions.load_or_make(
+            folder / "orientation.safetensors", shape, resume, make
+        )
         for kind, name in ((LANDSCAPE, "landscape"), (PORTRAIT, "portrait")):
-            if (found.known == kind).sum() == 1:
+            if (orientation.values == kind).sum() == 1:
                 note(f"the only {name} image has no partner and is left out of composed batches")
-        return found
+        return orientation
 
     def kind(self, step: int) -> str:
         """Return "composed", or "single" in every other step."""
@@ -111,9 +113,9 @@ class Composed(ImagePlan):
             return
         other = batch.source[chosen]
         preprocess = batch.transform.preprocess
-        landscape = bool(batch.companions.known[index] == LANDSCAPE)
+        landscape = bool(batch.companions.values[index] == LANDSCAPE)
         half = half_of(preprocess.size, landscape)
-        pair = [batch.whole(each.id, each.image, half) for each in (sample, other)]
+        pair = [batch.whole(side.id, side.image, half) for side in (sample, other)]
         first, second = rng.sample(pair, 2)
         joined = join_images(
             first,
@@ -125,7 +127,7 @@ class Composed(ImagePlan):
             fill=preprocess.fill_color,
         )
         texts, counts = pair_texts(batch.plan, sample, other, batch.epoch)
-        photo = "\x1f".join(photo_key(each.image) for each in (sample, other))
+        photo = "\x1f".join(photo_key(side.image) for side in (sample, other))
         batch.put(pixels_of(joined), texts, counts, photo, id=sample.id)
 
     def mean_and_std(
@@ -205,24 +207,24 @@ def pair_texts(
         extras.append(rng.sample(others, 2) if len(others) > 1 else others * 2)
     if all(extras):
         texts += [_shuffled(pair, rng) for pair in zip(*extras)]
-    drawn = [Drawn(texts[0], Role.CAPTION)]
+    drawn_texts = [Drawn(texts[0], Role.CAPTION)]
     for name, text in zip(CLIC_TEXTS, texts[1:]):
-        drawn.append(Drawn(text, Role.POSITIVE, name))
+        drawn_texts.append(Drawn(text, Role.POSITIVE, name))
         counts.count(name)
     rng = plan.rng(first.drawn_by, epoch, CROSS_SWAP)
     swapped = cross_swap(plan.parse(mains[0]), plan.parse(mains[1]), rng)
     if isinstance(swapped, Refused):
-        why = swapped.reason
+        refusal = swapped.reason
     else:
         negative = _shuffled([side.text for side in swapped], rng)
-        known = token_key(negative) in set(map(token_key, texts))
-        why = EQUALS_POSITIVE if known else "" if fits_context(negative) else TOO_LONG
-    if why:
-        counts.refused[CROSS_SWAP, why] += 1
+        repeated = token_key(negative) in set(map(token_key, texts))
+        refusal = EQUALS_POSITIVE if repeated else "" if fits_context(negative) else TOO_LONG
+    if refusal:
+        counts.refused[CROSS_SWAP, refusal] += 1
     else:
-        drawn.append(Drawn(negative, Role.NEGATIVE, CROSS_SWAP))
+        drawn_texts.append(Drawn(negative, Role.NEGATIVE, CROSS_SWAP))
         counts.count(CROSS_SWAP)
-    return drawn, counts
+    return drawn_texts, counts
 
 
 def stopped(sentence: str) -> str:
@@ -243,13 +245,13 @@ _AT_ONCE = 512
 
 def partner(orientation: Companions, index: int, rng: random.Random) -> int | None:
     """Sample another image of the same orientation, uniformly; None if there is none."""
-    kind = int(orientation.known[index])
+    kind = int(orientation.values[index])
     pool = orientation.places[kind]
     if kind == UNREADABLE or len(pool) < 2:
         return None
     chosen = rng.randrange(len(pool) - 1)
-    own = int(np.searchsorted(pool, index))
-    return int(pool[chosen + (chosen >= own)])
+    position = int(np.searchsorted(pool, index))
+    return int(pool[chosen + (chosen >= position)])
 
 
 def orientations(source: Source, threads: int = 8) -> NDArray[np.int64]:
@@ -265,7 +267,7 @@ def orientations(source: Source, threads: int = 8) -> NDArray[np.int64]:
 
     indices = range(len(source))
     with ThreadPoolExecutor(threads) as pool:
-        found: list[int] = []
+        kinds: list[int] = []
         for start in track(range(0, len(source), _AT_ONCE), "reading image sizes", unit="blocks"):
-            found += pool.map(orientation, indices[start : start + _AT_ONCE])
-    return np.array(found, np.int64)
+            kinds += pool.map(orientation, indices[start : start + _AT_ONCE])
+    return np.array(kinds, np.int64)

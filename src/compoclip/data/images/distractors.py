@@ -49,7 +49,7 @@ class Distractors(NegativeImages):
         negated = next((text.text for text in texts if text.role is Role.NEGATIVE), None)
         id, image = sample.id, sample.negative_image
         if self.mined:
-            near = [int(other) for other in batch.companions.known[index] if other >= 0]
+            near = [int(other) for other in batch.companions.values[index] if other >= 0]
             if not near:
                 return
             other = batch.source[batch.rng(sample.id, "distractor").choice(near)]

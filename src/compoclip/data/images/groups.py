@@ -80,12 +80,12 @@ class Groups(ImagePlan):
         groups = [group for group in members.values() if len(group) >= self.variations]
         if small := len(members) - len(groups):
             note(f"left out: {counted(small, 'group')} of fewer than {self.variations} variations")
-        each = batch_size // slots  # groups in a step
-        if len(groups) < each:
-            problem = f"{len(groups)} usable groups, and a batch takes {each}"
+        per_step = batch_size // slots  # groups in a step
+        if len(groups) < per_step:
+            problem = f"{len(groups)} usable groups, and a batch takes {per_step}"
             raise UsageError(f"{source_name}: {problem}; lower --batch-size or supply more")
-        steps = len(pairs) // (each * self.pairs) if self.pairs else len(groups) // each
-        return steps, partial(self._order, groups, pairs, scores, seed, steps * each, each)
+        steps = len(pairs) // (per_step * self.pairs) if self.pairs else len(groups) // per_step
+        return steps, partial(self._order, groups, pairs, scores, seed, steps * per_step, per_step)
 
     def _order(
         self,
@@ -94,22 +94,22 @@ class Groups(ImagePlan):
         scores: Sequence[float | None],
         seed: int,
         count: int,
-        each: int,
+        per_step: int,
         epoch: int,
     ) -> NDArray[np.int64]:
-        """The samples of an epoch of `count` groups, `each` a step."""
+        """The samples of an epoch of `count` groups, `per_step` a step."""
         ordered = rng_for(seed, "", epoch, "order").sample(pairs, len(pairs))
         rng = rng_for(seed, "", epoch, "groups")
-        whole = len(groups) // each * each
+        whole = len(groups) // per_step * per_step
         chosen: list[Sequence[int]] = []
         while len(chosen) < count:
             chosen += rng.sample(groups, len(groups))[:whole]
         indices: list[int] = []
         for slot, group in enumerate(chosen[:count]):
             rng = rng_for(seed, str(slot), epoch, "variations")
-            known = [score for i in group if (score := scores[i]) is not None]
-            least = min(known, default=0.0)
-            left = {i: (least if (s := scores[i]) is None else s) - least + 0.5 for i in group}
+            stated = [score for i in group if (score := scores[i]) is not None]
+            lowest = min(stated, default=0.0)
+            left = {i: (lowest if (s := scores[i]) is None else s) - lowest + 0.5 for i in group}
             for _ in range(self.variations):
                 (index,) = rng.choices(list(left), list(left.values()))
                 del left[index]

@@ -67,22 +67,22 @@ class Neighbours(ImagePlan):
             return Companions()
         shape = (len(source), self.among)
         make = partial(mine, source, encode, preprocess, self.among)
-        return Companions.kept(folder / "neighbours.safetensors", shape, resume, make)
+        return Companions.load_or_make(folder / "neighbours.safetensors", shape, resume, make)
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
         """Add the sample, then the sampled neighbours, each with its texts."""
         batch.add(sample)
         if not self.count:
             return
-        known = batch.companions.known[index] if self.mined else sample.neighbours
-        near = [int(other) for other in known if other >= 0][: self.among]
+        row = batch.companions.values[index] if self.mined else sample.neighbours
+        near = [int(other) for other in row if other >= 0][: self.among]
         rng = batch.rng(sample.drawn_by, "neighbours")
         for other in rng.sample(near, min(self.count, len(near))):
             neighbour = batch.source[other]
             # Draws of its own, so that it does not repeat itself if it is in the batch already.
             key = f"{sample.drawn_by}\x1f{neighbour.drawn_by}"
             try:
-                pixels = batch.shown(neighbour.id, neighbour.image, key)
+                pixels = batch.training_pixels(neighbour.id, neighbour.image, key)
             except UnreadableError as error:
                 batch.bad.append((error.args[0], error.args[1]))
                 continue
@@ -189,6 +189,6 @@ def _best(scores: Matrix, top: int) -> Rows:
     """Return the rows of the highest scores, ascending; of equal ones the first."""
     if len(scores) <= top:
         return np.arange(len(scores))
-    least = np.partition(scores, -top)[-top]
-    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+    threshold = np.partition(scores, -top)[-top]
+    above, equal = np.flatnonzero(scores > threshold), np.flatnonzero(scores == threshold)
     return np.sort(np.concatenate([above, equal[: top - len(above)]]))

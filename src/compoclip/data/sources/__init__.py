@@ -166,7 +166,7 @@ class ImageShard:
 
 @cache
 def _member_names(shard: Path) -> Mapping[str, str]:
-    return {f"{each.offset_data}:{each.size}": each.name for each in whole_members(shard)}
+    return {f"{member.offset_data}:{member.size}": member.name for member in whole_members(shard)}
 
 
 @dataclass(frozen=True)
@@ -254,10 +254,10 @@ class Source:
     def split_counts(self) -> Counter[str]:
         """Return the number of samples of each split, those that were left out included."""
         counts = pc.value_counts(self._table["split"]).to_pylist()
-        found = Counter({count["values"]: count["counts"] for count in counts})
+        samples = Counter({count["values"]: count["counts"] for count in counts})
         for split, lost in self._lost.items():
-            found[split] += sum(lost[reason] for reason in SAMPLE_REASONS)
-        return +found
+            samples[split] += sum(lost[reason] for reason in SAMPLE_REASONS)
+        return +samples
 
     def __getitem__(self, index: int, bare: bool = False) -> Sample:
         if not 0 <= index < len(self):
@@ -331,7 +331,9 @@ class Source:
         columns = {name: self._table[name] for name in COLUMNS}
         columns |= {"ids": self._table["id"], "images": stamps("place")}
         columns["negative images"] = stamps("negative_place")
-        columns["mirrored images"] = ["mirrored" if each else "" for each in self.column("mirror")]
+        columns["mirrored images"] = [
+            "mirrored" if mirrored else "" for mirrored in self.column("mirror")
+        ]
         return Fingerprint(self._made_from, checksums(columns))
 
     def describe(self) -> str:
@@ -344,7 +346,7 @@ class Source:
 
     def take(
         self,
-        kept: NDArray[np.int64],
+        indices: NDArray[np.int64],
         description: str,
         left_out: Mapping[str, int],
         captions: Sequence[Sequence[str]] | None = None,
@@ -355,11 +357,11 @@ class Source:
         left_out: counts to add to those of the reader. captions: other ones. splits: names of the
         splits that the rows are of; what was left out in others is not counted.
         """
-        require(len(kept), description, "no usable sample")
-        table, unknown = renumbered(self._table.take(pa.array(kept)), kept)
+        require(len(indices), description, "no usable sample")
+        table, unknown = renumbered(self._table.take(pa.array(indices)), indices)
         if captions is not None:
             table = replaced(table, {"captions": pa.array(captions, _TEXTS)})
-        mix = self.mix and self.mix.of(kept)
+        mix = self.mix and self.mix.of(indices)
         counts = Counter(self._left_out) + Counter(left_out)
         counts[NO_NEIGHBOUR] += unknown if splits is not None else 0
         lost = {k: v for k, v in self._lost.items() if splits is None or k in splits}
@@ -430,9 +432,11 @@ def renumbered(table: pa.Table, rows: NDArray[np.int64], first: int = 0) -> tupl
     if not len(numbers):
         return table, 0
     owner = np.repeat(np.arange(len(near)), pc.list_value_length(near).to_numpy())
-    found = np.minimum(np.searchsorted(rows, numbers), len(rows) - 1)
-    known = rows[found] == numbers
-    good = known & (found != owner)
+    positions = np.minimum(np.searchsorted(rows, numbers), len(rows) - 1)
+    exists = rows[positions] == numbers
+    good = exists & (positions != owner)
     ends = np.cumsum(np.bincount(owner[good], minlength=len(near)))
-    column = pa.LargeListArray.from_arrays(pa.array([0, *ends], pa.int64()), found[good] + first)
-    return replaced(table, {"neighbours": column}), int((~known).sum())
+    column = pa.LargeListArray.from_arrays(
+        pa.array([0, *ends], pa.int64()), positions[good] + first
+    )
+    return replaced(table, {"neighbours": column}), int((~exists).sum())

@@ -43,14 +43,14 @@ def mixture_of(spec: str) -> dict[str, float] | None:
         words = shlex.split(spec)
     except ValueError:
         return None
-    found = [_WEIGHTED.fullmatch(word) for word in words]
-    if len(words) == 1 and found[0]:
-        raise UsageError(f"{words[0]}: a single data set takes no weight; write {found[0][1]}")
-    if len(words) < 2 or not (any(found) or all(Path(word).exists() for word in words)):
+    matches = [_WEIGHTED.fullmatch(word) for word in words]
+    if len(words) == 1 and matches[0]:
+        raise UsageError(f"{words[0]}: a single data set takes no weight; write {matches[0][1]}")
+    if len(words) < 2 or not (any(matches) or all(Path(word).exists() for word in words)):
         return None
     weights: dict[str, float] = {}
     places = set[str]()
-    for word, match in zip(words, found):
+    for word, match in zip(words, matches):
         if match is None or not 0 < float(match[2]) <= MAX_MIXTURE_WEIGHT:
             raise UsageError(
                 f"{word}: each of several data sets needs a weight above 0 and up to "
@@ -79,7 +79,7 @@ class WeightedMix:
         exact = {name: total * weight / whole for name, weight in self.weights.items()}
         quotas = {name: math.floor(share) for name, share in exact.items()}
         left = total - sum(quotas.values())
-        for name in sorted(exact, key=lambda each: quotas[each] - exact[each])[:left]:
+        for name in sorted(exact, key=lambda dataset: quotas[dataset] - exact[dataset])[:left]:
             quotas[name] += 1
         for name, quota in quotas.items():
             problem = f"a weight of {self.weights[name]:g} is less than one sample in an epoch of "
@@ -117,10 +117,10 @@ class WeightedMix:
         )
         return dict(zip(self.sizes, counts.tolist()))
 
-    def of(self, kept: NDArray[np.int64]) -> WeightedMix:
-        """Return the mixture of the samples `kept` (ascending indices)."""
+    def of(self, indices: NDArray[np.int64]) -> WeightedMix:
+        """Return the mixture of the samples `indices` (ascending indices)."""
         ends = np.cumsum(list(self.sizes.values()))
-        places = np.searchsorted(kept, ends)
+        places = np.searchsorted(indices, ends)
         sizes = np.diff(places, prepend=0).tolist()
         return WeightedMix(dict(zip(self.sizes, sizes)), self.weights)
 

@@ -131,53 +131,53 @@ def open_source(spec: str, **options: Any) -> Source:
             or a path that is not local.
         CompoclipError: For files that are missing or malformed.
     """
-    asked = Request(spec, **options)
-    _require_files(asked)
+    request = Request(spec, **options)
+    _require_files(request)
     if (weights := mixture_of(spec)) is not None:
-        source = _open_mixture(weights, asked)
+        source = _open_mixture(weights, request)
     else:
-        data = Data(asked)
+        data = Data(request)
         form = next((form for form in FORMS if form.recognise(data)), None)
         if form is None:
             raise _unknown(spec)
         if form.name == "folders of images":
             _require_no_data_within(data)
-        asked.refuse(form.name, *(option for option in _PARTLY if option not in form.uses))
+        request.refuse(form.name, *(option for option in _PARTLY if option not in form.uses))
         source = form.open(data)
         source.count(data.others)
         if form.published:
             source.upright = False
         if not form.keeps_splits:
-            source = part_of(source, asked.split, asked.held_out, asked.split_seed)
-    if asked.orientation is not None:
-        source.upright = asked.orientation == "upright"
+            source = part_of(source, request.split, request.held_out, request.split_seed)
+    if request.orientation is not None:
+        source.upright = request.orientation == "upright"
     return source
 
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging Face hub
 
 
-def require_there(asked: Request) -> None:
+def require_there(request: Request) -> None:
     """Raise UsageError or CompoclipError unless files that the request names are there.
 
     Nothing is read; a data set of the hub is taken to be there.
     """
     problem = "no such folder; name the folder of the images with --images"
-    require_local(asked.images or "")
-    there = asked.images is None or asked.images.is_dir()
-    require(there, asked.images, problem, UsageError)
-    _require_files(asked)
+    require_local(request.images or "")
+    there = request.images is None or request.images.is_dir()
+    require(there, request.images, problem, UsageError)
+    _require_files(request)
 
 
-def _require_files(asked: Request) -> None:
-    spec, data = asked.spec, Data(asked)
+def _require_files(request: Request) -> None:
+    spec, data = request.spec, Data(request)
     if not data.remote:
         require_local(spec)
-    require_local(asked.images or "")
+    require_local(request.images or "")
     weights = mixture_of(spec)
     if weights is not None:
         for part in weights:
-            _require_files(replace(asked, spec=part))
+            _require_files(replace(request, spec=part))
         return
     if data.folder:
         empty = not any(Path(spec).iterdir())
@@ -193,13 +193,13 @@ def _require_files(asked: Request) -> None:
 
 def _require_no_data_within(data: Data) -> None:
     """Raise UsageError for a folder of images whose folder of a split has tables or shards."""
-    split = data.asked.split
-    folder = Path(data.asked.spec, TRAIN if split in (None, ALL) else split)
-    within = Data(replace(data.asked, spec=str(folder)))
-    captioned = within.metadata and data.asked.needs == "captions"
+    split = data.request.split
+    folder = Path(data.request.spec, TRAIN if split in (None, ALL) else split)
+    within = Data(replace(data.request, spec=str(folder)))
+    captioned = within.metadata and data.request.needs == "captions"
     others = within.folder and not holds_images(folder) and (within.shards or within.tables)
     if captioned or others:
-        raise UsageError(f"{data.asked.spec}: its data are in {folder}; name that folder")
+        raise UsageError(f"{data.request.spec}: its data are in {folder}; name that folder")
 
 
 # --- Readers of forms that no other module has. ---
@@ -207,29 +207,29 @@ def _require_no_data_within(data: Data) -> None:
 
 def _open_shards(data: Data) -> Source:
     shards, splits = data.choose(data.shards)
-    return open_shards(shards, data.asked.caption_column, data.asked.needs, splits)
+    return open_shards(shards, data.request.caption_column, data.request.needs, splits)
 
 
 def _open_tables(data: Data) -> Source:
     files, splits = data.choose(data.tables)
-    return (data.published_table or open_tables)(files, data.asked, splits)
+    return (data.published_table or open_tables)(files, data.request, splits)
 
 
 def _open_tokens(data: Data) -> Source:
     assert data.tokens is not None
-    return open_flickr8k(data.tokens, data.asked)
+    return open_flickr8k(data.tokens, data.request)
 
 
 def _open_metadata(data: Data) -> Source:
     assert data.metadata is not None
-    return open_tables([data.metadata], data.asked)
+    return open_tables([data.metadata], data.request)
 
 
 def _open_layout(data: Data) -> Source:
     """Open rows of a JSON file that a published data set has."""
     layouts = (UNITS, *IN_JSON)
-    layout = next((each for each in layouts if each.matches(data.first)), KARPATHY)
-    return layout.read(data.path, numbered(data.json, f"{data.path}, row"), data.asked)
+    layout = next((candidate for candidate in layouts if candidate.matches(data.first)), KARPATHY)
+    return layout.read(data.path, numbered(data.json, f"{data.path}, row"), data.request)
 
 
 # --- The table of forms. ---
@@ -256,7 +256,7 @@ class DataForm:
     """
 
     name: str
-    shown: str
+    label: str
     recognise: Callable[[Data], object]
     open: Callable[[Data], Source]
     uses: Sequence[str] = ()
@@ -269,7 +269,7 @@ FORMS = (
         "data sets of Hugging Face",
         "data set of Hugging Face (hf:NAME/SPLIT)",
         lambda data: data.remote,
-        lambda data: open_hugging_face(data.asked),
+        lambda data: open_hugging_face(data.request),
         _SOME,
     ),
     DataForm(
@@ -314,22 +314,22 @@ FORMS = (
     DataForm(
         "folders of images",
         "",
-        lambda data: data.folder and holds_images(Path(data.asked.spec)),
-        lambda data: open_images(Path(data.asked.spec), data.asked),
+        lambda data: data.folder and holds_images(Path(data.request.spec)),
+        lambda data: open_images(Path(data.request.spec), data.request),
         ("exclude",),
     ),
     DataForm(
         "selections",
         "selection of rows that compoclip data audit wrote",
         lambda data: KEY in data.keys,
-        lambda data: _open_selection(data.path, data.json, data.asked),
+        lambda data: _open_selection(data.path, data.json, data.request),
         keeps_splits=True,
     ),
     DataForm(
         "COCO annotations",
         "Karpathy or COCO caption JSON",
         lambda data: "annotations" in data.keys,
-        lambda data: open_coco(data.path, data.json, data.asked),
+        lambda data: open_coco(data.path, data.json, data.request),
         ("images", "caption_column"),
         published=True,
     ),
@@ -338,7 +338,7 @@ FORMS = (
         "",
         lambda data: "images" in data.keys and isinstance(data.json["images"], list),
         lambda data: ORIGINAL.read(
-            data.path, numbered(data.json["images"], f"{data.path}, image"), data.asked
+            data.path, numbered(data.json["images"], f"{data.path}, image"), data.request
         ),
         ("images",),
         published=True,
@@ -360,7 +360,7 @@ FORMS = (
         lambda data: open_records(
             data.path,
             [{"image": image, "caption": texts} for image, texts in data.json.items()],
-            data.asked,
+            data.request,
         ),
         ("images",),
     ),
@@ -368,18 +368,18 @@ FORMS = (
         "JSON rows",
         "",
         lambda data: isinstance(data.json, list),
-        lambda data: open_records(data.path, data.json, data.asked),
+        lambda data: open_records(data.path, data.json, data.request),
         _SOME,
     ),
 )
 
 
-def _open_mixture(weights: Mapping[str, float], asked: Request) -> Source:
+def _open_mixture(weights: Mapping[str, float], request: Request) -> Source:
     """Open several data sets; an option that none of them has a use for is refused."""
     refused: dict[str, list[NoUseError]] = {}
 
     def opened(spec: str) -> Source:
-        options = {**vars(asked), "spec": spec, "orientation": None}
+        options = {**vars(request), "spec": spec, "orientation": None}
         while True:
             try:
                 return open_source(**options)
@@ -408,7 +408,7 @@ def _unknown(spec: str) -> UsageError:
             f"{spec}: no photos, tables or shards in this folder; name the folder that holds them"
         )
     ending = Path(spec).suffix[1:]
-    files = [form.shown for form in FORMS if not form.shown.startswith("folder")]
+    files = [form.label for form in FORMS if not form.label.startswith("folder")]
     nearest = [form for form in files if re.search(rf"\b{re.escape(ending)}\b", form, re.I)]
     forms = [*(nearest[:2] if ending else ()), "table of images and captions (.csv, .jsonl)"]
     return UsageError(f"{spec}: unknown format; the nearest to it are: {'; '.join(forms)}")
@@ -423,10 +423,10 @@ KEY = "selection_of"
 _REMEDY = "write it again: compoclip data audit --kept"
 
 
-def _open_selection(path: Path, data: Mapping[str, Any], asked: Request) -> Source:
+def _open_selection(path: Path, data: Mapping[str, Any], request: Request) -> Source:
     """Open what a selection names, without the samples that it leaves out."""
-    if asked.split not in (None, ALL):  # it may be a part of one already
-        raise UsageError(f"{asked.spec}: selections take no --split; leave it out")
+    if request.split not in (None, ALL):  # it may be a part of one already
+        raise UsageError(f"{request.spec}: selections take no --split; leave it out")
     without = read_fields(data, {"without": list[str]}, str(path), _REMEDY)["without"]
     hints = get_type_hints(Request)
     kinds = {
@@ -446,7 +446,7 @@ def _open_selection(path: Path, data: Mapping[str, Any], asked: Request) -> Sour
     named["exclude"] = tuple(named.get("exclude", ()))
     itself = Path(named["spec"]).absolute() == path.absolute()
     require(not itself, path, f"selects from itself; {_REMEDY}", UsageError)
-    source = open_source(**{**named, "needs": asked.needs})
+    source = open_source(**{**named, "needs": request.needs})
     left, ids = frozenset(without), list(source.column("id"))
     if missing := left.difference(ids):
         raise CompoclipError(
@@ -461,13 +461,15 @@ def _open_selection(path: Path, data: Mapping[str, Any], asked: Request) -> Sour
     return taken
 
 
-def write_selection(path: Path, asked: Request, without: Sequence[str], because: str) -> None:
-    """Write a file that opens as `asked` without some samples.
+def write_selection(path: Path, request: Request, without: Sequence[str], because: str) -> None:
+    """Write a file that opens as `request` without some samples.
 
-    asked: a local path is written in full. without: ids of the samples. because: the reason.
+    request: a local path is written in full. without: ids of the samples. because: the reason.
     """
-    given = {name: value for name, value in vars(asked).items() if value not in (None, True, ())}
-    given.pop("needs")
-    named = {**given, "spec": Path(asked.spec)}
+    options = {
+        name: value for name, value in vars(request).items() if value not in (None, True, ())
+    }
+    options.pop("needs")
+    named = {**options, "spec": Path(request.spec)}
     source = {k: str(v.absolute()) if isinstance(v, Path) else v for k, v in named.items()}
     write_json(path, {KEY: source, "because": because, "without": list(without)})

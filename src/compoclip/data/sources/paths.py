@@ -61,29 +61,29 @@ class Data:
     others: numbers of files of other splits, by reason; known once the files are chosen.
     """
 
-    asked: Request
+    request: Request
     others: dict[str, int] = field(default_factory=dict)
 
     @property
     def remote(self) -> bool:
         """Return whether the library of Hugging Face opens it."""
-        spec = self.asked.spec
+        spec = self.request.spec
         return spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//")
 
     @cached_property
     def path(self) -> Path:
         """Return the path, or the first of those that a brace pattern stands for."""
-        return self.files[0] if self.files else Path(self.asked.spec)
+        return self.files[0] if self.files else Path(self.request.spec)
 
     @cached_property
     def folder(self) -> bool:
         """Return whether it is a folder."""
-        return not self.remote and Path(self.asked.spec).is_dir()
+        return not self.remote and Path(self.request.spec).is_dir()
 
     @cached_property
     def files(self) -> Sequence[Path]:
         """Return the files that are named one by one."""
-        spec = self.asked.spec
+        spec = self.request.spec
         if self.remote or self.folder:
             return ()
         return (
@@ -93,7 +93,7 @@ class Data:
     @cached_property
     def shards(self) -> Sequence[Path]:
         """Return the tar files; none where there are none."""
-        spec = self.asked.spec
+        spec = self.request.spec
         if self.remote:
             return ()
         if self.folder:
@@ -104,24 +104,28 @@ class Data:
     def tables(self) -> Sequence[Path]:
         """Return the files of rows; none where there are none."""
         if self.folder:
-            return find_files(self.asked.spec, ROW_FILES)
+            return find_files(self.request.spec, ROW_FILES)
         return self.files if self.files and has_ending(self.path, *_TABLES) else ()
 
     @cached_property
     def published_table(self) -> Callable[..., Source] | None:
         """Return what opens the tables, if a published data set has their columns."""
-        return published_table(self.tables, self.asked) if self.tables else None
+        return published_table(self.tables, self.request) if self.tables else None
 
     @cached_property
     def tokens(self) -> Path | None:
         """Return the token file."""
         if not self.folder:
-            plain = len(self.files) == 1 and not self.asked.image_column
-            if not plain or self.asked.caption_column or not has_ending(self.path, ".csv", ".txt"):
+            plain = len(self.files) == 1 and not self.request.image_column
+            if (
+                not plain
+                or self.request.caption_column
+                or not has_ending(self.path, ".csv", ".txt")
+            ):
                 return None
-            known = is_bar_header if has_ending(self.path, ".csv") else is_token_line
-            return self.path if known(_first_line(self.path)) else None
-        folder = Path(self.asked.spec)
+            recognises = is_bar_header if has_ending(self.path, ".csv") else is_token_line
+            return self.path if recognises(_first_line(self.path)) else None
+        folder = Path(self.request.spec)
         kaggle = folder / KAGGLE_FILE
         if kaggle.is_file() and is_token_line(_first_line(kaggle)):
             return kaggle
@@ -132,7 +136,7 @@ class Data:
         """Return the file that names the images of the folder."""
         if not self.folder:
             return None
-        files = (Path(self.asked.spec) / name for name in METADATA)
+        files = (Path(self.request.spec) / name for name in METADATA)
         return next((file for file in files if file.is_file()), None)
 
     @cached_property
@@ -160,7 +164,7 @@ class Data:
         where all files are of one split, but have a column of splits (`test-000.parquet` of
         Flickr30k holds all three). Raises UsageError for a split that no file is named after.
         """
-        split = self.asked.split
+        split = self.request.split
         splits = named_splits([file.name for file in files], split) if self.folder else []
         one = len({*splits}) == 1 and split_of(files[0].name)
         if not any(splits) or (one and self._rows_say_splits(files[0])):
@@ -168,13 +172,13 @@ class Data:
         if split == ALL:
             return [*files], splits
         counts = Counter(splits)
-        members = require_split(split, counts, self.asked.spec)
+        members = require_split(split, counts, self.request.spec)
         self.others = {} if split else others_left_out(counts, members, "file")
         chosen = [(file, part) for file, part in zip(files, splits) if part in members]
         return [file for file, _ in chosen], [part for _, part in chosen]
 
     def _rows_say_splits(self, file: Path) -> bool:
-        return has_ending(file, *_TABLES) and COLUMN in table_of(file, self.asked.quoting).columns
+        return has_ending(file, *_TABLES) and COLUMN in table_of(file, self.request.quoting).columns
 
 
 def _first_line(path: Path) -> str:
@@ -184,7 +188,7 @@ def _first_line(path: Path) -> str:
 # --- Folders of images with caption files beside them. ---
 
 
-def open_images(path: Path, asked: Request) -> Source:
+def open_images(path: Path, request: Request) -> Source:
     """Open the images below a folder, with captions in files of the same name.
 
     Each image has its captions in a .txt file of the same name, one per line. Images of other
@@ -193,11 +197,11 @@ def open_images(path: Path, asked: Request) -> Source:
     its split; as classes, links to folders there are followed. Ids are paths relative to the
     folder, in sorted order.
     """
-    builder = RowBuilder(path, path, needs=asked.needs)
-    splits = _split_folders(path, asked)
+    builder = RowBuilder(path, path, needs=request.needs)
+    splits = _split_folders(path, request)
     classes: set[str] = set()  # those without photos too
-    levels = 0 if asked.needs == "captions" else 2 if splits else 1
-    for folder, files in walk(path, builder.left_out, asked.exclude, levels):
+    levels = 0 if request.needs == "captions" else 2 if splits else 1
+    for folder, files in walk(path, builder.left_out, request.exclude, levels):
         top, *below = *Path(folder).parts, ""
         split = splits.get(top, "")
         label = below[0] if split and below else top
@@ -228,16 +232,16 @@ def open_images(path: Path, asked: Request) -> Source:
     return source
 
 
-def _split_folders(path: Path, asked: Request) -> dict[str, str]:
+def _split_folders(path: Path, request: Request) -> dict[str, str]:
     """The folders that are named after a split, or begin with the name that is asked for."""
-    visited = {path.resolve()} if asked.needs == "labels" else None
-    folders, _ = list_folder(path, Counter(), asked.exclude, visited=visited)
-    wanted = asked.split if asked.split not in (None, ALL) else None
+    visited = {path.resolve()} if request.needs == "labels" else None
+    folders, _ = list_folder(path, Counter(), request.exclude, visited=visited)
+    chosen = request.split if request.split not in (None, ALL) else None
     splits = {name: split for name in folders if (split := split_of(name))}
-    if asked.needs == "labels" and len(splits) < len(folders):
+    if request.needs == "labels" and len(splits) < len(folders):
         return {}  # a class is called train
-    if wanted:
-        splits |= {name: wanted for name in folders if name.startswith(wanted)}
+    if chosen:
+        splits |= {name: chosen for name in folders if name.startswith(chosen)}
     alone = len(splits) == 1 and len(folders) > 2  # a class of trains among others
     return {} if alone and {*splits} == {TRAIN} else splits
 

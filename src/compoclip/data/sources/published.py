@@ -95,36 +95,36 @@ class PublishedRows:
 
     def samples_of(self, row: Any, number: int, origin: str) -> Iterable[_Sample]:
         """Return the samples of one row; raise CompoclipError for one of other columns."""
-        known = read_fields(_named(row, self.photo), self.keys, origin)
+        fields = read_fields(_named(row, self.photo), self.keys, origin)
         if callable(self.samples):
-            return self.samples(known, number, origin)
-        return [{ours: known.get(theirs) for ours, theirs in self.samples.items()}]
+            return self.samples(fields, number, origin)
+        return [{ours: fields.get(theirs) for ours, theirs in self.samples.items()}]
 
-    def read(self, path: Path, rows: Iterable[_Row], asked: Request) -> Source:
+    def read(self, path: Path, rows: Iterable[_Row], request: Request) -> Source:
         """Return the samples of the rows."""
-        builder = _builder(path, asked)
+        builder = _builder(path, request)
         for origin, number, row in rows:
             samples = self.samples_of(row, number, origin)
             split = read_label(row.get(COLUMN))
-            for made in samples:
-                photo = builder.path_of(made.pop("photo"), origin)
-                if "negative_image" in made:
-                    made["negative_image"] = builder.path_of(made["negative_image"], origin)
-                id = f"{photo}#{made.pop('id', builder.rows)}" if self.numbered else str(photo)
-                captions = made.pop("captions")
+            for sample in samples:
+                photo = builder.path_of(sample.pop("photo"), origin)
+                if "negative_image" in sample:
+                    sample["negative_image"] = builder.path_of(sample["negative_image"], origin)
+                id = f"{photo}#{sample.pop('id', builder.rows)}" if self.numbered else str(photo)
+                captions = sample.pop("captions")
                 texts = captions if isinstance(captions, list) else [captions]
-                extras = {key: value for key, value in made.items() if value}
+                extras = {key: value for key, value in sample.items() if value}
                 builder.add(id, photo, texts, extras, origin, split=split)
         return builder.build(f"{self.name} {path}")
 
-    def read_files(self, files: Sequence[Path], asked: Request, splits: Sequence[str]) -> Source:
+    def read_files(self, files: Sequence[Path], request: Request, splits: Sequence[str]) -> Source:
         """Return the samples of the rows of CSV files."""
         rows = (
             (f"{file}, row {number}", number, {COLUMN: split, **row})
             for file, split in zip(files, splits)
             for number, row in read_delimited(file)
         )
-        return self.read(files[0], rows, asked)
+        return self.read(files[0], rows, request)
 
 
 def _named(row: Any, photo: str) -> Any:
@@ -132,10 +132,10 @@ def _named(row: Any, photo: str) -> Any:
     return {**row, photo: ""} if isinstance(row, dict) and row.get(photo, "") is None else row
 
 
-def _builder(path: Path, asked: Request, *columns: ImageColumn) -> RowBuilder:
+def _builder(path: Path, request: Request, *columns: ImageColumn) -> RowBuilder:
     """Rows whose photos lie in the folder that is named, or else beside the file."""
-    root, absolute = asked.images or path.parent, asked.images is None
-    return RowBuilder(path, root, *columns, needs=asked.needs, absolute=absolute)
+    root, absolute = request.images or path.parent, request.images is None
+    return RowBuilder(path, root, *columns, needs=request.needs, absolute=absolute)
 
 
 def _last(path: str | None, parts: int = 1) -> str | None:
@@ -146,7 +146,7 @@ def _last(path: str | None, parts: int = 1) -> str | None:
 
 
 def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
-    sentences = [read_fields(each, {"raw": object}, origin) for each in row["sentences"]]
+    sentences = [read_fields(sentence, {"raw": object}, origin) for sentence in row["sentences"]]
     yield {
         "photo": row["filename"] and "/".join(filter(None, (row["filepath"], row["filename"]))),
         "captions": [sentence["raw"] for sentence in sentences],
@@ -156,7 +156,7 @@ def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sam
 def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
     keys = {"edited_image_path": str, "edited_caption": str}
     plain = {"photo": row["image_path"], "captions": row["caption"]}
-    for edit in [read_fields(each, keys, f"{origin}: an edit") for each in row["negatives"]]:
+    for edit in [read_fields(entry, keys, f"{origin}: an edit") for entry in row["negatives"]]:
         negative = {"negatives": [edit["edited_caption"]]}
         yield {**plain, **negative, "negative_image": edit["edited_image_path"]}
     if not row["negatives"]:
@@ -180,10 +180,10 @@ def _positions(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sa
 def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
     plain = {"photo": _last(row["images"]), "captions": row["captions"]}
     pairs = 0
-    for kind in (each for each in ("noun", "adj", "rev") if f"{each}_captions" in row):
+    for kind in (part for part in ("noun", "adj", "rev") if f"{part}_captions" in row):
         names = f"{kind}_captions", f"{kind}_images"
-        known = read_fields(row, dict.fromkeys(names, str), origin)
-        caption, image = (known[name] for name in names)
+        fields = read_fields(row, dict.fromkeys(names, str), origin)
+        caption, image = (fields[name] for name in names)
         if "nonexistent" not in (caption.strip(), image.strip()):
             pairs += 1
             edit = {"negatives": [caption], "negative_image": _last(image, 2)}
@@ -243,25 +243,25 @@ IN_TABLES = tuple(
 )
 
 
-def published_table(files: Sequence[Path], asked: Request) -> Callable[..., Source] | None:
+def published_table(files: Sequence[Path], request: Request) -> Callable[..., Source] | None:
     """Return what opens tables of one kind that a published training set has; None for others.
 
-    asked: a published set is read by its own columns only.
+    request: a published set is read by its own columns only.
     """
-    if not asked.quoting:
+    if not request.quoting:
         return None
     kinds = table_of(files[0]).kinds
     names = {*table_of(files[0]).columns}
     for columns, (image, caption, options) in TABLES.items():
-        usual = asked.image_column in (None, image) and asked.caption_column in (None, caption)
+        usual = request.image_column in (None, image) and request.caption_column in (None, caption)
         if usual and names >= {*columns}:
-            named = replace(asked, image_column=image, caption_column=caption)
+            named = replace(request, image_column=image, caption_column=caption)
             return lambda files, _, splits: open_tables(files, named, splits, **options)
-    if asked.image_column or asked.caption_column:
+    if request.image_column or request.caption_column:
         return None
     if names >= _VISMIN.keys() | {"image"} and kinds:
         return _vismin
-    layout = next((each for each in IN_TABLES if names >= each.keys.keys()), None)
+    layout = next((form for form in IN_TABLES if names >= form.keys.keys()), None)
     return layout.read_files if layout else None
 
 
@@ -285,7 +285,7 @@ def numbered(rows: Iterable[Any], noun: str) -> Iterator[_Row]:
 _VISMIN = dict.fromkeys(("image_id", "source_image_id", "caption"), str)
 
 
-def _vismin(files: Sequence[Path], asked: Request, splits: Sequence[str]) -> Source:
+def _vismin(files: Sequence[Path], request: Request, splits: Sequence[str]) -> Source:
     """Originals with their edits: a row for every edit, and one for an original without any."""
     for file in files:
         kinds = table_of(file).kinds
@@ -293,10 +293,10 @@ def _vismin(files: Sequence[Path], asked: Request, splits: Sequence[str]) -> Sou
         problem = f"lacks encoded images in column 'image'; {_AGAIN}"
         require(holds_bytes(kinds["image"]), file, problem)
     images = EmbeddedImages(files, "image")
-    builder, present = _builder(files[0], asked, ImageColumn("image", images)), images.present()
+    builder, present = _builder(files[0], request, ImageColumn("image", images)), images.present()
     originals: dict[str, tuple[str, str, int, str]] = {}
     edits: dict[str, list[tuple[str, str, int, str]]] = {}
-    seen: set[str] = set()
+    seen_ids: set[str] = set()
     texts = (
         (file, split, *row)
         for file, split in zip(files, splits)
@@ -304,24 +304,24 @@ def _vismin(files: Sequence[Path], asked: Request, splits: Sequence[str]) -> Sou
     )
     for place, (file, split, number, row) in enumerate(texts):
         origin = f"{file}, {number}"
-        known = read_fields(
+        fields = read_fields(
             {**row, "source_image_id": row["source_image_id"] or ""}, _VISMIN, origin
         )
-        id, source, caption = (known[name] for name in _VISMIN)
-        require(id not in seen, origin, f"the image_id {id!r:.80} occurs twice; {_AGAIN}")
-        seen.add(id)
+        id, source, caption = (fields[name] for name in _VISMIN)
+        require(id not in seen_ids, origin, f"the image_id {id!r:.80} occurs twice; {_AGAIN}")
+        seen_ids.add(id)
         if source:
             edits.setdefault(source, []).append((id, caption, place, split))
         else:
             originals[id] = (origin, split, place, caption)
     for id, (origin, split, place, caption) in originals.items():
-        made, photo = edits.pop(id, []), str(place) if present[place] else None
-        for edited, negative, other, _ in made:
+        derived, photo = edits.pop(id, []), str(place) if present[place] else None
+        for edited, negative, other, _ in derived:
             extras: dict[str, Any] = {"negatives": [negative]}
             if present[other]:
                 extras |= {"negative_place": 1, "negative_image": str(other)}
             builder.add(f"{id}#{edited}", photo, [caption], extras, origin, 1, split=split)
-        if not made:
+        if not derived:
             builder.add(id, photo, [caption], {}, origin, 1, split=split)
     for _, _, _, split in (edit for lost in edits.values() for edit in lost):
         builder.lost[split][NO_ORIGINAL] += 1
@@ -334,7 +334,7 @@ UPDATED = "updated_caption"  # of NegationCLIP's file: the caption names an abse
 NOT_UPDATED = f"annotation without {UPDATED}, of which the caption is taken"
 
 
-def open_coco(path: Path, data: Any, asked: Request) -> Source:
+def open_coco(path: Path, data: Any, request: Request) -> Source:
     """Open {"images": [{id, file_name}], "annotations": [{image_id, caption}]}: a sample per image.
 
     Ids are the file names. The caption column may be keys of an annotation, joined by commas;
@@ -350,22 +350,22 @@ def open_coco(path: Path, data: Any, asked: Request) -> Source:
         for origin, _, entry in numbered(rows, f"{path}, {part}"):
             yield origin, read_fields(_named(entry, "file_name"), keys, origin)
 
-    builder = _builder(path, asked)
+    builder = _builder(path, request)
     captions: dict[Any, tuple[str, str | None, list[Any]]] = {}
     for origin, entry in entries("images", {"id": int | str, "file_name": str}):
         id = entry["id"]
         require(id not in captions, origin, f"the image id {id!r} occurs twice; remove one")
         captions[id] = (origin, builder.path_of(entry["file_name"], origin), [])
     annotations = list(entries("annotations", {"image_id": int | str, "caption": object}))
-    found = {key for _, entry in annotations for key in entry} | {"caption"}
-    names: tuple[str, ...] = (UPDATED,) if UPDATED in found else ("caption",)
-    if asked.caption_column is not None:
-        names = pick_captions(found, asked.caption_column, path)
+    columns = {key for _, entry in annotations for key in entry} | {"caption"}
+    names: tuple[str, ...] = (UPDATED,) if UPDATED in columns else ("caption",)
+    if request.caption_column is not None:
+        names = pick_captions(columns, request.caption_column, path)
     for origin, entry in annotations:
         id = entry["image_id"]
         require(id in captions, origin, f"no image has the id {id!r}; {_AGAIN}")
         texts = [entry[name] for name in names if entry.get(name)]
-        if asked.caption_column is None and not texts:
+        if request.caption_column is None and not texts:
             builder.left_out[NOT_UPDATED] += UPDATED in names
             texts = [entry["caption"]]
         captions[id][2].extend(texts)
@@ -390,7 +390,7 @@ _FOLDERS = (
 )
 
 
-def open_flickr8k(path: Path, asked: Request) -> Source:
+def open_flickr8k(path: Path, request: Request) -> Source:
     """Open lines `name.jpg#k<TAB>caption`, or rows `name.jpg,caption` below `image,caption`.
 
     Or Flickr30k's results.csv: below `image_name| comment_number| comment` lines `name.jpg| k|
@@ -402,9 +402,9 @@ def open_flickr8k(path: Path, asked: Request) -> Source:
     CompoclipError for a malformed line and without any photo.
     """
     usual = (path.parent / name for name in _FOLDERS if (path.parent / name).is_dir())
-    root = asked.images or next(usual, path.parent)
-    captions, splits = _token_file(path), _listed(path, asked.split)
-    builder = RowBuilder(path, root, needs=asked.needs)
+    root = request.images or next(usual, path.parent)
+    captions, splits = _token_file(path), _listed(path, request.split)
+    builder = RowBuilder(path, root, needs=request.needs)
     for name, split in splits.items():
         builder.lost[split][NO_CAPTION] += name not in captions
     with reading(root):
@@ -434,14 +434,14 @@ def _token_file(path: Path) -> dict[str, list[str]]:
 
 def token_lines(path: Path) -> Iterator[tuple[str, str, int, str]]:
     """Yield (file and line for messages, photo, number of the caption, caption) of a token file."""
-    form, shown = _LINE, "name.jpg#k<TAB>caption"
+    form, layout = _LINE, "name.jpg#k<TAB>caption"
     for number, line in read_lines(path):
         if number == 1 and is_bar_header(line):
-            form, shown = _BAR_LINE, "name.jpg| k| caption"
+            form, layout = _BAR_LINE, "name.jpg| k| caption"
         elif line.strip():
             match = form.fullmatch(line)
             if match is None:
-                raise CompoclipError(f"{path}: line {number} is not {shown!r}; fix the line")
+                raise CompoclipError(f"{path}: line {number} is not {layout!r}; fix the line")
             yield f"{path}: line {number}", match[1], int(match[2]), match[3] or ""
 
 

@@ -85,13 +85,13 @@ def grouped(shard: Path) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
     others: list[tarfile.TarInfo] = []  # since the last member of the sample
     for member in whole_members(shard):
         plain = member.isreg() and member.sparse is None
-        own = sample_key(member.name)[0] if plain else ""
-        if not own:
+        member_key = sample_key(member.name)[0] if plain else ""
+        if not member_key:
             others.append(member)
             continue
-        if own != key:
+        if member_key != key:
             yield from (group for group in ((key, members), ("", others)) if group[1])
-            key, members, others = own, [], []
+            key, members, others = member_key, [], []
         members += [*others, member]
         others = []
     yield from (group for group in ((key, members), ("", others)) if group[1])
@@ -109,7 +109,7 @@ class SampleTexts:
     json: str | None = None
     cls: str | None = None
     fields: Any = None
-    seen: set[str] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
 
     def take(self, shard: Path, kind: str, member: tarfile.TarInfo) -> str | None:
         """Read a member of one of `TEXT_KINDS`; return the reason for leaving it out."""
@@ -117,9 +117,9 @@ class SampleTexts:
             return None
         if member.size > MAX_CAPTION_BYTES:
             return TOO_LONG
-        if kind in self.seen:
+        if kind in self.kinds:
             return SECOND
-        self.seen.add(kind)
+        self.kinds.add(kind)
         if kind == "npy":
             self.cls = _tags(read_at(shard, member.offset_data, member.size))
             return None if self.cls else BAD_LABEL
@@ -213,9 +213,9 @@ def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
             if not member.isreg() or member.sparse is not None:
                 left_out[NOT_A_FILE] += not member.isdir()
                 continue
-            own, kind = sample_key(member.name)
+            member_key, kind = sample_key(member.name)
             kind, name = kind.lower(), os.path.normpath(member.name)
-            if not own:
+            if not member_key:
                 left_out[BAD_NAME] += not encodable(member.name)
                 continue
             place = f"{member.offset_data}:{member.size}"

@@ -135,12 +135,12 @@ def by_hash(source: Source, split: str, share: float, seed: int) -> Source:
     numbers, copies = hash_numbers(source, seed)
     parts = np.select([numbers < share, numbers < 2 * share], [VAL, TEST], TRAIN)
     rows = np.flatnonzero(parts == split)
-    what = f"split {split}: {len(rows):,} of {len(source):,} photos, by a hash of the photo"
+    title = f"split {split}: {len(rows):,} of {len(source):,} photos, by a hash of the photo"
     if copies:
-        what += f" ({copies:,} re-encoded or scaled copies go with their original)"
+        title += f" ({copies:,} re-encoded or scaled copies go with their original)"
     if not len(rows):
-        raise UsageError(f"{source.describe()}, {what}; raise --held-out {share:g}")
-    return source.take(rows, f"{source.describe()}, {what}", {})
+        raise UsageError(f"{source.describe()}, {title}; raise --held-out {share:g}")
+    return source.take(rows, f"{source.describe()}, {title}", {})
 
 
 # --- Copies of photos. ---
@@ -253,27 +253,31 @@ def _small_images(
     name = blake2b(source.describe().encode(), digest_size=16).hexdigest()
     path = cache_folder() / "copies" / f"{name}.safetensors"
     cached = load_arrays(path, _VERSION)
-    known = dict(zip(cached["digests"].tolist(), cached["images"])) if cached else {}
+    small_images = dict(zip(cached["digests"].tolist(), cached["images"])) if cached else {}
 
     def small(index: int) -> NDArray[np.uint8]:
         try:
-            image = decode(source[index].image, least=_LEAST, upright=source.upright)
+            image = decode(source[index].image, min_size=_LEAST, upright=source.upright)
         except CompoclipError:  # training reports it
             return np.zeros((_SIDE, _SIDE, 3), np.uint8)
         return np.asarray(image.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR))
 
-    todo = [(key, index) for key, index in zip(photos.tolist(), first.tolist()) if key not in known]
+    todo = [
+        (key, index)
+        for key, index in zip(photos.tolist(), first.tolist())
+        if key not in small_images
+    ]
     if todo:
         with ThreadPoolExecutor() as pool:
             images = pool.map(small, [index for _, index in todo])
             tracked = track(images, "looking for copies of photos", len(todo), "photos")
-            known |= zip([key for key, _ in todo], tracked)
-    found = np.stack([known[key] for key in photos.tolist()])
+            small_images |= zip([key for key, _ in todo], tracked)
+    stacked = np.stack([small_images[key] for key in photos.tolist()])
     if todo:
-        arrays = {"digests": photos, "images": found}
+        arrays = {"digests": photos, "images": stacked}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda place: save_arrays(place, arrays, _VERSION))
         except (OSError, CompoclipError) as error:
             note(f"{path}: not cached ({reason(error)}); photos are compared anew the next time")
-    return found
+    return stacked

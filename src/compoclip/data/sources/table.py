@@ -207,10 +207,10 @@ def finish(
     if not table.num_rows:
         counts = sum(lost.values(), Counter(left_out))
         listed = ", ".join(f"{reason}: {n}" for reason, n in counts.items() if n)
-        why = f" (left out: {listed})" if listed else ""
+        details = f" (left out: {listed})" if listed else ""
         remedy = "; write captions in a table, or those of photo.jpg in photo.txt beside it"
         raise CompoclipError(
-            f"{origin}: no usable sample{why}{remedy if NO_CAPTION in counts else ''}"
+            f"{origin}: no usable sample{details}{remedy if NO_CAPTION in counts else ''}"
         )
     table, unknown = renumbered(table, table["row"].to_numpy())
     left_out = left_out + Counter({NO_NEIGHBOUR: unknown})

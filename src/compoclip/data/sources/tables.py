@@ -82,12 +82,12 @@ class RowTable:
         names = {image, negative}.intersection(self.kinds)
         embedded = sorted(name for name in names if holds_bytes(self.kinds[name]))
         if self.kinds and image not in embedded and not holds_text(self.kinds[image]):
-            what = f"column {image!r} holds {self.kinds[image]}, not image paths or bytes"
-            raise UsageError(f"{self.name}: {what}")
+            problem = f"column {image!r} holds {self.kinds[image]}, not image paths or bytes"
+            raise UsageError(f"{self.name}: {problem}")
         for name in captions if self.kinds else ():
             if name in embedded or not holds_text(self.kinds[name], lists=True):
-                what = "images" if holds_bytes(self.kinds[name]) else self.kinds[name]
-                raise UsageError(f"{self.name}: column {name!r} holds {what}, not captions")
+                kind = "images" if holds_bytes(self.kinds[name]) else self.kinds[name]
+                raise UsageError(f"{self.name}: column {name!r} holds {kind}, not captions")
         return embedded
 
 
@@ -112,7 +112,7 @@ def table_of(file: Path, quoting: bool = True, split: str = "") -> RowTable:
 
 def read_tables(
     tables: Sequence[RowTable],
-    asked: Request,
+    request: Request,
     root: Path,
     images: Callable[[str], EmbeddedImages | _Cells],
     title: str,
@@ -143,18 +143,18 @@ def read_tables(
             sample is left.
     """
     first = tables[0]
-    absolute = asked.images is None
-    builder = RowBuilder(first.name, root, needs=asked.needs, absolute=absolute)
+    absolute = request.images is None
+    builder = RowBuilder(first.name, root, needs=request.needs, absolute=absolute)
     negative = renamed.get(NEG_IMAGE, NEG_IMAGE)
     columns: list[tuple[str, tuple[str, ...]]] = []
     embedded: list[str] = []
     for table in tables:
         image, captions = pick_columns(
             table.columns,
-            asked.image_column,
-            asked.caption_column,
+            request.image_column,
+            request.caption_column,
             table.name,
-            asked.needs,
+            request.needs,
             table.kinds,
         )
         columns.append((image, captions))
@@ -174,10 +174,10 @@ def read_tables(
     short = [Path(str(table.name)).name for table in tables]
     unique = len(set(short)) == len(short)
     for table, (image, captions), name in zip(tables, columns, short):
-        wanted = {image, *captions, COLUMN, *extras, *([label] if label else [])} - {*embedded}
+        names = {image, *captions, COLUMN, *extras, *([label] if label else [])} - {*embedded}
         prefix = f"{name if unique else table.name}, " if isinstance(table.name, Path) else ""
         split_names = table.classes(COLUMN)
-        for place, record in table.rows(wanted):
+        for place, record in table.rows(names):
             row, origin = builder.rows, f"{table.name}, {place}"
             if image in present:
                 number, has = present[image]
@@ -186,15 +186,15 @@ def read_tables(
                 number, path = 0, builder.path_of(record.get(image), origin)
                 id = f"{path}#{row}"
             if renamed:
-                more = {each: record.get(renamed.get(each, each)) for each in EXTRA_COLUMNS}
+                more = {column: record.get(renamed.get(column, column)) for column in EXTRA_COLUMNS}
                 record = {**record, **more}
-            found = read_extras(record, root, origin, lists=lists, absolute=absolute)
+            cells = read_extras(record, root, origin, lists=lists, absolute=absolute)
             if negative in present and present[negative][1][row]:
-                found |= {"negative_place": present[negative][0], "negative_image": str(row)}
+                cells |= {"negative_place": present[negative][0], "negative_image": str(row)}
             texts = [text for column in captions for text in cell_captions(record.get(column))]
             split = table.split or read_label(record.get(COLUMN), split_names)
             named = read_label(record.get(label), distinct) if label else ""
-            builder.add(id, path, texts, found, origin, number, named, split)
+            builder.add(id, path, texts, cells, origin, number, named, split)
     head = "a header" if str(first.name).endswith((".csv", ".tsv")) else "columns"
     require(builder.rows, first.name, f"has {head} and no rows; add rows, or name another file")
     used = dict.fromkeys(name for image, texts in columns for name in (image, *texts))
@@ -205,21 +205,21 @@ def read_tables(
 
 def open_tables(
     files: Sequence[Path],
-    asked: Request,
+    request: Request,
     splits: Sequence[str] = (),
     name: str = "",
     **options: Any,
 ) -> Source:
     """Open files as `read_tables` does. splits: of the files. name: of a published table."""
     splits = splits or [""] * len(files)
-    tables = [table_of(file, asked.quoting, split) for file, split in zip(files, splits)]
+    tables = [table_of(file, request.quoting, split) for file, split in zip(files, splits)]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     title = f"{name} {files[0]}" if name else f"table {files[0]}{more}"
-    images, root = partial(EmbeddedImages, files), asked.images or files[0].parent
-    return read_tables(tables, asked, root, images, title, published=bool(name), **options)
+    images, root = partial(EmbeddedImages, files), request.images or files[0].parent
+    return read_tables(tables, request, root, images, title, published=bool(name), **options)
 
 
-def open_records(path: Path, rows: Sequence[Any], asked: Request) -> Source:
+def open_records(path: Path, rows: Sequence[Any], request: Request) -> Source:
     """Open rows of a JSON file: objects with the columns that tables may have."""
     require(rows, path, "has no rows; add rows, or name another file")
     for number, row in enumerate(rows, 1):
@@ -227,9 +227,9 @@ def open_records(path: Path, rows: Sequence[Any], asked: Request) -> Source:
         require(isinstance(row, dict), f"{path}, row {number}", problem)
     columns = dict.fromkeys(str(name) for row in rows for name in row)
     numbered = [(f"row {number}", row) for number, row in enumerate(rows, 1)]
-    table = RowTable(path, [*columns], lambda wanted: numbered)
-    images, root = partial(EmbeddedImages, [path]), asked.images or path.parent
-    return read_tables([table], asked, root, images, f"table {path}")
+    table = RowTable(path, [*columns], lambda names: numbered)
+    images, root = partial(EmbeddedImages, [path]), request.images or path.parent
+    return read_tables([table], request, root, images, f"table {path}")
 
 
 # --- Data sets of Hugging Face. ---
@@ -237,40 +237,45 @@ def open_records(path: Path, rows: Sequence[Any], asked: Request) -> Source:
 _AT_ONCE = 1024
 
 
-def open_hugging_face(asked: Request) -> Source:
+def open_hugging_face(request: Request) -> Source:
     """Open a data set of the `datasets` library, with the columns that tables may have.
 
-    asked: its spec is `hf:NAME/SPLIT`. Without the split of a folder the parts of the data set are
+    request: its spec is `hf:NAME/SPLIT`. Without the split of a folder the parts of the data are
     its splits.
 
     Raises UsageError for a stream, a name without a split, and a wrong column, CompoclipError when
     the library is not installed or cannot open the data set, and for rows that are malformed.
     """
-    spec = asked.spec
+    spec = request.spec
     if spec.startswith(STREAM):
         name = spec.removeprefix(STREAM)
         raise UsageError(
             f"{spec}: a stream cannot be trained on: its samples have no numbers, which the order "
             f"of batches, --resume and --workers need; {HUB}{name} downloads the split once"
         )
-    parts = _loaded(spec, asked.split)
+    parts = _loaded(spec, request.split)
     tables = [_table(spec, data, split) for split, data in parts.items()]
     first = tables[0]
     image, _ = pick_columns(
-        first.columns, asked.image_column, asked.caption_column, spec, asked.needs, first.kinds
+        first.columns,
+        request.image_column,
+        request.caption_column,
+        spec,
+        request.needs,
+        first.kinds,
     )
     problem = f"column {image!r} holds paths: say with --images to what folder"
-    good = holds_bytes(first.kinds[image]) or asked.images is not None
+    good = holds_bytes(first.kinds[image]) or request.images is not None
     require(good, spec, problem, UsageError)
     images = partial(_Cells, [*parts.values()], spec)
-    return read_tables(tables, asked, asked.images or Path(), images, f"data set {spec}")
+    return read_tables(tables, request, request.images or Path(), images, f"data set {spec}")
 
 
 def _table(spec: str, data: Any, split: str) -> RowTable:
     schema = data.features.arrow_schema
 
-    def rows(wanted: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        names = [name for name in schema.names if name in wanted]
+    def rows(selected: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        names = [name for name in schema.names if name in selected]
         batches = data.select_columns(names).with_format("arrow").iter(_AT_ONCE) if names else ()
         cells = (row for batch in batches for row in batch.to_pylist())
         for number, row in enumerate(cells if names else repeat({}, len(data)), 1):
@@ -290,9 +295,9 @@ def _loaded(spec: str, split: str | None) -> dict[str, Any]:
     """
     library: Any = optional("datasets", "datasets", spec)
     name, config, part = _parts(spec, split)
-    shown = False
+    enabled = False
     try:
-        if shown := library.is_progress_bar_enabled():
+        if enabled := library.is_progress_bar_enabled():
             library.disable_progress_bars()
         # What `save_to_disk` leaves in a folder.
         if any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")):
@@ -320,7 +325,7 @@ def _loaded(spec: str, split: str | None) -> dict[str, Any]:
             "split (hf:NAME/SPLIT), and the network where it is not downloaded yet"
         ) from error
     finally:
-        if shown:
+        if enabled:
             library.enable_progress_bars()
     return parts
 

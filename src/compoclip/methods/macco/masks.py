@@ -20,7 +20,7 @@ import pyarrow as pa
 from compoclip.bounds import MAX_BOX_CHARACTERS
 from compoclip.captions.types import Caption
 from compoclip.data.caption_plan import Texts
-from compoclip.data.drawn import Drawing
+from compoclip.data.drawing import Drawing
 from compoclip.data.masks import Box, Mask
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.tables import delimited_header, literal, read_delimited, text_list
@@ -104,7 +104,7 @@ class MaskPlan(Texts):
         boxes = rng.choice(phrases) if phrases else ()
         if rng.random() < self.rectangles or phrases is None:
             return Mask(words, (rectangle(self.area, rng),))
-        return Mask(words, boxes, shown=False)
+        return Mask(words, boxes, relative=False)
 
 
 def graph_words(caption: Caption) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from compoclip.files import (
     write_atomically,
     write_json,
 )
-from compoclip.models.work import KeptAt
+from compoclip.models.work import CachedAt
 
 Encode = Callable[[range], tuple[NDArray[np.float32], dict[int, str]]]
 """Numbers of n photos -> (n, crops, 1 + P, C) features; number -> why a photo is unreadable."""
@@ -41,7 +41,7 @@ _PART_PHOTOS = 1000
 _TENSOR, _BAD = "features", "bad"
 
 
-class KeptFeatures:
+class CachedFeatures:
     """Features of the photos of a source, computed once and read from disk one by one.
 
     root: holds the folder of the features, named by the hash of `record`: everything that they
@@ -54,7 +54,7 @@ class KeptFeatures:
         root: Path,
         record: Mapping[str, Any],
         shape: tuple[int, int, int],
-        at: KeptAt,
+        at: CachedAt,
         rows: Mapping[str, int],
     ) -> None:
         text = json.dumps(record, sort_keys=True)
@@ -111,15 +111,15 @@ class KeptFeatures:
                     stated = json.loads(file.get_tensor(_BAD).tobytes())
             except (OSError, ValueError, SafetensorError) as error:
                 raise CompoclipError(f"{path}: {reason(error)}; start again") from error
-            self._bad |= {int(number): str(why) for number, why in stated.items()}
+            self._bad |= {int(number): str(cause) for number, cause in stated.items()}
 
-    def some(self, most: int) -> dict[str, torch.Tensor]:
+    def some(self, limit: int) -> dict[str, torch.Tensor]:
         """Return name -> the (1, C) pooled feature of its first crop, of at most so many photos.
 
         They are spread evenly over the source; unreadable ones are left out.
         """
         names = [name for name, row in self._rows.items() if row not in self._bad]
-        step = max(1, math.ceil(len(names) / most))
+        step = max(1, math.ceil(len(names) / limit))
         return {name: self.of(name, 0)[:1] for name in names[::step]}
 
     def of(self, photo: str, crop: int) -> torch.Tensor:

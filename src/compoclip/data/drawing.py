@@ -34,10 +34,10 @@ class Drawn:
     mask: Mask | None = None
 
     @classmethod
-    def of(cls, made: Rewritten) -> Drawn:
+    def of(cls, rewritten: Rewritten) -> Drawn:
         """Return the text of a rewrite."""
-        role = Role.POSITIVE if made.keeps_meaning else Role.NEGATIVE
-        return cls(made.text, role, made.rewrite)
+        role = Role.POSITIVE if rewritten.keeps_meaning else Role.NEGATIVE
+        return cls(rewritten.text, role, rewritten.rewrite)
 
 
 @dataclass
@@ -49,30 +49,30 @@ class PlanCounts:
     """
 
     samples: int = 0
-    made: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
     covered: Counter[str] = field(default_factory=Counter)
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, other: PlanCounts) -> None:
         """Add the counts of `other` to these."""
         self.samples += other.samples
-        for own, others in zip(vars(self).values(), vars(other).values()):
-            if isinstance(own, Counter):
-                own.update(others)
+        for counter, others in zip(vars(self).values(), vars(other).values()):
+            if isinstance(counter, Counter):
+                counter.update(others)
 
     def count(self, name: str) -> None:
         """Count a text of this name for the sample."""
-        self.made[name] += 1
+        self.accepted[name] += 1
         self.covered[name] = 1
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> PlanCounts:
         """Return the counts that `to_json` wrote."""
         counts = PlanCounts(record["samples"])
-        for name, made in record["rewrites"].items():
-            counts.made[name] = made["made"]
-            counts.covered[name] = made["samples"]
-            counts.refused.update({(name, why): n for why, n in made["refused"].items()})
+        for name, entry in record["rewrites"].items():
+            counts.accepted[name] = entry["made"]
+            counts.covered[name] = entry["samples"]
+            counts.refused.update({(name, reason): n for reason, n in entry["refused"].items()})
         return counts
 
     def coverage(self, rewrite: str) -> float:
@@ -90,12 +90,12 @@ class PlanCounts:
             "samples": self.samples,
             "rewrites": {
                 name: {
-                    "made": self.made[name],
+                    "made": self.accepted[name],
                     "samples": self.covered[name],
                     "coverage": self.coverage(name),
-                    "refused": {why: count for (of, why), count in refused if of == name},
+                    "refused": {reason: count for (of, reason), count in refused if of == name},
                 }
-                for name in sorted({*self.made, *(name for name, _ in self.refused)})
+                for name in sorted({*self.accepted, *(name for name, _ in self.refused)})
             },
         }
 
@@ -132,12 +132,12 @@ class Drawing:
 
     def other_captions(self) -> list[str]:
         """Return the captions that differ from the sampled one and from each other."""
-        known = {token_key(self.caption): self.caption}
+        captions = {token_key(self.caption): self.caption}
         for text in self.sample.captions:
-            known.setdefault(token_key(text), text)
-        return list(known.values())[1:]
+            captions.setdefault(token_key(text), text)
+        return list(captions.values())[1:]
 
-    def add(self, drawn: Drawn | str, name: str, counted: str = "", again: bool = False) -> bool:
+    def add(self, text: Drawn | str, name: str, counted: str = "", again: bool = False) -> bool:
         """Add a text of a kind if its tokens are new and no negative equals a caption of the
         sample.
 
@@ -145,19 +145,19 @@ class Drawing:
         kind. again: a text of the same side may be repeated. Returns whether it was added.
         """
         counted = counted or name
-        if isinstance(drawn, Drawn):
-            key, negative = token_key(drawn.text), drawn.role is Role.NEGATIVE
+        if isinstance(text, Drawn):
+            key, negative = token_key(text.text), text.role is Role.NEGATIVE
             taken = self.taken.get(key)
             if negative and key in self.captions:
-                drawn = EQUALS_CAPTION
+                text = EQUALS_CAPTION
             elif taken is not None and not (again and (taken is Role.NEGATIVE) is negative):
-                drawn = EQUALS_OTHER
+                text = EQUALS_OTHER
             else:
-                self.taken.setdefault(key, drawn.role)
-                self.texts.append(Drawn(drawn.text, drawn.role, name))
+                self.taken.setdefault(key, text.role)
+                self.texts.append(Drawn(text.text, text.role, name))
                 self.counts.count(counted)
                 return True
-        self.refuse(counted, drawn)
+        self.refuse(counted, text)
         return False
 
     def refuse(self, name: str, reason: str) -> None:
