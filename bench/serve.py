@@ -60,7 +60,7 @@ def measure(options: Options, folder: Path) -> list[Row]:
         bodies = [json.dumps({"input": x, "encoding_format": "base64"}).encode() for x in items]
         pairs = [
             (
-                _exchange(loaded, BatchSettings(most=1, wait=0.0), bodies, 1),
+                _exchange(loaded, BatchSettings(size=1, wait=0.0), bodies, 1),
                 _exchange(loaded, BatchSettings(), bodies, options.clients),
             )
             for _ in range(options.repeats)

@@ -150,7 +150,7 @@ def test_slow_bodies_do_not_keep_others_waiting(
         assert status(server, "POST", "/api/score") == 200
         for client in slow:
             assert client.makefile("rb").readline().startswith(b"HTTP/1.1 408")
-    until(lambda: server.site.held == 0)
+    until(lambda: server.site.buffered == 0)
 
 
 def test_half_sent_heads_do_not_keep_others_waiting(

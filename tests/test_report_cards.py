@@ -69,7 +69,7 @@ def test_every_form_has_a_card(row, photos, columns):
     shown = show(row, row)
     assert len(shown.photos) == photos
     assert shown.columns == columns
-    assert all(picture.why for _, _, picture in shown.photos)
+    assert all(picture.reason for _, _, picture in shown.photos)
     assert all(len(scores) == len(columns) for _, scores, _ in shown.lines)
 
 
@@ -136,7 +136,7 @@ def test_the_first_screen_has_items_that_one_model_wins(study):
         (d.benchmark, d.name) for d in study.comparisons["fsc-clip"].subtasks if d.significant
     }
     assert [c.change.verdict for c in cards if c.change] == ["higher"] * 3
-    assert len(album.seen) == 3
+    assert len(album.pictures) == 3
     for shown in cards:
         assert [(name, right) for name, _, right in shown.lines] == [
             ("base", False),

@@ -279,11 +279,11 @@ def test_pictures_are_small_once_and_within_budget(tmp_path):
     album = Album(budget=20_000)
     first = album.add(f"{tmp_path}/a.png")
     assert max(first.width, first.height) == PHOTO_SIDE
-    assert album.add(f"{tmp_path}/a.png").why == "shown before"
+    assert album.add(f"{tmp_path}/a.png").reason == "shown before"
     crop = album.add(f"{tmp_path}/b.png#0,0,40,20")
     assert (crop.width, crop.height) == (160, 80)
-    assert album.add(f"{tmp_path}/b.png").why == "left out to keep the page small"
-    assert album.add(f"{tmp_path}/none.png").why == "photo not found or not readable"
+    assert album.add(f"{tmp_path}/b.png").reason == "left out to keep the page small"
+    assert album.add(f"{tmp_path}/none.png").reason == "photo not found or not readable"
     assert (album.unreadable, album.over_budget) == (1, 1)
 
 

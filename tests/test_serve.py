@@ -163,8 +163,10 @@ class Counting(ModelEncoder):
         return super().encode_texts(texts)
 
 
-def counted(loaded: LoadedModel, settings: BatchSettings, most: int = 64) -> tuple[Service, Any]:
-    service = Service("bundled", loaded, settings, most)
+def counted(
+    loaded: LoadedModel, settings: BatchSettings, max_items: int = 64
+) -> tuple[Service, Any]:
+    service = Service("bundled", loaded, settings, max_items)
     service.close()
     encoder = Counting(loaded)
     service.encoder, service.batcher = encoder, Batcher(encoder, settings)
@@ -173,7 +175,7 @@ def counted(loaded: LoadedModel, settings: BatchSettings, most: int = 64) -> tup
 
 def test_200_requests_at_once_share_few_calls(loaded: LoadedModel, direct: compoclip.Model) -> None:
     """All of them are there before the model may begin, so that the number of calls is certain."""
-    service, encoder = counted(loaded, BatchSettings(most=32, wait=0.0, queue=1000))
+    service, encoder = counted(loaded, BatchSettings(size=32, wait=0.0, queue=1000))
     texts = [f"a star and {number} mugs" for number in range(200)]
     images = {number: url(number) for number in range(0, 200, 50)}
     with serving(service) as server, ThreadPoolExecutor(200) as pool:
@@ -199,11 +201,11 @@ def test_200_requests_at_once_share_few_calls(loaded: LoadedModel, direct: compo
     assert counts.calls <= 9 + len(images)
 
 
-@pytest.mark.parametrize("most", [1, 3, 64])
+@pytest.mark.parametrize("size", [1, 3, 64])
 def test_the_size_of_batches_changes_no_result(
-    loaded: LoadedModel, direct: compoclip.Model, most: int
+    loaded: LoadedModel, direct: compoclip.Model, size: int
 ) -> None:
-    batcher = Batcher(ModelEncoder(loaded), BatchSettings(most=most, wait=0.02, queue=64))
+    batcher = Batcher(ModelEncoder(loaded), BatchSettings(size=size, wait=0.02, queue=64))
     texts = [f"{number} red stars above a mug" for number in range(10)]
     pixels = [batcher._encoder.read_image.pixels(picture(number)) for number in range(10)]
     jobs = [([], pixels[:1]), (texts[:4], []), (texts[4:5], pixels[1:8]), (texts[5:], pixels[8:])]
@@ -214,7 +216,7 @@ def test_the_size_of_batches_changes_no_result(
     all_images = np.concatenate([each.images for each in found if len(each.images)])
     assert np.abs(all_texts - direct.encode_texts(texts)).max() < 1e-6
     assert np.abs(all_images - direct.encode_images(list(map(picture, range(10))))).max() < 1e-6
-    assert batcher.counts.calls >= 20 / most
+    assert batcher.counts.calls >= 20 / size
     with pytest.raises(HttpError, match="ending"):
         batcher.encode(texts, [])
 
@@ -222,7 +224,7 @@ def test_the_size_of_batches_changes_no_result(
 def test_what_finds_no_room_is_turned_away_before_it_takes_memory(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, encoder = counted(loaded, BatchSettings(most=4, wait=0.0, queue=8), most=4)
+    service, encoder = counted(loaded, BatchSettings(size=4, wait=0.0, queue=8), max_items=4)
     decoded = []
     read = service._pixels
     monkeypatch.setattr(service, "_pixels", lambda *given: decoded.append(given) or read(*given))
@@ -253,7 +255,7 @@ def test_what_finds_no_room_is_turned_away_before_it_takes_memory(
 def test_a_failure_is_its_own_requests_alone(
     loaded: LoadedModel, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    service, encoder = counted(loaded, BatchSettings(most=16, wait=0.0, queue=64))
+    service, encoder = counted(loaded, BatchSettings(size=16, wait=0.0, queue=64))
     with serving(service) as server, ThreadPoolExecutor(6) as pool:
         encoder.gate.clear()
         texts = ["a", "b", "make it fail", "c", "d", "e"]
@@ -423,7 +425,7 @@ def test_a_body_that_is_too_large_is_told_so_while_it_is_sent(loaded: LoadedMode
         status, answer = post(server, "/v1/embeddings", {"input": "a" * 500_000})
         assert status == 413
         assert answer["error"]["message"] == "the request is larger than the 1,000 bytes allowed"
-        until(lambda: server.site.held == 0)
+        until(lambda: server.site.buffered == 0)
 
 
 POST = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -465,7 +467,7 @@ def test_wrong_usage(loaded: LoadedModel, capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(UsageError, match="as many as the queue"):
         Service("bundled", loaded, BatchSettings(queue=4))
     with pytest.raises(UsageError, match="at least 1 item"):
-        BatchSettings(most=0)
+        BatchSettings(size=0)
 
 
 def test_ctrl_c_ends_it(

@@ -107,17 +107,17 @@ def measure_mixes(
         options: as of `evaluate`.
         device: device of the model being measured; the others stay on the CPU.
     """
-    found: dict[str, list[Results]] = {}
+    results: dict[str, list[Results]] = {}
     with only_writer(out, folder=True):  # the mixes of another pair have the same names
         for name, mix in mixes.items():
             note(f"measuring {name}")
             loaded = pair.mixed(mix)
             loaded.encoder.to(device)
             try:
-                found[name] = evaluate(name, ModelEncoder(loaded), benchmarks, out, options)
+                results[name] = evaluate(name, ModelEncoder(loaded), benchmarks, out, options)
             finally:
                 loaded.encoder.to("cpu")
-    return found
+    return results
 
 
 def _compared(
@@ -125,16 +125,17 @@ def _compared(
 ) -> tuple[Scores, Differences]:
     """Return by model the scores of the groups, and the differences to the base (none for it)."""
     scores = {
-        name: group_scores(found, groups, options.bootstrap) for name, found in results.items()
+        name: group_scores(of_model, groups, options.bootstrap)
+        for name, of_model in results.items()
     }
     differences = {}
-    for name, found in results.items():
-        each = (
-            group_differences(results[BASE], found, groups, options.bootstrap)
+    for name, of_model in results.items():
+        changes = (
+            group_differences(results[BASE], of_model, groups, options.bootstrap)
             if name != BASE
             else ()
         )
-        differences[name] = {d.name: d for d in each}
+        differences[name] = {d.name: d for d in changes}
     return scores, differences
 
 
@@ -144,11 +145,11 @@ def axes_of(results: Sequence[Results]) -> Groups:
     Raises UsageError without any benchmark.
     """
     groups = profile_groups(results)
-    found = {name: groups[name] for name in AXES if name in groups}
-    wrong = "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
-    if not found:
-        raise UsageError(wrong)
-    return found
+    axes = {name: groups[name] for name in AXES if name in groups}
+    problem = "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
+    if not axes:
+        raise UsageError(problem)
+    return axes
 
 
 def _benchmarks(groups: Groups) -> dict[str, tuple[str, ...]]:
@@ -235,8 +236,8 @@ def sweep(
     groups = groups_of(results[BASE])
     scores, differences = _compared(results, groups, options)
     points = {name: Point(mix, scores[name], differences[name]) for name, mix in every.items()}
-    found = {scope: tuple(points[mix.name] for mix in line) for scope, line in lines.items()}
-    return Sweep(points[BASE], found, _benchmarks(groups))
+    by_scope = {scope: tuple(points[mix.name] for mix in line) for scope, line in lines.items()}
+    return Sweep(points[BASE], by_scope, _benchmarks(groups))
 
 
 def choose(measured: Sweep, rule: Rule) -> Point:
@@ -252,17 +253,17 @@ def choose(measured: Sweep, rule: Rule) -> Point:
     Raises:
         UsageError: an axis of the rule was not measured, or its loss is negative.
     """
-    kept = KEPT[rule.keep]
-    wrong = {"--max-loss must not be negative": not rule.max_loss >= 0}
-    for axis in (COMPOSITION, kept):
+    retained = KEPT[rule.keep]
+    problems = {"--max-loss must not be negative": not rule.max_loss >= 0}
+    for axis in (COMPOSITION, retained):
         needs = f"--keep {rule.keep} needs a benchmark of {axis.lower()} among --on"
-        wrong[needs] = axis not in measured.axes
-    refuse(wrong)
-    floor = measured.base.scores[kept].value - rule.max_loss / 100 - 1e-9
-    able = [point for point in measured.points if point.scores[kept].value >= floor]
+        problems[needs] = axis not in measured.axes
+    refuse(problems)
+    floor = measured.base.scores[retained].value - rule.max_loss / 100 - 1e-9
+    able = [point for point in measured.points if point.scores[retained].value >= floor]
     return max(
         able,
-        key=lambda p: (p.scores[COMPOSITION].value, p.scores[kept].value, -p.mix.alpha),
+        key=lambda p: (p.scores[COMPOSITION].value, p.scores[retained].value, -p.mix.alpha),
     )
 
 
@@ -273,9 +274,9 @@ def sweep_record(measured: Sweep) -> dict[str, Any]:
         for point in line:
             about = {"name": point.mix.name, "alpha": point.mix.alpha}
             about["scores"] = {name: asdict(score) for name, score in point.scores.items()}
-            about["against_base"] = {n: asdict(each) for n, each in point.differences.items()}
+            about["against_base"] = {n: asdict(change) for n, change in point.differences.items()}
             lines[scope].append(about)
-    return {"axes": {name: list(each) for name, each in measured.axes.items()}, "lines": lines}
+    return {"axes": {name: list(names) for name, names in measured.axes.items()}, "lines": lines}
 
 
 # --- Which tower carries what training gained: each tuned tower put beside the other of the
@@ -314,21 +315,23 @@ def study_towers(
         device: where each model is measured.
     """
     results = measure_mixes(pair, SWAPPED, benchmarks, out, options, device)
-    own = {
-        f"{each.benchmark} {each.headline}": (ScorePart(each.benchmark, each.headline, ""),)
-        for each in results[BASE]
+    headlines = {
+        f"{result.benchmark} {result.headline}": (ScorePart(result.benchmark, result.headline, ""),)
+        for result in results[BASE]
     }
-    groups = {**axes_of(results[BASE]), **own}
+    groups = {**axes_of(results[BASE]), **headlines}
     scores, differences = _compared(results, groups, options)
     signs = {TUNED: 1, BASE: 1, IMAGE: -1, TEXT: -1}
-    drawn = {name: group_draws(found, groups, options.bootstrap) for name, found in results.items()}
+    samples = {
+        name: group_draws(of_model, groups, options.bootstrap) for name, of_model in results.items()
+    }
     interplay = {}
     for group in groups:
         value = sum(sign * scores[name][group].value for name, sign in signs.items())
-        draws = sum(sign * drawn[name][group] for name, sign in signs.items())
-        photos = min(each[group].photos for each in scores.values())
+        draws = sum(sign * samples[name][group] for name, sign in signs.items())
+        photos = min(table[group].photos for table in scores.values())
         interplay[group] = Estimate(value, *percentile_interval(np.asarray(draws), photos))
-    changed = {name: each for name, each in differences.items() if name != BASE}
+    changed = {name: changes for name, changes in differences.items() if name != BASE}
     return TowerStudy(groups, scores, changed, interplay)
 
 
@@ -337,8 +340,8 @@ def towers_record(study: TowerStudy) -> dict[str, Any]:
     return {
         group: {
             "benchmarks": list(benchmarks),
-            "scores": {name: asdict(found[group]) for name, found in study.scores.items()},
-            "against_base": {n: asdict(found[group]) for n, found in study.differences.items()},
+            "scores": {name: asdict(table[group]) for name, table in study.scores.items()},
+            "against_base": {n: asdict(table[group]) for n, table in study.differences.items()},
             "interplay": asdict(study.interplay[group]),
         }
         for group, benchmarks in _benchmarks(study.groups).items()

@@ -86,13 +86,13 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
     spans, left_out = word_positions(model, caption)
     with evaluating(model.encoder), torch.inference_mode():
         pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
-        seen = model.encoder.encode_images(pixels, patches=True)
+        visual = model.encoder.encode_images(pixels, patches=True)
         read = model.encoder.encode_texts(model.tokenizer([caption]), tokens=True)
         scale = model.encoder.logit_scale.float().exp().reshape(())
-    assert seen.patches is not None
+    assert visual.patches is not None
     assert read.tokens is not None
     assert read.token_mask is not None
-    patches = at_least_float32(seen.patches).cpu()
+    patches = at_least_float32(visual.patches).cpu()
     tokens, mask = at_least_float32(read.tokens).cpu(), read.token_mask.cpu()
     for features in (patches, tokens):
         require_finite(features.numpy(), model.name)
@@ -112,19 +112,19 @@ def word_positions(
     CompoclipError for a caption without words and tokenizers other than CLIP's BPE.
     """
     last = model.tokenizer.context_length - 1  # of a text that is cut: its end token
-    found: list[tuple[str, tuple[int, ...]]] = []
+    words: list[tuple[str, tuple[int, ...]]] = []
     left_out: list[str] = []
     place = 1
     for word, ids in model.tokenizer.words(caption):
-        kept = tuple(range(place, min(place + len(ids), last)))
+        positions = tuple(range(place, min(place + len(ids), last)))
         place += len(ids)
-        if kept:
-            found.append((word, kept))
+        if positions:
+            words.append((word, positions))
         else:
             left_out.append(word)
-    if not found:
+    if not words:
         raise CompoclipError("patch maps need a caption of at least one word; this one has none")
-    return tuple(found), tuple(left_out)
+    return tuple(words), tuple(left_out)
 
 
 def word_maps(
@@ -157,12 +157,12 @@ def patch_grid(patches: int, size: tuple[int, int]) -> tuple[int, int]:
     """
     rows = max(1, round(math.sqrt(patches * size[0] / size[1])))
     columns = max(1, round(rows * size[1] / size[0]))
-    wrong = (
+    problem = (
         f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
         "maps need a tower whose patches cover the image row by row; choose another model"
     )
     if rows * columns != patches:
-        raise CompoclipError(wrong)
+        raise CompoclipError(problem)
     return rows, columns
 
 
@@ -216,13 +216,13 @@ def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0
     rows, columns = values.shape
     x = (np.arange(image.width) + 0.5 - left) / (right - left) * columns
     y = (np.arange(image.height) + 0.5 - upper) / (lower - upper) * rows
-    seen = ((y > 0) & (y < rows))[:, None] & ((x > 0) & (x < columns))[None, :]
+    visible = ((y > 0) & (y < rows))[:, None] & ((x > 0) & (x < columns))[None, :]
     heat = (_weights(y, rows) @ values @ _weights(x, columns).T).astype(np.float32)  # bilinear
     colour = np.asarray(colormaps[COLOURS](heat), dtype=np.float32)[..., :3] * 255
     # the photo in grey below the colours, so that its own are not taken for those of the map
     grey = photo @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
     inside = (1 - alpha) * grey[..., None] + alpha * colour
-    mixed = np.where(seen[..., None], inside, 0.35 * photo)
+    mixed = np.where(visible[..., None], inside, 0.35 * photo)
     return Image.fromarray(np.clip(mixed + 0.5, 0, 255).astype(np.uint8))
 
 

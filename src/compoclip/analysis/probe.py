@@ -48,18 +48,18 @@ def candidates_of(caption: Caption) -> tuple[list[Candidate], dict[str, str]]:
     Args:
         caption: a parsed caption.
     """
-    found: dict[tuple[str, Kind], Candidate] = {}
+    by_text: dict[tuple[str, Kind], Candidate] = {}
     refused: dict[str, str] = {}
     for name in rewrite_names():
-        made = get_rewrite(name)(caption, rng_for(0, "0", 0, name))
-        if isinstance(made, Refused):
-            refused[name] = made.reason
+        edit = get_rewrite(name)(caption, rng_for(0, "0", 0, name))
+        if isinstance(edit, Refused):
+            refused[name] = edit.reason
             continue
-        key: tuple[str, Kind] = (made.text, "positive" if made.keeps_meaning else "negative")
-        before = found.get(key)
+        key: tuple[str, Kind] = (edit.text, "positive" if edit.keeps_meaning else "negative")
+        before = by_text.get(key)
         names = (*before.made_by, name) if before else (name,)
-        found[key] = Candidate(*key, names, before.edits if before else made.edits)
-    return [Candidate(caption.text, "caption"), *found.values()], refused
+        by_text[key] = Candidate(*key, names, before.edits if before else edit.edits)
+    return [Candidate(caption.text, "caption"), *by_text.values()], refused
 
 
 def score_candidates(
@@ -93,4 +93,4 @@ def ranked(candidates: Sequence[Candidate], cosines: Sequence[float]) -> tuple[S
         else:
             flip = cosine <= best.get("negative", -math.inf)
         scored.append(Scored(candidate, cosine, flip))
-    return tuple(sorted(scored, key=lambda each: (-each.cosine, _LAST[each.candidate.kind])))
+    return tuple(sorted(scored, key=lambda entry: (-entry.cosine, _LAST[entry.candidate.kind])))

@@ -64,16 +64,16 @@ def best_tree(chart: Chart, above_blind: bool = True) -> Tree:
     """
     n = len(chart) - 1
     best = np.zeros_like(chart)  # the largest sum below a span
-    where = np.zeros(chart.shape, dtype=np.int64)
+    split_at = np.zeros(chart.shape, dtype=np.int64)
     for width in range(2, n + 1):
         for a in range(n - width + 1):
             b = a + width
-            own = splits(chart, a, b)
-            sums = own + best[a, a + 1 : b] + best[a + 1 : b, b]
+            split_values = splits(chart, a, b)
+            sums = split_values + best[a, a + 1 : b] + best[a + 1 : b, b]
             at = int(sums.argmax())
-            where[a, b] = a + 1 + at
-            best[a, b] = sums[at] - (own.mean() if above_blind else 0.0)
-    return grown(n, lambda a, b: int(where[a, b]))
+            split_at[a, b] = a + 1 + at
+            best[a, b] = sums[at] - (split_values.mean() if above_blind else 0.0)
+    return grown(n, lambda a, b: int(split_at[a, b]))
 
 
 def greedy_tree(chart: Chart) -> Tree:
@@ -171,11 +171,11 @@ def span_charts(
     end of the sentence holds f of every span that begins there, and spans that begin the sentence
     are 1. All sentences in one batch. Raises CompoclipError when states are not finite.
     """
-    lengths = [len(each.ids) for each in sentences]
+    lengths = [len(sentence.ids) for sentence in sentences]
     longest = layers.context_length if layers.sees_ahead else max(lengths)
     ids = torch.zeros(len(sentences), longest, dtype=torch.int64)
-    for row, each in zip(ids, sentences):
-        row[: len(each.ids)] = torch.tensor(each.ids)
+    for row, sentence in zip(ids, sentences):
+        row[: len(sentence.ids)] = torch.tensor(sentence.ids)
     below: dict[int, Tensor] = {}  # states before each threshold layer
     with torch.inference_mode():
         states, done = layers.embed(ids.to(layers.device)), 0
@@ -183,12 +183,12 @@ def span_charts(
             below[h] = states = layers.run(states, done, h)
             done = h
         context = layers.run(states, done, layers.depth).double().cumsum(1)
-    passes = sorted(_passes(sentences, layers.sees_ahead), key=lambda each: len(each.places))
-    buckets = choose_buckets([len(each.places) for each in passes], _BUCKET_COST) if passes else []
+    passes = sorted(_passes(sentences, layers.sees_ahead), key=lambda one: len(one.places))
+    buckets = choose_buckets([len(one.places) for one in passes], _BUCKET_COST) if passes else []
     charts: list[dict[int, Chart]] = []
-    for each in sentences:
-        chart = np.full((each.words + 1, each.words + 1), np.nan)
-        chart[0, 1 : each.words] = np.nan if layers.sees_ahead else 1.0
+    for sentence in sentences:
+        chart = np.full((sentence.words + 1, sentence.words + 1), np.nan)
+        chart[0, 1 : sentence.words] = np.nan if layers.sees_ahead else 1.0
         charts.append({h: chart.copy() for h in thresholds})
     device = context.device
     for bucket in buckets:
@@ -210,12 +210,12 @@ def span_charts(
         with torch.inference_mode():
             # cumulative sums: the span's states are what is added between its first token and its
             # end
-            seen = context[owner, stop - 1] - context[owner, begin - 1]
+            in_context = context[owner, stop - 1] - context[owner, begin - 1]
             for h, states in below.items():
                 alone = layers.run(states[source[:, None], places], h, layers.depth, keys)
                 sums = alone.double().cumsum(1)
                 free = sums[rows, stop - begin] - sums[rows, 0]
-                cosines = F.cosine_similarity(seen, free, dim=1).cpu().numpy()
+                cosines = F.cosine_similarity(in_context, free, dim=1).cpu().numpy()
                 require_finite(cosines, "text tower")
                 for (_, one, end), value in zip(spans, cosines):
                     charts[one.sentence][h][one.start, end] = value
@@ -223,15 +223,17 @@ def span_charts(
 
 
 def _passes(sentences: Sequence[TokenSentence], sees_ahead: bool) -> Iterator[_Pass]:
-    for number, each in enumerate(sentences):
-        n, stop = each.words, each.starts[-1]
+    for number, sentence in enumerate(sentences):
+        n, stop = sentence.words, sentence.starts[-1]
         for a in range(n if sees_ahead else 0):
             for b in range(a + 1, n + 1):
                 if b - a < n:
-                    span = range(each.starts[a], each.starts[b])
+                    span = range(sentence.starts[a], sentence.starts[b])
                     yield _Pass(number, (0, *span, stop), a, (b,))
         for a in range(1, 0 if sees_ahead else n):
-            yield _Pass(number, (0, *range(each.starts[a], stop)), a, tuple(range(a + 1, n + 1)))
+            yield _Pass(
+                number, (0, *range(sentence.starts[a], stop)), a, tuple(range(a + 1, n + 1))
+            )
 
 
 # --- Tree scores of a text tower over many captions, with intervals. ---
@@ -273,12 +275,12 @@ class TreeScores:
         return self.thresholds[-1]
 
 
-def thresholds_of(depth: int, asked: Sequence[int] = ()) -> tuple[int, ...]:
+def thresholds_of(depth: int, thresholds: Sequence[int] = ()) -> tuple[int, ...]:
     """Return 0..depth // 2, or those asked for; raise UsageError outside of 0..depth - 1."""
-    what = f"this text tower has {depth} layers; give 0 to {depth - 1}"
-    for h in asked:
-        require(0 <= h < depth, f"--threshold {h}", what, UsageError)
-    return tuple(sorted(set(asked))) or tuple(range(depth // 2 + 1))
+    problem = f"this text tower has {depth} layers; give 0 to {depth - 1}"
+    for h in thresholds:
+        require(0 <= h < depth, f"--threshold {h}", problem, UsageError)
+    return tuple(sorted(set(thresholds))) or tuple(range(depth // 2 + 1))
 
 
 def measure_trees(
@@ -310,11 +312,11 @@ def measure_trees(
     layers = loaded.encoder.text_layers()
     heights = thresholds_of(layers.depth, thresholds)
     left_out: Counter[str] = Counter()
-    kept: list[tuple[str, TokenSentence, list[str]]] = []
+    measured: list[tuple[str, TokenSentence, list[str]]] = []
     for caption in captions:
         words = loaded.tokenizer.words(caption)
-        ids = [each for _, each in words]
-        row = loaded.tokenizer.bounded([token for each in ids for token in each])
+        ids = [word_ids for _, word_ids in words]
+        row = loaded.tokenizer.bounded([token for word_ids in ids for token in word_ids])
         if len(words) < 2:
             left_out[TOO_SHORT] += 1
         elif len(words) > MOST_WORDS:
@@ -322,19 +324,19 @@ def measure_trees(
         elif len(row) > loaded.tokenizer.context_length:
             left_out[CUT] += 1
         else:
-            kept.append((caption, TokenSentence.of(ids, row), [word for word, _ in words]))
+            measured.append((caption, TokenSentence.of(ids, row), [word for word, _ in words]))
     reasons = ", ".join(f"{n} with {reason}" for reason, n in left_out.items()) or "none given"
-    require(kept, "no caption can be measured", f"{reasons}; give other captions")
-    scores = {tree: np.empty((len(kept), len(heights))) for tree in TREES}
-    trees = [""] * len(kept)
-    order = sorted(range(len(kept)), key=lambda place: len(kept[place][1].ids))
+    require(measured, "no caption can be measured", f"{reasons}; give other captions")
+    scores = {tree: np.empty((len(measured), len(heights))) for tree in TREES}
+    trees = [""] * len(measured)
+    order = sorted(range(len(measured)), key=lambda place: len(measured[place][1].ids))
     starts = range(0, len(order), batch_size)  # similar lengths share a batch
     with evaluating(loaded.encoder):
         for start in track(starts, "spans", len(starts), "batches"):
             places = order[start : start + batch_size]
-            batch = [kept[place][1] for place in places]
+            batch = [measured[place][1] for place in places]
             for place, charts in zip(places, span_charts(layers, batch, heights)):
-                caption, _, spelt = kept[place]
+                caption, _, spelt = measured[place]
                 for column, h in enumerate(heights):
                     chart, n = charts[h], len(spelt)
                     rng = np.random.default_rng([seed, zlib.crc32(caption.encode())])
@@ -354,7 +356,7 @@ def measure_trees(
         weights=current_identity(loaded).weights,
         layers=layers.depth,
         thresholds=heights,
-        captions=tuple(caption for caption, _, _ in kept),
+        captions=tuple(caption for caption, _, _ in measured),
         scores=scores,
         trees=tuple(trees),
         left_out=dict(left_out),
@@ -389,6 +391,6 @@ def differences(
     place = {caption: row for row, caption in enumerate(base.captions)}
     rows = [(place[c], row) for row, c in enumerate(other.captions) if c in place]
     require(rows, f"{base.model} and {other.model}", "no caption was measured for both")
-    mine, theirs = (list(each) for each in zip(*rows))
+    mine, theirs = (list(column) for column in zip(*rows))
     gap = other.scores[BEST][theirs] - base.scores[BEST][mine]
     return len(rows), estimates(gap, bootstrap)

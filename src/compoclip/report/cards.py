@@ -64,8 +64,8 @@ def card(
         return f"{scores[place]:.3f}".replace("-", MINUS) if place < len(scores) else "–"
 
     row = records[base]
-    wrong = next((record for model, record in records.items() if not right[model]), row)
-    images, plain, columns = _contents(row, wrong)
+    failing = next((record for model, record in records.items() if not right[model]), row)
+    images, plain, columns = _contents(row, failing)
     texts = _marked(plain)
     about = next((text for _, text, true in plain if true is not False), part.name)
     looks: tuple[Look, ...] = ()
@@ -84,8 +84,8 @@ def card(
         texts=texts,
         columns=tuple(heading for heading, _ in columns),
         lines=tuple(
-            (model, tuple(cosine(each["scores"], place) for _, place in columns), right[model])
-            for model, each in records.items()
+            (model, tuple(cosine(record["scores"], place) for _, place in columns), right[model])
+            for model, record in records.items()
         ),
         won=tuple(m for m in records if right[m] and not right[base]),
         lost=tuple(m for m in records if right[base] and not right[m]),
@@ -97,12 +97,12 @@ _Fits = tuple[str, str, bool | None]
 
 
 def _contents(
-    row: Record, wrong: Record
+    row: Record, failing: Record
 ) -> tuple[Sequence[tuple[str, str]], Sequence[_Fits], Sequence[tuple[str, int]]]:
     """Return images (label, key), texts (label, text, truth) and columns (heading, score's index).
 
-    Of forms without columns of their own the right candidate and the rival that beat it in `wrong`,
-    the item in the table of a model that gets it wrong, if any.
+    Of forms without columns of their own the right candidate and the rival that beat it in
+    `failing`, the item in the table of a model that gets it wrong, if any.
     """
     form, images, texts, truth = FORMS[row["form"]], row["images"], row["texts"], row["truth"]
     if form.comparisons:
@@ -112,14 +112,14 @@ def _contents(
         return photos, list(zip(form.called, texts, form.true)), headings
     if len(images) == len(texts) == 1:
         label, true = form.alone[truth]
-        return [("Photo", wrong["images"][0])], [(label, texts[0], true)], [("cosine", 0)]
-    others = (k for k in range(len(wrong["scores"])) if k != wrong["truth"])
-    rival = max(others, key=wrong["scores"].__getitem__)
+        return [("Photo", failing["images"][0])], [(label, texts[0], true)], [("cosine", 0)]
+    others = (k for k in range(len(failing["scores"])) if k != failing["truth"])
+    rival = max(others, key=failing["scores"].__getitem__)
     columns = [(form.headings[0], truth), (form.headings[1], rival)]
     if len(images) > 1:
-        shown = [("Right photo", images[truth]), ("Wrong photo", wrong["images"][rival])]
-        return shown, [("Text", texts[0], None)], columns
-    named = [(form.called[0], texts[truth], True), (form.called[1], wrong["texts"][rival], False)]
+        labelled = [("Right photo", images[truth]), ("Wrong photo", failing["images"][rival])]
+        return labelled, [("Text", texts[0], None)], columns
+    named = [(form.called[0], texts[truth], True), (form.called[1], failing["texts"][rival], False)]
     return [("Photo", images[0])], named, columns
 
 
@@ -166,9 +166,9 @@ class CommonItems:
 def _by_hash(parts: Sequence[CommonItems]) -> list[tuple[CommonItems, int]]:
     """Return every item of some parts, in the order of their hashes, which nobody chose."""
     every = {
-        f"{each.part.benchmark}/{each.part.name}/{item}": (each, k)
-        for each in parts
-        for k, item in enumerate(each.items)
+        f"{common.part.benchmark}/{common.part.name}/{item}": (common, k)
+        for common in parts
+        for k, item in enumerate(common.items)
     }
     hashed = sorted(every, key=lambda text: hashlib.blake2b(text.encode(), digest_size=8).digest())
     return [every[text] for text in hashed]
@@ -187,7 +187,7 @@ def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
     Raises:
         CompoclipError: a table of items is absent, damaged, or of other results.
     """
-    found: dict[str, dict[str, CommonItems]] = {}
+    by_benchmark: dict[str, dict[str, CommonItems]] = {}
     for benchmark in study.common:
         tables = {m: load_items(study.results[m][benchmark]) for m in study.models}
         places: dict[str, dict[tuple[str, str], int]] = {}
@@ -200,13 +200,13 @@ def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
             if all((subtask, item) in other for other in rest):
                 common.setdefault(subtask, []).append(item)
         rights = {m: ruled_values(Items.from_arrow(t))[MAIN] > 0.5 for m, t in tables.items()}
-        found[benchmark] = {}
+        by_benchmark[benchmark] = {}
         for subtask, items in common.items():
             rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
             right = {m: rights[m][rows[m]] for m in tables}
             part = ScorePart(benchmark, subtask)
-            found[benchmark][subtask] = CommonItems(part, tuple(items), tables, rows, right)
-    return found
+            by_benchmark[benchmark][subtask] = CommonItems(part, tuple(items), tables, rows, right)
+    return by_benchmark
 
 
 Tally = tuple[str, int, int, int]
@@ -223,41 +223,41 @@ def examples(
     """
     if not study.others:
         return []
-    wanted = 2 if len(study.others) == 1 else 1
-    found = []
+    limit = 2 if len(study.others) == 1 else 1
+    by_skill = []
     for skill, parts in study.skills.groups.items():
         rows = [items[part.benchmark][part.name] for part in parts]
         tallies = []
         for model in study.others:
-            ways = [(each.right[study.base], each.right[model]) for each in rows]
+            ways = [(common.right[study.base], common.right[model]) for common in rows]
             won = sum(int((other & ~base).sum()) for base, other in ways)
             lost = sum(int((base & ~other).sum()) for base, other in ways)
-            tallies.append((model, won, lost, sum(len(each.items) for each in rows)))
+            tallies.append((model, won, lost, sum(len(common.items) for common in rows)))
         order = _by_hash(rows)
         chosen: dict[tuple[int, int], tuple[CommonItems, int]] = {}
-        shown: set[str] = set()
+        used_photos: set[str] = set()
         for model, won_by_it in product(study.others, (True, False)):
             taken = 0
-            for each, k in order:
-                if taken == wanted or len(chosen) >= _MOST:
+            for common, k in order:
+                if taken == limit or len(chosen) >= _MOST:
                     break
-                right = each.right[model][k]
-                if right != won_by_it or each.right[study.base][k] == won_by_it:
+                right = common.right[model][k]
+                if right != won_by_it or common.right[study.base][k] == won_by_it:
                     continue
-                if (id(each), k) not in chosen:
-                    images = each.images(k)
-                    if images & (shown | album.seen.keys()):
+                if (id(common), k) not in chosen:
+                    images = common.images(k)
+                    if images & (used_photos | album.pictures.keys()):
                         continue  # another photo tells more
-                    shown |= images
-                    chosen[id(each), k] = (each, k)
+                    used_photos |= images
+                    chosen[id(common), k] = (common, k)
                 taken += 1
         cards = []
-        for each, k in chosen.values():
-            rights = {m: bool(each.right[m][k]) for m in study.models}
-            cards.append(card(each.part, each.records(k), rights, study.base, album))
+        for common, k in chosen.values():
+            rights = {m: bool(common.right[m][k]) for m in study.models}
+            cards.append(card(common.part, common.records(k), rights, study.base, album))
         if cards:
-            found.append((skill, tallies, cards))
-    return found
+            by_skill.append((skill, tallies, cards))
+    return by_skill
 
 
 SCENES = 12
@@ -272,8 +272,8 @@ def scenes(by_skill: list[tuple[str, list[Tally], list[Card]]]) -> list[tuple[st
     while len(taken) < SCENES and any(cards for *_, cards in by_skill):
         for skill, _, cards in by_skill:
             if cards and len(taken) < SCENES:
-                wanted = [card for card in cards if bool(card.won) != len(taken) % 2]
-                taken.append((skill, (wanted or cards)[0]))
+                matching = [card for card in cards if bool(card.won) != len(taken) % 2]
+                taken.append((skill, (matching or cards)[0]))
                 cards.remove(taken[-1][1])
     return taken
 
@@ -324,21 +324,21 @@ def before_after(
             skill = named.get(change.name, f"{change.benchmark}: {change.name}")
             by_skill.setdefault(skill, []).append(change)
     cards: list[Card] = []
-    shown: set[str] = set()
+    used_photos: set[str] = set()
     for skill in [*(skills or by_skill)] * count:
         changes = {(d.benchmark, d.name): d for d in by_skill.get(skill, ())}
         parts = [items[benchmark][name] for benchmark, name in changes]
         winner, loser = (study.base, tuned) if lost else (tuned, study.base)
         for part, k in _clear(parts, winner, loser) if len(cards) < count else ():
             images = part.images(k)
-            if images & shown:
+            if images & used_photos:
                 continue
             records = {m: row for m, row in part.records(k).items() if m in shown_models}
             right = {model: bool(part.right[model][k]) for model in records}
             example = card(part.part, records, right, study.base, album, maps=False)
             change = changes[part.part.benchmark, part.part.name]
             cards.append(replace(example, change=change))
-            shown |= images
+            used_photos |= images
             break
     return cards
 
@@ -374,7 +374,7 @@ def _clear(
                 truth = row["scores"][row["truth"]]
                 rivals = [score for n, score in enumerate(row["scores"]) if n != row["truth"]]
                 margins[str(common.part), k] = truth - max(rivals)
-    least = float(np.median([*margins.values()])) if margins else 0.0
+    median = float(np.median([*margins.values()])) if margins else 0.0
     for common, k in _by_hash(parts):
-        if margins.get((str(common.part), k), -np.inf) >= least:
+        if margins.get((str(common.part), k), -np.inf) >= median:
             yield common, k

@@ -273,10 +273,10 @@ Line = tuple[str, str, Score, str]
 def score_lines(study: Study, benchmark: str, aggregates: bool) -> list[Line]:
     """Return every aggregate, or every metric of every sub-task, by model."""
     tables = {
-        model: {("", name): score for name, score in each.aggregates.items()}
+        model: {("", name): score for name, score in result.aggregates.items()}
         if aggregates
-        else {(part, m): s for part, metrics in each.scores.items() for m, s in metrics.items()}
-        for model, each in study.measured(benchmark).items()
+        else {(part, m): s for part, metrics in result.scores.items() for m, s in metrics.items()}
+        for model, result in study.measured(benchmark).items()
     }
     order = dict.fromkeys(key for scores in tables.values() for key in scores)
     return [

@@ -26,22 +26,22 @@ from compoclip.report.study import Study
 PHOTO_SIDE = 160
 PHOTO_BUDGET = 2_200_000  # bytes of all pictures together, so that a page stays well below 5 MB
 _BOX = re.compile(r"(.+)#(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+)", re.DOTALL)
-_MEMBER = re.compile(rf"(.+(?:{'|'.join(re.escape(each) for each in SUFFIXES)}))@(.+)", re.DOTALL)
+_MEMBER = re.compile(rf"(.+(?:{'|'.join(re.escape(end) for end in SUFFIXES)}))@(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Picture:
     """One photo, with the size to show it at.
 
-    uri: "" when it is not embedded, and `why` then says why. number: of its first use; later uses
-    point there.
+    uri: "" when it is not embedded, and `reason` then says why. number: of its first use; later
+    uses point there.
     """
 
     number: int
     uri: str
     width: int
     height: int
-    why: str = ""
+    reason: str = ""
 
 
 SIDE = 80  # of a map
@@ -63,7 +63,7 @@ class Album:
     models: Mapping[str, LoadedModel] = field(default_factory=dict)
     budget: int = PHOTO_BUDGET
     map_budget: int = MAP_BUDGET
-    seen: dict[str, Picture] = field(default_factory=dict)
+    pictures: dict[str, Picture] = field(default_factory=dict)
     unreadable: int = 0
     over_budget: int = 0
     strips_over_budget: int = 0
@@ -73,10 +73,10 @@ class Album:
 
     def add(self, key: str) -> Picture:
         """The photo with this key (`benchmarks.names.image_key`)."""
-        if key in self.seen:
-            first = self.seen[key]
-            return replace(first, uri="", why=first.why or "shown before")
-        number, image = len(self.seen) + 1, self.photo(key)
+        if key in self.pictures:
+            first = self.pictures[key]
+            return replace(first, uri="", reason=first.reason or "shown before")
+        number, image = len(self.pictures) + 1, self.photo(key)
         picture = Picture(number, "", PHOTO_SIDE, PHOTO_SIDE, "photo not found or not readable")
         if image is None:
             self.unreadable += 1
@@ -85,12 +85,12 @@ class Album:
             uri = smallest_uri(image)
             if len(uri) > self.budget:
                 self.over_budget += 1
-                picture = replace(picture, why="left out to keep the page small")
+                picture = replace(picture, reason="left out to keep the page small")
             else:
                 self.budget -= len(uri)
                 larger = max(1, PHOTO_SIDE // max(image.size))  # thumbnails are shown enlarged
                 picture = Picture(number, uri, larger * image.width, larger * image.height)
-        self.seen[key] = picture
+        self.pictures[key] = picture
         return picture
 
     def photo(self, key: str) -> Image.Image | None:
@@ -100,14 +100,14 @@ class Album:
             image = self.photo(key.removesuffix(MIRRORED))
             return image and ImageOps.mirror(image)
         upright, key = key.endswith(UPRIGHT), key.removesuffix(UPRIGHT)
-        found = _BOX.fullmatch(key)
-        photo = self._moved(found[1] if found else key)
+        match = _BOX.fullmatch(key)
+        photo = self._moved(match[1] if match else key)
         try:
             inside = None if Path(photo).is_file() else _MEMBER.fullmatch(photo)
             data = self.members(Path(inside[1]), inside[2]) if inside else Path(photo)
-            if not found:
+            if not match:
                 return decode(data, name=photo, upright=upright)
-            left, upper, right, lower = (float(value) for value in found.groups()[1:])
+            left, upper, right, lower = (float(value) for value in match.groups()[1:])
             return decode(data, box=(left, upper, right, lower), name=photo, upright=upright)
         except (CompoclipError, ValueError):
             return None
@@ -127,7 +127,7 @@ class Album:
         if photo is None or not runs:
             return ()
         text = "".join(piece.text for piece in pieces)
-        found: dict[str, PatchMaps] = {}
+        by_model: dict[str, PatchMaps] = {}
         for name, model in self.models.items():
             if name not in self.refused:
                 try:
@@ -136,14 +136,14 @@ class Album:
                     self.refused[name] = str(error)
                 else:
                     if len(maps.words) + len(maps.left_out) == len(text.split()):
-                        found[name] = maps
+                        by_model[name] = maps
         looks: list[Look] = []
         for words, places in runs:
             uris = []
-            for name, maps in found.items():
-                seen = [maps.words[k].attention for k in places if k < len(maps.words)]
-                if seen:
-                    overlay = small_overlay(photo, np.mean(seen, axis=0), maps.region, SIDE)
+            for name, maps in by_model.items():
+                attentions = [maps.words[k].attention for k in places if k < len(maps.words)]
+                if attentions:
+                    overlay = small_overlay(photo, np.mean(attentions, axis=0), maps.region, SIDE)
                     uris.append((name, smallest_uri(overlay)))
             size = sum(len(uri) for _, uri in uris)
             if size > self.map_budget:
@@ -176,7 +176,7 @@ def word_diff(text: str, other: str) -> tuple[tuple[Piece, ...], tuple[Piece, ..
 
     The runs of a text joined give the text. Blanks between two changed words are changed too.
     """
-    one, two = ([m.span() for m in _PIECE.finditer(each)] for each in (text, other))
+    one, two = ([m.span() for m in _PIECE.finditer(string)] for string in (text, other))
     words, others = [text[a:b].lower() for a, b in one], [other[a:b].lower() for a, b in two]
     changed = [True] * len(one), [True] * len(two)
     for a, b, size in SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks():
@@ -191,7 +191,7 @@ def _pieces(text: str, spans: list[tuple[int, int]], changed: list[bool]) -> tup
             joined = number + 1 < len(spans) and changed[number + 1]
             stop = spans[number + 1][0] if joined else end
             marks[start:stop] = [True] * (stop - start)
-    runs = groupby(zip(text, marks), key=lambda each: each[1])
+    runs = groupby(zip(text, marks), key=lambda pair: pair[1])
     return tuple(Piece("".join(character for character, _ in run), mark) for mark, run in runs)
 
 

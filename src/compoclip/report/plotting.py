@@ -171,7 +171,7 @@ def place_labels(
             for a, b, r, t in boxes
         )
         out = (-left, -bottom, right - frame[0], top - frame[1])
-        return overlap + 100.0 * sum(max(0.0, each) for each in out)
+        return overlap + 100.0 * sum(max(0.0, excess) for excess in out)
 
     for (x, y), (w, h) in zip(points, sizes):
         places = [
@@ -196,20 +196,20 @@ Ranged = Score | Estimate | MeasuredCell
 """A value with its 95 % interval, None for none, in [0, 1]."""
 
 
-def ends(each: Ranged) -> tuple[float, float]:
+def ends(estimate: Ranged) -> tuple[float, float]:
     """Return the ends of its interval; the value itself without one."""
-    if each.low is None or each.high is None:
-        return each.value, each.value
-    return each.low, each.high
+    if estimate.low is None or estimate.high is None:
+        return estimate.value, estimate.value
+    return estimate.low, estimate.high
 
 
-def error_bar(each: Ranged) -> list[list[float]]:
+def error_bar(estimate: Ranged) -> list[list[float]]:
     """Return the distances from the value to the ends of its interval, in points, for matplotlib.
 
     A value outside its interval, which a bootstrap allows, has a distance of 0.
     """
-    low, high = ends(each)
-    return [[100 * max(0.0, each.value - low)], [100 * max(0.0, high - each.value)]]
+    low, high = ends(estimate)
+    return [[100 * max(0.0, estimate.value - low)], [100 * max(0.0, high - estimate.value)]]
 
 
 class Dot(NamedTuple):
@@ -252,12 +252,12 @@ def scatter(
         (a, b), (c, d) = (pixel(100 * x, 100 * y) for x, y in zip(ends(dot.x), ends(dot.y)))
         cx, cy = pixel(*place)
         taken += [(a, cy - 2, c, cy + 2), (cx - 2, b, cx + 2, d)]
-    marks = [pixel(*each) for each in others]
+    marks = [pixel(*point) for point in others]
     marks += [pixel(v, v) for v in range(101)] if diagonal else []
     taken += [(x - 2, y - 2, x + 2, y + 2) for x, y in marks]
     texts = [short(d.name) + (f"\n{d.note}" if d.note else "") for d in dots]
     rows = [text.split("\n") for text in texts]
-    extents = [(_LETTER * max(map(len, each)), _LINE * len(each)) for each in rows]
+    extents = [(_LETTER * max(map(len, lines)), _LINE * len(lines)) for lines in rows]
     corners = place_labels([pixel(*place) for place in places], extents, frame, taken)
 
     def draw(axes: Axes, theme: Theme) -> None:
@@ -414,7 +414,7 @@ def tradeoff(study: Study) -> list[Plot]:
 def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
     """Make a plot per logged quantity, with a line per run in the colour of its model."""
     names = dict.fromkeys(name for run in runs for name in run.curves)
-    measured = {name for run in runs for name, each in run.curves.items() if each.interval}
+    measured = {name for run in runs for name, curve in run.curves.items() if curve.interval}
     quantities = sorted(
         names, key=lambda name: (name != "loss", name not in measured, not name.startswith("loss"))
     )
@@ -448,8 +448,9 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
     for quantity in quantities:
         curves = {run.name: run.curves[quantity] for run in runs if quantity in run.curves}
         said = "; ".join(
-            f"{name} from {each.smooth[0]:.4g} to {each.smooth[-1]:.4g} in {each.steps[-1]} steps"
-            for name, each in curves.items()
+            f"{name} from {curve.smooth[0]:.4g} to {curve.smooth[-1]:.4g} "
+            f"in {curve.steps[-1]} steps"
+            for name, curve in curves.items()
         )
         chance = next(iter(curves.values())).chance
         if chance is not None:

@@ -119,7 +119,9 @@ def read_study(
     if not paths:
         raise UsageError("give at least one results folder; see report --help")
     # A folder may be given twice, or with the folder around it.
-    loaded = {Path(each.items).resolve(): each for path in paths for each in load_results(path)}
+    loaded = {
+        Path(result.items).resolve(): result for path in paths for result in load_results(path)
+    }
     of_models = by_model(loaded.values())
     for of_one in of_models.values():
         require_one_checkpoint(of_one)
@@ -127,27 +129,29 @@ def read_study(
     if base is not None and base not in results:
         raise UsageError(f"--base {base}: no results of that model; there are {', '.join(results)}")
     if base is None:
-        identities = {m: next(iter(each.values())).identity for m, each in results.items()}
+        identities = {m: next(iter(measured.values())).identity for m, measured in results.items()}
         parents = Counter(i.get("base") for i in identities.values() if i.get("base"))
         children = {m: parents[identity.get("weights")] for m, identity in identities.items()}
         base = max(results, key=lambda m: children[m])  # the first one where none has children
     models = (base, *(m for m in results if m != base))
     benchmarks = tuple(dict.fromkeys(name for model in models for name in results[model]))
     common = tuple(name for name in benchmarks if all(name in results[m] for m in models))
-    wrong = f"no benchmark was measured for all of {', '.join(models)}; evaluate them on the same "
+    fault = f"no benchmark was measured for all of {', '.join(models)}; evaluate them on the same "
     if not common:
-        raise CompoclipError(f"{wrong}benchmarks, or report on fewer models")
+        raise CompoclipError(f"{fault}benchmarks, or report on fewer models")
     shared = {m: [results[m][name] for name in common] for m in models}
     first = shared[models[0]]
-    references = [each for path in bounds for each in load_results(path)]
+    references = [result for path in bounds for result in load_results(path)]
 
     def table(groups: Groups) -> Table:
         scores = bound_scores(references, first, groups, bootstrap)
-        found = [group_differences(first, shared[m], groups, bootstrap) for m in models[1:]]
+        changes = [group_differences(first, shared[m], groups, bootstrap) for m in models[1:]]
         return Table(
             groups=groups,
             scores={m: group_scores(shared[m], groups, bootstrap) for m in models},
-            differences={m: {d.name: d for d in of} for m, of in zip(models[1:], together(found))},
+            differences={
+                m: {d.name: d for d in of} for m, of in zip(models[1:], together(changes))
+            },
             bounds=scores,
             reached=giveaways(scores, references, groups),
             flags={
@@ -156,7 +160,7 @@ def read_study(
             },
         )
 
-    triples = {each.benchmark: triple_groups([each]) for each in first}
+    triples = {result.benchmark: triple_groups([result]) for result in first}
     return Study(
         models=models,
         results=results,

@@ -52,27 +52,29 @@ def read_run(folder: Path) -> Run:
     path = folder / "train.jsonl"
     require(path.is_file(), path, "no such file; give --runs the --out folder of train")
     records = read_log(path)
-    steps = [each for each in records if all(is_a(each.get(k), float) for k in ("step", "loss"))]
+    steps = [
+        record for record in records if all(is_a(record.get(k), float) for k in ("step", "loss"))
+    ]
     require(steps, path, "holds no logged steps; give --runs a run that has begun")
     measured = {f"{name}, %": curve for name, curve in _measured(records).items()}
-    order = ["loss", *(k for each in steps for k in each if k.startswith("loss/"))]
+    order = ["loss", *(k for step in steps for k in step if k.startswith("loss/"))]
     order += [name for name in ("grad_norm", "logit_scale", "logit_bias") if name in steps[-1]]
     curves = {}
     for name in dict.fromkeys(order):
-        series = [(each["step"], each[name]) for each in steps if is_a(each.get(name), float)]
+        series = [(step["step"], step[name]) for step in steps if is_a(step.get(name), float)]
         curves[name] = _curve(series)
         if name == "loss":
             curves |= measured
     speed = []
     for before, after in pairwise(steps):
-        numbers = [each.get(key) for each in (before, after) for key in ("images", "seconds")]
+        numbers = [step.get(key) for step in (before, after) for key in ("images", "seconds")]
         if is_a(numbers, list[float]):
             seconds = after["seconds"] - before["seconds"]
             if seconds > 0:
                 speed.append((after["step"], (after["images"] - before["images"]) / seconds))
     if speed:
         curves["images per second"] = _curve(speed)
-    lost = sum(isinstance(each.get("skipped"), str) for each in records)
+    lost = sum(isinstance(record.get("skipped"), str) for record in records)
     facts = {"last logged step": str(steps[-1]["step"])}
     if lost:
         facts["steps skipped, loss or gradient not finite"] = str(lost)
@@ -89,13 +91,13 @@ def _measured(records: Sequence[Mapping[str, Any]]) -> dict[str, LogCurve]:
                 # A single photo has no interval: it is drawn as a point.
                 usual: dict[str, Any] = {"low": value, "high": value, "chance": math.nan}
                 more = (score[k] if is_a(score.get(k), float) else v for k, v in usual.items())
-                place = (record["step"], *(100 * each for each in (value, *more)))
+                place = (record["step"], *(100 * number for number in (value, *more)))
                 points.setdefault(name, []).append(place)
     curves = {}
-    for name, found in points.items():
-        steps, values, low, high, chance = zip(*found)
-        known = None if math.isnan(chance[0]) else chance[0]
-        curves[name] = LogCurve(steps, values, values, (low, high), known)
+    for name, series in points.items():
+        steps, values, low, high, chance = zip(*series)
+        level = None if math.isnan(chance[0]) else chance[0]
+        curves[name] = LogCurve(steps, values, values, (low, high), level)
     return curves
 
 
@@ -119,5 +121,5 @@ def _record(checkpoint: Path) -> dict[str, str]:
         return {"state": "unfinished"}
     record = read_object(checkpoint / RECORD)
     with sound(checkpoint / RECORD):
-        known = {"weights": record["identity"].get("weights"), **record["provenance"]}
-        return {k: text for k, v in known.items() if v is not False and (text := worded(v))}
+        facts = {"weights": record["identity"].get("weights"), **record["provenance"]}
+        return {k: text for k, v in facts.items() if v is not False and (text := worded(v))}

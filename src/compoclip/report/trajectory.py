@@ -63,9 +63,9 @@ def trajectory_plot(
             style |= {"markeredgecolor": theme.worse, "markeredgewidth": 1.6, "zorder": 4}
             axes.plot(*place(chosen), label=f"picked: {chosen.mix.name}", **style)
             if axis == KEPT[rule.keep]:
-                least = 100 * measured.base.scores[axis].value - rule.max_loss
+                floor = 100 * measured.base.scores[axis].value - rule.max_loss
                 style = {"color": theme.worse, "linewidth": 1, "linestyle": (0, (4, 3))}
-                axes.axvline(least, label=f"base - {rule.max_loss:g}", **style)
+                axes.axvline(floor, label=f"base - {rule.max_loss:g}", **style)
         axes.set(xlabel=f"{axis}, %", ylabel=f"{COMPOSITION}, %")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, handlelength=2.4)
 
@@ -104,12 +104,12 @@ def tree_plot(stem: Path, scores: Sequence[TreeScores], means: Sequence[Means]) 
     """
 
     def draw(axes: Axes, theme: Theme, lines: Sequence[tuple[int, TreeScores, str, Curve]]) -> None:
-        for k, each, name, curve in lines:
-            shown, look = curve[: len(each.thresholds)], theme.line(k)
-            values = [e.value for e in shown]
-            axes.plot(each.thresholds, values, label=name, markersize=5, **look)
-            low, high = zip(*map(ends, shown))
-            axes.fill_between(each.thresholds, low, high, color=look["color"], alpha=0.15, lw=0)
+        for k, model, name, curve in lines:
+            points, look = curve[: len(model.thresholds)], theme.line(k)
+            values = [e.value for e in points]
+            axes.plot(model.thresholds, values, label=name, markersize=5, **look)
+            low, high = zip(*map(ends, points))
+            axes.fill_between(model.thresholds, low, high, color=look["color"], alpha=0.15, lw=0)
         axes.axhline(0, color=theme.soft, linewidth=1)
         axes.set_xlabel("threshold layer h: from it on a span sees itself only")
         axes.set_ylabel("tree score (0: blind splits)")
@@ -119,11 +119,11 @@ def tree_plot(stem: Path, scores: Sequence[TreeScores], means: Sequence[Means]) 
     measured = list(zip(scores, means))
     best = [(k, s, short(s.model), mean[BEST]) for k, (s, mean) in enumerate(measured)]
     panels = [("Best trees", partial(draw, lines=best))] if len(scores) > 1 else []
-    for each, mean in measured:
+    for model, mean in measured:
         lines = [
-            (k, each, name, mean[tree])
+            (k, model, name, mean[tree])
             for k, (tree, name) in enumerate(_NAMES.items(), 1)
             if tree != HIGHEST or mean[HIGHEST] != mean[LEFT]
         ]
-        panels.append((short(each.model), partial(draw, lines=lines)))
+        panels.append((short(model.model), partial(draw, lines=lines)))
     return write_figure(stem, panels, _TREE_PLOT_SIZE)

@@ -93,7 +93,7 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     headlines = {
         m: {b: study.results[m][b].headline_score for b in study.common} for m in study.models
     }
-    found: dict[str, Callable[..., str]] = {
+    texts: dict[str, Callable[..., str]] = {
         "overall": _by_model(study, "Overall", study.profile.scores),
         "grounded": study.grounded.text,
         "skills": _by_model(study, "Skills", study.skills.scores),
@@ -108,17 +108,17 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
             rows.append([benchmark, part, metric, *cells, percent(scores[0].chance)])
     head = ["benchmark", "sub-task", "metric", *study.models, "chance"]
     remark = ["In percent [95 %]."]
-    found["subtasks"] = partial(laid_out, rows, head, title="Sub-tasks", left=3, notes=remark)
+    texts["subtasks"] = partial(laid_out, rows, head, title="Sub-tasks", left=3, notes=remark)
     for model, comparison in study.comparisons.items():
         gain = study.grounded.differences.get(model)
-        found[f"compare-{file_stem(model)}"] = partial(comparison_text, comparison, gain=gain)
-    entries = entries_of([each for m in study.models for each in study.results[m].values()])
+        texts[f"compare-{file_stem(model)}"] = partial(comparison_text, comparison, gain=gain)
+    entries = entries_of([result for m in study.models for result in study.results[m].values()])
     for name in table_names():
         table = published_table(name)
         if measured := fill_table(table, entries):
-            found[name] = partial(table_text, table, measured)
+            texts[name] = partial(table_text, table, measured)
     written = []
-    for stem, text_in in found.items():
+    for stem, text_in in texts.items():
         for layout, suffix in LAYOUTS.items():
             written.append(folder / f"{stem}.{suffix}")
             write_text(written[-1], text_in(layout=layout) + "\n")
@@ -130,9 +130,9 @@ def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]
     base = scores[study.base]
     rows: list[list[str]] = []
     for model in study.models:
-        found = scores[model]
-        rows.append([model, *(percent(found[name].value) for name in base)])
-        rows.append(["95 % interval", *(span(found[n].low, found[n].high) for n in base)])
+        values = scores[model]
+        rows.append([model, *(percent(values[name].value) for name in base)])
+        rows.append(["95 % interval", *(span(values[n].low, values[n].high) for n in base)])
     rows.append(["chance", *("-" if n == MATCH else percent(s.chance) for n, s in base.items())])
     strong: list[tuple[int, int]] = []
     for column, name in enumerate(base, 1):
@@ -153,29 +153,29 @@ def coverage(study: Study) -> dict[str, tuple[str, ...]]:
     item; texts longer than the model's context; items with ties. A cell lists one number per model
     where they differ.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    rows: dict[str, tuple[str, ...]] = {}
     for name in study.benchmarks:
         measured = list(study.measured(name).values())
-        every = [max(each.aggregates.values(), key=lambda s: s.expected) for each in measured]
+        every = [max(result.aggregates.values(), key=lambda s: s.expected) for result in measured]
         cells = [
             (
                 score.items(","),
                 f"{100 * score.n / max(1, score.expected):.0f} %",
-                f"{each.missing_count:,}",
+                f"{result.missing_count:,}",
                 _left_out(measured[0]) or "0",
-                f"{each.truncated_texts:,}",
+                f"{result.truncated_texts:,}",
                 f"{score.ties:,}",
             )
-            for score, each in zip(every, measured)
+            for score, result in zip(every, measured)
         ]
-        found[name] = tuple(
-            each[0] if len({*each}) == 1 else " / ".join(each) for each in zip(*cells)
+        rows[name] = tuple(
+            column[0] if len({*column}) == 1 else " / ".join(column) for column in zip(*cells)
         )
-    return found
+    return rows
 
 
 def _left_out(results: Results) -> str:
-    return ", ".join(f"{n:,} × {why}" for why, n in results.left_out.items() if n)
+    return ", ".join(f"{n:,} × {reason}" for reason, n in results.left_out.items() if n)
 
 
 # --- Where every number comes from: models, data, versions. ---
@@ -219,16 +219,16 @@ def provenance(study: Study, runs: Sequence[Run]) -> list[Sheet]:
     benchmarks = []
     for name in study.benchmarks:
         measured = list(study.measured(name).values())
-        one, seconds = measured[0], " / ".join(f"{each.seconds:.0f}" for each in measured)
-        ties = ", ".join(": ".join(filter(None, each)) for each in one.tie_policy.items())
+        one, seconds = measured[0], " / ".join(f"{result.seconds:.0f}" for result in measured)
+        ties = ", ".join(": ".join(filter(None, pair)) for pair in one.tie_policy.items())
         facts = (one.data_hash or "–", str(one.protocol), ties, _left_out(one) or "none", seconds)
         benchmarks.append((name, *facts))
     packages: dict[str, dict[str, None]] = {}
-    for each in (results for m in study.models for results in study.results[m].values()):
-        for package, version in each.versions.items():
+    for result in (results for m in study.models for results in study.results[m].values()):
+        for package, version in result.versions.items():
             packages.setdefault(package, {})[version] = None  # a set that keeps the order
     head = ("benchmark", "annotations (hash)", "protocol", "ties", "rows left out", "seconds")
-    versions = [(package, ", ".join(found)) for package, found in packages.items()]
+    versions = [(package, ", ".join(numbers)) for package, numbers in packages.items()]
     facts_of_runs = [
         (f"Training run {run.name}", ("setting", "value"), list(run.facts.items())) for run in runs
     ]
@@ -244,7 +244,9 @@ def _text(value: Any) -> str:
     if value in (None, "", [], ()):
         return "–"
     if isinstance(value, list | tuple):
-        return ", ".join(f"{each:.4g}" if isinstance(each, float) else str(each) for each in value)
+        return ", ".join(
+            f"{element:.4g}" if isinstance(element, float) else str(element) for element in value
+        )
     return worded(value)
 
 
@@ -263,7 +265,10 @@ def published_rows(study: Study, table: PublishedTable) -> list[Measured]:
     Results on items of another edition are not shown: nothing published compares with them.
     """
     entries = [
-        (model, {"": [each for each in results.values() if each.reader_name in table.benchmarks]})
+        (
+            model,
+            {"": [result for result in results.values() if result.reader_name in table.benchmarks]},
+        )
         for model, results in study.results.items()
     ]
     return fill_table(table, entries)
@@ -271,16 +276,16 @@ def published_rows(study: Study, table: PublishedTable) -> list[Measured]:
 
 def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[plotting.Plot]]]:
     """Plot the models of this report among the published ones, where all share two columns."""
-    found = []
+    tradeoffs = []
     for name, (across, others) in _TRADEOFFS.items():
         table = published_table(name)
         places = {column.id: k for k, column in enumerate(table.columns)}
         ours, plots = published_rows(study, table), []
         for x, y in ((places[across], places[up]) for up in others):
             dots = [
-                plotting.Dot(each.name, study.models.index(each.name), one, other)
-                for each in ours
-                if (one := each.cells[x]) is not None and (other := each.cells[y]) is not None
+                plotting.Dot(row.name, study.models.index(row.name), one, other)
+                for row in ours
+                if (one := row.cells[x]) is not None and (other := row.cells[y]) is not None
             ]
             published = {
                 " ".join(filter(None, row.labels)): (a / 100, b / 100)
@@ -291,11 +296,11 @@ def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[plottin
             title = f"{second} and {first}, {table.title}"
             labels = (f"{first}, %", f"{second}, %")
             if dots:
-                made = plotting.scatter(dots, labels, title=title, about=title, published=published)
-                plots.append(made)
+                plot = plotting.scatter(dots, labels, title=title, about=title, published=published)
+                plots.append(plot)
         if plots:
-            found.append((table, plots))
-    return found
+            tradeoffs.append((table, plots))
+    return tradeoffs
 
 
 # --- Results and runs -> one HTML file that needs nothing else. ---
@@ -406,7 +411,7 @@ def render(
         tradeoff=plotting.tradeoff(study),
         published_tradeoffs=published_tradeoffs(study),
         curves=plotting.training(runs, study.models),
-        watched=any(each.interval for run in runs for each in run.curves.values()),
+        watched=any(curve.interval for run in runs for curve in run.curves.values()),
         first=first,
         winner=most_improved(study) if study.others else "",
         scenes=scenes(by_skill),

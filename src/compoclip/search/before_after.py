@@ -55,7 +55,7 @@ def look_up(
     places = range(len(photos.texts))
     sampled = random.Random(seed).sample(places, min(_CAPTIONS, len(places)))
     right = [[image for image, text in photos.pairs if text == place] for place in sampled]
-    found: list[list[Found]] = [[] for _ in sampled]
+    by_caption: list[list[Found]] = [[] for _ in sampled]
     ranks: list[dict[str, int]] = [{} for _ in sampled]
     for name, loaded in models.items():
         loaded.encoder.to(device)
@@ -69,9 +69,9 @@ def look_up(
             rows = np.argsort(-scores, kind="stable")[:_PHOTOS].tolist()
             hits = tuple(Hit(row, photos.images[row].photo, float(scores[row])) for row in rows)
             heading = f"“{caption}” by {name}: its photo is number {rank}"
-            found[number].append(Found(heading, hits, hits[0].score, True, caption))
+            by_caption[number].append(Found(heading, hits, hits[0].score, True, caption))
             ranks[number][name] = rank
-    answers = [answer for answers in found for answer in answers]
+    answers = [answer for answers in by_caption for answer in answers]
     about = (
         f"Photos found by their captions, among {len(photos.images):,} that training did not see"
     )

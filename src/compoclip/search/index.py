@@ -66,7 +66,7 @@ class PhotoIndex:
             "about": [json.dumps(self.about)],
             "captions": self.captions,
         }
-        joined = {k: "".join(f"{text}\0" for text in each) for k, each in texts.items()}
+        joined = {k: "".join(f"{text}\0" for text in entries) for k, entries in texts.items()}
         arrays: dict[str, NDArray[Any]] = {
             k: np.frombuffer(text.encode(), np.uint8) for k, text in joined.items()
         }
@@ -99,21 +99,21 @@ class PhotoIndex:
 
         Photos in tables and shards are not checked. images: as for `photo`.
         """
-        found: dict[str, list[str]] = {"missing": [], "changed": []}
+        by_kind: dict[str, list[str]] = {"missing": [], "changed": []}
         for row in rows if images or self.about["root"] else ():
             photo = Path(str(self.photo(row, images)))
             if not photo.exists():
-                found["missing"].append(self.names[row])
+                by_kind["missing"].append(self.names[row])
             elif photo_hash(photo) != self.stamps[row].rpartition(" ")[2]:
-                found["changed"].append(self.names[row])
-        return found
+                by_kind["changed"].append(self.names[row])
+        return by_kind
 
     def require(self, encoder: ModelEncoder, path: Path) -> None:
         """Raise CompoclipError, naming the file, if another model made the features."""
-        known = _identity(encoder)
-        wrong = ", ".join(k for k in known if self.about["identity"].get(k) != known[k])
-        problem = f"made with another model ({self.about['model']}: other {wrong}); name that "
-        require(not wrong, path, f"{problem}model with --model, or run compoclip index again")
+        identity = _identity(encoder)
+        differing = ", ".join(k for k in identity if self.about["identity"].get(k) != identity[k])
+        problem = f"made with another model ({self.about['model']}: other {differing}); name that "
+        require(not differing, path, f"{problem}model with --model, or run compoclip index again")
 
 
 def require_index(path: Path) -> None:
@@ -148,9 +148,9 @@ def read_index(path: Path) -> PhotoIndex:
         if len(sizes) > 1 or features.ndim != 2 or not set(about) >= _FIELDS:
             raise ValueError("its parts do not fit")
     except (OSError, ValueError, LookupError, TypeError) as error:
-        why = files.reason(error)
+        reason = files.reason(error)
         raise CompoclipError(
-            f"{path}: a damaged index ({why}); delete it and run compoclip index again"
+            f"{path}: a damaged index ({reason}); delete it and run compoclip index again"
         ) from error
     return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about, captions)
 
@@ -159,8 +159,8 @@ def _identity(encoder: ModelEncoder) -> dict[str, Any]:
     """Return all of a model that features depend on, JSON-ready."""
     from compoclip.evaluation.encoder import described  # which imports torch
 
-    known: dict[str, Any] = json.loads(json.dumps(described(encoder)))
-    return {name: value for name, value in known.items() if name not in ("base", "adapter")}
+    facts: dict[str, Any] = json.loads(json.dumps(described(encoder)))
+    return {name: value for name, value in facts.items() if name not in ("base", "adapter")}
 
 
 # --- The photos that a folder, table or shards hold. ---
@@ -196,19 +196,19 @@ def _photos(request: Request) -> _Photos:
     require(not source.mix, request.spec, "several data sets; make an index of each", UsageError)
     marks = source.fingerprint()
     root = str(marks.values.get("images folder", "/"))
-    found: dict[str, tuple[int, str]] = {}  # a photo that several rows show is one
+    photos: dict[str, tuple[int, str]] = {}  # a photo that several rows show is one
     for row, (id, mark) in enumerate(zip(source.column("id"), marks.rows["images"])):
         image = source.bare(row).image
         if isinstance(image, Path):
-            found.setdefault(os.path.relpath(image, root), (row, files.file_stamp(image)))
+            photos.setdefault(os.path.relpath(image, root), (row, files.file_stamp(image)))
         else:
-            found.setdefault(id, (row, str(mark)))
-    rows, places = zip(*found.values())
+            photos.setdefault(id, (row, str(mark)))
+    rows, places = zip(*photos.values())
     root = root if isinstance(source.bare(0).image, Path) else ""
     captions = [next(iter(texts), "") for texts in source.column("captions")]
     return _Photos(
         root,
-        [*found],
+        [*photos],
         places,
         [captions[row] for row in rows],
         lambda k: source[rows[k]].image,
@@ -265,15 +265,15 @@ def index_photos(
         if old and any(old.about[name] != about[name] for name in ("identity", "upright")):
             note(f"{out}: made with another model; all photos are encoded anew")
             old = None
-        known = _unchanged(photos, old, fast) if old else {}
-        rows = list(known)
-        todo = [row for row in range(len(photos.names)) if row not in known]
+        unchanged = _unchanged(photos, old, fast) if old else {}
+        rows = list(unchanged)
+        todo = [row for row in range(len(photos.names)) if row not in unchanged]
         hashes: dict[int, str] = {}
-        parts = [old.features[[*known.values()]]] if old else []
+        parts = [old.features[[*unchanged.values()]]] if old else []
         counts = {"encoded": 0, "unchanged": len(rows), "removed": 0}
         counts["removed"] = len({*old.names} - {*photos.names}) if old else 0
         if old:
-            hashes |= {row: old.stamps[at].rpartition(" ")[2] for row, at in known.items()}
+            hashes |= {row: old.stamps[at].rpartition(" ")[2] for row, at in unchanged.items()}
         try:
             encoded = _encoded(photos, todo, encoder, batch_size, about["unreadable"], hashes)
             for batch, features in encoded:
@@ -294,12 +294,12 @@ def index_photos(
                 about["calibration"] = old.about["calibration"]
             if rows:
                 captions = [photos.captions[row] for row in rows]
-                made = PhotoIndex(np.concatenate(parts)[order], names, stamps, about, captions)
-                made.save(out)
+                index = PhotoIndex(np.concatenate(parts)[order], names, stamps, about, captions)
+                index.save(out)
         if not rows:
             first = next(iter(about["unreadable"].values()))
             raise CompoclipError(f"{request.spec}: no photo can be read; the first is {first}")
-        return made
+        return index
 
 
 def _unchanged(photos: _Photos, old: PhotoIndex, fast: bool) -> dict[int, int]:
@@ -343,7 +343,7 @@ def _encoded(
 
     readings = zip(todo, read_images(read, todo, amounts, processes=False))
     tracked = track(readings, "encoding photos", len(todo), "photos")
-    images = readable(tracked, lambda row, why: unreadable.update({photos.names[row]: why}))
+    images = readable(tracked, lambda row, reason: unreadable.update({photos.names[row]: reason}))
     with encoder.evaluating():
         while batch := list(islice(images, amounts.images)):
             yield [row for row, _ in batch], encoder.encode_images([image for _, image in batch])

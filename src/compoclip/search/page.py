@@ -53,14 +53,14 @@ def small_copy(photo: Path | bytes, upright: bool = True) -> str:
 
 
 def pictures_of(
-    index: PhotoIndex, found: Sequence[Found], images: Path | None = None
+    index: PhotoIndex, answers: Sequence[Found], images: Path | None = None
 ) -> dict[int, FoundPhoto]:
     """Return the pictures of all that was found, by row of the index.
 
     images: the folder that the photos have moved to.
     """
     pictures = {}
-    for row in {hit.row for answer in found for hit in answer.hits}:
+    for row in {hit.row for answer in answers for hit in answer.hits}:
         source = link = ""
         try:
             photo = index.photo(row, images)
@@ -73,39 +73,39 @@ def pictures_of(
     return pictures
 
 
-def found_html(found: Sequence[Found], pictures: Mapping[int, FoundPhoto]) -> str:
+def found_html(answers: Sequence[Found], pictures: Mapping[int, FoundPhoto]) -> str:
     """Return the part of a page that shows answers; `FOUND_CSS` is its style."""
-    return rendered("found.html.j2", found=found, pictures=pictures)
+    return rendered("found.html.j2", answers=answers, pictures=pictures)
 
 
 def results_page(
-    found: Sequence[Found], pictures: Mapping[int, FoundPhoto], about: str, again: str = ""
+    answers: Sequence[Found], pictures: Mapping[int, FoundPhoto], about: str, again: str = ""
 ) -> str:
     """Return a page of some answers: HTML that needs no other file.
 
     Args:
-        found: What `search` returned.
+        answers: What `search` returned.
         pictures: The photos, by row.
         about: What was searched, in words.
         again: The command that serves a page to search on.
     """
     values = {"about": about, "again": again, "css": FOUND_CSS}
-    return rendered("page.html.j2", found=found, pictures=pictures, **values)
+    return rendered("page.html.j2", answers=answers, pictures=pictures, **values)
 
 
 def index_page(
-    index: PhotoIndex, found: Sequence[Found], path: Path, images: Path | None = None
+    index: PhotoIndex, answers: Sequence[Found], path: Path, images: Path | None = None
 ) -> str:
     """Return the page of answers from an index; see `results_page`.
 
     Args:
         index: The photos.
-        found: What `search` returned.
+        answers: What `search` returned.
         path: The file of the index.
         images: The folder that the photos have moved to.
     """
     again = shlex.join(["compoclip", "play", "--index", str(path)])
-    return results_page(found, pictures_of(index, found, images), described(index), again)
+    return results_page(answers, pictures_of(index, answers, images), described(index), again)
 
 
 def described(index: PhotoIndex) -> str:

@@ -72,9 +72,9 @@ def _split_once(text: str) -> tuple[str, list[str]] | None:
     def words(first: int, stop: int) -> str:
         return text[tokens[first].start : tokens[stop - 1].end] if first < stop else ""
 
-    asked = f"{words(0, before)} {words(after, len(tokens))}".replace(" ,", ",").strip(" ,.;")
-    denied = [each for each in (words(*span) for span in spans) if each]
-    return (asked, denied) if asked and denied else None
+    rest = f"{words(0, before)} {words(after, len(tokens))}".replace(" ,", ",").strip(" ,.;")
+    denied = [part for part in (words(*span) for span in spans) if part]
+    return (rest, denied) if rest and denied else None
 
 
 # --- Queries and what they find. ---
@@ -128,13 +128,13 @@ def found_by(
     rows, scores = nearest(index.features, vectors if ranked is None else ranked, top)
     best = scores if ranked is None else nearest(index.features, vectors, 1)[1]
     limit = (index.about["calibration"] or {}).get("threshold", -np.inf)
-    found = []
-    for query, own, values, (highest, *_) in zip(
+    answers = []
+    for query, query_rows, values, (highest, *_) in zip(
         queries, rows.tolist(), scores.tolist(), best.tolist()
     ):
-        hits = tuple(Hit(row, index.names[row], value) for row, value in zip(own, values))
-        found.append(Found(query, hits, highest, highest >= limit, query))
-    return found
+        hits = tuple(Hit(row, index.names[row], value) for row, value in zip(query_rows, values))
+        answers.append(Found(query, hits, highest, highest >= limit, query))
+    return answers
 
 
 def search(
@@ -159,27 +159,27 @@ def search(
         CompoclipError: For an image that cannot be read.
     """
     split = [
-        split_negation(each) if negation and isinstance(each, str) else (each, ())
-        for each in queries
+        split_negation(query) if negation and isinstance(query, str) else (query, ())
+        for query in queries
     ]
-    texts = [each for asked, denied in split for each in (asked, *denied) if isinstance(each, str)]
+    texts = [text for rest, denied in split for text in (rest, *denied) if isinstance(text, str)]
     if not all(text.strip() for text in texts):
         raise UsageError("a query is empty; say what to look for")
     vectors: dict[str | Path, Matrix] = dict(zip(texts, encode_texts(encoder, texts)))
-    for path in (each for each in queries if isinstance(each, Path)):
+    for path in (query for query in queries if isinstance(query, Path)):
         image = decode(path, upright=index.about["upright"])
         vectors[path] = encoder.encode_images([encoder.read_image.pixels(image)])[0]
-    plain = np.stack([vectors[asked] for asked, _ in split])
+    plain = np.stack([vectors[rest] for rest, _ in split])
     ranked = plain.copy()
     for row, (_, denied) in zip(ranked, split):
-        row -= negation * sum((vectors[each] for each in denied), 0 * row)
+        row -= negation * sum((vectors[part] for part in denied), 0 * row)
     anew = ranked if any(denied for _, denied in split) else None
-    found = found_by(index, [*map(str, queries)], plain, top, anew)
+    answers = found_by(index, [*map(str, queries)], plain, top, anew)
     return [
         replace(
-            each, asked=str(asked), denied=denied, matches=each.matches or isinstance(asked, Path)
+            answer, asked=str(rest), denied=denied, matches=answer.matches or isinstance(rest, Path)
         )
-        for each, (asked, denied) in zip(found, split)
+        for answer, (rest, denied) in zip(answers, split)
     ]
 
 
@@ -220,17 +220,17 @@ def calibrate(
     for sample in map(source.bare, range(len(source))):
         name = os.path.abspath(sample.image) if isinstance(sample.image, Path) else sample.id
         pairs += [(caption, places.get(name)) for caption in sample.captions]
-    found = [(caption, place) for caption, place in pairs if place is not None]
-    require(found, request.spec, "none of its photos is in the index; name others")
-    texts, own = zip(*found)
+    indexed = [(caption, place) for caption, place in pairs if place is not None]
+    require(indexed, request.spec, "none of its photos is in the index; name others")
+    texts, photo_rows = zip(*indexed)
     rows, scores = nearest(index.features, encode_texts(encoder, texts), 2)
-    without = np.where(rows == np.array(own)[:, None], -np.inf, scores).max(axis=1)
+    without = np.where(rows == np.array(photo_rows)[:, None], -np.inf, scores).max(axis=1)
     threshold = float(np.quantile(scores[:, 0], quantile))
     calibration = {
         "threshold": threshold,
         "captions": len(texts),
         "missed": float((scores[:, 0] < threshold).mean()),
         "noticed": float((without < threshold).mean()),
-        "left_out": len(pairs) - len(found),
+        "left_out": len(pairs) - len(indexed),
     }
     return replace(index, about={**index.about, "calibration": calibration})

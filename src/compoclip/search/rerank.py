@@ -22,7 +22,7 @@ _BATCH = 64
 def rerank(
     index: PhotoIndex,
     loaded: LoadedModel,
-    found: Found,
+    answer: Found,
     kind: Rerank,
     images: Path | None = None,
     weight: float = 0.5,
@@ -32,7 +32,7 @@ def rerank(
     Args:
         index: The photos.
         loaded: The model.
-        found: The answer to a text, with all photos to reorder.
+        answer: The answer to a text, with all photos to reorder.
         kind: The score. "local", "maxsim" and "itm" are scores of pairs (`ModelEncoder.match`);
             they read the photos and leave out unreadable ones. "subgraphs" is the cosine plus
             `weight` times the mean cosine of the sub-graphs of the text (as MosaiCLIP makes them).
@@ -46,23 +46,23 @@ def rerank(
     encoder = ModelEncoder(loaded)
     with encoder.evaluating():
         if kind != "subgraphs":
-            hits = _by_pairs(index, encoder, found, kind, images)
+            hits = _by_pairs(index, encoder, answer, kind, images)
         else:
-            parts = [phrase(each) for each in decompose(worded(parse(found.asked)))]
+            parts = [phrase(part) for part in decompose(worded(parse(answer.asked)))]
             if not parts:
-                return found
+                return answer
             vectors = encoder.encode_texts(parts)
-            cosines = index.features[[hit.row for hit in found.hits]] @ vectors.T
-            pairs = zip(found.hits, cosines.mean(axis=1))
+            cosines = index.features[[hit.row for hit in answer.hits]] @ vectors.T
+            pairs = zip(answer.hits, cosines.mean(axis=1))
             hits = [replace(hit, score=hit.score + weight * float(mean)) for hit, mean in pairs]
-    return replace(found, hits=tuple(sorted(hits, key=lambda hit: -hit.score)))
+    return replace(answer, hits=tuple(sorted(hits, key=lambda hit: -hit.score)))
 
 
 def _by_pairs(
-    index: PhotoIndex, encoder: ModelEncoder, found: Found, score: str, images: Path | None
+    index: PhotoIndex, encoder: ModelEncoder, answer: Found, score: str, images: Path | None
 ) -> list[Hit]:
     pixels, hits = [], []
-    for hit in found.hits:
+    for hit in answer.hits:
         try:
             photo = decode(index.photo(hit.row, images), upright=index.about["upright"])
         except CompoclipError:
@@ -72,5 +72,5 @@ def _by_pairs(
     scores: list[float] = []
     for start in range(0, len(pixels), _BATCH):
         batch = pixels[start : start + _BATCH]
-        scores += encoder.match(batch, [found.asked] * len(batch), score).tolist()
+        scores += encoder.match(batch, [answer.asked] * len(batch), score).tolist()
     return [replace(hit, score=score) for hit, score in zip(hits, scores)]

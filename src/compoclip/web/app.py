@@ -92,23 +92,23 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
-    """Return the JSON object in a request; `wanted`: the expected contents, for messages.
+def read_object(body: bytes | bytearray, expected: str) -> dict[str, Any]:
+    """Return the JSON object in a request; `expected`: the expected contents, for messages.
 
     Raises UsageError when it is no object, or one of more than 100,000 values.
     """
     if sum(map(body.count, (b",", b"[", b"{"))) > MAX_REQUEST_VALUES:
-        most = f"{MAX_REQUEST_VALUES:,} commas and brackets"
-        raise UsageError(f"the request has more than {most}; send less at once")
-    text = decoded(body, "the request", f"send an object with {wanted}")
+        limit = f"{MAX_REQUEST_VALUES:,} commas and brackets"
+        raise UsageError(f"the request has more than {limit}; send less at once")
+    text = decoded(body, "the request", f"send an object with {expected}")
     try:
         data: dict[str, Any] = parse_json(text, halves=True)
     except ValueError as error:
         raise UsageError(
-            f"the request is not valid JSON ({error}); send an object with {wanted}"
+            f"the request is not valid JSON ({error}); send an object with {expected}"
         ) from None
     if not isinstance(data, dict):
-        raise UsageError(f"the request is not a JSON object; send {wanted}")
+        raise UsageError(f"the request is not a JSON object; send {expected}")
     return data
 
 
@@ -127,14 +127,14 @@ class Website:
         host: Address of the server.
         names: Further names that requests may call the server by.
         verb: The command whose --names messages mention.
-        wanted: Description of a valid request, for messages.
+        expected: Description of a valid request, for messages.
         body: Most bytes of one request; all requests together may hold eight times as many.
         threads: Most requests computed at once; the others wait.
         problem: Returns the JSON of an error for its status and message.
 
     Attributes:
         busy: Number of open requests.
-        held: Bytes of their bodies.
+        buffered: Bytes of their bodies.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Website:
         host: str = "127.0.0.1",
         names: Sequence[str] = (),
         verb: str = "serve",
-        wanted: str = "what is asked for",
+        expected: str = "what is asked for",
         body: int = 32_000_000,
         threads: int = 256,
         problem: Callable[[int, str], Mapping[str, Any]] = lambda status, message: {
@@ -154,13 +154,13 @@ class Website:
         },
     ) -> None:
         self.answers, self.body = answers, body
-        self.busy = self.held = 0
+        self.busy = self.buffered = 0
         self._threads = threads
         self.loopback = is_loopback(host)
         machine = os.uname().nodename
-        own = () if self.loopback else (host, machine, f"{machine}.local")
-        self._names = {name.lower() for name in (*own, *names)}
-        self._verb, self._wanted, self._problem = verb, wanted, problem
+        hosts = () if self.loopback else (host, machine, f"{machine}.local")
+        self._names = {name.lower() for name in (*hosts, *names)}
+        self._verb, self._expected, self._problem = verb, expected, problem
         self._limiter: anyio.CapacityLimiter | None = None
         posts = {path: partial(self._answer, function) for path, function in answers.items()}
         errors = (HTTPException, CompoclipError, ClientDisconnect, TimeoutError, Exception)
@@ -201,9 +201,9 @@ class Website:
         try:
             ipaddress.ip_address("" if self.loopback else name)
         except ValueError:
-            own = "localhost" if self.loopback else "its address"
+            address = "localhost" if self.loopback else "its address"
             raise HttpError(
-                403, f"this server answers to {own}, and to what {self._verb} --names names"
+                403, f"this server answers to {address}, and to what {self._verb} --names names"
             ) from None
 
     async def _page(self, page: Page | Callable[[], Page], request: Request) -> Response:
@@ -241,21 +241,21 @@ class Website:
             async with asyncio.timeout(MAX_BODY_SECONDS):
                 async for block in request.stream():
                     size += len(block)
-                    self.held += len(block)
+                    self.buffered += len(block)
                     self._require_size(size)
                     body += block
             answer = await self._in_thread(
-                lambda: function(read_object(body, self._wanted)), request
+                lambda: function(read_object(body, self._expected)), request
             )
             return _json_response(200, answer)
         finally:
             self.busy -= 1
-            self.held -= size
+            self.buffered -= size
 
     def _require_size(self, size: int) -> None:
         if size > self.body:
             raise HttpError(413, f"the request is larger than the {self.body:,} bytes allowed")
-        if self.held > 8 * self.body:
+        if self.buffered > 8 * self.body:
             raise HttpError(503, "too much is waiting to be read; try again")
 
     async def _in_thread(self, work: Callable[[], T], request: Request) -> T:

@@ -30,17 +30,17 @@ class BatchSettings:
     """Settings of the batches.
 
     Args:
-        most: Most texts or images in one call of the model.
+        size: Most texts or images in one call of the model.
         wait: Seconds that an item may wait for others.
         queue: Most texts and images of all open requests.
     """
 
-    most: int = 64
+    size: int = 64
     wait: float = 0.005
     queue: int = 1024
 
     def __post_init__(self) -> None:
-        if self.most < 1 or self.queue < 1 or not self.wait >= 0:
+        if self.size < 1 or self.queue < 1 or not self.wait >= 0:
             raise UsageError("a batch and the queue hold at least 1 item; a wait is not negative")
 
 
@@ -147,7 +147,7 @@ class Batcher:
 
     def _gathered(self) -> list[_Waiting]:
         """The next jobs, a batch of items if so many wait; none once it is closed."""
-        most = self.settings.most
+        size = self.settings.size
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             if not self._jobs:
@@ -155,11 +155,11 @@ class Batcher:
             # The time counts from the arrival: what came while the model worked has waited already.
             left = self._jobs[0].arrived + self.settings.wait - time.monotonic()
             self._changed.wait_for(
-                lambda: self._closed or sum(job.items for job in self._jobs) >= most, max(left, 0)
+                lambda: self._closed or sum(job.items for job in self._jobs) >= size, max(left, 0)
             )
             jobs = [self._jobs.popleft()]
             items = jobs[0].items
-            while self._jobs and items + self._jobs[0].items <= most:
+            while self._jobs and items + self._jobs[0].items <= size:
                 jobs.append(self._jobs.popleft())
                 items += jobs[-1].items
         return jobs
@@ -185,17 +185,19 @@ class Batcher:
         self.counts.items += sum(job.items for job in jobs)
         text = image = 0
         for job in jobs:
-            own = slice(text, text + len(job.texts))
-            seen = slice(image, image + len(job.images))
-            tokens = sum(key.length for key in keys[own])
-            cut = sum(key.truncated for key in keys[own])
-            job.done.set_result(Encoding(text_rows[own], image_rows[seen], tokens, cut))
-            text, image = own.stop, seen.stop
+            text_slice = slice(text, text + len(job.texts))
+            image_slice = slice(image, image + len(job.images))
+            tokens = sum(key.length for key in keys[text_slice])
+            cut = sum(key.truncated for key in keys[text_slice])
+            job.done.set_result(
+                Encoding(text_rows[text_slice], image_rows[image_slice], tokens, cut)
+            )
+            text, image = text_slice.stop, image_slice.stop
 
     def _by_call(self, items: Sequence[Any], encode: Callable[[Sequence[Any]], Scores]) -> Scores:
         """Features of items, at most a batch of them in a call of the model."""
         parts = []
-        for start in range(0, len(items), self.settings.most):
+        for start in range(0, len(items), self.settings.size):
             self.counts.calls += 1
-            parts.append(encode(items[start : start + self.settings.most]))
+            parts.append(encode(items[start : start + self.settings.size]))
         return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)

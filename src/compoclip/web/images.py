@@ -50,14 +50,14 @@ class RequestImages:
             ) from None
         with opened(raw, "the image", upright=True) as file:
             width, height = file.size
-            for size, what, most in (
+            for size, amount, limit in (
                 (len(raw), f"{len(raw):,} bytes", MAX_SENT_BYTES),
                 (width * height, f"{width} x {height} pixels", MAX_SENT_PIXELS),
             ):
-                if size > most:
-                    raise UsageError(f"the image has {what}; at most {most:,} are allowed")
-            wrong = "the images of the request have too many pixels together; send fewer, or "
+                if size > limit:
+                    raise UsageError(f"the image has {amount}; at most {limit:,} are allowed")
+            problem = "the images of the request have too many pixels together; send fewer, or "
             if file.work > self._left:
-                raise UsageError(f"{wrong}smaller ones")
+                raise UsageError(f"{problem}smaller ones")
             self._left -= file.work
             return file.rgb()

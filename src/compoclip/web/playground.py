@@ -77,8 +77,8 @@ class Playground:
         return {
             "version": __version__,
             "models": [
-                {"name": name, "architecture": each.identity.architecture}
-                for name, each in self.models.items()
+                {"name": name, "architecture": model.identity.architecture}
+                for name, model in self.models.items()
             ],
             "examples": [caption for caption, _ in self.examples],
             "limits": {"image_bytes": MAX_SENT_BYTES, "caption_characters": MAX_PLAY_CHARACTERS},
@@ -92,14 +92,14 @@ class Playground:
         text, image = caption_of(request), image_of(request)
         caption = parse(text)
         candidates, refused = candidates_of(caption)
-        texts = [each.text for each in candidates]
+        texts = [candidate.text for candidate in candidates]
         models = []
         for name, model in self.models.items():
             scored = score_candidates(model, image, candidates)
             models.append(
                 {
                     "name": name,
-                    "candidates": [_record(each) for each in scored],
+                    "candidates": [_record(candidate) for candidate in scored],
                     "flips": sum(s.flip for s in scored if s.candidate.kind == "negative"),
                     "negatives": sum(s.candidate.kind == "negative" for s in scored),
                     "truncated": model.tokenizer.truncated(texts),
@@ -107,15 +107,17 @@ class Playground:
             )
         graph = caption.graph or SceneGraph()
         relations = [(e.subject, e.words or e.name, e.object) for e in graph.relations]
-        shown = {
+        scene = {
             "objects": [
-                {"name": node.name, "attributes": [each.name for each in node.attributes]}
+                {"name": node.name, "attributes": [attribute.name for attribute in node.attributes]}
                 for node in graph.objects
             ],
-            "relations": [dict(zip(("subject", "words", "object"), each)) for each in relations],
+            "relations": [
+                dict(zip(("subject", "words", "object"), relation)) for relation in relations
+            ],
             "lines": graph_tree(graph),
         }
-        return {"caption": text, "graph": shown, "refused": refused, "models": models}
+        return {"caption": text, "graph": scene, "refused": refused, "models": models}
 
     def search(self, request: Mapping[str, str]) -> Page:
         """Return the page with the photos of the index that are nearest to the text "q".
@@ -144,16 +146,16 @@ class Playground:
 
     def _answers(self, index: PhotoIndex, query: str) -> str:
         """Return the HTML of the answers; the pictures link to larger ones and to their scores."""
-        found = search(index, self._searching, [query], _FOUND)
+        answers = search(index, self._searching, [query], _FOUND)
         pictures = {
             row: replace(
                 picture,
                 link=f"photos/{row}.jpg",
                 play=f"./#photo={row}&caption={quote(query, safe='')}",
             )
-            for row, picture in pictures_of(index, found).items()
+            for row, picture in pictures_of(index, answers).items()
         }
-        return found_html(found, pictures)
+        return found_html(answers, pictures)
 
     @cached_property
     def _searching(self) -> ModelEncoder:
@@ -189,9 +191,9 @@ class Playground:
                 models.append({"name": name, "error": str(error)})
                 continue
             words = []
-            for each in maps.words:
-                uri = data_uri(small_overlay(image, each.attention, maps.region, _SIDE), "png")
-                words.append({"word": each.word, "cosine": round(each.cosine, 4), "overlay": uri})
+            for word in maps.words:
+                uri = data_uri(small_overlay(image, word.attention, maps.region, _SIDE), "png")
+                words.append({"word": word.word, "cosine": round(word.cosine, 4), "overlay": uri})
             left_out = list(maps.left_out)
             models.append(
                 {"name": name, "grid": list(maps.grid), "words": words, "left_out": left_out}
@@ -199,15 +201,15 @@ class Playground:
         return {"caption": text, "models": models}
 
 
-def _record(each: Scored) -> dict[str, Any]:
-    candidate = each.candidate
+def _record(scored: Scored) -> dict[str, Any]:
+    candidate = scored.candidate
     return {
         "text": candidate.text,
         "kind": candidate.kind,
         "made_by": list(candidate.made_by),
         "changed": [[e.new_start, e.new_end] for e in candidate.edits if e.new_end > e.new_start],
-        "cosine": round(each.cosine, 6),
-        "flip": each.flip,
+        "cosine": round(scored.cosine, 6),
+        "flip": scored.flip,
     }
 
 
@@ -264,7 +266,7 @@ def play_site(
         host=host,
         names=names,
         verb="play",
-        wanted="image and caption",
+        expected="image and caption",
         body=MAX_PLAY_BODY,
         threads=1,
     )

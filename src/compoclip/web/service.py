@@ -28,12 +28,12 @@ _FORMATS = ("float", "base64")
 
 
 class _Item(NamedTuple):
-    """A text or an image of a request. content: the text, or the image file in base64. where: what
-    errors call it."""
+    """A text or an image of a request. content: the text, or the image file in base64.
+    location: what errors call it."""
 
     is_image: bool
     content: str
-    where: str
+    location: str
 
 
 class Service:
@@ -43,7 +43,7 @@ class Service:
         name: Name of the model for clients.
         loaded: The model; nothing else may use it meanwhile.
         settings: Settings of the batches.
-        most: Most texts and images of one request.
+        max_items: Most texts and images of one request.
         index: Photos to search, encoded by the model.
 
     Raises:
@@ -55,13 +55,13 @@ class Service:
         name: str,
         loaded: LoadedModel,
         settings: BatchSettings | None = None,
-        most: int = 256,
+        max_items: int = 256,
         index: PhotoIndex | None = None,
     ) -> None:
         settings = settings or BatchSettings()
-        if not 1 <= most <= settings.queue:
+        if not 1 <= max_items <= settings.queue:
             raise UsageError(f"a request holds 1 to {settings.queue} items, as many as the queue")
-        self.name, self.most, self.index = name, most, index
+        self.name, self.max_items, self.index = name, max_items, index
         self.encoder = ModelEncoder(loaded)
         self.batcher = Batcher(self.encoder, settings)
         self.dimensions = self.batcher.encode(["a"], []).texts.shape[1]
@@ -94,10 +94,10 @@ class Service:
         """Return the status, queue length and counts of requests."""
         settings = self.batcher.settings
         limits = {
-            "batch": settings.most,
+            "batch": settings.size,
             "wait_ms": settings.wait * 1000,
             "queue": settings.queue,
-            "items": self.most,
+            "items": self.max_items,
         }
         counts = asdict(self.batcher.counts)
         return {"status": "ok", "version": __version__, **counts, "limits": limits}
@@ -136,8 +136,10 @@ class Service:
         """
         self._check(request, {"images", "texts", "model", "user"})
         items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
-        if len(items) > self.most:
-            raise UsageError(f"images and texts are {len(items)}; at most {self.most} are allowed")
+        if len(items) > self.max_items:
+            raise UsageError(
+                f"images and texts are {len(items)}; at most {self.max_items} are allowed"
+            )
         rows, about = self._encoded(items)
         images, texts = (
             np.stack([row for row, item in zip(rows, items) if item.is_image is kind])
@@ -160,14 +162,14 @@ class Service:
         rows, about = self._encoded(items)
         assert self.index is not None
         with self._decoding:  # as many at once as there are cores: their scores take memory
-            found = found_by(self.index, [item.where for item in items], np.stack(rows), top)
-        return {"object": "list", "data": [asdict(each) for each in found], **about}
+            answers = found_by(self.index, [item.location for item in items], np.stack(rows), top)
+        return {"object": "list", "data": [asdict(answer) for answer in answers], **about}
 
-    def _check(self, request: Mapping[str, Any], known: Collection[str]) -> None:
+    def _check(self, request: Mapping[str, Any], allowed: Collection[str]) -> None:
         """Refuse another model, and what would be left unheeded."""
         for key in request:
-            if key not in known:
-                listed = ", ".join(sorted(known))
+            if key not in allowed:
+                listed = ", ".join(sorted(allowed))
                 raise UsageError(f"'{key[:50]}' is not known; the request has {listed}")
         name = request.get("model", self.name)
         if not isinstance(name, str):
@@ -186,20 +188,20 @@ class Service:
             return [_item(value, key, is_image)]
         if not value:
             raise UsageError(f"{key} is empty; send one at least")
-        if len(value) > self.most:
-            raise UsageError(f"{key} has {len(value)} items; at most {self.most} are allowed")
-        return [_item(each, f"{key}[{n}]", is_image) for n, each in enumerate(value)]
+        if len(value) > self.max_items:
+            raise UsageError(f"{key} has {len(value)} items; at most {self.max_items} are allowed")
+        return [_item(entry, f"{key}[{n}]", is_image) for n, entry in enumerate(value)]
 
     def _encoded(self, items: Sequence[_Item]) -> tuple[list[np.ndarray], dict[str, Any]]:
         """Return the features of items, in order, and facts on model and work for the answer."""
         with self.batcher.room(len(items)):
             images = RequestImages()
             pixels = [self._pixels(item, images) for item in items if item.is_image]
-            found = self.batcher.encode([i.content for i in items if not i.is_image], pixels)
-        usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
-        kinds = {False: iter(found.texts), True: iter(found.images)}
+            encoding = self.batcher.encode([i.content for i in items if not i.is_image], pixels)
+        usage = {"prompt_tokens": encoding.tokens, "total_tokens": encoding.tokens}
+        kinds = {False: iter(encoding.texts), True: iter(encoding.images)}
         rows = [next(kinds[item.is_image]) for item in items]
-        return rows, {"model": self.name, "usage": usage, "truncated": found.truncated}
+        return rows, {"model": self.name, "usage": usage, "truncated": encoding.truncated}
 
     def _pixels(self, item: _Item, images: RequestImages) -> np.ndarray:
         """Return the pixels of an image, read as `compoclip.load` reads it."""
@@ -208,44 +210,44 @@ class Service:
             try:
                 return self.encoder.read_image.pixels(images.read(item.content, "the image"))
             except CompoclipError as error:
-                raise UsageError(f"{item.where}: {error}") from None
+                raise UsageError(f"{item.location}: {error}") from None
 
 
-def _item(value: Any, where: str, is_image: bool | None) -> _Item:
+def _item(value: Any, location: str, is_image: bool | None) -> _Item:
     """One text or image of a request. Raises UsageError for anything else."""
 
     content = value
     if isinstance(value, dict):
         if len(value) != 1 or not {"text", "image"} & set(value):
-            known = 'an object is {"text": TEXT} or {"image": BASE64}'
-            raise UsageError(f"{where} is an unknown object: {known}")
+            expected = 'an object is {"text": TEXT} or {"image": BASE64}'
+            raise UsageError(f"{location} is an unknown object: {expected}")
         ((kind, content),) = value.items()
         if is_image is not None and is_image is not (kind == "image"):
             raise UsageError(
-                f"{where} is {'a text' if is_image else 'an image'}; it belongs elsewhere"
+                f"{location} is {'a text' if is_image else 'an image'}; it belongs elsewhere"
             )
         is_image = kind == "image"
     else:
         uri = isinstance(value, str) and is_data_uri(value)
         if uri and (is_image is False or not IMAGE_URI.match(value)):
             raise UsageError(
-                f"{where} is a data URI that is no image here; write an image as "
+                f"{location} is a data URI that is no image here; write an image as "
                 'data:image/TYPE;base64,DATA, and a text that begins so as {"text": TEXT}'
             )
         is_image = bool(uri) if is_image is None else is_image
     if not isinstance(content, str):
         ids = not is_image and isinstance(content, int | list)
         form = "an image file in base64" if is_image else "a text"
-        raise UsageError(f"{where} is not {form}{'; token ids are not taken' if ids else ''}")
+        raise UsageError(f"{location} is not {form}{'; token ids are not taken' if ids else ''}")
     if not is_image:
         if len(content) > MAX_SERVED_CHARACTERS:
-            most = f"at most {MAX_SERVED_CHARACTERS:,} are allowed"
-            raise UsageError(f"{where} has {len(content):,} characters; {most}")
+            limit = f"at most {MAX_SERVED_CHARACTERS:,} are allowed"
+            raise UsageError(f"{location} has {len(content):,} characters; {limit}")
         if not content.strip():
-            raise UsageError(f"{where} is empty")
+            raise UsageError(f"{location} is empty")
         if not encodable(content):
-            raise UsageError(f"{where} has half a character (a lone surrogate)")
-    return _Item(is_image, content, where)
+            raise UsageError(f"{location} has half a character (a lone surrogate)")
+    return _Item(is_image, content, location)
 
 
 # --- The website. ---
@@ -281,7 +283,7 @@ def model_site(
         answers,
         host=host,
         names=names,
-        wanted="input (/v1/embeddings), or images and texts (/v1/scores)",
+        expected="input (/v1/embeddings), or images and texts (/v1/scores)",
         body=body,
         problem=problem,
     )
