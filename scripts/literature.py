@@ -24,11 +24,16 @@ def at_a_glance(methods: Sequence[Method]) -> str:
     parts = [
         "# The literature at a glance",
         "",
-        "Made by `python scripts/literature.py`. `compoclip train METHOD --help` explains the "
-        "options of a recipe; `compoclip list methods METHOD` shows where paper and released code "
-        "differ. *Trains* names the towers that train.",
+        "This page has all recipes in one table, and the published numbers of their checkpoints. "
+        "Use it to look up a setting or a number to compare with. `python scripts/literature.py` "
+        "writes the page.",
         "",
         "## Recipes",
+        "",
+        "The column *texts* names the rewrites of a caption. A slash means that one of several is "
+        "used. The column *trains* names the towers that train. `compoclip train METHOD --help` "
+        "explains the options of a recipe. `compoclip list methods METHOD` shows where paper and "
+        "released code differ.",
         "",
         *_markdown(
             [
