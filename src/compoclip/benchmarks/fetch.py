@@ -177,9 +177,9 @@ def find_missing(
         about = meta(name)
         problem = f"cannot be fetched for you ({about.access}); source: {about.source}"
         require(about.status not in ("gated", "gone"), name, problem)
-        known_set = not about.family or part in about.parts
+        valid = not about.family or part in about.parts
         problem = f"{name} is a family, name one set as {name}:SET; sets: {', '.join(about.parts)}"
-        require(known_set, spec, problem, UsageError)
+        require(valid, spec, problem, UsageError)
         states = file_states(about, root, part)
         here = any(state.state != "missing" for state in states)
         reasons = {"missing": "missing", "differs": "not the official bytes"}

@@ -89,8 +89,8 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
             problem += "; give all rows of a sub-task the same skill"
             require(earlier == skill, location, problem)
             seen_ids = ids.setdefault(name, set())
-            own_id = row.get("id") is not None
-            if own_id:
+            has_id = row.get("id") is not None
+            if has_id:
                 key = files.identifier(row, "id", location, seen_ids, "number the rows anew")
             if picture is None:
                 photo = _text(row, "image", location)
@@ -107,7 +107,7 @@ def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
                     images = (*images, ImageRef(path_of_other, upright=True))
                 case = _case({**row, "caption": caption}, name, item, images, location)
                 require(not cases or case.form is cases[0].form, location, _MIXED)
-                if not own_id:  # rows with ids are what their author says: two items
+                if not has_id:  # rows with ids are what their author says: two items
                     same = (name, case.images, case.texts, case.truth)
                     files.once(same, location, places, _MEND_FILE)
                 cases.append(case)

@@ -160,8 +160,8 @@ def load_benchmark(
     require(one, repr(spec), problem, UsageError)
     for option in options:
         hint = closest(option, case_reader.options)
-        known_option = option in case_reader.options
-        require(known_option, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
+        valid = option in case_reader.options
+        require(valid, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
     try:
         loaded = case_reader.load(root, images, subtasks=parts, opened=opened, **options)
     except CompoclipError as error:

@@ -360,8 +360,8 @@ def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Itera
         table = row.table
         for column, choices in table.get("among", {}).items():
             value = row.text(column)
-            known_values = f"known: {', '.join(choices)}"
-            row.require(value in choices, f"{column!r} {value!r:.40} is unknown; {known_values}")
+            allowed = f"known: {', '.join(choices)}"
+            row.require(value in choices, f"{column!r} {value!r:.40} is unknown; {allowed}")
         part = _part(row, parts)
         key = row.key
         if "key" in table:

@@ -215,8 +215,8 @@ class ExternalEncoder:
         """Return (N,), the model's own scores of N pairs."""
         model = self.model
         if not isinstance(model, Scorer) or score != self._scored_by:
-            own_score = f"; --score {self.score}" if self.score != "cosine" else ""
-            raise UsageError(f"{self.name}: has no score '{score}'{own_score}")
+            remedy = f"; --score {self.score}" if self.score != "cosine" else ""
+            raise UsageError(f"{self.name}: has no score '{score}'{remedy}")
 
         def one(image: Image.Image, texts: list[str]) -> Scores:
             return self._call(model.score, "score", (len(texts),), image, texts)

@@ -309,7 +309,7 @@ def before_after(
     if not study.others:
         return []
     tuned = most_improved(study)
-    shown_models = study.models if all_models else (study.base, tuned)
+    models = study.models if all_models else (study.base, tuned)
     verdict = "lower" if lost else "higher"
     apart = {
         (column.part.benchmark, column.part.name)
@@ -333,7 +333,7 @@ def before_after(
             images = part.images(k)
             if images & used_photos:
                 continue
-            records = {m: row for m, row in part.records(k).items() if m in shown_models}
+            records = {m: row for m, row in part.records(k).items() if m in models}
             right = {model: bool(part.right[model][k]) for model in records}
             example = card(part.part, records, right, study.base, album, maps=False)
             change = changes[part.part.benchmark, part.part.name]

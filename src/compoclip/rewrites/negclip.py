@@ -61,7 +61,7 @@ def negclip_swap(
         name: Its name.
         version: Its version.
         groups: Which of `GROUPS` may be swapped.
-        least: Lowest accepted level of `attested.edit_level`; 1 accepts attested swaps only.
+        min_level: Lowest accepted level of `attested.edit_level`; 1 accepts attested swaps only.
     """
     propose = partial(_proposed, groups=groups, min_level=min_level)
     return SampledRewrite(name, version, False, NO_PAIR, propose)
@@ -77,8 +77,8 @@ def swaps(
     """Propose to exchange a pair: group uniform among those of the pairs, then pair uniform.
 
     The first is taken whose parts fit their new places, in whatever group. Where none does, and
-    `least` allows it, a group gives the pair of which captions show most; a group with nothing but
-    nonsense gives way to the others.
+    `min_level` allows it, a group gives the pair of which captions show most; a group with nothing
+    but nonsense gives way to the others.
     """
     by_group: dict[str, list[SpanPair]] = {}
     for pair in pairs:

@@ -58,29 +58,29 @@ class RetrievalForm(ItemForm[Retrieval]):
             images_of.setdefault(text, []).append(image)
         images = features.images[features.image_index(content.images)]
         texts = features.texts[features.text_index(content.texts)]
-        asked_images, asked_texts = sorted(texts_of), sorted(images_of)
-        i2t = rank(images[asked_images], texts, [sorted(set(texts_of[i])) for i in asked_images])
-        t2i = rank(texts[asked_texts], images, [sorted(set(images_of[t])) for t in asked_texts])
+        query_images, query_texts = sorted(texts_of), sorted(images_of)
+        i2t = rank(images[query_images], texts, [sorted(set(texts_of[i])) for i in query_images])
+        t2i = rank(texts[query_texts], images, [sorted(set(images_of[t])) for t in query_texts])
 
         keys = [image_key(ref) for ref in content.images]
         paths = [ref.photo for ref in content.images]
         names, caption = image_names(content.images), text_names(content)
-        n = len(asked_images) + len(asked_texts)
-        found_texts, text_scores = i2t.best_candidates(content.texts)
-        found_images, image_scores = t2i.best_candidates(keys)
+        n = len(query_images) + len(query_texts)
+        best_texts, text_scores = i2t.best_candidates(content.texts)
+        best_images, image_scores = t2i.best_candidates(keys)
         to_text, to_image = first_wins(("i2t", "t2i"), benchmark.ties, self.ties)
         return Items(
-            ids=[names[i] for i in asked_images] + [caption[t] for t in asked_texts],
+            ids=[names[i] for i in query_images] + [caption[t] for t in query_texts],
             forms=[str(self.name)] * n,
-            subtasks=["i2t"] * len(asked_images) + ["t2i"] * len(asked_texts),
+            subtasks=["i2t"] * len(query_images) + ["t2i"] * len(query_texts),
             labels=[{}] * n,
             truth=[0] * n,
-            images=[(keys[i],) for i in asked_images] + found_images,
-            texts=found_texts + [(content.texts[t],) for t in asked_texts],
+            images=[(keys[i],) for i in query_images] + best_images,
+            texts=best_texts + [(content.texts[t],) for t in query_texts],
             scores=text_scores + image_scores,
             clusters=linked(
-                [[paths[i]] for i in asked_images]
-                + [[paths[i] for i in images_of[t]] for t in asked_texts]
+                [[paths[i]] for i in query_images]
+                + [[paths[i] for i in images_of[t]] for t in query_texts]
             ),
             positive=np.concatenate([i2t.best_score, t2i.best_score]).astype(np.float64),
             outcomes={
