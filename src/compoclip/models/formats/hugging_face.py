@@ -162,10 +162,8 @@ class HuggingFaceFolder(Format):
             if not self.clean:
                 end = build_tokenizer(tokenizer, path).vocab_size - 1
                 stated = section(data, "text_config", path).get("eos_token_id", end)
-                problem = (
-                    f"text_config.eos_token_id is {typed_repr(stated)}, "
-                    f"and texts end in {end}; {OTHERS}"
-                )
+                entry = f"text_config.eos_token_id is {typed_repr(stated)}"
+                problem = f"{entry}, and texts end in {end}; {OTHERS}"
                 require(stated in (2, end), path / CONFIG, problem)  # 2: that of early releases
             state = self.names.read(tensors, str(path))
             cut_context(config["text_cfg"], state, longest_text(path))
