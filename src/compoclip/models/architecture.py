@@ -102,9 +102,9 @@ def with_activation(config: Mapping[str, Any], activation: str | None) -> dict[s
 
 def architecture_name(config: Mapping[str, Any]) -> str:
     """Return the built-in name with this configuration, else "config-" and a hash of it."""
-    wanted = _essence(config)
-    name = _built_in(open_clip.get_model_config, tuple(open_clip.list_models())).get(wanted)
-    return name or f"config-{hashlib.blake2b(wanted.encode(), digest_size=6).hexdigest()}"
+    essence = _essence(config)
+    name = _built_in(open_clip.get_model_config, tuple(open_clip.list_models())).get(essence)
+    return name or f"config-{hashlib.blake2b(essence.encode(), digest_size=6).hexdigest()}"
 
 
 def described(config: Mapping[str, Any]) -> str:
@@ -193,17 +193,19 @@ def build_model(
                 fits(outline)
             numbers = sum(map(torch.numel, (*outline.parameters(), *outline.buffers())))
             memory = installed()
-            what = f"describes {numbers:,} numbers, {4 * numbers / 1e9:,.0f} GB, and this machine "
-            what += f"has {(memory or 0) / 1e9:,.0f} GB of memory: choose smaller sizes"
-            require(memory is None or 4 * numbers <= memory, _WHAT, what)
+            problem = (
+                f"describes {numbers:,} numbers, {4 * numbers / 1e9:,.0f} GB, and this machine "
+            )
+            problem += f"has {(memory or 0) / 1e9:,.0f} GB of memory: choose smaller sizes"
+            require(memory is None or 4 * numbers <= memory, _WHAT, problem)
         with torch.random.fork_rng(devices=[]), _Undrawn() if seed is None else nullcontext():
             torch.manual_seed(seed or 0)
             return _network(config).eval()
     except CompoclipError:
         raise
     except Exception as error:  # libraries take a configuration's values for granted
-        why = f"{type(error).__name__}: {reason(error)}"
-        raise CompoclipError(f"{_WHAT} {described(config)} cannot be built: {why}") from error
+        cause = f"{type(error).__name__}: {reason(error)}"
+        raise CompoclipError(f"{_WHAT} {described(config)} cannot be built: {cause}") from error
 
 
 def outlined(config: Mapping[str, Any]) -> nn.Module:
@@ -244,8 +246,8 @@ def _require_possible(config: Mapping[str, Any]) -> None:
         for key in ("layers", "num_hidden_layers"):
             listed = part.get(key, 0)
             for layers in listed if isinstance(listed, list | tuple) else [listed]:
-                what = f"{key} {str(layers)[:80]} is not a number up to {MAX_LAYERS}"
-                require(isinstance(layers, int) and layers <= MAX_LAYERS, _WHAT, what)
+                problem = f"{key} {str(layers)[:80]} is not a number up to {MAX_LAYERS}"
+                require(isinstance(layers, int) and layers <= MAX_LAYERS, _WHAT, problem)
     vision, text = parts[:2]
     positions = 0  # numbers in the table of positions of an open_clip ViT
     with suppress(KeyError, TypeError, ValueError, ArithmeticError):
@@ -254,8 +256,8 @@ def _require_possible(config: Mapping[str, Any]) -> None:
             for x in (vision["image_size"], vision["patch_size"])
         )
         positions = int((size // patch) ** 2 * vision.get("width", 768))
-    what = "image_size, patch_size and width make more positions than any image tower has"
-    require(positions <= MAX_POSITIONS, _WHAT, what)
+    problem = "image_size, patch_size and width make more positions than any image tower has"
+    require(positions <= MAX_POSITIONS, _WHAT, problem)
     folder = str(vision.get("timm_model_name")).startswith("local-dir:")
     require(not folder, _WHAT, "timm_model_name leads to a folder; name a model of timm")
     if text.get("hf_model_name"):
@@ -347,12 +349,12 @@ class Blip(nn.Module):
         ids = self._cut(ids).clone()
         if self.vocab_size == BLIP_VOCABULARY:
             ids[:, 0] = _BLIP_ENC
-        seen = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
+        mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         read = self.text_encoder(
             input_ids=ids,
             attention_mask=ids != self.pad_id,
             encoder_hidden_states=states,
-            encoder_attention_mask=seen,
+            encoder_attention_mask=mask,
         )
         logits: Tensor = self.itm_head(read.last_hidden_state[:, 0])
         return logits[:, 1] - logits[:, 0]

@@ -46,9 +46,9 @@ def is_plain(block: Any) -> bool:
     norms, mlp = (block.ln_1, block.ln_2), block.mlp
     layers = (*norms, attention, attention.out_proj, mlp, *mlp.children())
     return (
-        all(isinstance(each, nn.Linear) for each in (mlp.c_fc, mlp.c_proj))
+        all(isinstance(layer, nn.Linear) for layer in (mlp.c_fc, mlp.c_proj))
         and all(isinstance(norm, nn.LayerNorm) and norm.bias is not None for norm in norms)
-        and not any(each._forward_hooks or each._forward_pre_hooks for each in layers)
+        and not any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
     )
 
 
@@ -75,9 +75,9 @@ class _Turned(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.factors, ctx.dtype = factors, tensors[0].dtype
         ctx.set_materialize_grads(False)
-        kept = len(tensors) - len(factors)
-        scaled = torch._foreach_mul(tensors[kept:], factors) if factors else ()
-        turned = _copied([*tensors[:kept], *scaled], dtype)
+        unscaled = len(tensors) - len(factors)
+        scaled = torch._foreach_mul(tensors[unscaled:], factors) if factors else ()
+        turned = _copied([*tensors[:unscaled], *scaled], dtype)
         learn = ctx.needs_input_grad[2:]
         ctx.mark_non_differentiable(*(t for t, learns in zip(turned, learn) if not learns))
         return tuple(turned)
@@ -87,12 +87,12 @@ class _Turned(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         there = [i for i, gradient in enumerate(gradients) if gradient is not None]
         turned = _copied([gradients[i] for i in there], ctx.dtype)
-        found = dict(zip(there, turned))
-        kept = len(gradients) - len(ctx.factors)
-        scaled = [(found[i], f) for i, f in enumerate(ctx.factors, kept) if i in found]
+        by_number = dict(zip(there, turned))
+        unscaled = len(gradients) - len(ctx.factors)
+        scaled = [(by_number[i], f) for i, f in enumerate(ctx.factors, unscaled) if i in by_number]
         if scaled:
             torch._foreach_mul_(*map(list, zip(*scaled)))
-        return None, None, *map(found.get, range(len(gradients)))
+        return None, None, *map(by_number.get, range(len(gradients)))
 
 
 def _copied(tensors: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
@@ -187,7 +187,7 @@ def within_rows(qkv: Tensor, heads: int, causal: bool = False) -> Tensor:
     if qkv.device.type == "cpu" and qkv.requires_grad:
         qkv = qkv.float()  # torch's gradients in half precision are eight times slower there
     parts = qkv.view(n, length, 3, heads, -1).unbind(2)
-    q, k, v = (each.transpose(1, 2) for each in parts)
+    q, k, v = (part.transpose(1, 2) for part in parts)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return mixed.transpose(1, 2).reshape(n, length, width // 3).to(dtype)
 

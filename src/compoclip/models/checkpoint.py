@@ -183,9 +183,11 @@ def create_model(
     state = read_state_dict(image_weights)
     head = getattr(trunk, "default_cfg", {}).get("classifier", "")
     heads = tuple(f"{h}." for h in ((head,) if isinstance(head, str) else head) if h)
-    own = trunk.state_dict()
-    kept = {k: value for k, value in state.items() if k in own or not k.startswith(heads)}
-    load_into(trunk, kept, str(image_weights), f"the image trunk {type(trunk).__name__}")
+    expected = trunk.state_dict()
+    loaded_state = {
+        k: value for k, value in state.items() if k in expected or not k.startswith(heads)
+    }
+    load_into(trunk, loaded_state, str(image_weights), f"the image trunk {type(trunk).__name__}")
     return assemble(config, loaded.name, network=loaded.encoder.model)
 
 
@@ -209,8 +211,8 @@ def assemble(
             fitting(outline, state, source, architecture)
 
     with sound(source):
-        drawn = seed if state is None else None
-        model = build_model(config.model_cfg, drawn, fits) if network is None else network
+        initial_seed = seed if state is None else None
+        model = build_model(config.model_cfg, initial_seed, fits) if network is None else network
     if state is not None:
         load_into(model, state, source, architecture)
     require_finite(model.state_dict(), source)
@@ -220,8 +222,8 @@ def assemble(
     rows, needed = getattr(model, "vocab_size", None), tokenizer.vocab_size
     remedy = "they are of two models: restore the tokenizer's files"
     remedy = remedy if state is not None else f"set text_cfg.vocab_size to {needed}"
-    what = f"the tokenizer needs {needed} token ids and the text tower has {rows}: {remedy}"
-    require(not rows or needed <= rows, source, what)
+    problem = f"the tokenizer needs {needed} token ids and the text tower has {rows}: {remedy}"
+    require(not rows or needed <= rows, source, problem)
     encoder = DualEncoder(model, freeze_bn=config.freeze_batch_norm).eval()
     identity = ModelIdentity(
         architecture=architecture_name(with_activation(config.model_cfg, "gelu")),
@@ -311,7 +313,7 @@ class Format(ABC):
         markers: Files that every folder of this format has.
         stored: File of a folder with the tensors.
         downloads: Patterns of weight files in a repository of the hub; the first match is fetched.
-        beside: Optional files that go to the hub with `markers` and `stored`.
+        companions: Optional files that go to the hub with `markers` and `stored`.
         forms: Names for `compoclip convert --to`; () if it cannot be written.
         adapters_only: Whether folders hold adapters without their base.
     """
@@ -322,13 +324,15 @@ class Format(ABC):
     markers: ClassVar[tuple[str, ...]] = ()
     stored: ClassVar[str] = ""
     downloads: ClassVar[tuple[str, ...]] = ()
-    beside: ClassVar[tuple[str, ...]] = ()
+    companions: ClassVar[tuple[str, ...]] = ()
     forms: ClassVar[tuple[str, ...]] = ()
     adapters_only: ClassVar[bool] = False
 
     def sniff(self, source: str) -> bool:
         """Return whether a model has this format, from its name and small files only."""
-        return bool(self.markers) and all((Path(source) / each).is_file() for each in self.markers)
+        return bool(self.markers) and all(
+            (Path(source) / marker).is_file() for marker in self.markers
+        )
 
     @abstractmethod
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
@@ -363,13 +367,13 @@ class Format(ABC):
         """Write adapters without their base, atomically. Raises like `save`."""
         raise NotImplementedError
 
-    def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
+    def facts(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
         """Return JSON-ready facts about a saved folder."""
         return {"architecture": identity.architecture, "weights": identity.weights}
 
     def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
         """Return the files of a folder for the hub: required ones, and optional ones."""
-        return [*self.markers, self.stored], self.beside
+        return [*self.markers, self.stored], self.companions
 
     def snippet(self, folder: Path) -> tuple[str, str]:
         """Return the hub's name of a library that loads a folder without compoclip, and its code
@@ -412,33 +416,33 @@ def distance(state: Mapping[str, Tensor], base: LoadedModel, source: str) -> dic
 def formats() -> tuple[Format, ...]:
     """Return every format of `models/formats`, in the order of their `sniff`."""
     modules = pkgutil.iter_modules(folder_of_formats.__path__, f"{folder_of_formats.__name__}.")
-    found = [
+    instances = [
         kind()
-        for module in map(import_module, (each.name for each in modules))
+        for module in map(import_module, (info.name for info in modules))
         for kind in vars(module).values()
         if isinstance(kind, type)
         and issubclass(kind, Format)
         and not inspect.isabstract(kind)
         and kind.__module__ == module.__name__
     ]
-    return tuple(sorted(found, key=lambda each: each.order))
+    return tuple(sorted(instances, key=lambda form: form.order))
 
 
 def format_of(source: str) -> Format:
     """Return the format of a model that a user names so. Raises UsageError when it is of none."""
     require_model(source)
-    if found := next((each for each in formats() if each.sniff(source)), None):
-        return found
+    if recognised := next((form for form in formats() if form.sniff(source)), None):
+        return recognised
     configured = (Path(source) / "config.json").is_file()
     if (Path(source) / "modules.json").is_file():
         clips = sorted(file.parent for file in Path(source).glob("*_CLIPModel/config.json"))
         also = "".join(f", and {folder} is the CLIPModel inside" for folder in clips)
         lacking = " whose config.json has no model_type" if configured else ""
-        what = f"is a folder of sentence-transformers{lacking}"
-        raise UsageError(f"{source}: {what}: st:{source} measures it{also}")
+        problem = f"is a folder of sentence-transformers{lacking}"
+        raise UsageError(f"{source}: {problem}: st:{source} measures it{also}")
     if configured:
-        what = "config.json has no model_type, and no open_clip_config.json is there"
-        raise UsageError(f"{source}: {what}; restore the original files")
+        problem = "config.json has no model_type, and no open_clip_config.json is there"
+        raise UsageError(f"{source}: {problem}; restore the original files")
     if Path(source).is_dir():
         read_object(Path(source) / "open_clip_config.json")  # says that it is missing
     raise UsageError(f"{source}: is no model of a known format; compoclip inspect shows a file's")
@@ -446,12 +450,12 @@ def format_of(source: str) -> Format:
 
 def writer_of(form: str, loaded: LoadedModel) -> Format:
     """Return the format that writes a model as `form`. Raises UsageError for an unknown form."""
-    for each in formats():
-        if form in each.forms and each.fits(loaded):
-            return each
+    for writer in formats():
+        if form in writer.forms and writer.fits(loaded):
+            return writer
     raise UsageError(f"no form '{form}'; {closest(form, known_forms())}")
 
 
 def known_forms() -> list[str]:
     """Every form that `compoclip convert --to` can write."""
-    return [form for each in formats() for form in each.forms]
+    return [form for writer in formats() for form in writer.forms]

@@ -233,14 +233,14 @@ class ModelIdentity:
     ) -> None:
         """Raise CompoclipError with "field: ours vs theirs" for every field that differs but base,
         adapter, assumed and the fields to ignore. models: names of both, for the message."""
-        wrong = [
+        differences = [
             f"{f.name}: {getattr(self, f.name)} vs {getattr(other, f.name)}"
             for f in fields(self)
             if f.name not in ("base", "adapter", "assumed", *ignore)
             and getattr(self, f.name) != getattr(other, f.name)
         ]
-        if wrong:
-            raise CompoclipError(f"{models}: {'; '.join(wrong)}; {remedy}")
+        if differences:
+            raise CompoclipError(f"{models}: {'; '.join(differences)}; {remedy}")
 
 
 def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:

@@ -88,13 +88,13 @@ def convert(
         CompoclipError: The model has no such form, or cannot be read or written.
     """
     source = place_of(source)
-    for each in formats():
-        if each.adapters_only and form in each.forms:
-            wrong = f"--to {form} writes an adapter alone; resize its base"
+    for writer in formats():
+        if writer.adapters_only and form in writer.forms:
+            problem = f"--to {form} writes an adapter alone; resize its base"
             if context_length or image_size:
-                raise UsageError(wrong)
+                raise UsageError(problem)
             adapted = format_of(source).adapted(source, base, activation)
-            each.save_adapted(adapted, destination)
+            writer.save_adapted(adapted, destination)
             return {
                 "form": form,
                 "base": adapted.base.name,
@@ -112,8 +112,8 @@ def convert(
     if context_length or image_size:
         loaded = resized(loaded, context_length, image_size)
     identity = save_model(loaded, destination, form=form, dtype=dtype)
-    made = writer_of(form, loaded).made(identity, destination)
-    return {"form": form, "activation": loaded.identity.activation, **made}
+    written = writer_of(form, loaded).facts(identity, destination)
+    return {"form": form, "activation": loaded.identity.activation, **written}
 
 
 def interpolate(
@@ -145,10 +145,10 @@ def interpolate(
     ours, theirs = current_identity(base), current_identity(tuned)
     remedy = "interpolate a model with the base it was trained from"
     _require_mixable(base.name, ours, tuned.name, theirs, remedy)
-    own = theirs.adapter and theirs.base == ours.weights
-    where = "squared interpolation is for adapters on their own base, and "
-    where += f"{tuned.name} is no adapter of {base.name}"
-    require(own or wise_lora != "squared", where, "leave it out", UsageError)
+    on_base = theirs.adapter and theirs.base == ours.weights
+    problem = "squared interpolation is for adapters on their own base, and "
+    problem += f"{tuned.name} is no adapter of {base.name}"
+    require(on_base or wise_lora != "squared", problem, "leave it out", UsageError)
     state = interpolate_states(
         base.encoder.model.state_dict(),
         tuned.encoder.model.state_dict(),
@@ -158,7 +158,7 @@ def interpolate(
     )
     mixed = assemble(tuned.config, f"{tuned.name} (alpha {alpha:g})", state=state)
     identity = replace(mixed.identity, base=ours.weights, adapter=theirs.adapter)
-    made = {
+    facts = {
         "alpha": alpha,
         "scope": scope,
         "mix_scale": mix_scale,
@@ -166,7 +166,7 @@ def interpolate(
         "base": {"name": base.name, "weights": ours.weights},
         "tuned": {"name": tuned.name, "weights": theirs.weights, "base": theirs.base},
     }
-    return replace(mixed, identity=identity, provenance={**tuned.provenance, "wise_ft": made})
+    return replace(mixed, identity=identity, provenance={**tuned.provenance, "wise_ft": facts})
 
 
 def average(models: Iterable[LoadedModel]) -> LoadedModel:
@@ -181,24 +181,24 @@ def average(models: Iterable[LoadedModel]) -> LoadedModel:
         UsageError: For fewer than two models.
         CompoclipError: The models differ in anything but weights.
     """
-    made: list[dict[str, str]] = []
+    parts: list[dict[str, str]] = []
     first: LoadedModel | None = None
     for model in models:
         identity = current_identity(model)
-        made.append({"name": model.name, "weights": identity.weights, "base": identity.base})
+        parts.append({"name": model.name, "weights": identity.weights, "base": identity.base})
         if first is None:
             first, mean = model, dict(model.encoder.model.state_dict())
             continue
         remedy = "average checkpoints of one architecture"
         _require_mixable(first.name, current_identity(first), model.name, identity, remedy)
         state = model.encoder.model.state_dict()
-        mean = interpolate_states(mean, state, 1 / len(made), mix_scale=True)
-    if first is None or len(made) < 2:
+        mean = interpolate_states(mean, state, 1 / len(parts), mix_scale=True)
+    if first is None or len(parts) < 2:
         raise UsageError("a mean takes two or more models: name another, or give one as --model")
-    mixed = assemble(first.config, f"mean of {len(made)} models", state=mean)
-    bases = {each["base"] for each in made}
+    mixed = assemble(first.config, f"mean of {len(parts)} models", state=mean)
+    bases = {part["base"] for part in parts}
     identity = replace(mixed.identity, base=bases.pop() if len(bases) == 1 else "")
-    return replace(mixed, identity=identity, provenance={"soup": made})
+    return replace(mixed, identity=identity, provenance={"soup": parts})
 
 
 def _require_mixable(

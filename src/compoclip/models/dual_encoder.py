@@ -74,8 +74,8 @@ class DualEncoder(nn.Module):
     @property
     def logit_bias(self) -> nn.Parameter | None:
         """Return the learnable bias of the logits (SigLIP), or None."""
-        found: nn.Parameter | None = getattr(self.model, "logit_bias", None)
-        return found
+        bias: nn.Parameter | None = getattr(self.model, "logit_bias", None)
+        return bias
 
     @property
     def learner(self) -> nn.Module:
@@ -126,9 +126,9 @@ class DualEncoder(nn.Module):
         A text tower needs open_clip's usual causal blocks. Raises CompoclipError without a working
         compiler for the model's device, UsageError for a network with adapters.
         """
-        wrong = "--compile knows no adapters (they are merged at every step): leave one out"
+        problem = "--compile knows no adapters (they are merged at every step): leave one out"
         if lora_state(self.model):
-            raise UsageError(wrong)
+            raise UsageError(problem)
         require_compiler(self.device)
         self._image.compile()
         return ("image", "text") if self._text.compile() else ("image",)
@@ -169,9 +169,9 @@ class DualEncoder(nn.Module):
     def text_states(self, ids: Tensor, micro_batch: int = 0) -> Tensor:
         """Return the inputs of the text projection, without gradient: (T, W) the state of each text
         at EOT, after the last LayerNorm. Raises CompoclipError for a tower without such a state."""
-        found = self.text_work(self._inputs(ids, True, micro_batch), state=True).all().state
-        assert found is not None
-        return found
+        states = self.text_work(self._inputs(ids, True, micro_batch), state=True).all().state
+        assert states is not None
+        return states
 
     def project_texts(self, states: Tensor) -> TextFeatures:
         """Return the pooled features of (T, W) states of `text_states`, with gradient to the
@@ -241,19 +241,19 @@ class DualEncoder(nn.Module):
         text = ids if isinstance(ids, Work) else self.text_work(ids, local, state)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
-            seen, read, bias = image.join(images), text.join(texts), self.logit_bias
+            pictures, read, bias = image.join(images), text.join(texts), self.logit_bias
             return Features(
-                image=F.normalize(seen.pooled.float(), dim=-1),
+                image=F.normalize(pictures.pooled.float(), dim=-1),
                 text=F.normalize(read.pooled.float(), dim=-1),
                 logit_scale=self.logit_scale.float().exp().reshape(()),
-                patches=None if seen.patches is None else seen.patches.float(),
+                patches=None if pictures.patches is None else pictures.patches.float(),
                 tokens=None if read.tokens is None else read.tokens.float(),
                 token_mask=read.token_mask,
                 logit_bias=None if bias is None else bias.float().reshape(()),
                 text_state=None if read.state is None else read.state.float(),
             )
 
-        whole = all(len(each.micro_batches) <= 1 for each in (image, text))
+        whole = all(len(tower.micro_batches) <= 1 for tower in (image, text))
         return FeatureWork(image, text, join, whole)
 
     def image_work(
@@ -271,10 +271,10 @@ class DualEncoder(nn.Module):
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _inputs(self, ids: Tensor, deduplicate: bool, micro_batch: int = 0) -> TextInputs:
-        wrong = "text ids must be a (texts, context) int64 tensor with at least one text, "
+        problem = "text ids must be a (texts, context) int64 tensor with at least one text, "
         odd = ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0
         if odd:
-            raise CompoclipError(f"{wrong}not {tuple(ids.shape)} {ids.dtype}")
+            raise CompoclipError(f"{problem}not {tuple(ids.shape)} {ids.dtype}")
         inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
         return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
 
@@ -336,7 +336,7 @@ class PassInputs:
 class ExtraPass(Protocol):
     """A module, among the heads of an encoder, that adds a pass to the work of a batch."""
 
-    def extend(self, work: FeatureWork, given: PassInputs) -> FeatureWork:
+    def extend(self, work: FeatureWork, inputs: PassInputs) -> FeatureWork:
         """Return the work with the pass added (`FeatureWork.further`)."""
         ...
 

@@ -71,8 +71,8 @@ class ImageTower:
                 reason = "its attention pool needs the whole feature map"
         elif not isinstance(visual, ModifiedResNet):
             reason = f"{type(visual).__name__} is not a known kind"
-        where = f"{purpose} need patch features and this image tower has none ({reason})"
-        require(not reason, where, f"choose another model or do without {purpose}")
+        problem = f"{purpose} need patch features and this image tower has none ({reason})"
+        require(not reason, problem, f"choose another model or do without {purpose}")
 
     def require_trunk(self) -> None:
         """Raise UsageError when features before the last projection cannot be had: the tower ends
@@ -83,9 +83,11 @@ class ImageTower:
             splits = bool(had) and "pool" not in had
         else:
             splits = isinstance(visual, VisionTransformer) and visual.proj is not None
-        what = f"this tower ({type(visual).__name__}) does not end with a projection that could be "
-        what += "put on them; freeze all of it (--freeze image), or leave --cache-frozen out"
-        require(splits, "features of a frozen image trunk cannot be kept", what, UsageError)
+        remedy = (
+            f"this tower ({type(visual).__name__}) does not end with a projection that could be "
+        )
+        remedy += "put on them; freeze all of it (--freeze image), or leave --cache-frozen out"
+        require(splits, "features of a frozen image trunk cannot be kept", remedy, UsageError)
 
     def work(
         self, pixels: Tensor, patches: bool = False, limit: int = 0, cached_at: CachedAt = ""
@@ -160,7 +162,7 @@ class ImageTower:
         visual = self._visual
         if isinstance(visual, TimmModel):
             return tuple(map(visual.head, states))
-        return states if visual.proj is None else tuple(each @ visual.proj for each in states)
+        return states if visual.proj is None else tuple(state @ visual.proj for state in states)
 
     def _states(self, pixels: Tensor, patches: bool, ours: bool) -> Outputs:
         """Return what the projection takes: the pooled state, and the state of each position."""
@@ -182,8 +184,8 @@ class ImageTower:
             return (pooled,)
         if features.ndim == 3:  # (B, prefix + P, C): a head may look for its prefix tokens
             prefix = int(getattr(trunk, "num_prefix_tokens", 0))
-            each = features[:, prefix:].reshape(-1, 1, features.shape[-1])
-            alone = each.expand(-1, prefix + 1, -1)
+            positions = features[:, prefix:].reshape(-1, 1, features.shape[-1])
+            alone = positions.expand(-1, prefix + 1, -1)
         elif getattr(trunk, "output_fmt", "NCHW") == "NHWC":
             alone = features.reshape(-1, 1, 1, features.shape[-1])
         else:
@@ -205,15 +207,15 @@ def projection_of(network: nn.Module, tower: Tower) -> tuple[str, ...]:
     names = [name for name, _ in network.named_parameters()]
     visual: Any = network.visual
     if tower == "text":
-        known: tuple[str, ...] = ("text_projection", "text.text_projection", "text.proj")
+        names_by_kind: tuple[str, ...] = ("text_projection", "text.text_projection", "text.proj")
     elif isinstance(visual, ModifiedResNet):
-        known = ("visual.attnpool.c_proj",)
+        names_by_kind = ("visual.attnpool.c_proj",)
     elif isinstance(visual, TimmModel):
         # open_clip's own head, else the trunk's classifier, which it has made one of embeddings.
-        known = ("visual.head.proj", "visual.head.mlp")
+        names_by_kind = ("visual.head.proj", "visual.head.mlp")
         if not any(n.startswith("visual.head.") for n in names):
-            made = visual.trunk.get_classifier()
-            known = tuple(n for n, module in network.named_modules() if module is made)
+            head = visual.trunk.get_classifier()
+            names_by_kind = tuple(n for n, module in network.named_modules() if module is head)
     else:
-        known = ("visual.proj",)
-    return tuple(p for p in known if any(n == p or n.startswith(f"{p}.") for n in names))
+        names_by_kind = ("visual.proj",)
+    return tuple(p for p in names_by_kind if any(n == p or n.startswith(f"{p}.") for n in names))

@@ -63,10 +63,10 @@ class Lora:
 
     def describe(self) -> str:
         """Return a description for identities and logs: "lora rank 4, alpha 1, both towers"."""
-        where = "both towers" if self.towers == "both" else f"{self.towers} tower"
+        towers = "both towers" if self.towers == "both" else f"{self.towers} tower"
         targets = ", +conv" if self.targets == "+conv" else ""
         init = f", init {self.init}" if self.init != "zero" else ""
-        return f"lora rank {self.rank}, alpha {self.alpha:g}, {where}{targets}{init}"
+        return f"lora rank {self.rank}, alpha {self.alpha:g}, {towers}{targets}{init}"
 
 
 _LAYERS = ("attn", "mlp")  # whose linear maps are adapted, in open_clip's blocks and timm's
@@ -108,14 +108,14 @@ def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
     """
     visual: Any = network.visual
     timm, rank = isinstance(visual, TimmModel), lora.rank
-    found: list[AdaptedWeight] = []
+    adapted: list[AdaptedWeight] = []
 
     def add(module: nn.Module, name: str, rank: int, rows: int, columns: int) -> None:
         if lora.towers in ("both", part_of(name)):
             parameter = name.rpartition(".")[2]
             shapes = (rank, columns), (rows, rank)
             fused = parameter == "in_proj_weight"
-            found.append(AdaptedWeight(name, module, parameter, *shapes, fused))
+            adapted.append(AdaptedWeight(name, module, parameter, *shapes, fused))
 
     for path, module in network.named_modules():
         parts = path.split(".")
@@ -142,13 +142,13 @@ def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
         kernel = patches.kernel_size[0]
         rows, columns = patches.out_channels * kernel, patches.in_channels * kernel
         add(patches, name, rank * kernel, rows, columns)
-    if not found:
-        where = "the model" if lora.towers == "both" else f"the {lora.towers} tower"
+    if not adapted:
+        subject = "the model" if lora.towers == "both" else f"the {lora.towers} tower"
         raise CompoclipError(
-            f"{where} has no attention or MLP layers that LoRA knows: adapt another tower "
+            f"{subject} has no attention or MLP layers that LoRA knows: adapt another tower "
             "(--lora-towers), or train without LoRA"
         )
-    return tuple(found)
+    return tuple(adapted)
 
 
 def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedWeight, ...]:
@@ -165,9 +165,11 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
     """
     targets = lora_targets(network, lora)
     full = max(target.full_rank for target in targets)
-    what = f"no adapted weight has more than rank {full:,}, so that more adds nothing; choose at "
-    what += f"most {full:,} (4 to 64 are usual)"
-    require(lora.rank <= full, f"LoRA rank {lora.rank:,}", what, UsageError)
+    problem = (
+        f"no adapted weight has more than rank {full:,}, so that more adds nothing; choose at "
+    )
+    problem += f"most {full:,} (4 to 64 are usual)"
+    require(lora.rank <= full, f"LoRA rank {lora.rank:,}", problem, UsageError)
     require(not lora_state(network), "the model has adapters already", "merge them first")
     generator = torch.Generator().manual_seed(seed)
     for target in targets:

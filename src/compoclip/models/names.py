@@ -88,7 +88,7 @@ def require_model(spec: str, external: bool = False) -> None:
 
 def _require_folder(folder: Path) -> None:
     """Raise UsageError for a folder without any configuration, such as that of a run."""
-    if any(any(folder.glob(known)) for known in ("*.json", "*-encoder/*.json", "*.onnx")):
+    if any(any(folder.glob(pattern)) for pattern in ("*.json", "*-encoder/*.json", "*.onnx")):
         return
     inside = next((folder / name for name in _INSIDE if any(folder.glob(f"{name}/*.json"))), None)
     hint = f"did you mean {inside}?" if inside else f"it has no {RECORD} and no other configuration"

@@ -82,10 +82,10 @@ class Tokenizer:
 
     def with_context(self, context_length: int) -> Tokenizer:
         """Return a tokenizer with another context length; no cache is shared."""
-        made = copy(self)
-        made._inner = copy(self._inner)
-        made._inner.context_length = made.context_length = context_length
-        return made
+        tokenizer = copy(self)
+        tokenizer._inner = copy(self._inner)
+        tokenizer._inner.context_length = tokenizer.context_length = context_length
+        return tokenizer
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         """Return (T, context) int64: start, text, end, zeros. As in open_clip, a long text is cut
@@ -122,11 +122,11 @@ class Tokenizer:
 
         Raises CompoclipError for tokenizers other than CLIP's BPE.
         """
-        what = "does not say which tokens are one word; only CLIP's own does"
-        require(self._simple, f"tokenizer {self.id}", what)
+        problem = "does not say which tokens are one word; only CLIP's own does"
+        require(self._simple, f"tokenizer {self.id}", problem)
         words = self._clean(text[:MAX_TOKENIZED_CHARACTERS]).split()
-        found = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
-        return tuple((word, ids) for word, ids in found if ids)
+        pieces = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
+        return tuple((word, ids) for word, ids in pieces if ids)
 
     def bounded(self, ids: Sequence[int]) -> list[int]:
         """Return start, `ids`, end; not padded, not cut. For CLIP's BPE only."""
@@ -193,8 +193,8 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     """
     context = text_cfg.get("context_length", 77)
     good = isinstance(context, int) and 2 <= context <= MAX_CONTEXT
-    what = f"must be a number of tokens from 2 to {MAX_CONTEXT}"
-    require(good, f"context_length {str(context)[:80]}", what)
+    problem = f"must be a number of tokens from 2 to {MAX_CONTEXT}"
+    require(good, f"context_length {str(context)[:80]}", problem)
     options = section(text_cfg, "tokenizer_kwargs", "text_cfg")
     if text_cfg.get("hf_tokenizer_name"):
         return Tokenizer(_hf_tokenizer(text_cfg, options, context, folder), context)
@@ -203,9 +203,9 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     if "bpe_path" in options:
         options["bpe_path"] = str(_merges_file(options["bpe_path"], folder))
     for token in options.get("additional_special_tokens") or ():
-        what = f"{str(token)[:80]!r} is not of letters, digits, _, - and angle brackets "
+        problem = f"{str(token)[:80]!r} is not of letters, digits, _, - and angle brackets "
         plain = isinstance(token, str) and _SPECIAL.fullmatch(token)
-        require(plain, "additional_special_tokens", f"{what}(open_clip reads it as a pattern)")
+        require(plain, "additional_special_tokens", f"{problem}(open_clip reads it as a pattern)")
     try:
         return Tokenizer(SimpleTokenizer(context_length=context, **options), context)
     except Exception as error:  # open_clip takes the options for granted
@@ -223,8 +223,10 @@ def _merges_file(stated: object, folder: Path | None) -> Path:
     """A gzipped merges file; of another folder it would be copied into the next checkpoint."""
     path = Path(str(stated))
     outside = folder is not None and (path.is_absolute() or ".." in path.parts)
-    what = f"bpe_path {str(stated)[:200]} leads outside of the folder; copy the file into it and "
-    require(not outside, folder, f"{what}name it there")
+    problem = (
+        f"bpe_path {str(stated)[:200]} leads outside of the folder; copy the file into it and "
+    )
+    require(not outside, folder, f"{problem}name it there")
     path = (folder or Path()) / path
     try:
         with gzip.open(path) as file:
@@ -236,14 +238,14 @@ def _merges_file(stated: object, folder: Path | None) -> Path:
         with suppress(OSError, ValueError):
             if other := disguised(path):
                 raise CompoclipError(f"{path}: {other}") from error
-        what = f"not a gzipped BPE merges file ({reason(error)})"
+        problem = f"not a gzipped BPE merges file ({reason(error)})"
         if isinstance(error, FileNotFoundError):
-            what = "the tokenizer's merges file is missing"
-        raise CompoclipError(f"{path}: {what}; restore the original file") from error
-    wrong = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
+            problem = "the tokenizer's merges file is missing"
+        raise CompoclipError(f"{path}: {problem}; restore the original file") from error
+    malformed = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
     # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
-    read = wrong is not None and wrong - 1 <= 49152 - 256 - 2
-    require(not read, path, f"line {wrong} is not a merge of two symbols")
+    read = malformed is not None and malformed - 1 <= 49152 - 256 - 2
+    require(not read, path, f"line {malformed} is not a merge of two symbols")
     return path
 
 
@@ -256,15 +258,15 @@ def _hf_tokenizer(
     source = str(name)
     if folder is not None and (folder / "tokenizer_config.json").is_file():
         source = str(folder)
-        for file in (folder / each for each in _HF_FILES):
-            if file.is_file() and (wrong := disguised(file)):
-                raise CompoclipError(f"{file}: {wrong}")
+        for file in (folder / name for name in _HF_FILES):
+            if file.is_file() and (problem := disguised(file)):
+                raise CompoclipError(f"{file}: {problem}")
     else:
         require_hub_name(name, "hf_tokenizer_name")
     # Other options go to transformers, which runs code of the folder for some.
     for key in options:
-        what = f"'{key[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
-        require(key in _HF_OPTIONS, "tokenizer_kwargs", what)
+        message = f"'{key[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
+        require(key in _HF_OPTIONS, "tokenizer_kwargs", message)
     optional("transformers", "hf", f"tokenizer '{source}'")
     try:
         with plugins.fence(
@@ -327,7 +329,7 @@ class Preprocess:
         mean = len(self.mean) == 3 and all(map(math.isfinite, self.mean))
         std = len(self.std) == 3 and all(0 < value < math.inf for value in self.std)
         good = sizes and all(1 <= n <= MAX_IMAGE_SIDE for n in self.size)
-        for name, holds, what in (
+        for name, holds, requirement in (
             ("size", good, f"two numbers of pixels up to {MAX_IMAGE_SIDE}"),
             ("mean", mean, "three numbers, one a channel"),
             ("std", std, "three numbers above 0, one a channel"),
@@ -336,7 +338,7 @@ class Preprocess:
             ("resize_mode", self.resize_mode in _RESIZE_MODES, " or ".join(_RESIZE_MODES)),
         ):
             value = str(getattr(self, name))[:80]
-            require(holds, f"image {name} {value}", f"must be {what}")
+            require(holds, f"image {name} {value}", f"must be {requirement}")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Preprocess:

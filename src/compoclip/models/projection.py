@@ -60,10 +60,10 @@ def text_matrix(network: nn.Module) -> nn.Parameter:
 def _projection(network: nn.Module) -> tuple[nn.Module, str, bool]:
     """Return the module and name of the text projection, and whether rows are its outputs."""
     holder: nn.Module = getattr(network, "text", network)
-    found: Any = getattr(holder, _LEAF, None)
-    if isinstance(found, nn.Linear) and getattr(found, "bias", None) is None:
-        return found, "weight", True
-    if isinstance(found, Tensor) and found.ndim == 2:
+    leaf: Any = getattr(holder, _LEAF, None)
+    if isinstance(leaf, nn.Linear) and getattr(leaf, "bias", None) is None:
+        return leaf, "weight", True
+    if isinstance(leaf, Tensor) and leaf.ndim == 2:
         return holder, _LEAF, False
     raise CompoclipError(
         "this model's text tower has no projection that is one matrix without a bias: choose "

@@ -38,11 +38,11 @@ def resized(
         UsageError: The text tower has no table of positions.
         CompoclipError: The image tower does not fit images of that size.
     """
-    made = {"context_length": context_length, "image_size": image_size}
+    sizes = {"context_length": context_length, "image_size": image_size}
     config = deepcopy(dict(loaded.config.model_cfg))
     state = {name: value.cpu() for name, value in loaded.encoder.model.state_dict().items()}
     if context_length is not None:
-        name = next((each for each in _TEXT if each in state), None)
+        name = next((key for key in _TEXT if key in state), None)
         if name is None:
             raise UsageError(f"{loaded.name}: its text tower has no table of positions to stretch")
         config["text_cfg"]["context_length"] = context_length
@@ -58,24 +58,24 @@ def resized(
                 new_size=list(trunk.patch_embed.grid_size),
                 num_prefix_tokens=trunk.num_prefix_tokens,
             )
-    found = assemble(replace(loaded.config, model_cfg=config), loaded.name, state=state)
-    return replace(found, provenance={**loaded.provenance, "resized": made})
+    assembled = assemble(replace(loaded.config, model_cfg=config), loaded.name, state=state)
+    return replace(assembled, provenance={**loaded.provenance, "resized": sizes})
 
 
-def stretched(table: Tensor, length: int, kept: int = KEPT) -> Tensor:
+def stretched(table: Tensor, length: int, fixed: int = KEPT) -> Tensor:
     r"""Stretch a table of text positions, as Long-CLIP does.
 
-    The first `kept` rows stay. Row j of the others is read at kept + (j - kept) (L - kept) / (N -
-    kept), linearly between two rows and on in a straight line after the last. A shorter table has
-    the first rows. kept: rows that stay.
+    The first `fixed` rows stay. Row j of the others is read at fixed + (j - fixed) (L - fixed) /
+    (N - fixed), linearly between two rows and on in a straight line after the last. A shorter table
+    has the first rows. fixed: rows that stay.
 
     Reference: Zhang et al., Long-CLIP: Unlocking the Long-Text Capability of CLIP, ECCV 2024.
     """
     old = len(table)
     if length <= old:
         return table[:length].clone()
-    kept = min(kept, old - 2)
-    place = kept + torch.arange(length - kept) * ((old - kept) / (length - kept))
+    fixed = min(fixed, old - 2)
+    place = fixed + torch.arange(length - fixed) * ((old - fixed) / (length - fixed))
     low = place.long().clamp(max=old - 2)
     share = (place - low).to(table.dtype)[:, None]
-    return torch.cat([table[:kept], table[low] * (1 - share) + table[low + 1] * share])
+    return torch.cat([table[:fixed], table[low] * (1 - share) + table[low + 1] * share])

@@ -140,9 +140,11 @@ class TextTower:
     def require_local(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when this tower has no projected token
         features up to EOT."""
-        what = f"{purpose} need a native open_clip text tower that pools at the end-of-text token; "
-        what += "this model's does not"
-        require(self._pools_at_end, what, f"choose another model or do without {purpose}")
+        problem = (
+            f"{purpose} need a native open_clip text tower that pools at the end-of-text token; "
+        )
+        problem += "this model's does not"
+        require(self._pools_at_end, problem, f"choose another model or do without {purpose}")
 
     def planner(self, device: torch.device, limit: int = 0) -> TextPlanner:
         """Return how this tower wants texts on `device`. limit: see `TextPlanner`."""
@@ -191,16 +193,16 @@ class TextTower:
             def every(parts: Sequence[Tensor]) -> Tensor:
                 return joined(parts).index_select(0, inputs.place)
 
-            pooled = every([each[0] for each in outputs])
-            before = every([each[-1] for each in outputs]) if state else None
+            pooled = every([output[0] for output in outputs])
+            before = every([output[-1] for output in outputs]) if state else None
             if not tokens:
                 return TextFeatures(pooled, state=before)
             position = torch.arange(inputs.longest, device=pooled.device)
             mask = (position >= 1) & (position <= inputs.last.unsqueeze(1))
-            lacking = [inputs.longest - each[1].shape[1] for each in outputs]
+            lacking = [inputs.longest - output[1].shape[1] for output in outputs]
             grids = [
-                F.pad(each[1], (0, 0, 0, rows)) if rows else each[1]
-                for each, rows in zip(outputs, lacking)
+                F.pad(output[1], (0, 0, 0, rows)) if rows else output[1]
+                for output, rows in zip(outputs, lacking)
             ]
             states = joined(grids).masked_fill(~mask.unsqueeze(-1), 0.0)
             return TextFeatures(pooled, states.index_select(0, inputs.place), every([mask]), before)
@@ -217,9 +219,11 @@ class TextTower:
 
     def layers(self) -> TextLayers:
         """Return the tower layer by layer. Raises CompoclipError for one that cannot be run so."""
-        what = "that takes a native open_clip transformer, not a Hugging Face tower or one with a "
-        where = "the layers of this model's text tower cannot be run one by one"
-        require(self._tower is not None, where, f"{what}class token; choose another model")
+        problem = (
+            "that takes a native open_clip transformer, not a Hugging Face tower or one with a "
+        )
+        subject = "the layers of this model's text tower cannot be run one by one"
+        require(self._tower is not None, subject, f"{problem}class token; choose another model")
         return TextLayers(self._tower)
 
     def _encode(self, group: PackedTokens | WholeTokens, tokens: bool, state: bool) -> Outputs:

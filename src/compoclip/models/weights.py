@@ -79,8 +79,8 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
         others = tuple(
             str(key) for key, value in tensors.items() if key != entry and _holds_tensors(value)
         )
-        what = f"holds weights under names that are not usual; {_choice(path, others)}"
-        require(entry or not others, path, what)
+        problem = f"holds weights under names that are not usual; {_choice(path, others)}"
+        require(entry or not others, path, problem)
     if entry:
         for key, value in tensors.items():
             number = isinstance(value, int | float) and abs(value) < 2**63
@@ -91,41 +91,45 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
     state = {str(name): value for name, value in tensors.items() if name not in _IGNORED}
     named = 0
     for name, value in state.items():
-        what = f"'{name}' is not a tensor, so this is not a state dict; expected tensors by name, "
-        what += f"alone or under {' or '.join(map(repr, _ENTRIES))}"
-        require(isinstance(value, Tensor), path, what)
+        problem = (
+            f"'{name}' is not a tensor, so this is not a state dict; expected tensors by name, "
+        )
+        problem += f"alone or under {' or '.join(map(repr, _ENTRIES))}"
+        require(isinstance(value, Tensor), path, problem)
         odd = {
             "quantised": value.is_quantized,
             "without values (on the device meta)": value.is_meta,
             "sparse or nested": value.is_nested or value.layout != torch.strided,
             _dtype(value): name.endswith(("weight", "bias")) and not value.is_floating_point(),
         }
-        what = "and weights are plain tensors of floats: save the float32 state_dict() of the model"
-        what += ", as it was before it was quantised or packed"
-        wrong = {f"{path}: '{name}' is {kind}, {what}": holds for kind, holds in odd.items()}
-        refuse(wrong, CompoclipError)
+        problem = (
+            "and weights are plain tensors of floats: save the float32 state_dict() of the model"
+        )
+        problem += ", as it was before it was quantised or packed"
+        problems = {f"{path}: '{name}' is {kind}, {problem}": holds for kind, holds in odd.items()}
+        refuse(problems, CompoclipError)
         named += value.numel() * value.element_size()
     size = path.stat().st_size
-    what = f"names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
-    require(named <= MAX_SHARED * size, path, what)
+    problem = f"names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
+    require(named <= MAX_SHARED * size, path, problem)
     require_finite(state, str(path))
-    prefix, wanted = "", part if part != entry else ""
-    if wanted and any(name.startswith(wanted) for name in state):
-        state, wanted = _below(state, wanted), ""
+    prefix, rest = "", part if part != entry else ""
+    if rest and any(name.startswith(rest) for name in state):
+        state, rest = _below(state, rest), ""
     for _ in range(MAX_WRAPPERS):
         outer = next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), "")
         if not outer or any(".visual." in name and not name.startswith(outer) for name in state):
             break
         names = [name.removeprefix(outer) for name in state]
         twice, times = Counter(names).most_common(1)[0]
-        what = f"has '{twice}' with and without '{outer}': it holds two models; "
-        require(times == 1, path, f"{what}save the one you mean")
+        problem = f"has '{twice}' with and without '{outer}': it holds two models; "
+        require(times == 1, path, f"{problem}save the one you mean")
         state = {name: value for name, value in zip(names, state.values()) if name not in _IGNORED}
         prefix += outer
-    if wanted:
-        state = _below(state, wanted)
-        what = f"has no entry '{part}' and no names that begin so"
-        require(state, path, f"{what}; {_choice(path, others)}" if others else what)
+    if rest:
+        state = _below(state, rest)
+        problem = f"has no entry '{part}' and no names that begin so"
+        require(state, path, f"{problem}; {_choice(path, others)}" if others else problem)
     return WeightsFile(state, entry, prefix, facts, others)
 
 
@@ -156,19 +160,19 @@ def require_one_model(content: WeightsFile, path: Path) -> WeightsFile:
     prefixes = sorted({name[:place] for name, place in places.items() if place >= 0})
     if not prefixes or prefixes == [""]:
         return content
-    beside = [name for name in content.state if not name.startswith(tuple(prefixes))]
-    what = f"holds a model below {' and one below '.join(repr(prefix) for prefix in prefixes)}"
-    what += f", and '{beside[0]}' beside" if beside else ""
+    outside = [name for name in content.state if not name.startswith(tuple(prefixes))]
+    problem = f"holds a model below {' and one below '.join(repr(prefix) for prefix in prefixes)}"
+    problem += f", and '{outside[0]}' beside" if outside else ""
     choice = _choice(path, filter(None, prefixes))
-    require(len(prefixes) == 1 and not beside, path, f"{what}; {choice}")
+    require(len(prefixes) == 1 and not outside, path, f"{problem}; {choice}")
     state = _below(content.state, prefixes[0])
     return replace(content, state=state, prefix=content.prefix + prefixes[0])
 
 
 def _content(path: Path) -> Any:
     """Return the unpickled or mapped content of a file; code in it is never run."""
-    wrong = disguised(path)
-    require(not wrong, path, wrong)
+    problem = disguised(path)
+    require(not problem, path, problem)
     safe = path.suffix == ".safetensors"
     size, unpacked, script = path.stat().st_size, 0, False
     with suppress(Exception), zipfile.ZipFile(path) as archive:
@@ -176,11 +180,15 @@ def _content(path: Path) -> Any:
         script = any(name.endswith("/constants.pkl") for name in archive.namelist())
     name = f"{path.stem.removesuffix('px')}-quickgelu"
     name = name if name in open_clip.list_models() else "ViT-B-32-quickgelu"
-    why = "not a plain PyTorch state dict but a TorchScript archive, whose code is never run: for "
-    why += f"OpenAI's own weights write {name}:openai, of others save the state_dict() as "
-    require(safe or not script, path, f"{why}.safetensors")
-    why = f"unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do not: "
-    require(safe or unpacked <= size, path, f"{why}download it again, or save it with torch.save")
+    remedy = (
+        "not a plain PyTorch state dict but a TorchScript archive, whose code is never run: for "
+    )
+    remedy += f"OpenAI's own weights write {name}:openai, of others save the state_dict() as "
+    require(safe or not script, path, f"{remedy}.safetensors")
+    remedy = f"unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do not: "
+    require(
+        safe or unpacked <= size, path, f"{remedy}download it again, or save it with torch.save"
+    )
     try:
         if safe:
             return load_file(path)
@@ -190,12 +198,14 @@ def _content(path: Path) -> Any:
     except MemoryError as error:
         raise CompoclipError(f"{path}: does not fit into this machine's memory") from error
     except Exception as error:  # what a reader says of bytes that are no weights has any type
-        why = f"damaged or cut short ({reason(error)}); copy or download it again"
+        remedy = f"damaged or cut short ({reason(error)}); copy or download it again"
         if not safe:
-            why = "not a plain PyTorch state dict; it is damaged or holds code (pickled objects), "
-            why += "which is never run: copy or download it again, or save its state_dict() as "
-            why += ".safetensors"
-        raise CompoclipError(f"{path}: {why}") from error
+            remedy = (
+                "not a plain PyTorch state dict; it is damaged or holds code (pickled objects), "
+            )
+            remedy += "which is never run: copy or download it again, or save its state_dict() as "
+            remedy += ".safetensors"
+        raise CompoclipError(f"{path}: {remedy}") from error
 
 
 def _dtype(value: Tensor) -> str:
@@ -229,27 +239,27 @@ def fitting(
     Raises CompoclipError naming the file, the architecture `name`, one key and both shapes; and a
     tensor that is not of floats where the network's is.
     """
-    own, problem = model.state_dict(), ""
-    found: dict[str, Tensor] = dict(state)
-    if any(key.startswith("image_encoder.") for key in found):  # Apple's MobileCLIP files
+    expected, problem = model.state_dict(), ""
+    tensors: dict[str, Tensor] = dict(state)
+    if any(key.startswith("image_encoder.") for key in tensors):  # Apple's MobileCLIP files
         try:
-            found = convert_state_dict(model, found)
+            tensors = convert_state_dict(model, tensors)
         except Exception:  # it takes the names and shapes of those files for granted
             problem = "the file has names of Apple's MobileCLIP"
-    if "text.positional_embedding" in own:
-        found = convert_to_custom_text_state_dict(found)
-    for key in {"logit_scale", "logit_bias"} & own.keys() & found.keys():
-        if own[key].numel() == found[key].numel():
-            found[key] = found[key].reshape(own[key].shape)
-    problem = problem or mismatch(own, found)
+    if "text.positional_embedding" in expected:
+        tensors = convert_to_custom_text_state_dict(tensors)
+    for key in {"logit_scale", "logit_bias"} & expected.keys() & tensors.keys():
+        if expected[key].numel() == tensors[key].numel():
+            tensors[key] = tensors[key].reshape(expected[key].shape)
+    problem = problem or mismatch(expected, tensors)
     require(not problem, source, f"not the weights of {name}: {problem}")
-    return found
+    return tensors
 
 
-def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+def mismatch(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     """Return the first difference in names, shapes or kinds of number between an architecture's
     tensors and a file's, in words; "" without one."""
-    for key, value in own.items():
+    for key, value in expected.items():
         theirs = state.get(key, value)
         if theirs.shape != value.shape:
             here = tuple(value.shape)
@@ -257,8 +267,8 @@ def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
         if value.is_floating_point() and not theirs.is_floating_point():
             return f"'{key}' is {_dtype(theirs)} in the file, and weights are floats"
     for has, lacks, words in (
-        (own, state, "the file lacks"),
-        (state, own, "the architecture has no"),
+        (expected, state, "the file lacks"),
+        (state, expected, "the architecture has no"),
     ):
         for key, value in has.items():
             if key not in lacks:
@@ -273,8 +283,8 @@ def as_stored(state: Mapping[str, Tensor], dtype: str, name: str) -> dict[str, T
     and when one is not finite.
     """
     require_finite(state, name)
-    known = dtype in ("float32", "float16")
-    require(known, "checkpoint dtype", f"'{dtype}' is not float32 or float16")
+    supported = dtype in ("float32", "float16")
+    require(supported, "checkpoint dtype", f"'{dtype}' is not float32 or float16")
     stored = {}
     for name, value in state.items():
         value = value.detach().to("cpu")
@@ -292,11 +302,11 @@ def counts(state: Mapping[str, Tensor]) -> dict[str, int]:
 
     Running statistics of batch norms in a file are not parameters.
     """
-    found = {"image": 0, "text": 0, "temperature": 0}
+    numbers = {"image": 0, "text": 0, "temperature": 0}
     for name, value in state.items():
         if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
-            found[part_of(name)] += value.numel()
-    return found | {"total": sum(found.values())}
+            numbers[part_of(name)] += value.numel()
+    return numbers | {"total": sum(numbers.values())}
 
 
 def dtypes(state: Mapping[str, Tensor]) -> dict[str, int]:
@@ -355,8 +365,8 @@ def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str
             value, start = value[:rows], start[:rows]
         theirs = f"is {tuple(value.shape)}" if name in state else "is lacking"
         same = name in state and value.numel() == start.numel()
-        what = f"'{name}' {theirs} and {tuple(start.shape)} in the base: another architecture"
-        require(same, source, what)
+        problem = f"'{name}' {theirs} and {tuple(start.shape)} in the base: another architecture"
+        require(same, source, problem)
         if not start.is_floating_point():
             continue
         one, other = (x.detach().cpu().float().reshape(-1) for x in (value, start))

@@ -39,7 +39,9 @@ class Work(Generic[T_co]):
 
     def within(self, around: Around, learns: bool) -> Work[T_co]:
         """Return the same work with every micro-batch encoded through `around`."""
-        return Work(tuple(partial(around, each) for each in self.micro_batches), self.join, learns)
+        return Work(
+            tuple(partial(around, encode) for encode in self.micro_batches), self.join, learns
+        )
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -60,7 +62,7 @@ class FeatureWork:
     def all(self) -> Features:
         """Return the features, all micro-batches encoded."""
         return self.join(
-            *([encode() for encode in each.micro_batches] for each in (self.image, self.text))
+            *([encode() for encode in tower.micro_batches] for tower in (self.image, self.text))
         )
 
     def further(
@@ -77,8 +79,8 @@ class FeatureWork:
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             features = self.join(images[:first], texts[:second])
-            shown = None if image is None else image.join(images[first:])
-            return add(features, shown, text.join(texts[second:]))
+            image_features = None if image is None else image.join(images[first:])
+            return add(features, image_features, text.join(texts[second:]))
 
         def both(one: Work[object], other: Work[object] | None) -> Work[object]:
             if other is None:
@@ -86,7 +88,7 @@ class FeatureWork:
             every = (*one.micro_batches, *other.micro_batches)
             return Work(every, tuple, one.learns or other.learns)
 
-        once = all(len(each.micro_batches) <= 1 for each in (image, text) if each is not None)
+        once = all(len(tower.micro_batches) <= 1 for tower in (image, text) if tower is not None)
         return FeatureWork(
             both(self.image, image), both(self.text, text), join, self.whole and once
         )

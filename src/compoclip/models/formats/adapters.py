@@ -127,15 +127,15 @@ class AdapterFolder(Format):
             stated = f"{HUB}{stated}"
         by_name = f"compoclip convert {path} DST --to merged --base BASE"
         if not (base or stated):
-            what = f"does not say what it was trained on, {CONFIG} has no {entry}"
-            raise UsageError(f"{path}: {what}: {by_name}")
+            problem = f"does not say what it was trained on, {CONFIG} has no {entry}"
+            raise UsageError(f"{path}: {problem}: {by_name}")
         try:
             start = load_model(base or str(stated), activation=activation)
         except CompoclipError as error:
             if base:
                 raise
-            what = f"{path / CONFIG}: {entry} {quoted(stated)} cannot be loaded"
-            raise type(error)(f"{what} ({error}); name it: {by_name}") from error
+            problem = f"{path / CONFIG}: {entry} {quoted(stated)} cannot be loaded"
+            raise type(error)(f"{problem} ({error}); name it: {by_name}") from error
         assumed = (*start.config.assumed, *unread_files(path, "PEFT"))
         return replace(start, config=replace(start.config, assumed=assumed))
 
@@ -205,16 +205,16 @@ def _own_state(folder: Path, network: nn.Module, lora: Lora) -> dict[str, Tensor
     state = read_state_dict(weights)
     theirs = {key: value for key, value in state.items() if key.startswith(_PREFIX)}
     with sound(folder):
-        found = _named(_pairs(theirs, network, weights, lambda *_: 1.0))
-    found |= {key: value for key, value in state.items() if key not in theirs}
-    own = {
+        adapters = _named(_pairs(theirs, network, weights, lambda *_: 1.0))
+    adapters |= {key: value for key, value in state.items() if key not in theirs}
+    expected = {
         f"{target.name}.{part}": torch.empty(shape, device="meta")
         for target in lora_targets(network, lora)
         for part, shape in (("a", target.a_shape), ("b", target.b_shape))
     }
-    problem = mismatch(own, found)
+    problem = mismatch(expected, adapters)
     require(not problem, weights, f"not the adapters of {RECORD}: {problem}")
-    return found
+    return adapters
 
 
 def _adapted(adapters: Mapping[str, Tensor]) -> list[str]:
@@ -237,9 +237,9 @@ def _filled(network: nn.Module, lora: Lora, pairs: Pairs, source: Path) -> dict[
         filled[name] = a, b = torch.zeros(target.a_shape), torch.zeros(target.b_shape)
         if name in pairs:
             found_a, found_b = pairs[name]
-            what = f"the adapter of '{name}' maps {found_a.shape[1]} to {len(found_b)} and the "
-            what += f"model has {a.shape[1]} to {len(b)}: it is for another architecture"
-            require((found_a.shape[1], len(found_b)) == (a.shape[1], len(b)), source, what)
+            problem = f"the adapter of '{name}' maps {found_a.shape[1]} to {len(found_b)} and the "
+            problem += f"model has {a.shape[1]} to {len(b)}: it is for another architecture"
+            require((found_a.shape[1], len(found_b)) == (a.shape[1], len(b)), source, problem)
             a[: len(found_a)], b[:, : len(found_a)] = found_a, found_b
     return _named(filled)
 
@@ -305,33 +305,33 @@ def _pairs(
     scale: Callable[[str, int], float],
 ) -> Pairs:
     """Return A, and B times its scaling (of a module and rank), of tensors by PEFT's names."""
-    own, (names, nested) = network.state_dict(), _names_of(network)
-    found: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
+    expected, (names, nested) = network.state_dict(), _names_of(network)
+    pairs: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
     for key, a in state.items():
-        shown = key.removeprefix(_PREFIX)
-        module = shown.removesuffix(".lora_A.weight")
-        if module == shown:
+        stripped = key.removeprefix(_PREFIX)
+        module = stripped.removesuffix(".lora_A.weight")
+        if module == stripped:
             other = key.endswith(".lora_B.weight")
-            require(other, source, f"'{shown}' is no LoRA weight of a CLIPModel")
+            require(other, source, f"'{stripped}' is no LoRA weight of a CLIPModel")
             continue
         b = state.get(key.replace("lora_A", "lora_B"))
         if b is None:
             raise CompoclipError(f"{source}: '{module}' has no lora_B; get the whole file")
         third = re.fullmatch(r"(.*self_attn\.)([qkv])_proj", module)
-        name = module if module in own else f"{module}.weight"
-        if name not in own:
+        name = module if module in expected else f"{module}.weight"
+        if name not in expected:
             try:
                 name, _ = names.ours(f"{third[1]}q_proj.weight" if third else name)
             except KeyError as error:
                 raise CompoclipError(f"{source}: adapts '{module}', {_OTHERS}") from error
-            name = name if name in own else f"{nested}{name}"
+            name = name if name in expected else f"{nested}{name}"
         a, b = a.float(), scale(module, len(a)) * b.float()
         if a.ndim == 4:
             change = torch.einsum("or,rikl->oikl", b[:, :, 0, 0], a)
             out, inner, kernel, _ = change.shape
             a, b = torch.eye(inner * kernel), change.reshape(out * kernel, inner * kernel)
-        found.setdefault(name, {})[third[2] if third else ""] = (a, b)
-    return {name: parts[""] if "" in parts else _fused(parts) for name, parts in found.items()}
+        pairs.setdefault(name, {})[third[2] if third else ""] = (a, b)
+    return {name: parts[""] if "" in parts else _fused(parts) for name, parts in pairs.items()}
 
 
 def _fused(parts: Pairs) -> tuple[Tensor, Tensor]:
@@ -379,15 +379,17 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
         with sound(source):
             try:
                 for entry, expected in (("target_modules", True), ("exclude_modules", False)):
-                    what = f"{entry} leaves '{module}' out, and the weights adapt it; {_MERGE}"
+                    problem = f"{entry} leaves '{module}' out, and the weights adapt it; {_MERGE}"
                     names = config.get(entry) or []
-                    require(matches(names, module) is expected, source, what)
+                    require(matches(names, module) is expected, source, problem)
                 alpha = float(stated("alpha_pattern", "lora_alpha", module))
                 listed = int(stated("rank_pattern", "r", module))
             except (TimeoutError, regex.error) as error:
                 raise ValueError(f"a pattern takes too long or is none: {error}") from error
-        what = f"'{module}' has rank {rank} and {CONFIG} says r {listed}: parts of several files "
-        require(listed == rank, folder, f"{what}were mixed")
+        problem = (
+            f"'{module}' has rank {rank} and {CONFIG} says r {listed}: parts of several files "
+        )
+        require(listed == rank, folder, f"{problem}were mixed")
         return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
 
     if not weights.is_file():
@@ -404,8 +406,8 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
         full = max(target.full_rank for target in lora_targets(network, lora))
         linear = max((len(a) for name, (a, _) in pairs.items() if name not in kernels), default=1)
         # each projection may bring its own
-        what = f"rank {linear:,} exceeds the rank of every layer, {full:,}"
-        require(linear <= 3 * full, folder, what)
+        remedy = f"rank {linear:,} exceeds the rank of every layer, {full:,}"
+        require(linear <= 3 * full, folder, remedy)
         ranks = (math.ceil(len(a) / kernels.get(name, 1)) for name, (a, _) in pairs.items())
         rank = max(linear, *ranks)
         # scaling is part of B already: alpha / rank = 1

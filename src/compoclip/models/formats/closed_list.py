@@ -26,10 +26,10 @@ IMAGE_PROCESSORS: dict[str, dict[str, Any]] = _LIST["image processors"]
 @cache
 def _rules(group: str, kind: str) -> dict[str, Any]:
     """Return the lists of a kind, with those that it includes, and "harmless" as one list."""
-    own = _LIST[group][kind]
-    parts = [*(_rules(group, name) for name in own.get("includes", ())), own]
+    entry = _LIST[group][kind]
+    parts = [*(_rules(group, name) for name in entry.get("includes", ())), entry]
     harmless = [list(part.get("harmless", ())) for part in parts[:-1]]
-    harmless += own.get("harmless", {}).values()
+    harmless += entry.get("harmless", {}).values()
     return {
         "followed": [name for part in parts for name in part.get("followed", ())],
         "optional": [name for part in parts for name in part.get("optional", ())],
@@ -68,8 +68,8 @@ def check_entries(
                 f"{source}: {place} is {typed_repr(other)}, which is not followed; {remedy}"
             )
     for name, value in data.items():
-        known = name in rules["followed"] or name in rules["harmless"] or name in rules["fixed"]
-        if not known and not (rules["empty"] and not value):
+        listed = name in rules["followed"] or name in rules["harmless"] or name in rules["fixed"]
+        if not listed and not (rules["empty"] and not value):
             raise CompoclipError(
                 f"{source}: '{within}{name}' ({typed_repr(value)}) is an unknown entry, and may "
                 f"change the features; {remedy}"

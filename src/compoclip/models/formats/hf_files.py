@@ -114,19 +114,19 @@ class ParameterNames:
         return out
 
 
-def refuse(model: str, what: str) -> NoReturn:
+def refuse(model: str, content: str) -> NoReturn:
     """Raise CompoclipError for what a model of transformers has no place for."""
     raise CompoclipError(
-        f"Hugging Face's {model} cannot express {what}: use --to open-clip or --to onnx"
+        f"Hugging Face's {model} cannot express {content}: use --to open-clip or --to onnx"
     )
 
 
 def _renamed(name: str, rows: list[tuple[str, str, str]]) -> tuple[str, str]:
     for old, new, how in rows:
         pattern = re.escape(old).replace(r"\#", r"(\d+)")
-        found = re.match(pattern if old.endswith((".", "_")) else f"{pattern}$", name)
-        if found:
-            return new.replace("#", "".join(found.groups())) + name[found.end() :], how
+        match = re.match(pattern if old.endswith((".", "_")) else f"{pattern}$", name)
+        if match:
+            return new.replace("#", "".join(match.groups())) + name[match.end() :], how
     raise KeyError(name)
 
 
@@ -136,8 +136,8 @@ def shards_of(index: Path) -> list[str]:
     Raises CompoclipError when it names none, or one outside the folder.
     """
     shards = read_object(index).get("weight_map")
-    names = {str(each) for each in shards.values()} if isinstance(shards, dict) else set()
-    if not names or any(Path(each).name != each or each[:1] == "." for each in names):
+    names = {str(name) for name in shards.values()} if isinstance(shards, dict) else set()
+    if not names or any(Path(name).name != name or name[:1] == "." for name in names):
         raise CompoclipError(
             f"{index}: its weight_map names no file, or one that is outside the folder; restore "
             "the file"
@@ -195,11 +195,11 @@ def tokenizer_of(path: Path, clean: str) -> tuple[dict[str, Any], list[str]]:
             )
         return {"hf_tokenizer_name": "in-this-folder", "tokenizer_kwargs": {"clean": clean}}, []
     custom = (path / MERGES).is_file()
-    made = {"tokenizer_kwargs": {"bpe_path": MERGES}} if custom else {}
-    tokenizer = build_tokenizer(made, path).simple
+    options = {"tokenizer_kwargs": {"bpe_path": MERGES}} if custom else {}
+    tokenizer = build_tokenizer(options, path).simple
     assert tokenizer is not None
     stated = _require_same_tokenizer(path, tokenizer)
-    return made, [] if stated or custom else ["tokenizer: CLIP's own, the folder has none"]
+    return options, [] if stated or custom else ["tokenizer: CLIP's own, the folder has none"]
 
 
 def longest_text(path: Path) -> int | None:
@@ -223,15 +223,19 @@ def require_pipeline(path: Path) -> None:
         require(isinstance(modules, list), file, "expected a list of modules; restore the file")
         for number, module in enumerate(modules):
             kind = str(module.get("type") if isinstance(module, Mapping) else module)
-            what = f"{number}.type {kind} is more than the model; st:FOLDER measures what it does"
+            problem = (
+                f"{number}.type {kind} is more than the model; st:FOLDER measures what it does"
+            )
             alone = kind.rpartition(".")[2] in ("Transformer", "CLIPModel", "Normalize")
-            require(alone, file, what)
+            require(alone, file, problem)
     if (file := path / "config_sentence_transformers.json").is_file():
         data = read_object(file)
         check_entries(data, "sentence-transformers", file, "st:FOLDER follows it")
         prompt = section(data, "prompts", file).get(str(data.get("default_prompt_name")))
-        what = f"default_prompt_name: texts begin with {typed_repr(prompt)}; st:FOLDER follows it"
-        require(not prompt, file, what)
+        problem = (
+            f"default_prompt_name: texts begin with {typed_repr(prompt)}; st:FOLDER follows it"
+        )
+        require(not prompt, file, problem)
 
 
 def cut_context(text: dict[str, Any], state: dict[str, Tensor], longest: int | None) -> None:
@@ -351,9 +355,9 @@ def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None
     kind = kind or defaults
     name = re.sub(r"(FeatureExtractor|ImageProcessor(Fast|Pil)?)$", "", str(kind))
     if name not in IMAGE_PROCESSORS:
-        known = ", ".join(f"{each}ImageProcessor" for each in IMAGE_PROCESSORS)
-        what = f"{within}image_processor_type {typed_repr(kind)} is not one of {known}"
-        raise CompoclipError(f"{source}: {what}")
+        names = ", ".join(f"{name}ImageProcessor" for name in IMAGE_PROCESSORS)
+        problem = f"{within}image_processor_type {typed_repr(kind)} is not one of {names}"
+        raise CompoclipError(f"{source}: {problem}")
     stated = {**IMAGE_PROCESSORS[name], **settings}
     number = stated["resample"]
     if not isinstance(number, int) or number not in _FILTERS:
@@ -427,9 +431,9 @@ def _merges_of(tokenizer: SimpleTokenizer) -> list[tuple[str, str]]:
     return sorted(ranks, key=ranks.__getitem__)
 
 
-def write_clip_tokenizer(folder: Path, own: Tokenizer) -> None:
+def write_clip_tokenizer(folder: Path, tokenizer_written: Tokenizer) -> None:
     """Write the files that CLIPTokenizer reads, for a tokenizer with CLIP's BPE."""
-    tokenizer = own.simple
+    tokenizer = tokenizer_written.simple
     assert tokenizer is not None
     vocabulary = clip_vocabulary(tokenizer)
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
@@ -439,7 +443,7 @@ def write_clip_tokenizer(folder: Path, own: Tokenizer) -> None:
     write_json(folder / "special_tokens_map.json", special)
     settings = {
         "tokenizer_class": "CLIPTokenizer",
-        "model_max_length": own.context_length,
+        "model_max_length": tokenizer_written.context_length,
         "do_lower_case": True,
         "add_prefix_space": False,
         "errors": "replace",

@@ -72,9 +72,9 @@ def downloading(spec: str) -> Iterator[None]:
         set_by_user = "HF_HUB_ETAG_TIMEOUT" in os.environ
         patience = constants.HF_HUB_ETAG_TIMEOUT if set_by_user else _PATIENCE
         try:
-            found = get_session().head(constants.ENDPOINT, timeout=patience)
-            if found.status_code in _GATEWAYS:
-                silence = f"HTTP {found.status_code}"
+            response = get_session().head(constants.ENDPOINT, timeout=patience)
+            if response.status_code in _GATEWAYS:
+                silence = f"HTTP {response.status_code}"
         except Exception as error:  # of whichever HTTP library the hub's client uses
             silence = reason(error)
     try:
@@ -85,12 +85,12 @@ def downloading(spec: str) -> Iterator[None]:
     except CompoclipError:
         raise
     except Exception as error:  # network libraries raise dozens of unrelated types
-        why = f"no answer from {constants.ENDPOINT}: {silence}" if silence else reason(error)
+        cause = f"no answer from {constants.ENDPOINT}: {silence}" if silence else reason(error)
         remedy = "connect to the network once, or give a file with ARCHITECTURE@FILE"
         if offline:
-            why = "HF_HUB_OFFLINE forbids the network and the cache has it not"
+            cause = "HF_HUB_OFFLINE forbids the network and the cache has it not"
             remedy = "unset it, or fetch the model once where there is a network"
-        raise CompoclipError(f"{spec}: could not be downloaded ({why}); {remedy}") from error
+        raise CompoclipError(f"{spec}: could not be downloaded ({cause}); {remedy}") from error
     finally:
         if silence:
             constants.HF_HUB_OFFLINE = False
@@ -133,7 +133,7 @@ def publish(
     api: Any = HfApi()
     try:
         api.create_repo(repository, private=True if private else None, exist_ok=True)
-        made = api.create_commit(
+        commit = api.create_commit(
             repository,
             [CommitOperationAdd(name, data) for name, data in content.items()],
             commit_message=message or "Upload a model written by compoclip",
@@ -143,7 +143,7 @@ def publish(
             f"{repository}: could not be pushed ({reason(error)}); log in with `hf auth login` or "
             "set HF_TOKEN to a token that may write there"
         ) from error
-    return Pushed(str(getattr(made, "repo_url", "") or made.commit_url), names)
+    return Pushed(str(getattr(commit, "repo_url", "") or commit.commit_url), names)
 
 
 def require_pushable(repository: str) -> None:
@@ -168,12 +168,12 @@ def model_files(folder: Path) -> list[str]:
 
     Raises CompoclipError when it is no folder that this program writes, or has no safetensors.
     """
-    found = next((each for each in formats() if folder.is_dir() and each.sniff(str(folder))), None)
-    if found is None:
+    writer = next((form for form in formats() if folder.is_dir() and form.sniff(str(folder))), None)
+    if writer is None:
         raise CompoclipError(
             f"{folder}: not a model folder; give RUN/model, RUN/adapter or what convert wrote"
         )
-    needed, more = found.hub_files(folder)
+    needed, more = writer.hub_files(folder)
     for name in needed:
         written = (folder / name).is_file()
         require(written, folder, f"has no {name}; write the folder again with convert")
@@ -244,8 +244,8 @@ def card_text(
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     method = str(provenance.get("method") or "")
-    known = not identity.architecture.startswith("config-")  # a hash is no name for people
-    name = identity.architecture if known else "CLIP"
+    built_in = not identity.architecture.startswith("config-")  # a hash is no name for people
+    name = identity.architecture if built_in else "CLIP"
     title = f"{name}, {method}" if method else name
     measured = [
         EvalResult(_TASK, r.benchmark.split(" ")[0], r.benchmark, r.metric, round(r.value, 6))
@@ -259,7 +259,7 @@ def card_text(
         eval_results=measured or None,
     )
     left = {key: value for key, value in provenance.items() if value not in (None, {}, [], "")}
-    made = _take_rows(left)
+    made_rows = _take_rows(left)
     record = json.dumps(_public(left), indent=2, ensure_ascii=False, default=str) if left else ""
     card = ModelCard.from_template(
         data,
@@ -267,7 +267,7 @@ def card_text(
         title=re.sub(r"([\\`*<>\[\]|#])", r"\\\1", " ".join(title.split())),
         code=code,
         identity=identity,
-        made=made,
+        made=made_rows,
         record=record,
         fence="`" * max([3, *(1 + len(run) for run in re.findall("`+", record))]),
         results=results,
@@ -284,24 +284,24 @@ def _take_rows(left: dict[str, Any]) -> dict[str, str]:
         terms = left.pop("terms")
         try:
             rows["losses"] = " + ".join(
-                f"{each['weight']:g} x {each['name']}"
-                + (f" (on {each['on']})" if each["on"] else "")
-                for each in terms
+                f"{term['weight']:g} x {term['name']}"
+                + (f" (on {term['on']})" if term["on"] else "")
+                for term in terms
             )
         except (KeyError, TypeError, ValueError):  # a record of another kind
             rows["losses"] = json.dumps(_public(terms))
     run = left.pop("run", None)
     if isinstance(run, Mapping):
         filled = {k: value for k, value in run.items() if value is not None}
-        known = {
+        facts = {
             text: filled[k]
             for k, text in _ROWS.items()
             if k in filled
             if filled[k] or k not in _LOST
         }
         if isinstance(out := run.get("left_out"), Mapping):
-            known |= {f"left out: {why}": count for why, count in out.items()}
-        for name, value in known.items():
+            facts |= {f"left out: {reason}": count for reason, count in out.items()}
+        for name, value in facts.items():
             number = isinstance(value, int | float)
             rows[name] = f"{value:,}" if number else str(_public(value))
     return rows | {k: str(left.pop(k)) for k in ("seed", "precision", "torch") if k in left}
@@ -310,9 +310,9 @@ def _take_rows(left: dict[str, Any]) -> dict[str, str]:
 def _public(value: Any) -> Any:
     """Return the value with absolute paths cut to their last name."""
     if isinstance(value, Mapping):
-        return {str(key): _public(each) for key, each in value.items()}
+        return {str(key): _public(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_public(each) for each in value]
+        return [_public(element) for element in value]
     if isinstance(value, str):
         name, at, file = value.rpartition("@")  # ARCHITECTURE@FILE
         for path in (PurePosixPath(file), PureWindowsPath(file)):

@@ -110,7 +110,7 @@ class HuggingFaceFolder(Format):
     known_by = f"hidden_act in {CONFIG}"
     stored = WEIGHTS
     downloads = ("model*.safetensors", "pytorch_model*.bin")  # safetensors if there are any
-    beside = (IMAGES, *TOKENIZER_FILES)
+    companions = (IMAGES, *TOKENIZER_FILES)
     model_type: ClassVar[str]
     family: ClassVar[str]
     clean: ClassVar[str] = ""
@@ -225,7 +225,7 @@ class HuggingFaceFolder(Format):
         """Return configuration and weights, in one file or several."""
         sharded = (folder / INDEX).is_file()
         weights = [INDEX, *shards_of(folder / INDEX)] if sharded else [WEIGHTS]
-        return [CONFIG, *weights], self.beside
+        return [CONFIG, *weights], self.companions
 
     def snippet(self, folder: Path) -> tuple[str, str]:
         """Return transformers' code, where its model is the whole of ours."""
@@ -258,16 +258,18 @@ class HuggingFaceFolder(Format):
                 for name, size in clip_sizes(tensors, part).items():
                     if name == "image_size":  # the border that no patch covers leaves no trace
                         size += int(stated[name]) % int(stated["patch_size"])
-                    what = f"{part}_config.{name} is {stated[name]}, and the weights have {size}; "
+                    problem = (
+                        f"{part}_config.{name} is {stated[name]}, and the weights have {size}; "
+                    )
                     same = name == "num_attention_heads" or stated[name] == size
-                    require(same, source, f"{what}restore the original file")
+                    require(same, source, f"{problem}restore the original file")
             whole = int(stated["hidden_size"]) % int(stated["num_attention_heads"]) == 0
-            what = f"{part}_config.num_attention_heads {stated['num_attention_heads']} does not "
-            require(whole, source, f"{what}divide hidden_size {stated['hidden_size']}")
+            problem = f"{part}_config.num_attention_heads {stated['num_attention_heads']} does not "
+            require(whole, source, f"{problem}divide hidden_size {stated['hidden_size']}")
         size = len(tensors.get("text_projection.weight", ()))  # SigLIP has none
         dimension = data.get("projection_dim", 512)
-        what = f"projection_dim is {dimension}, and the weights have {size}; "
-        require(size in (0, dimension), source, f"{what}restore the original file")
+        problem = f"projection_dim is {dimension}, and the weights have {size}; "
+        require(size in (0, dimension), source, f"{problem}restore the original file")
 
     def _tower(self, part: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sizes of a tower in their words."""
@@ -286,24 +288,24 @@ class HuggingFaceFolder(Format):
     def _require_known(self, part: str, config: Mapping[str, Any], model: str = "") -> None:
         """Raise CompoclipError for a key or a value that their model cannot express."""
         fixed = self.table.get("fixed", {}).get(part, {})
-        known = {*self.table["known"][part], *fixed}
-        odd = [key for key, value in config.items() if key not in known and value]
+        names = {*self.table["known"][part], *fixed}
+        odd = [key for key, value in config.items() if key not in names and value]
         odd += [key for key, value in fixed.items() if config.get(key) != value]
         if odd:
             self._refuse(f"'{odd[0]}': {config.get(odd[0])}", model)
 
-    def _refuse(self, what: str, model: str = "") -> NoReturn:
-        refuse(model or self.table["model"], what)
+    def _refuse(self, content: str, model: str = "") -> NoReturn:
+        refuse(model or self.table["model"], content)
 
 
 def _rows(table: str) -> list[list[str]]:
     """Return the rows of parameters of a table, with those that it takes over from others."""
-    found = []
+    rows = []
     for row in _TABLES[table]["parameters"]:
         others = [["", ""]] if isinstance(row, list) else _rows(row["extends"])
         theirs, ours, *how = row if isinstance(row, list) else (row["theirs"], row["ours"])
-        found += [[theirs + a, ours + b, *how, *more] for a, b, *more in others]
-    return found
+        rows += [[theirs + a, ours + b, *how, *more] for a, b, *more in others]
+    return rows
 
 
 def _ours(part: str, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,15 +330,17 @@ class HFClip(HuggingFaceFolder):
     def read_config(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
         """See `HuggingFaceFolder.read_config`."""
         kind = data.get("model_type", "unknown")
-        *known, last = (repr(name) for name, table in _TABLES.items() if "model" in table)
-        what = f"model_type '{kind}' is not {', '.join(known)} or {last}, the kinds that are read; "
-        what += f"{OTHERS}, and others for training come from open_clip (ARCHITECTURE:TAG)"
-        require(kind == "clip", source, what)
+        *kinds, last = (repr(name) for name, table in _TABLES.items() if "model" in table)
+        problem = (
+            f"model_type '{kind}' is not {', '.join(kinds)} or {last}, the kinds that are read; "
+        )
+        problem += f"{OTHERS}, and others for training come from open_clip (ARCHITECTURE:TAG)"
+        require(kind == "clip", source, problem)
         vision, text = self._sections(data, source)
         acts = {str(text["hidden_act"]), str(vision["hidden_act"])}
-        what = f"hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or gelu, the "
+        problem = f"hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or gelu, the "
         same = len(acts) == 1 and acts <= {"quick_gelu", "gelu"}
-        require(same, source, f"{what}same in both towers")
+        require(same, source, f"{problem}same in both towers")
         config: dict[str, Any] = {"quick_gelu": True} if "quick_gelu" in acts else {}
         config["embed_dim"] = int(data.get("projection_dim", 512))
         for part, theirs in (("vision", vision), ("text", text)):
@@ -424,24 +428,28 @@ class HFSiglip(HuggingFaceFolder):
         vision, text = self._sections(data, source)
         for part in (text, vision):
             act, epsilon = part["hidden_act"], part["layer_norm_eps"]
-            what = f"hidden_act {act}, layer_norm_eps {epsilon}: SigLIP has "
-            what += f"{' or '.join(self._acts)} and 1e-06"
-            require(act in self._acts and epsilon == 1e-6, source, what)
+            problem = f"hidden_act {act}, layer_norm_eps {epsilon}: SigLIP has "
+            problem += f"{' or '.join(self._acts)} and 1e-06"
+            require(act in self._acts and epsilon == 1e-6, source, problem)
         shape = [int(vision[key]) for key in _SHAPE]
-        size = next((name for name, known in SIZES.items() if list(known) == shape), None)
+        size = next((name for name, sizes in SIZES.items() if list(sizes) == shape), None)
         trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
         # In timm giantopt has the approximate activation, all others the exact one.
         if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
             trunk += TANH
         stated = ", ".join(f"{key} {vision[key]}" for key in (*_SHAPE, "patch_size", "image_size"))
-        what = f"timm has no SigLIP tower with the vision_config of {stated}: only published sizes "
-        require(size is not None and is_model(trunk), source, f"{what}are read")
+        problem = (
+            f"timm has no SigLIP tower with the vision_config of {stated}: only published sizes "
+        )
+        require(size is not None and is_model(trunk), source, f"{problem}are read")
         sizes, hidden = _ours("text", text), int(text["intermediate_size"])
         if hidden != 4 * sizes["width"]:
             sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
         length = text.get("projection_size") or sizes["width"]
-        what = f"text_config.projection_size is {length} and vision_config.hidden_size {shape[0]}"
-        require(length == shape[0], source, f"{what}: the towers must end in the same length")
+        problem = (
+            f"text_config.projection_size is {length} and vision_config.hidden_size {shape[0]}"
+        )
+        require(length == shape[0], source, f"{problem}: the towers must end in the same length")
         image = {"image_size": int(vision["image_size"]), "timm_model_name": trunk}
         image["timm_model_pretrained"] = False
         fixed = self.table["fixed"]
@@ -461,8 +469,8 @@ class HFSiglip(HuggingFaceFolder):
         for part, ours in (("top", config), ("vision", vision), ("text", text)):
             self._require_known(part, ours)
         cleaning = (text.get("tokenizer_kwargs") or {}).get("clean")
-        own = {"act_kwargs": text["act_kwargs"]} if text.get("act_kwargs") else {}
-        act = next((name for name, value in self._acts.items() if value == own), None)
+        arguments = {"act_kwargs": text["act_kwargs"]} if text.get("act_kwargs") else {}
+        act = next((name for name, value in self._acts.items() if value == arguments), None)
         trunk = self._trunk.fullmatch(vision["timm_model_name"])
         shape = SIZES.get(trunk[1]) if trunk else None
         if not text.get("hf_tokenizer_name") or cleaning != self.clean:
@@ -516,9 +524,9 @@ class HFBlip(HuggingFaceFolder):
     def content(self, path: Path) -> Content:
         """See `HuggingFaceFolder.content`; a folder has no temperature as a rule."""
         data, state, assumed = super().content(path)
-        what = "is no BlipForImageTextRetrieval (it lacks itm_head or vision_proj); BLIPs for "
-        what += "captions or questions have no towers to compare"
-        require({"itm_head.weight", "vision_proj.weight"} <= state.keys(), path, what)
+        problem = "is no BlipForImageTextRetrieval (it lacks itm_head or vision_proj); BLIPs for "
+        problem += "captions or questions have no towers to compare"
+        require({"itm_head.weight", "vision_proj.weight"} <= state.keys(), path, problem)
         if "logit_scale" not in state:
             assumed = ["temperature: BLIP's first one, the folder has none"]
             state = {"logit_scale": torch.tensor(-math.log(BLIP_TEMPERATURE)), **state}
@@ -578,21 +586,21 @@ class SplitClip(HFClip):
                 nested = section(data, key, path / name / CONFIG)
                 data = {k: v for k, v in data.items() if k != key} | nested
             check_entries(data, f"clip {part}_config", path / name / CONFIG, OTHERS)
-            known = ("hidden_act", "layer_norm_eps", "num_attention_heads", "eos_token_id")
-            stated[part] = {key: data[key] for key in known if key in data}
+            keys = ("hidden_act", "layer_norm_eps", "num_attention_heads", "eos_token_id")
+            stated[part] = {key: data[key] for key in keys if key in data}
         acts = {str(facts["hidden_act"]) for facts in stated.values() if "hidden_act" in facts}
-        what = f"the config.json in {' and '.join(self.folders.values())} do not agree on "
-        what += (
+        problem = f"the config.json in {' and '.join(self.folders.values())} do not agree on "
+        problem += (
             'hidden_act, or have none; add "hidden_act": "quick_gelu" or "gelu", as the weights '
         )
-        require(len(acts) == 1, path, f"{what}were trained")
+        require(len(acts) == 1, path, f"{problem}were trained")
         try:
             data = {f"{part}_config": clip_sizes(state, part) | stated[part] for part in stated}
             data |= {"projection_dim": len(state["text_projection.weight"])}
             _ = state["visual_projection.weight"]
         except KeyError as error:
-            what = f"the towers lack {error}: it is not transformers' CLIP"
-            raise CompoclipError(f"{path}: {what}") from error
+            problem = f"the towers lack {error}: it is not transformers' CLIP"
+            raise CompoclipError(f"{path}: {problem}") from error
         for part in stated:
             data[f"{part}_config"]["hidden_act"] = min(acts)
         unsaid = "temperature: 1/100, the folder has none"

@@ -37,13 +37,13 @@ class OnnxFolder(Format):
     order = 60
     markers = ("image.onnx",)
     stored = "text.onnx"
-    beside = ("image.onnx.data", "text.onnx.data", "preprocess.json", *TOKENIZER_FILES)
+    companions = ("image.onnx.data", "text.onnx.data", "preprocess.json", *TOKENIZER_FILES)
     forms = ("onnx",)
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Refuse."""
-        what = "holds an ONNX export, which is only written: name its original model"
-        raise CompoclipError(f"{source}: {what}")
+        problem = "holds an ONNX export, which is only written: name its original model"
+        raise CompoclipError(f"{source}: {problem}")
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Export both towers, and run them with onnxruntime. Raises CompoclipError when a package
@@ -56,19 +56,19 @@ class OnnxFolder(Format):
         identity, network = current_identity(loaded), loaded.encoder.model
         scale = float(loaded.encoder.logit_scale.detach().exp())
         with new_folder(folder) as temporary:
-            found = {
-                tower: _exported(network, tower, given, example, temporary, runtime)
-                for tower, given, example in (("image", "pixels", pixels), ("text", "ids", ids))
+            differences = {
+                tower: _exported(network, tower, argument, example, temporary, runtime)
+                for tower, argument, example in (("image", "pixels", pixels), ("text", "ids", ids))
             }
             record = record_of(identity, loaded.provenance)
-            write_json(temporary / RECORD, {**record, "onnx_difference": found})
+            write_json(temporary / RECORD, {**record, "onnx_difference": differences})
             preprocess = {**loaded.preprocess.to_config(), "logit_scale": scale}
             write_json(temporary / "preprocess.json", preprocess)
             if loaded.tokenizer.simple is not None:
                 write_clip_tokenizer(temporary, loaded.tokenizer)
         return identity
 
-    def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
+    def facts(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
         """Return the largest difference of unit-length embeddings, over batches of 1 and 3."""
         return {"difference": read_object(folder / RECORD)["onnx_difference"]}
 
@@ -84,7 +84,7 @@ class _Tower(nn.Module):
 
 
 def _exported(
-    network: nn.Module, name: str, given: str, example: Tensor, folder: Path, runtime: Any
+    network: nn.Module, name: str, argument: str, example: Tensor, folder: Path, runtime: Any
 ) -> float:
     """Write a tower and return the largest difference of unit-length embeddings."""
     tower, file = _Tower(network, name).eval(), folder / f"{name}.onnx"
@@ -98,21 +98,23 @@ def _exported(
                 str(file),
                 dynamo=True,
                 verbose=False,
-                input_names=[given],
+                input_names=[argument],
                 output_names=[f"{name}_embeds"],
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 external_data=size > _PROTOBUF_LIMIT,
             )
     except Exception as error:  # the exporter raises its own and torch's internal types
-        what = f"the {name} tower cannot be exported to ONNX ({reason(error)})"
-        raise CompoclipError(what) from error
+        problem = f"the {name} tower cannot be exported to ONNX ({reason(error)})"
+        raise CompoclipError(problem) from error
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     worst = 0.0
     for batch in (example, example[:1]):
-        found = torch.from_numpy(session.run(None, {given: batch.numpy()})[0])
+        embedded = torch.from_numpy(session.run(None, {argument: batch.numpy()})[0])
         with torch.no_grad():
-            worst = max(worst, float((normalize(found) - normalize(tower(batch))).abs().max()))
-    what = f"onnxruntime's embeddings differ by {worst:.1e} from the model's: not written; report "
-    what += "this with the versions of torch, onnx and onnxruntime"
-    require(worst <= TOLERANCE, file.name, what)
+            worst = max(worst, float((normalize(embedded) - normalize(tower(batch))).abs().max()))
+    problem = (
+        f"onnxruntime's embeddings differ by {worst:.1e} from the model's: not written; report "
+    )
+    problem += "this with the versions of torch, onnx and onnxruntime"
+    require(worst <= TOLERANCE, file.name, problem)
     return worst

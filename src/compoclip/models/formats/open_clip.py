@@ -62,7 +62,7 @@ class OpenClipFolder(Format):
     markers = (CONFIG,)
     stored = WEIGHTS
     downloads = (WEIGHTS, "open_clip_pytorch_model.*")
-    beside = TOKENIZER_FILES
+    companions = TOKENIZER_FILES
     forms: ClassVar[tuple[str, ...]] = ("open-clip", "merged")
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
@@ -73,9 +73,9 @@ class OpenClipFolder(Format):
         images = section(data, "preprocess_cfg", path / CONFIG)
         check_entries(images, "preprocess_cfg", path / CONFIG, _REMEDY, "preprocess_cfg.")
         config = replace(read_config(path / CONFIG), assumed=tuple(unread_files(path, "open_clip")))
-        found = [path / name for name in (WEIGHTS, *_OTHER_WEIGHTS) if (path / name).is_file()]
-        require(found, path, f"has no weights; expected {WEIGHTS}")
-        loaded = assemble(config, name, state=read_state_dict(found[0]), path=path)
+        paths = [path / name for name in (WEIGHTS, *_OTHER_WEIGHTS) if (path / name).is_file()]
+        require(paths, path, f"has no weights; expected {WEIGHTS}")
+        loaded = assemble(config, name, state=read_state_dict(paths[0]), path=path)
         return override_activation(recorded(loaded, path, {}), activation)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:

@@ -85,10 +85,12 @@ class TensorsAlone(Format):
             raise UsageError(which)
         config = named_config(architecture)
         both = f"{architecture}-quickgelu" in open_clip.list_models()
-        what = "does not record its activation: OpenAI weights and their fine-tunes need "
-        what += f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
-        what += f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
-        require(activation or not both, file, what)
+        problem = "does not record its activation: OpenAI weights and their fine-tunes need "
+        problem += (
+            f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
+        )
+        problem += f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
+        require(activation or not both, file, problem)
         images = f"images are prepared as for {architecture}, a file of tensors does not say how"
         stated, statistics = with_activation(config, activation), published_stats(architecture)
         model = ModelConfig(stated, statistics, assumed=(images,))
@@ -102,27 +104,27 @@ class TensorsAlone(Format):
         self, source: str, base: LoadedModel | None, activation: str | None
     ) -> dict[str, Any]:
         """Describe the tensors. Nearness to the base reveals the activation."""
-        file, found = _read(source)
-        state = found.state
+        file, weights = _read(source)
+        state = weights.state
         stated = source.partition("@")[0] if "@" in source and not Path(source).is_file() else ""
-        kind, known, by = self.kind, "not recorded", self.known_by
-        below = f"names below '{found.prefix}'" if found.prefix else ""
-        if found.entry:
-            places = ", ".join(filter(None, (f"weights under '{found.entry}'", below)))
+        kind, activation_stated, by = self.kind, "not recorded", self.known_by
+        below = f"names below '{weights.prefix}'" if weights.prefix else ""
+        if weights.entry:
+            places = ", ".join(filter(None, (f"weights under '{weights.entry}'", below)))
             kind += f", training checkpoint ({places})"
         elif below:
             kind += f", {below}"
-        if found.others:
-            kind += f", FILE#ENTRY takes {' or '.join(found.others)} instead"
+        if weights.others:
+            kind += f", FILE#ENTRY takes {' or '.join(weights.others)} instead"
         kin: dict[str, Any] = {}
         if base is not None:
             kin = distance(state, base, str(file))
             by = f"the weights are not near {base.name} ({kin['distance']})"
             if kin["verdict"] in ("same", "derived"):
-                known = base.identity.activation
+                activation_stated = base.identity.activation
                 by = f"that of the base {base.name}: {kin['distance']}"
         if activation is not None or stated.endswith("-quickgelu"):
-            known, by = activation or "quick_gelu", "stated by the user"
+            activation_stated, by = activation or "quick_gelu", "stated by the user"
         side, image_size = _rows(state, "visual.positional_embedding"), None
         patches = state.get("visual.conv1.weight")
         if side and patches is not None:  # patches a side, times their size
@@ -132,7 +134,7 @@ class TensorsAlone(Format):
         return {
             "kind": kind,
             "architecture": stated or ", ".join(candidates(state)) or "unknown",
-            "activation": known,
+            "activation": activation_stated,
             "activation_by": by,
             "context": _rows(state, *_POSITIONS),
             "image_size": image_size,
@@ -140,7 +142,7 @@ class TensorsAlone(Format):
             "adapter": "",
             "parameters": counts(state),
             "dtypes": dtypes(state),
-            "provenance": dict(found.facts),
+            "provenance": dict(weights.facts),
             "identity": {},
             "base": kin,
         }
@@ -162,16 +164,18 @@ class PublishedWeights(Format):
         model, _, tag = source.partition(":")
         config = named_config(model)
         tags = open_clip.list_pretrained_tags_by_model(model)
-        known = closest(tag, tags) if tags else "it has no published weights"
+        hint = closest(tag, tags) if tags else "it has no published weights"
         if tag not in tags:
-            raise UsageError(f"open_clip has no weights '{tag}' for {model}; {known}")
+            raise UsageError(f"open_clip has no weights '{tag}' for {model}; {hint}")
         published = open_clip.get_pretrained_cfg(model, tag)
         trained = "quick_gelu" if published.get("quick_gelu") else "gelu"
         built, plain = activation_of(config), model.removesuffix("-quickgelu")
-        own = "timm_model_name" in config["vision_cfg"]  # activation
+        timm = "timm_model_name" in config["vision_cfg"]  # activation
         other = f"{plain}-quickgelu" if trained == "quick_gelu" else plain
-        what = f"the weights were trained with {trained} and {model} has {built}: use {other}:{tag}"
-        require(activation or own or trained == built, source, what)
+        problem = (
+            f"the weights were trained with {trained} and {model} has {built}: use {other}:{tag}"
+        )
+        require(activation or timm or trained == built, source, problem)
         config = with_activation(config, activation)
         with downloading(source):
             network = open_clip.create_model(
@@ -194,9 +198,9 @@ class RandomWeights(Format):
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """The weights that the seed gives. Raises UsageError for a seed that is no number."""
         model, _, number = source.removeprefix("random:").partition(":")
-        wrong = f"{source}: the seed '{number}' is not a number below 10^18"
+        problem = f"{source}: the seed '{number}' is not a number below 10^18"
         if number and not (number.isdecimal() and len(number) < 19):
-            raise UsageError(wrong)
+            raise UsageError(problem)
         config = with_activation(named_config(model), activation)
         return assemble(ModelConfig(config, published_stats(model)), source, seed=int(number or 0))
 
@@ -205,13 +209,13 @@ def _read(source: str) -> tuple[Path, WeightsFile]:
     """Read the one model in FILE or ARCHITECTURE@FILE, with or without a #PART."""
     whole = source if split_part(source)[0].is_file() else source.partition("@")[2] or source
     file, part = split_part(whole)
-    found = require_one_model(read_weights(file, part), file)
-    inside = next((name for name in found.state if _LORALIB.search(name)), "")
-    what = (
+    weights = require_one_model(read_weights(file, part), file)
+    inside = next((name for name in weights.state if _LORALIB.search(name)), "")
+    problem = (
         f"holds LoRA weights beside plain ones ('{inside}'): merge them with the code that wrote "
     )
-    require(not inside, file, f"{what}them, and save the state_dict() again")
-    return file, found
+    require(not inside, file, f"{problem}them, and save the state_dict() again")
+    return file, weights
 
 
 def load_tuned(source: str, base: LoadedModel, activation: str | None = None) -> LoadedModel:
@@ -220,16 +224,18 @@ def load_tuned(source: str, base: LoadedModel, activation: str | None = None) ->
     Without `activation` the weights must be near the base's, and it has the base's activation.
     Raises CompoclipError when they are not, or the file does not fit the architecture.
     """
-    file, found = _read(source)
-    known = "stated by the user"
+    file, weights = _read(source)
+    origin = "stated by the user"
     if activation is None:
-        kin = kinship(found.state, base.encoder.model.state_dict(), str(file))
-        what = f"is not a fine-tune of {base.name} ({kin['distance']}; unrelated weights are near "
-        what += "1.4), so its activation is unknown: name its own base or give --activation"
-        require(kin["verdict"] in ("same", "derived"), file, what)
-        known = f"that of the base {base.name}: {kin['distance']}"
+        kin = kinship(weights.state, base.encoder.model.state_dict(), str(file))
+        problem = (
+            f"is not a fine-tune of {base.name} ({kin['distance']}; unrelated weights are near "
+        )
+        problem += "1.4), so its activation is unknown: name its own base or give --activation"
+        require(kin["verdict"] in ("same", "derived"), file, problem)
+        origin = f"that of the base {base.name}: {kin['distance']}"
     config = replace(base.config, model_cfg=with_activation(base.config.model_cfg, activation))
-    loaded = _load(source, file, found, config, known)
+    loaded = _load(source, file, weights, config, origin)
     parent = loaded.identity.base or base.identity.weights
     return replace(loaded, identity=replace(loaded.identity, base=parent))
 
@@ -242,38 +248,38 @@ def candidates(state: Mapping[str, Tensor]) -> list[str]:
     """
     plain = {name: value for name, value in state.items() if name not in _UNSHAPED}
     tokens, ends = (tuple(plain[name].shape) if name in plain else () for name in _TELLING)
-    found = []
+    names = []
     for name in open_clip.list_models():
         config = open_clip.get_model_config(name)
         vision, text = config["vision_cfg"], config["text_cfg"]
-        known = set(vision) <= _PLAIN_VISION and "layers" in vision and "layers" in text
+        plain_form = set(vision) <= _PLAIN_VISION and "layers" in vision and "layers" in text
         width = text.get("width", 512)
         near = tokens == (text.get("vocab_size", 49408), width)
         near = near and ends == (width, config["embed_dim"])
-        if known and near and not config.get("custom_text"):  # an outline takes its time
-            own = outlined(config).state_dict()
-            if not mismatch({k: v for k, v in own.items() if k not in _UNSHAPED}, plain):
-                found.append(name)
-    return found
+        if plain_form and near and not config.get("custom_text"):  # an outline takes its time
+            outline = outlined(config).state_dict()
+            if not mismatch({k: v for k, v in outline.items() if k not in _UNSHAPED}, plain):
+                names.append(name)
+    return names
 
 
 def _load(
-    name: str, file: Path, found: WeightsFile, config: ModelConfig, known: str
+    name: str, file: Path, weights: WeightsFile, config: ModelConfig, origin: str
 ) -> LoadedModel:
     model_cfg = deepcopy(dict(config.model_cfg))
-    rows = _rows(found.state, *_POSITIONS) or 0
+    rows = _rows(weights.state, *_POSITIONS) or 0
     if 0 < rows < int(model_cfg["text_cfg"].get("context_length", 77)):
         model_cfg["text_cfg"]["context_length"] = rows
     assumed = list(config.assumed)
-    if found.others:
-        others = " or ".join(found.others)
-        assumed.append(f"the weights are those of entry {found.entry}, not of {others}")
+    if weights.others:
+        others = " or ".join(weights.others)
+        assumed.append(f"the weights are those of entry {weights.entry}, not of {others}")
     config = replace(config, model_cfg=model_cfg, assumed=tuple(assumed))
     provenance: dict[str, Any] = {
-        "file": {"name": file.name, **found.facts},
-        "activation": f"{activation_of(model_cfg)}, {known}",
+        "file": {"name": file.name, **weights.facts},
+        "activation": f"{activation_of(model_cfg)}, {origin}",
     }
-    loaded = assemble(config, name, state=found.state, path=file)
+    loaded = assemble(config, name, state=weights.state, path=file)
     return replace(loaded, provenance=provenance)
 
 
@@ -281,5 +287,5 @@ _PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "m
 
 
 def _rows(state: Mapping[str, Tensor], *names: str) -> int | None:
-    found = (state[name] for name in names if name in state)
-    return next((len(value) for value in found if value.ndim), None)
+    tables = (state[name] for name in names if name in state)
+    return next((len(value) for value in tables if value.ndim), None)
