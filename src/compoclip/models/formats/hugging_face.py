@@ -163,8 +163,8 @@ class HuggingFaceFolder(Format):
                 end = build_tokenizer(tokenizer, path).vocab_size - 1
                 stated = section(data, "text_config", path).get("eos_token_id", end)
                 entry = f"text_config.eos_token_id is {typed_repr(stated)}"
-                problem = f"{entry}, and texts end in {end}; {OTHERS}"
-                require(stated in (2, end), path / CONFIG, problem)  # 2: that of early releases
+                flaw = f"{entry}, and texts end in {end}; {OTHERS}"
+                require(stated in (2, end), path / CONFIG, flaw)  # 2: that of early releases
             state = self.names.read(tensors, str(path))
             cut_context(config["text_cfg"], state, longest_text(path))
             side = int(config["vision_cfg"]["image_size"])
@@ -258,18 +258,16 @@ class HuggingFaceFolder(Format):
                 for name, size in clip_sizes(tensors, part).items():
                     if name == "image_size":  # the border that no patch covers leaves no trace
                         size += int(stated[name]) % int(stated["patch_size"])
-                    problem = (
-                        f"{part}_config.{name} is {stated[name]}, and the weights have {size}; "
-                    )
+                    flaw = f"{part}_config.{name} is {stated[name]}, and the weights have {size}; "
                     same = name == "num_attention_heads" or stated[name] == size
-                    require(same, source, f"{problem}restore the original file")
+                    require(same, source, f"{flaw}restore the original file")
             whole = int(stated["hidden_size"]) % int(stated["num_attention_heads"]) == 0
-            problem = f"{part}_config.num_attention_heads {stated['num_attention_heads']} does not "
-            require(whole, source, f"{problem}divide hidden_size {stated['hidden_size']}")
+            flaw = f"{part}_config.num_attention_heads {stated['num_attention_heads']} does not "
+            require(whole, source, f"{flaw}divide hidden_size {stated['hidden_size']}")
         size = len(tensors.get("text_projection.weight", ()))  # SigLIP has none
         dimension = data.get("projection_dim", 512)
-        problem = f"projection_dim is {dimension}, and the weights have {size}; "
-        require(size in (0, dimension), source, f"{problem}restore the original file")
+        flaw = f"projection_dim is {dimension}, and the weights have {size}; "
+        require(size in (0, dimension), source, f"{flaw}restore the original file")
 
     def _tower(self, part: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sizes of a tower in their words."""
@@ -331,16 +329,14 @@ class HFClip(HuggingFaceFolder):
         """See `HuggingFaceFolder.read_config`."""
         kind = data.get("model_type", "unknown")
         *kinds, last = (repr(name) for name, table in _TABLES.items() if "model" in table)
-        problem = (
-            f"model_type '{kind}' is not {', '.join(kinds)} or {last}, the kinds that are read; "
-        )
-        problem += f"{OTHERS}, and others for training come from open_clip (ARCHITECTURE:TAG)"
-        require(kind == "clip", source, problem)
+        flaw = f"model_type '{kind}' is not {', '.join(kinds)} or {last}, the kinds that are read; "
+        flaw += f"{OTHERS}, and others for training come from open_clip (ARCHITECTURE:TAG)"
+        require(kind == "clip", source, flaw)
         vision, text = self._sections(data, source)
         acts = {str(text["hidden_act"]), str(vision["hidden_act"])}
-        problem = f"hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or gelu, the "
+        flaw = f"hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or gelu, the "
         same = len(acts) == 1 and acts <= {"quick_gelu", "gelu"}
-        require(same, source, f"{problem}same in both towers")
+        require(same, source, f"{flaw}same in both towers")
         config: dict[str, Any] = {"quick_gelu": True} if "quick_gelu" in acts else {}
         config["embed_dim"] = int(data.get("projection_dim", 512))
         for part, theirs in (("vision", vision), ("text", text)):
@@ -428,9 +424,9 @@ class HFSiglip(HuggingFaceFolder):
         vision, text = self._sections(data, source)
         for part in (text, vision):
             act, epsilon = part["hidden_act"], part["layer_norm_eps"]
-            problem = f"hidden_act {act}, layer_norm_eps {epsilon}: SigLIP has "
-            problem += f"{' or '.join(self._acts)} and 1e-06"
-            require(act in self._acts and epsilon == 1e-6, source, problem)
+            flaw = f"hidden_act {act}, layer_norm_eps {epsilon}: SigLIP has "
+            flaw += f"{' or '.join(self._acts)} and 1e-06"
+            require(act in self._acts and epsilon == 1e-6, source, flaw)
         shape = [int(vision[key]) for key in _SHAPE]
         size = next((name for name, sizes in SIZES.items() if list(sizes) == shape), None)
         trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
@@ -438,18 +434,14 @@ class HFSiglip(HuggingFaceFolder):
         if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
             trunk += TANH
         stated = ", ".join(f"{key} {vision[key]}" for key in (*_SHAPE, "patch_size", "image_size"))
-        problem = (
-            f"timm has no SigLIP tower with the vision_config of {stated}: only published sizes "
-        )
-        require(size is not None and is_model(trunk), source, f"{problem}are read")
+        flaw = f"timm has no SigLIP tower with the vision_config of {stated}: only published sizes "
+        require(size is not None and is_model(trunk), source, f"{flaw}are read")
         sizes, hidden = _ours("text", text), int(text["intermediate_size"])
         if hidden != 4 * sizes["width"]:
             sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
         length = text.get("projection_size") or sizes["width"]
-        problem = (
-            f"text_config.projection_size is {length} and vision_config.hidden_size {shape[0]}"
-        )
-        require(length == shape[0], source, f"{problem}: the towers must end in the same length")
+        flaw = f"text_config.projection_size is {length} and vision_config.hidden_size {shape[0]}"
+        require(length == shape[0], source, f"{flaw}: the towers must end in the same length")
         image = {"image_size": int(vision["image_size"]), "timm_model_name": trunk}
         image["timm_model_pretrained"] = False
         fixed = self.table["fixed"]
@@ -524,9 +516,9 @@ class HFBlip(HuggingFaceFolder):
     def content(self, path: Path) -> Content:
         """See `HuggingFaceFolder.content`; a folder has no temperature as a rule."""
         data, state, assumed = super().content(path)
-        problem = "is no BlipForImageTextRetrieval (it lacks itm_head or vision_proj); BLIPs for "
-        problem += "captions or questions have no towers to compare"
-        require({"itm_head.weight", "vision_proj.weight"} <= state.keys(), path, problem)
+        flaw = "is no BlipForImageTextRetrieval (it lacks itm_head or vision_proj); BLIPs for "
+        flaw += "captions or questions have no towers to compare"
+        require({"itm_head.weight", "vision_proj.weight"} <= state.keys(), path, flaw)
         if "logit_scale" not in state:
             assumed = ["temperature: BLIP's first one, the folder has none"]
             state = {"logit_scale": torch.tensor(-math.log(BLIP_TEMPERATURE)), **state}
@@ -589,18 +581,18 @@ class SplitClip(HFClip):
             keys = ("hidden_act", "layer_norm_eps", "num_attention_heads", "eos_token_id")
             stated[part] = {key: data[key] for key in keys if key in data}
         acts = {str(facts["hidden_act"]) for facts in stated.values() if "hidden_act" in facts}
-        problem = f"the config.json in {' and '.join(self.folders.values())} do not agree on "
-        problem += (
+        flaw = f"the config.json in {' and '.join(self.folders.values())} do not agree on "
+        flaw += (
             'hidden_act, or have none; add "hidden_act": "quick_gelu" or "gelu", as the weights '
         )
-        require(len(acts) == 1, path, f"{problem}were trained")
+        require(len(acts) == 1, path, f"{flaw}were trained")
         try:
             data = {f"{part}_config": clip_sizes(state, part) | stated[part] for part in stated}
             data |= {"projection_dim": len(state["text_projection.weight"])}
             _ = state["visual_projection.weight"]
         except KeyError as error:
-            problem = f"the towers lack {error}: it is not transformers' CLIP"
-            raise CompoclipError(f"{path}: {problem}") from error
+            flaw = f"the towers lack {error}: it is not transformers' CLIP"
+            raise CompoclipError(f"{path}: {flaw}") from error
         for part in stated:
             data[f"{part}_config"]["hidden_act"] = min(acts)
         unsaid = "temperature: 1/100, the folder has none"
