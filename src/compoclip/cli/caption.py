@@ -151,18 +151,18 @@ def caption_main(options: CaptionOptions) -> Outcome:
     seconds = time.monotonic() - start
     numbers = {caption: number for number, caption in enumerate(captions)}
     tally = write_outputs(task, items, numbers, collected, provenance, out)
-    asked = len(collected.records) - collected.before
+    answered = len(collected.records) - collected.before
     summary: dict[str, Any] = {
         **asdict(tally),
         "rejected": dict(sorted(tally.rejected.items())),
         "answered_before": collected.before,
-        "answered_now": asked,
+        "answered_now": answered,
         "seconds": round(seconds, 1),
-        "captions_a_minute": round(60 * asked / seconds, 1) if seconds > 0 else 0.0,
+        "captions_a_minute": round(60 * answered / seconds, 1) if seconds > 0 else 0.0,
         "out": str(out.rows),
         **provenance,
     }
-    reasons = ", ".join(f"{n:,} x {why}" for why, n in summary["rejected"].items())
+    reasons = ", ".join(f"{n:,} x {reason}" for reason, n in summary["rejected"].items())
     before = f", {collected.before:,} were there" if collected.before else ""
     lines = [
         f"{task.name}: {tally.texts:,} texts for {tally.with_text:,} of {tally.captions:,} "
@@ -171,8 +171,8 @@ def caption_main(options: CaptionOptions) -> Outcome:
     if reasons:
         lines.append(f"  rejected: {reasons} -> {out.rejected}")
     if tally.not_asked:
-        why = "empty, or without what the task changes"
-        lines.append(f"  not asked about: {tally.not_asked:,} ({why})")
+        condition = "empty, or without what the task changes"
+        lines.append(f"  not asked about: {tally.not_asked:,} ({condition})")
     if tally.refused:
         lines.append(f"  refused by the server: {tally.refused:,}, see {out.rejected.name}")
     if collected.unanswered:
@@ -180,7 +180,7 @@ def caption_main(options: CaptionOptions) -> Outcome:
         number = f"{len(collected.unanswered):,}"
         lines.append(f"  no answer: {number} (last: {last}); the same command asks them again")
     lines += [
-        f"  {console.counted(asked, 'caption')} answered in {seconds:.0f} s "
+        f"  {console.counted(answered, 'caption')} answered in {seconds:.0f} s "
         f"({summary['captions_a_minute']:.0f} a minute){before}",
         f"  tokens: {tally.tokens_in:,} in, {tally.tokens_out:,} out",
     ]

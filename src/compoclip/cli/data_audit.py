@@ -113,8 +113,8 @@ def audit_main(options: AuditOptions) -> Outcome:
                     for kind, parts in found.by_subtask.items()
                 },
                 "left_out": dict(found.left_out),
-                "text_only": [asdict(each) for each in solved],
-                "rules_of_thumb": [asdict(each) for each in rules],
+                "text_only": [asdict(measured) for measured in solved],
+                "rules_of_thumb": [asdict(rule) for rule in rules],
             }
         )
         texts.append(audit_text(found, solved, rules))
@@ -128,19 +128,19 @@ def audit_main(options: AuditOptions) -> Outcome:
     if options.out is not None:
         write_jsonl(options.out, listed)
         note(f"{options.out}: {counted(len(defects), 'defect')}")
-    own = str(options.data)
-    lacks = any(each.get("source") == own and each["missing_images"] for each in reports)
+    folder = str(options.data)
+    lacks = any(report.get("source") == folder and report["missing_images"] for report in reports)
     return {"audits": reports, "defects": listed}, "\n\n".join(texts), int(lacks)
 
 
 def audit_text(
-    found: Audit, solved: Sequence[Solvability] = (), rules: Sequence[RuleOfThumb] = ()
+    faults: Audit, solved: Sequence[Solvability] = (), rules: Sequence[RuleOfThumb] = ()
 ) -> str:
     """Return the counts of one benchmark, and how far models get that see no image."""
-    items = sum(found.items.values())
-    lines = [f"{found.benchmark}: {items:,} items, {len(found.faulty):,} faulty"]
-    lines += _counts(found.counts, found.by_subtask)
-    lines += [f"  left out by the reader, {why}: {n:,}" for why, n in found.left_out.items()]
+    items = sum(faults.items.values())
+    lines = [f"{faults.benchmark}: {items:,} items, {len(faults.faulty):,} faulty"]
+    lines += _counts(faults.counts, faults.by_subtask)
+    lines += [f"  left out by the reader, {reason}: {n:,}" for reason, n in faults.left_out.items()]
     if not (solved or rules):
         return "\n".join(lines)
     from compoclip.evaluation.grounded import NEEDS_NO_IMAGE
@@ -157,7 +157,7 @@ def audit_text(
     header = ["blind (no image)", "metric", "n-grams", "95 % interval", "length", "chance", "items"]
     if rows:
         lines.append(table(rows, header))
-    if needless := [each.subtask for each in solved if each.ngrams > NEEDS_NO_IMAGE]:
+    if needless := [measured.subtask for measured in solved if measured.ngrams > NEEDS_NO_IMAGE]:
         lines.append(f"  needs no image (blind above 85 %): {', '.join(needless)}")
     rows = []
     for rule in rules:
@@ -180,7 +180,7 @@ def _counts(
     used = [level for level in LEVELS if any(level in levels for levels in counts.values())]
     rows = []
     for kind, levels in counts.items():
-        cells = (f"{levels[each]:,}" if each in levels else "" for each in ("", *used))
+        cells = (f"{levels[level]:,}" if level in levels else "" for level in ("", *used))
         rows.append([kind, "fault" if kind in FAULTS else "note", *cells])
     lines = [table(rows, ["defect", "is a", "all", *used], left=2)]
     for kind in counts:
@@ -213,39 +213,39 @@ def _training(
     request = options.request(spec)
     rows = request.open()
     samples = (rows[index] for index in range(len(rows)))
-    found = audit_training(spec, samples, options.decode)
+    faults = audit_training(spec, samples, options.decode)
     record: dict[str, Any] = {
         "source": spec,
-        **found.items,
-        "missing_images": len(found.missing),
-        "first_missing": found.missing[:_NAMED],
-        "repeated_images": found.repeated,
-        "stored_sideways": found.sideways,
+        **faults.items,
+        "missing_images": len(faults.missing),
+        "first_missing": faults.missing[:_NAMED],
+        "repeated_images": faults.repeated,
+        "stored_sideways": faults.sideways,
         "left_out": dict(rows.left_out),
-        "counts": {str(kind): levels for kind, levels in found.counts.items()},
+        "counts": {str(kind): levels for kind, levels in faults.counts.items()},
     }
-    unnamed = len(found.missing) - _NAMED
-    holds = ", ".join(counted(n, what.removesuffix("s")) for what, n in found.items.items())
+    unnamed = len(faults.missing) - _NAMED
+    holds = ", ".join(counted(n, noun.removesuffix("s")) for noun, n in faults.items.items())
     notes = {
         f"  missing: {unnamed:,} more": unnamed > 0,
-        "  (--images names the folder that paths start from)": found.missing,
-        f"  equal to an earlier image: {counted(found.repeated, 'image')}": found.repeated,
-        f"  stored sideways: {counted(found.sideways, 'image')}": found.sideways,
+        "  (--images names the folder that paths start from)": faults.missing,
+        f"  equal to an earlier image: {counted(faults.repeated, 'image')}": faults.repeated,
+        f"  stored sideways: {counted(faults.sideways, 'image')}": faults.sideways,
     }
     lines = [
-        f"{spec}: {holds}, {counted(len(found.missing), 'image')} missing",
+        f"{spec}: {holds}, {counted(len(faults.missing), 'image')} missing",
         f"  {rows.describe()}, images {rows.orientation}",
-        *(f"  missing: {path}" for path in found.missing[:_NAMED]),
+        *(f"  missing: {path}" for path in faults.missing[:_NAMED]),
         *(line for line, applies in notes.items() if applies),
-        *_counts(found.counts, {}),
-        *(f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()),
+        *_counts(faults.counts, {}),
+        *(f"  left out by the reader, {reason}: {n:,}" for reason, n in rows.left_out.items()),
     ]
     if held_out:
-        shown, unknown = overlap(rows, held_out)
-        every = list(dict.fromkeys(id for ids in shown.values() for id in ids))
+        overlapping, unknown = overlap(rows, held_out)
+        every = list(dict.fromkeys(id for ids in overlapping.values() for id in ids))
         record["overlap"] = {
             "held_out": {name: len(photos) for name, photos in held_out.items()},
-            "rows": {name: len(ids) for name, ids in shown.items()},
+            "rows": {name: len(ids) for name, ids in overlapping.items()},
             "all_rows": len(every),
             "unknown": unknown,
         }
@@ -254,11 +254,11 @@ def _training(
             write_selection(options.kept, request, every, because)
             without = counted(len(every), "row")
             note(f"{options.kept}: {spec} without {without}; train --data {options.kept}")
-        for name, ids in shown.items():
+        for name, ids in overlapping.items():
             lines.append(
                 f"  held-out photos of {name}: {len(ids):,} of {len(rows):,} rows show one of "
                 f"its {len(held_out[name]):,}"
             )
         if unknown:
             lines.append(f"  photos without a COCO number, of which nothing is known: {unknown:,}")
-    return record, "\n".join(lines), found.defects
+    return record, "\n".join(lines), faults.defects

@@ -149,7 +149,7 @@ def convert_main(options: ConvertOptions) -> Outcome:
     if options.push_to_hub:
         pushed = hub.publish(options.destination, options.push_to_hub)
         console.note(f"{options.destination} -> {pushed.url}")
-    return record, _facts([each for each in facts.items() if each[1]])
+    return record, _facts([fact for fact in facts.items() if fact[1]])
 
 
 # --- `compoclip push FOLDER REPO`: put a model on the Hugging Face hub. ---
@@ -195,10 +195,10 @@ def push_main(options: PushOptions) -> Outcome:
     if options.results:
         if RECORD not in model_files(folder):
             raise CompoclipError(f"{folder}: has no {RECORD} that says whose results these are")
-        measured = [each for path in options.results for each in load_results(path)]
+        measured = [result for path in options.results for result in load_results(path)]
         rows = card_rows(measured, read_record(folder / RECORD)[0])
-    made = publish(
+    pushed = publish(
         folder, options.repository, results=rows, private=options.private, message=options.message
     )
-    record = {"url": made.url, "files": list(made.files)}
-    return record, f"{folder} -> {made.url}: {', '.join(made.files)}"
+    record = {"url": pushed.url, "files": list(pushed.files)}
+    return record, f"{folder} -> {pushed.url}: {', '.join(pushed.files)}"

@@ -58,14 +58,14 @@ def list_main(options: ListOptions) -> Outcome:
     """Print one row, or one JSON object, per thing; return the exit code."""
     if options.kind == "methods":
         return _methods(options.names)
-    made = {"rewrites": _rewrites, "losses": _losses, "benchmarks": _benchmarks}[options.kind]
-    header, rows = made(options.names)
-    shown = []
+    listing = {"rewrites": _rewrites, "losses": _losses, "benchmarks": _benchmarks}[options.kind]
+    header, rows = listing(options.names)
+    blocks = []
     for name, kind, about, origin in rows:
         short = about if len(about) <= 90 else f"{about[:87].rstrip()}..."
-        shown.append([name, kind, short, origin])
+        blocks.append([name, kind, short, origin])
     text = (
-        f"{table(shown, [*header, 'what it is', 'from'], left=4)}\n\n{_HINTS[options.kind]}\n"
+        f"{table(blocks, [*header, 'what it is', 'from'], left=4)}\n\n{_HINTS[options.kind]}\n"
         "one of your own goes by its file, ./MY.py (compoclip new writes one)"
     )
     return [dict(zip(("name", "kind", "summary", "origin"), row)) for row in rows], text
@@ -78,11 +78,11 @@ def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     rows = []
     for name in names or base.rewrite_names():
         plugins.refresh(name)
-        each = base.get_rewrite(name)
-        kind = f"{'positive' if each.keeps_meaning else 'negative'}, version {each.version}"
-        about = getattr(each, "propose", type(each))
+        rewrite = base.get_rewrite(name)
+        kind = f"{'positive' if rewrite.keeps_meaning else 'negative'}, version {rewrite.version}"
+        about = getattr(rewrite, "propose", type(rewrite))
         about = _summary(getattr(about, "func", about))  # a function, perhaps in a partial
-        rows.append((each.name, kind, about, _origin(name, added)))
+        rows.append((rewrite.name, kind, about, _origin(name, added)))
     return ("rewrite", "kind"), rows
 
 
@@ -103,8 +103,10 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
         for term in method.losses:
             used.setdefault(function(term.loss), []).append(f"{method.name}.{term.name}")
     offered = {name: getattr(losses, name) for name in dir(losses)}
-    heads = (each for each in used if inspect.isclass(each) and issubclass(each, losses.HeadPlan))
-    offered |= {each.__name__: each for each in heads}
+    heads = (
+        member for member in used if inspect.isclass(member) and issubclass(member, losses.HeadPlan)
+    )
+    offered |= {head.__name__: head for head in heads}
     for name, loss in sorted(offered.items()):
         if terms := used.get(loss, []):
             more = ["..."] if len(terms) > _MOST_TERMS else []
@@ -144,9 +146,9 @@ def _summary(thing: object) -> str:
 
 
 def _methods(names: Sequence[str]) -> Outcome:
-    found = {name: load_recipe(name)() for name in names or method_names()}
+    methods = {name: load_recipe(name)() for name in names or method_names()}
     records, rows, lines = [], [], []
-    for name, method in found.items():
+    for name, method in methods.items():
         optim, origin = method.optim, method_origin(name)
         made = {
             "name": method.name,
@@ -161,8 +163,8 @@ def _methods(names: Sequence[str]) -> Outcome:
             "settings": dict(method.settings),
             "stand_ins": dict(method.stand_ins),
             "differences": [
-                {**asdict(each), "default": method.value_of(each.option)}
-                for each in method.differences
+                {**asdict(difference), "default": method.value_of(difference.option)}
+                for difference in method.differences
             ],
             "from": origin,
         }
@@ -195,35 +197,37 @@ def _differences(method: Method) -> Iterator[str]:
         yield f"{method.name}: no option over which paper and released code differ"
         return
     yield f"{method.name}: where the paper and the released code differ, or one is silent"
-    for each in method.differences:
-        default = method.value_of(each.option)
+    for difference in method.differences:
+        default = method.value_of(difference.option)
         same, other = [], []  # "as released", "paper: batch"
-        for side, at in (("paper", each.paper), ("released", each.released)):
+        for side, at in (("paper", difference.paper), ("released", difference.released)):
             if at is not None and at == default:
                 same.append("in the paper" if side == "paper" else side)
             elif at is not None:
                 other.append(f"{side}: {value(at)}")
         parts = [f"as {' and '.join(same)}", *other] if same else other
         sides = f" ({'; '.join(parts)})" if parts else ""
-        yield f"  {each.option} {value(default)}{sides}"
-        yield f"      {each.why}"
+        yield f"  {difference.option} {value(default)}{sides}"
+        yield f"      {difference.why}"
 
 
 def texts_of(method: Method) -> str:
     """Return the texts beside captions on one line."""
     plan = method.plan
-    names = [each if isinstance(each, str) else "|".join(each.of) for each in plan.rewrites]
-    names += [each.label for each in plan.texts if each.label]
-    own = [kind for kind in method.kinds if kind not in plan.kinds]
-    return ", ".join([*own, *names]) or "-"
+    names = [
+        rewrite if isinstance(rewrite, str) else "|".join(rewrite.of) for rewrite in plan.rewrites
+    ]
+    names += [part.label for part in plan.texts if part.label]
+    further = [kind for kind in method.kinds if kind not in plan.kinds]
+    return ", ".join([*further, *names]) or "-"
 
 
 def terms_of(method: Method) -> str:
     """Return the loss terms with their weights on one line."""
     terms = []
-    for each in method.losses:
-        weighted = each.name if each.weight == 1 else f"{each.weight:g} {each.name}"
-        terms.append(f"{weighted} ({each.on})" if each.on == "single" else weighted)
+    for term in method.losses:
+        weighted = term.name if term.weight == 1 else f"{term.weight:g} {term.name}"
+        terms.append(f"{weighted} ({term.on})" if term.on == "single" else weighted)
     return f"{' + '.join(terms)}{' (LoRA)' if method.lora else ''}"
 
 
@@ -274,7 +278,7 @@ def new_main(options: NewOptions) -> Outcome:
         raise UsageError(
             f"{options.name!r:.80}: a name has letters, digits, - and _, and begins with a letter"
         )
-    if plain in {each.replace("-", "_") for each in _taken(options.kind)}:
+    if plain in {taken.replace("-", "_") for taken in _taken(options.kind)}:
         raise UsageError(f"{options.name}: there is a {options.kind} of that name; choose another")
     paths = (options.out / f"{plain}.py", options.out / f"test_{plain}.py")
     for path in paths:
@@ -339,12 +343,12 @@ def cache_main(options: CacheOptions) -> Outcome:
     places: dict[str, list[Path]] = {kind: [] for kind in _KINDS}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         # parses.sqlite has its log and index beside it
-        known = "parses" if path.name.startswith("parses.sqlite") else path.name
-        places[known if known in ("parses", "features") else "indexes"].append(path)
+        kind_of_file = "parses" if path.name.startswith("parses.sqlite") else path.name
+        places[kind_of_file if kind_of_file in ("parses", "features") else "indexes"].append(path)
     sizes = {}
     for kind, paths in places.items():
-        files = (each for path in paths for each in (path, *path.rglob("*")) if each.is_file())
-        sizes[kind] = sum(each.stat().st_size for each in files)
+        files = (file for path in paths for file in (path, *path.rglob("*")) if file.is_file())
+        sizes[kind] = sum(file.stat().st_size for file in files)
     cleared = [kind for kind in _KINDS if options.clear in (kind, "all")]
     for path in (each for kind in cleared for each in places[kind]):
         try:
@@ -361,6 +365,6 @@ def cache_main(options: CacheOptions) -> Outcome:
         [kind, f"{size / 1e6:.1f} MB", "removed" if kind in cleared else "", _KINDS[kind]]
         for kind, size in sizes.items()
     ]
-    shown = table(rows, ["kind", "size", "state", "holds"], left=4)
+    overview = table(rows, ["kind", "size", "state", "holds"], left=4)
     total = f"{sum(sizes.values()) / 1e6:.1f} MB in {folder}"
-    return record, f"{shown}\n\n{total}"
+    return record, f"{overview}\n\n{total}"

@@ -150,19 +150,19 @@ def main(argv: Sequence[str]) -> int:
     aloud = verb not in SHARED or os.environ.get("RANK", "0") == "0"
 
     def run() -> int:
-        known = _PROGRAM if verb in VERBS else all_verbs()
+        verbs = _PROGRAM if verb in VERBS else all_verbs()
         if verb == "help" and arguments[1:]:  # help of a verb, as other programs spell it
             return main([*arguments[1:], "--help"])
         if verb in ("", "-h", "--help", "help"):
             title = "fine-tune CLIP for compositionality, measure it honestly"
-            print(f"compoclip {__version__}: {title}\n\n{known.usage()}")
+            print(f"compoclip {__version__}: {title}\n\n{verbs.usage()}")
             return 0 if arguments else 2
-        if verb not in known.table:
-            unknown = f"no verb '{verb}'; {known.hint(verb)}"
+        if verb not in verbs.table:
+            unknown = f"no verb '{verb}'; {verbs.hint(verb)}"
             of_world = f"the verb '{verb}' {NEEDS_WORLD}"
             raise UsageError(of_world if verb in _OF_WORLD else unknown)
         with nullcontext() if aloud else silent():
-            return known.call(verb, arguments[1:])
+            return verbs.call(verb, arguments[1:])
 
     return reported(f"compoclip {verb}".strip(), run, "--debug" in argv, aloud)
 
@@ -197,11 +197,11 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
         elif ENDING.got:  # libraries interrupted while they load fail in ways of their own
             number = ENDING.got
         elif isinstance(error, OSError):
-            what = f"{error.filename or 'output'}: {error.strerror or error}"
-            message = f"{what}; check the path, its rights and the free space"
+            problem = f"{error.filename or 'output'}: {error.strerror or error}"
+            message = f"{problem}; check the path, its rights and the free space"
         else:
-            what = f"{type(error).__name__}: {error}"
-            message = f"{what}; not foreseen: --debug shows where it comes from"
+            problem = f"{type(error).__name__}: {error}"
+            message = f"{problem}; not foreseen: --debug shows where it comes from"
     if number:
         message = "ended by SIGTERM" if number == signal.SIGTERM else "interrupted"
         code = 128 + number

@@ -47,7 +47,7 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     from compoclip.evaluation.statistics import Bootstrap
     from compoclip.evaluation.tables import overall_text, overview_text, results_text
 
-    names = list(dict.fromkeys(each.model for each in results))
+    names = list(dict.fromkeys(result.model for result in results))
     bootstrap = Bootstrap(options.resamples, options.seed)
     grounded = ground_all(by_model(results), bootstrap=bootstrap)
     if options.json:
@@ -56,9 +56,11 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     if options.details:
         texts.append(grounded.text())
     for name in names:
-        own = [each for each in results if each.model == name]
-        texts += [results_text(each) for each in own] if options.details else []
-        texts.append(overall_text(name, group_scores(own, overall_groups(own), bootstrap)))
+        of_model = [result for result in results if result.model == name]
+        texts += [results_text(result) for result in of_model] if options.details else []
+        texts.append(
+            overall_text(name, group_scores(of_model, overall_groups(of_model), bootstrap))
+        )
     texts.append(console.prose(closing_sentences(results, names[0], (), bootstrap, grounded)))
     more = "" if options.details else "--details adds the sub-tasks\n"
     texts.append(f"{more}next: compoclip report {options.out} -o report.html")
@@ -126,28 +128,30 @@ def compare_main(options: CompareOptions) -> Outcome:
 
     base, *others = (one_model(load_results(path), path) for path in options.results)
     bootstrap = Bootstrap(options.resamples, options.seed)
-    found = compare_all(base, others, bootstrap)
+    comparisons = compare_all(base, others, bootstrap)
     plain = options.format == "text"  # other layouts are for files
     details = options.details or not plain
     models = {model[0].model: model for model in (base, *others)}
     grounded = ground_all(models, bootstrap=bootstrap)
     gains = grounded.differences
     texts = [
-        comparison_text(each, options.format, len(found), details, gains.get(each.other))
-        for each in found
+        comparison_text(
+            comparison, options.format, len(comparisons), details, gains.get(comparison.other)
+        )
+        for comparison in comparisons
     ]
     if details:
         texts.append(grounded.text(options.format))
     if plain and not options.json:
         from compoclip.evaluation.closing import closing_sentences
 
-        results = [each for model in (base, *others) for each in model]
+        results = [result for model in (base, *others) for result in model]
         said = closing_sentences(results, base[0].model, (), bootstrap, grounded)
         texts.append(console.prose(said))
         more = "" if details else "--details adds the sub-tasks\n"
         places = " ".join(map(str, options.results))
         texts.append(f"{more}next: compoclip report {places} -o report.html")
-    record = [_compared(comparison, grounded) for comparison in found]
+    record = [_compared(comparison, grounded) for comparison in comparisons]
     return record, "\n\n".join(texts)
 
 
@@ -195,11 +199,11 @@ def _against(options: CompareOptions, name: str) -> Outcome:
         rows.append((" + ".join(models), models_of))
     measured = fill_table(table, rows, allow_partial=options.allow_partial)
     if not measured:
-        wanted = list(dict.fromkeys(s.benchmark for c in table.columns for s, _ in c.terms))
-        more = " and others" if len(wanted) > 12 else ""
+        benchmarks = list(dict.fromkeys(s.benchmark for c in table.columns for s, _ in c.terms))
+        more = " and others" if len(benchmarks) > 12 else ""
         console.note(
             "no result fits a column, the published rows stand alone; the table is about "
-            f"{', '.join(wanted[:12])}{more}"
+            f"{', '.join(benchmarks[:12])}{more}"
         )
     text = table_text(table, measured, options.format)
     return to_json(table, measured), text
@@ -326,14 +330,14 @@ def verify_main(options: VerifyOptions) -> Outcome:
     """Return what was checked and what was not, with exit code 1 if anything is wrong."""
     from compoclip.evaluation.verify import verify_bundle
 
-    found = {str(path): verify_bundle(path) for path in options.bundles}
+    reports = {str(path): verify_bundle(path) for path in options.bundles}
     texts = []
-    for path, report in found.items():
+    for path, report in reports.items():
         rows = [[word, line] for word, lines in asdict(report).items() for line in lines]
         texts.append(f"{path}\n\n{console.columns(rows)}")
-    wrong = [f"{path}: {line}" for path, report in found.items() for line in report.wrong]
-    if wrong:
-        more = f"; and {len(wrong) - 1} more, listed below" if len(wrong) > 1 else ""
-        console.note(f"compoclip verify: {printable(wrong[0] + more)}")
-    record = {path: asdict(each) for path, each in found.items()}
-    return record, "\n\n".join(texts), int(bool(wrong))
+    problems = [f"{path}: {line}" for path, report in reports.items() for line in report.wrong]
+    if problems:
+        more = f"; and {len(problems) - 1} more, listed below" if len(problems) > 1 else ""
+        console.note(f"compoclip verify: {printable(problems[0] + more)}")
+    record = {path: asdict(report) for path, report in reports.items()}
+    return record, "\n\n".join(texts), int(bool(problems))
