@@ -14,7 +14,7 @@ NAMES = re.findall(r"`([\w/]+\.py)`", PAGE)
 
 
 def test_the_steps_are_numbered_and_name_files_that_exist() -> None:
-    steps = re.findall(r"^(\d+)\. `([\w/]+\.py)`: \w.+\.$", PAGE, flags=re.M)
+    steps = re.findall(r"^\| (\d+) \| `([\w/]+\.py)` \| \w.+\. \|$", PAGE, flags=re.M)
     assert [int(number) for number, _ in steps] == list(range(1, len(steps) + 1))
     assert 55 <= len(steps) <= 70
     assert len(set(NAMES)) == len(NAMES)
