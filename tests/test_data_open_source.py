@@ -242,8 +242,16 @@ def test_what_other_trainers_write_is_read_or_named(tmp_path: Path) -> None:
         open_source(str(tmp_path / "dotted.tar"))
 
     text = base64.b64encode(pictures[0]).decode()
-    (tmp_path / "base64.tsv").write_text(f"image\tcaption\n{text}\ta dog\n")
-    with pytest.raises(CompoclipError) as caught:
-        decode(open_source(str(tmp_path / "base64.tsv"))[0].image)
-    assert text[:20] in str(caught.value)
-    assert len(str(caught.value)) < 400 < len(text)
+    for image in (text, f"data:image/jpeg;base64,{text}"):
+        (tmp_path / "base64.tsv").write_text(f"image\tcaption\n{image}\ta dog\n")
+        with pytest.raises(CompoclipError) as caught:
+            open_source(str(tmp_path / "base64.tsv"))
+        assert f"base64.tsv, row 1: '{image[:20]}" in str(caught.value)
+        assert "looks like a picture in base64, not a path; write the" in str(caught.value)
+        assert len(str(caught.value)) < 400 < len(text)
+    deep = tmp_path.joinpath(*["a" * 90] * 3)  # a path without an ending
+    deep.parent.mkdir(parents=True)
+    deep.write_bytes(pictures[0])
+    name = deep.relative_to(tmp_path)
+    (tmp_path / "deep.tsv").write_text(f"image\tcaption\n{name}\ta dog\n")
+    assert decode(open_source(str(tmp_path / "deep.tsv"))[0].image).size == (16, 16)

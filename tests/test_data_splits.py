@@ -17,7 +17,7 @@ from compoclip.cli.main import main
 from compoclip.data.sources.open import Request, open_source
 from compoclip.data.sources.splits import _head, _number, named_splits, split_of
 from compoclip.errors import UsageError
-from data_samples import write_jsonl
+from data_samples import make_tar, write_jsonl
 from train_helpers import write_config
 
 Write = Callable[[Path, list[dict[str, Any]]], Path]
@@ -34,6 +34,12 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
     pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"))
     return path.with_suffix(".parquet")
+
+
+def write_shard(path: Path, rows: list[dict[str, Any]]) -> Path:
+    members = [(row["image"], b"JPEG") for row in rows]
+    members += [(row["image"].replace("jpg", "json"), json.dumps(row).encode()) for row in rows]
+    return make_tar(path.with_suffix(".tar"), sorted(members))
 
 
 def read(path: Path, split: str | None = None) -> tuple[list[str], dict[str, int]]:
@@ -113,7 +119,7 @@ def test_rows_decide_where_names_of_files_do_not(tmp_path: Path) -> None:
     assert read(tmp_path, "part")[0] == [row["caption"] for row in ROWS]  # by their beginning
 
 
-@pytest.mark.parametrize("write", [write_lines, write_parquet])
+@pytest.mark.parametrize("write", [write_lines, write_parquet, write_shard])
 def test_rows_decide_where_all_files_are_named_after_one_split(
     write: Write, tmp_path: Path
 ) -> None:
@@ -125,6 +131,17 @@ def test_rows_decide_where_all_files_are_named_after_one_split(
     assert list(Request(str(tmp_path)).open_held_out().captions()) == ["test 0", "test 4"]
     write(tmp_path / "val-0", ROWS[3:4])  # now the names tell splits apart
     assert len(read(tmp_path, "test")[0]) == len(ROWS)
+
+
+def test_names_of_shards_decide_where_rows_say_no_split(tmp_path: Path) -> None:
+    for number, part in enumerate(("test-0", "test-1")):
+        rows = [{"image": f"{number}.jpg", "caption": part}]
+        write_shard(tmp_path / part, rows)
+    assert read(tmp_path, "test")[0] == ["test-0", "test-1"]
+    with pytest.raises(UsageError, match="no split 'train'; it has: test"):
+        read(tmp_path)
+    make_tar(tmp_path / "test-0.tar", [("0.jpg", b"JPEG"), ("0.txt", b"plain")])  # has no .json
+    assert read(tmp_path, "test")[0] == ["plain", "test-1"]
 
 
 def test_data_without_splits_is_read_whole(tmp_path: Path) -> None:

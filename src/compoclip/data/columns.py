@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from compoclip.bounds import MAX_TEXT_CHARACTERS
+from compoclip.data.decode import is_encoded
 from compoclip.data.options import Needs
 from compoclip.errors import CompoclipError, UsageError, quoted, require, typed_repr
 from compoclip.files import encodable, parse_json
@@ -26,10 +27,15 @@ def relative_image(image: str, root: Path, origin: str, *, absolute: bool = Fals
     root may point anywhere: whoever made the folder put them there. Backslashes, as Windows writes
     them, separate folders where the file then exists. absolute: whether absolute paths may lie
     anywhere, and stay as they are. Raises CompoclipError naming `origin` (file and row) otherwise,
-    or when the name is a URL.
+    or when the name is a URL, or a picture in base64.
     """
     if "://" in image:
         raise CompoclipError(f"{origin}: {quoted(image)} is a URL; download the images first")
+    if is_encoded(image) and not os.path.exists(os.path.join(root, image)):
+        raise CompoclipError(
+            f"{origin}: {quoted(image)} looks like a picture in base64, not a path; write the "
+            "pictures as files, or as bytes into Parquet or tar shards"
+        )
     if "\0" in image or not image.strip():
         raise CompoclipError(
             f"{origin}: the image path {quoted(image)} is not usable; fix the file"

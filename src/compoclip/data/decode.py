@@ -73,6 +73,16 @@ def _ending(name: str) -> str:
     return ending.lower() if stem.strip(".") else ""
 
 
+IMAGE_URI = re.compile(r"[\s\u200b-\u200d\u2060\ufeff]*data:image/[\w.+-]+;base64,", re.IGNORECASE)
+"""The start of a data URI that holds an image in base64; a copied text may begin with blanks."""
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]{100,}={0,2}\s*")  # a path has an ending
+
+
+def is_encoded(text: str) -> bool:
+    """Return whether a text is an image file in base64, rather than the path of one."""
+    return bool(IMAGE_URI.match(text) or _BASE64.fullmatch(text))
+
+
 ARRAY = ".npy"
 # Pillow's slow decoders -> cost per pixel and per byte, in pixels of a scan of a JPEG (10 ns): the
 # first three run in Python.

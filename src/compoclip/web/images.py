@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import re
 import unicodedata
 from itertools import islice
 
 from PIL import Image
 
 from compoclip.bounds import MAX_SENT_BYTES, MAX_SENT_PIXELS, MAX_SERVED_CHARACTERS, MAX_WORK
-from compoclip.data.decode import opened
+from compoclip.data.decode import IMAGE_URI, opened
 from compoclip.errors import UsageError
 
-IMAGE_URI = re.compile(r"[\s\u200b-\u200d\u2060\ufeff]*data:image/[\w.+-]+;base64,", re.IGNORECASE)
-"""The start of a data URI that holds an image in base64; a copied text may begin with blanks."""
 _FILLERS = "\u115f\u1160\u3164\uffa0\u2800"  # letters and symbols that show nothing
 
 

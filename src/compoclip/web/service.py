@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compoclip.bounds import MAX_SERVED_CHARACTERS, MAX_SERVED_HITS
+from compoclip.data.decode import IMAGE_URI
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import encodable
@@ -21,7 +22,7 @@ from compoclip.search.query import found_by
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Website, json_page, require_client
 from compoclip.web.batches import Batcher, BatchSettings
-from compoclip.web.images import IMAGE_URI, RequestImages, is_data_uri
+from compoclip.web.images import RequestImages, is_data_uri
 from compoclip.workers import available_cores
 
 _FORMATS = ("float", "base64")

@@ -19,7 +19,7 @@ from compoclip.data.sources.published import (
     is_token_line,
     published_table,
 )
-from compoclip.data.sources.shards import find_shards
+from compoclip.data.sources.shards import find_shards, first_fields
 from compoclip.data.sources.splits import (
     ALL,
     COLUMN,
@@ -27,6 +27,7 @@ from compoclip.data.sources.splits import (
     named_splits,
     others_left_out,
     require_split,
+    rows_decide,
     split_of,
 )
 from compoclip.data.sources.table import RowBuilder
@@ -160,14 +161,14 @@ class Data:
     def choose(self, files: Sequence[Path]) -> tuple[list[Path], list[str]]:
         """Return the files of the split that is asked for, and the splits that they stand for.
 
-        Where no file of a folder is named after a split, all are taken, and rows decide. So they do
-        where all files are of one split, but have a column of splits (`test-000.parquet` of
-        Flickr30k holds all three). Raises UsageError for a split that no file is named after.
+        Where no file of a folder is named after a split, or rows decide nevertheless, all are
+        taken. Raises UsageError for a split that no file is named after.
         """
         split = self.request.split
         splits = named_splits([file.name for file in files], split) if self.folder else []
-        one = len({*splits}) == 1 and split_of(files[0].name)
-        if not any(splits) or (one and self._rows_say_splits(files[0])):
+        usual = any(splits) and split_of(files[0].name)
+        rows = usual and rows_decide(splits, lambda: self._rows_say_splits(files[0]))
+        if rows or not any(splits):
             return [*files], [""] * len(files)
         if split == ALL:
             return [*files], splits
@@ -178,7 +179,9 @@ class Data:
         return [file for file, _ in chosen], [part for _, part in chosen]
 
     def _rows_say_splits(self, file: Path) -> bool:
-        return has_ending(file, *_TABLES) and COLUMN in table_of(file, self.request.quoting).columns
+        if file in self.shards:
+            return COLUMN in first_fields(file)
+        return COLUMN in table_of(file, self.request.quoting).columns
 
 
 def _first_line(path: Path) -> str:

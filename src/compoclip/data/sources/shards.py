@@ -167,6 +167,17 @@ def _tags(data: bytes) -> str:
     return ",".join(map(str, np.flatnonzero(vector))) if tags else ""
 
 
+def first_fields(shard: Path) -> dict[str, Any]:
+    """Return the object in the .json member of the first sample of a shard, or none of its keys."""
+    members = next((members for key, members in grouped(shard) if key), [])
+    texts = SampleTexts()
+    for member in members:
+        kind = sample_key(member.name)[1].lower()
+        if kind == "json" and member.isreg():
+            texts.take(shard, kind, member)
+    return texts.fields if isinstance(texts.fields, dict) else {}
+
+
 # --- The index of a tar shard: where each sample's image lies, its captions and extra columns. ---
 #
 # Made by reading the headers and caption members once, cached as an Arrow stream, and made anew

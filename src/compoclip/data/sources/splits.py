@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
@@ -72,6 +72,15 @@ def named_splits(names: Sequence[str], split: str | None) -> list[str]:
     if not any(splits):
         return splits
     return [part or name.split("-")[0] for part, name in zip(splits, names)]
+
+
+def rows_decide(parts: Collection[str], rows_say_splits: Callable[[], bool]) -> bool:
+    """Return whether rows decide, not the names of parts: these tell no splits apart.
+
+    So it is where all parts are of one split, but their rows say which they are of:
+    `test-000.parquet` of Flickr30k holds all three. rows_say_splits: asked only of such parts.
+    """
+    return len({*parts}) == 1 and rows_say_splits()
 
 
 def require_split(split: str | None, names: Collection[str], origin: object) -> tuple[str, ...]:

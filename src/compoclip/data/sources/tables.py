@@ -32,7 +32,7 @@ from compoclip.data.columns import (
     usual_column,
 )
 from compoclip.data.sources import ImageColumn, Source
-from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, require_split
+from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, require_split, rows_decide
 from compoclip.data.sources.table import RowBuilder
 from compoclip.errors import CompoclipError, UsageError, optional, require
 from compoclip.files import reading, reason
@@ -289,10 +289,7 @@ def _table(spec: str, data: Any, split: str) -> RowTable:
 
 
 def _loaded(spec: str, split: str | None) -> dict[str, Any]:
-    """The parts of a data set by split, "" where it is one; images are as stored, not decoded.
-
-    The rows of a single part decide where they have a column of splits, as Flickr30k's "test" has.
-    """
+    """The parts of a data set by split, "" where it is one; images are as stored, not decoded."""
     library: Any = optional("datasets", "datasets", spec)
     name, config, part = _parts(spec, split)
     enabled = False
@@ -307,7 +304,7 @@ def _loaded(spec: str, split: str | None) -> dict[str, Any]:
         parts: dict[str, Any] = {"": data}
         if isinstance(data, Mapping):
             first: Any = next(iter(data.values()), None)
-            if len(data) == 1 and COLUMN in first.features:
+            if rows_decide(data, lambda: COLUMN in first.features):
                 parts = {"": first}
             else:
                 members = [*data] if split == ALL else require_split(split, data, spec)
