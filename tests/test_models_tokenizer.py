@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import open_clip
@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
 
 from compoclip.errors import CompoclipError
-from compoclip.models.preprocess import build_tokenizer
+from compoclip.models.preprocess import Tokenizer, build_tokenizer
 from test_rewrites_tokenkey import ODD
 
 TEXTS = ["A photo of a  cat.", "", 'naïve façade 🐈 &amp; "quotes"', "word " * 100, "!", "a b\nc"]
@@ -150,19 +150,31 @@ def test_hugging_face_tokenizers_need_their_package() -> None:
             build_tokenizer({"hf_tokenizer_name": "no/such-tokenizer"})
 
 
-def test_a_panic_of_a_tokenizer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+class PanicException(BaseException):
     """Panics of the tokenizers package, which damaged files bring, are no `Exception`."""
 
-    class PanicException(BaseException):
-        pass
 
-    def panic(*_: object, **__: object) -> None:
-        raise PanicException("no entry found for key")
+def panic(*_: object, **__: object) -> None:
+    raise PanicException("no entry found for key")
 
+
+def test_a_panic_of_a_tokenizer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", ModuleType("transformers"))
     monkeypatch.setattr("open_clip.tokenizer.HFTokenizer.__init__", panic)
     with pytest.raises(CompoclipError, match="cannot be loaded: PanicException: no entry found"):
         build_tokenizer({"hf_tokenizer_name": "bert-base-uncased"})
+
+
+def test_a_panic_while_a_text_is_encoded_is_one_line() -> None:
+    class Panicking(SimpleNamespace):
+        __call__ = panic
+
+    files = SimpleNamespace(get_vocab=lambda: {"a": 0}, name_or_path="models/odd")
+    tokenizer = Tokenizer(Panicking(tokenizer=files, clean_fn=str), 8)
+    words = "tokenizer 'models/odd' cannot encode 'two cats': PanicException: no entry found"
+    for encode in (tokenizer, tokenizer.encode, tokenizer.truncated):
+        with pytest.raises(CompoclipError, match=f"^{words} for key; restore its files, or leave"):
+            encode(["two cats"])
 
 
 # --- merges --------------------------------------------------------------------------------------

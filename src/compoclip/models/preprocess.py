@@ -33,7 +33,7 @@ from compoclip.bounds import (
     MAX_RESIZED_PIXELS,
     MAX_TOKENIZED_CHARACTERS,
 )
-from compoclip.errors import CompoclipError, optional, require
+from compoclip.errors import CompoclipError, optional, quoted, require
 from compoclip.files import disguised, reason
 from compoclip.models.config import read_object, require_hub_name, section, sound
 from compoclip.models.formats.closed_list import malformed
@@ -142,11 +142,14 @@ class Tokenizer:
                 if len(ids) >= self.context_length:
                     return [*ids[: self.context_length - 1], self._inner.eot_token_id], True
             return [*ids, self._inner.eot_token_id], long
-        row = self._inner([text], context_length=self.context_length)[0]
-        if isinstance(self._inner, SimpleTokenizer):
-            full = len(self._inner.encode(text)) + 2
-        else:
-            full = len(self._inner.tokenizer(self._inner.clean_fn(text)).input_ids)
+        source = getattr(getattr(self._inner, "tokenizer", None), "name_or_path", self.id)
+        place = f"tokenizer '{source}' cannot encode {quoted(text)}"
+        with plugins.fence(place, "restore its files, or leave the text out"):
+            row = self._inner([text], context_length=self.context_length)[0]
+            if isinstance(self._inner, SimpleTokenizer):
+                full = len(self._inner.encode(text)) + 2
+            else:
+                full = len(self._inner.tokenizer(self._inner.clean_fn(text)).input_ids)
         return tuple(row.tolist()), long or full > self.context_length
 
     def _pieces(self, text: str) -> Iterator[Sequence[int]]:
