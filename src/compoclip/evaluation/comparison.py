@@ -171,7 +171,8 @@ class Pair:
             problem = f"{base.model} and {other.model} were measured with different {fact}{both}; "
             problem += "evaluate both again on the same data"
             require(mine == theirs, base.benchmark, problem)
-        tables = load_items(base), load_items(other)
+        table = load_items(base)
+        tables = table, table if other is base else load_items(other)
         keys = [
             list(zip(table["subtask"].to_pylist(), table["item"].to_pylist())) for table in tables
         ]

@@ -209,8 +209,9 @@ def chance_flags(results: Results) -> Flags:
         {key: (ScorePart(name, *key),) for key in metrics if key[1] not in RATES},
         {("", rule): (ScorePart(name, rule, ""),) for rule in rules},
     ]
-    compared = [against_chance([results], groups) for groups in families]
-    return {key: chance_flag(d) for family in compared for key, d in family.items()}
+    pairs = {name: Pair.with_guessing(results)}
+    compared = [family(pairs, groups, Bootstrap(resamples=0)) for groups in families]
+    return {key: chance_flag(d) for differences in compared for key, d in differences.items()}
 
 
 def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) -> dict[str, Pair]:

@@ -37,7 +37,6 @@ from compoclip.evaluation.bundle import (
     facts_of,
     files_of,
     page_of,
-    table_page,
 )
 from compoclip.evaluation.comparison import Comparison
 from compoclip.evaluation.forms.cases import judged
@@ -197,8 +196,8 @@ def _check_page(
     page = read_text(folder / PAGE)
     # Which tables the page shows is its own choice: the page says it by their titles.
     tables = [published_table(name) for name in table_names()]
-    chosen = [table for table in tables if table_page(table, results).partition("\n")[0] in page]
-    chosen.sort(key=lambda table: page.index(table_page(table, results).partition("\n")[0]))
+    chosen = [table for table in tables if table.title in page]
+    chosen.sort(key=lambda table: page.index(table.title))
     expected = page_of(folder, results, comparisons, chosen)
 
     def compared(line: str) -> object:

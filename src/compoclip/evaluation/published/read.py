@@ -98,6 +98,7 @@ def table_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 
 
+@cache
 def published_table(name: str) -> PublishedTable:
     """Read a published table by its id; raise UsageError for an unknown one."""
     if name not in table_names():
