@@ -20,6 +20,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml world/pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "compoclip needs Python >= 3.11; run: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "installing into $(VENV), which takes about two minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[dev]" --editable world

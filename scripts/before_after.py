@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment
+from jinja2 import Environment, FileSystemLoader
 
 from compoclip.console import end_with, note
 from compoclip.errors import CompoclipError
@@ -26,7 +26,8 @@ from compoclip.report import Album, before_after, read_items, read_study
 from compoclip.report.cards import Card
 from compoclip.report.looks import Piece
 
-_ROW = 194  # pixels per item
+# Template -> characters of a line in it.
+_WIDE, _NARROW = ("before_after.svg.j2", 50), ("before_after_narrow.svg.j2", 44)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--subtasks", nargs="+", default=(), help="only items of these sub-tasks")
     parser.add_argument("--count", type=int, default=3, help="number of items")
     parser.add_argument("--lost", action="store_true", help="draw items that the base gets right")
+    parser.add_argument("--narrow", action="store_true", help="draw for a phone: one column")
     options = parser.parse_args(argv)
     study = read_study([options.base, options.tuned], None, Bootstrap(1))
     measured = dict.fromkeys(map(study.skill, study.skills.groups))
@@ -66,23 +68,29 @@ def main(argv: list[str] | None = None) -> int:
         raise CompoclipError(
             f"{album.unreadable} photos cannot be read; name their folder: --images"
         )
-    write_text(options.out, picture(cards))
+    write_text(options.out, picture(cards, options.narrow))
     note(f"{options.out}: {', '.join(f'{c.part.benchmark} {c.part.name} {c.item}' for c in cards)}")
     return 0
 
 
-def picture(cards: Sequence[Card]) -> str:
-    """Draw items on which base and tuned model differ, one below the other, as an SVG."""
+def picture(cards: Sequence[Card], narrow: bool = False) -> str:
+    """Draw items on which base and tuned model differ, one below the other, as an SVG.
+
+    narrow: for a phone, with the texts below the photo.
+    """
     base, tuned = (name for name, *_ in cards[0].lines)
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = Path(__file__).with_name("before_after.svg.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    file, longest = _NARROW if narrow else _WIDE
+    return environment.get_template(file).render(
         cards=[
-            (card, [(label, broken(pieces, 50), true) for label, pieces, true in card.texts])
+            (card, [(label, broken(pieces, longest), true) for label, pieces, true in card.texts])
             for card in cards
         ],
-        row=_ROW,
-        height=_ROW * len(cards),
         about=f"Captions and negatives of {len(cards)} photos, scored by {base} and {tuned}",
     )
 

@@ -171,8 +171,11 @@ def test_the_command(tmp_path, capsys) -> None:
         with Image.open(each["picture"]) as picture:
             assert picture.size == (64, 64)
     for wrong, said in (
-        (["world", "pointing"], "name at least one model"),
-        (["maps", *drawn[2:], "--out", str(out)], "name at least one model"),
+        (["world", "pointing"], "give MODEL: Models, written as"),
+        (
+            ["maps", *drawn[2:], "--out", str(out)],
+            "give MODEL: Models, written as",
+        ),
         (["world", "pointing", "bundled", "--scenes", "0"], "--scenes must be at least 1"),
     ):
         assert main(wrong) == 2

@@ -13,6 +13,7 @@ from compoclip.cli.main import Verbs, all_verbs, main
 from compoclip.cli.options import processes
 from compoclip.cli.train import KEYS, USUAL
 from compoclip.config import options_of
+from compoclip.console import refilled
 from compoclip.methods.registry import method_names, recipe_card
 from compoclip.run import TrainOptions
 from compoclip.sweep import SweepOptions
@@ -48,6 +49,63 @@ def page(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_help_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for words in (["evaluate"], ["compare"], ["new"], ["data", "pack"], ["train", "fsc-clip"]):
+        lines = page(capsys, words).splitlines()
+        # a name such as sugarcrepe,annotations=/a/sugarcrepe,images=/coco/val2017 is not broken
+        assert [line for line in lines if len(line) > width and " " in line.strip()] == []
+    for words in ([], ["data"], ["train"], ["sweep"]):
+        assert main([*words, "--help"]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= max(width, 64)
+
+
+def test_an_example_that_is_too_long_is_continued_as_in_a_shell() -> None:
+    text = """Do it. Two sentences, in a paragraph that is
+wrapped in the source.
+
+Examples:
+    compoclip do "a red cup on a blue mat" --with one
+        --and two
+"""
+    assert refilled(text, 36).splitlines() == [
+        "Do it. Two sentences, in a paragraph",
+        "that is wrapped in the source.",
+        "",
+        "Examples:",
+        "    compoclip do \\",
+        '        "a red cup on a blue mat" \\',
+        "        --with one --and two",
+    ]
+
+
+def test_data_model_and_output_stand_before_the_options_of_a_method(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = shown(capsys, ["train", "fsc-clip"])
+    places = [text.index(f" {flag} ") for flag in ("--data", "--model", "--out", "--global-weight")]
+    assert max(places[:3]) < places[3]
+
+
+def test_list_without_a_kind_counts_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.split() == [str(len(method_names())), "methods", "compoclip", "list", "methods"]
+
+
+def test_methods_are_listed_briefly_where_their_parts_do_not_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", "methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 2.5 * len(method_names())
+
+
 def test_there_are_commands_within_commands() -> None:
     found = [" ".join(words) for words in commands()]
     assert {"evaluate", "data pack", "world suite", "train fsc-clip", "convert"} <= set(found)
@@ -63,7 +121,7 @@ def test_defaults_are_said_in_words(capsys: pytest.CaptureFixture[str], words: l
     assert all(one == other for one, other in flags)
     for flag, _ in flags:
         after = text.partition(f"--{flag}, --no-{flag} ")[2]
-        default = re.search(r"\((?:default: ([^)]*)|required|optional)\)", after)
+        default = re.search(r"\((?:default: ([^)]*)|required)\)", after)
         assert default is not None
         assert default[1] in (flag, f"no-{flag}"), flag
     if words[0] == "train" and len(words) == 2:

@@ -147,25 +147,27 @@ def test_every_command_runs(
 
 
 @pytest.mark.slow
-def test_six_commands_compare_an_own_method_with_a_published_one(
+def test_seven_commands_compare_an_own_method_with_plain_fine_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In an empty folder, one after the other, as the guide has them but for their size."""
     page = (ROOT / "docs" / "guide" / "your-own.md").read_text(encoding="utf-8")
     block = page.partition("```sh\n")[2].partition("```")[0]
     commands = list(commands_of("your-own.md", f"```sh\n{block}```"))
-    assert len(commands) == len(block.splitlines()) == 6
+    assert len(commands) == len(block.splitlines()) == 7
     less = {
-        "world": ["--count=16", "--suite-items=2"],
+        "world train": ["--count=16"],
+        "world suite": ["--items-per-task=2"],
         "train": ["--max-steps=2", "--batch-size=8", "--device=cpu"],
         "evaluate": ["--resamples=20", "--device=cpu"],
         "compare": ["--resamples=20"],
     }
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        assert command.run([*command.words, *less.get(command.words[0], [])]) == 0, command.text
+        task = " ".join(command.words[:2] if command.words[0] == "world" else command.words[:1])
+        assert command.run([*command.words, *less.get(task, [])]) == 0, command.text
     told = capsys.readouterr().out
-    assert "mine against fsc (base), on the same items" in told
+    assert "mine against plain (base), on the same items" in told
 
 
 def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 import compoclip
 from compoclip.cli.data import TASKS
 from compoclip.cli.main import VERBS, main
-from compoclip.config import name_here
+from compoclip.cli.options import OptionParser
+from compoclip.config import names_here
 from compoclip.run import TrainOptions
 
 # Command -> words of its message.
@@ -26,6 +29,7 @@ REFUSED = {
     "train clip-ft --data c.csv --on none --out o": "no benchmark 'none'",
     "train clip-ft --data c.csv --set teacher=none --out o": "no model 'none'",
     "train clip-ft --data c.csv --out c.csv/o": "c.csv is not a folder",
+    "train clip-ft --data c.csv --out c.csv": "c.csv: is a file; name a folder with --out",
     "train clip-ft --data c.csv --device gpu --out o": "--device 'gpu' is not one of cpu",
     "train clip-ftt --data c.csv --out o": "no method 'clip-ftt'; did you mean clip-ft",
     "train clip-ft --data empty --out o": "empty: an empty folder",
@@ -37,7 +41,11 @@ REFUSED = {
     "train clip-ft --data c.csv --split val --set held_out=0.9 --out o": "--set held_out=0.9",
     "train clip-ft --data c.csv=0.5 none.csv=0.5 --out o": "none.csv: not found",
     "sweep clip-ft --data none.csv --grid lr=1,2 --out o": "none.csv: not found",
+    "train clip-ft c.csv --out o": "write the name of its option before it, such as --data c.csv",
+    "train c.csv --data clip-ft --out o": "c.csv: is no method; write the method before it",
+    "train clip-ft --data zero.csv --out o": "zero.csv: has no columns; name a file with a header",
     "tune none.csv --model bundled --out o": "none.csv: not found",
+    "tune c.csv --images photos --model bundled --out o": "c.csv: 1 photo; tune needs 50",
     "tune c.csv --model none/model --out o": "none/model: no such folder or file",
     "wise-ft bundled none --out o": "no model 'none'",
     "towers none bundled --on zero_shot:dtd --out o": "no model 'none'",
@@ -47,6 +55,7 @@ REFUSED = {
     "evaluate bundled --on none": "no benchmark 'none'",
     "evaluate bundled --on retrieval:c.csv,images=none": "none: no such folder",
     "evaluate bundled --on retrieval:c.csv --device tpu": "--device 'tpu'",
+    "compare two": "compoclip compare two/a two/b",
     "compare none results": "none: no such file or folder",
     "report none -o r.html": "none: no such file or folder",
     "report photos --runs none -o r.html": "none: no such folder; correct --runs",
@@ -62,7 +71,7 @@ REFUSED = {
     "data audit --data headonly.csv": "headonly.csv: has a header and no rows",
     "data audit none": "no benchmark 'none'",
     "data check none": "no benchmark 'none'",
-    "index photos --model bundled": "give --out PATH: The index; see --help",
+    "index photos --model bundled": "give --out FILE: The index; such as compoclip index photos/",
     "index empty --model bundled --out i": "empty: an empty folder; name one with photos",
     "index none --model bundled --out i": "none: not found",
     "index photos --model none --out i": "no model 'none'",
@@ -111,6 +120,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     with tarfile.open(place / "world" / "train" / "train-000000.tar", "w"):
         pass
     (place / "t.txt").write_text("a dog\n")
+    (place / "zero.csv").write_text("")
+    for name in ("a", "b"):
+        (place / "two" / name).mkdir(parents=True)
+        (place / "two" / name / "sugarcrepe.json").write_text("{}")
     done = subprocess.run(
         [sys.executable, "-c", _RUN],
         input="\n".join(REFUSED),
@@ -163,17 +176,17 @@ def test_names_of_other_programs(capsys: pytest.CaptureFixture[str], words: str,
     assert hint in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("verb", "ours"), [("finetune", "train"), ("eval", "evaluate")])
+@pytest.mark.parametrize(("verb", "ours"), [("finetune", "train or tune"), ("eval", "evaluate")])
 def test_verbs_of_other_programs(capsys: pytest.CaptureFixture[str], verb: str, ours: str) -> None:
     assert main([verb]) == 2
     assert f"no verb '{verb}'; did you mean {ours}?" in capsys.readouterr().err
 
 
-def test_no_name_here_is_a_name_of_another_option() -> None:
+def test_no_names_here_is_a_name_of_another_option() -> None:
     from compoclip.config import options_of
 
     known = options_of(TrainOptions)
-    assert [name for name in known if name_here(name, "options", known) not in ("", name)] == []
+    assert [name for name in known if names_here(name, "options", known) not in ((), (name,))] == []
 
 
 def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,3 +247,44 @@ def test_what_people_guess_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyP
         compoclip.tune("captions.csv", images="photos", out="x")
     with pytest.raises(compoclip.UsageError, match="no option 'resample'; did you mean resamples"):
         compoclip.evaluate(model, target, resample=20)
+
+
+def parsers(monkeypatch: pytest.MonkeyPatch) -> dict[str, OptionParser]:
+    """Return the parser of the options of every command, by its program."""
+    found = {}
+
+    def help_of(parser: OptionParser, file: object = None) -> None:
+        found[parser.prog] = parser
+
+    monkeypatch.setattr(OptionParser, "print_help", help_of)
+    tasks = [["data", task] for task in TASKS.table]
+    verbs = [[verb] for verb in VERBS if verb not in ("data", "train", "sweep")]
+    for words in (*tasks, *verbs, ["train", "fsc-clip"], ["sweep", "clip-ft"]):
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+    return found
+
+
+def test_names_of_other_programs_are_hinted_at_by_every_verb(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = yaml.safe_load(files("compoclip").joinpath("other_names.yaml").read_text())
+    assert all(isinstance(name, str) for name in (*table["options"], *table["verbs"]))
+    missing = []
+    hints = 0
+    for program, parser in parsers(monkeypatch).items():
+        options = {**parser.options, **parser.keys}
+        for name, others in table["options"].items():
+            for other in others if name in options else ():
+                if other.replace("-", "_") in options:
+                    continue  # an option of another meaning, such as --base of report
+                with pytest.raises(SystemExit):
+                    parser.error(f"unrecognized arguments: --{other} x")
+                said = capsys.readouterr().err
+                option = options[name]
+                place = option.usage.metavar.split()[0] if option.usage.positional else option.flag
+                hints += 1
+                if place not in said and f"--set {name}=" not in said:
+                    missing.append((program, other, said))
+    assert missing == []
+    assert hints > 500

@@ -32,6 +32,11 @@ def test_items_before_and_after(results: Path, tmp_path: Path) -> None:
     rates = re.findall(r">\w+: ([\d.]+) → ([\d.]+) % of 80 items<", text)
     assert len(rates) == 2
     assert all(float(base) < float(tuned) for base, tuned in rates)
+    assert main([*argv, "--skills", "binding", "--count", "1", "--narrow"]) == 0
+    narrow = ElementTree.fromstring(out.read_text(encoding="utf-8"))
+    assert narrow.attrib["width"] == "400"
+    words = " ".join(narrow.itertext())
+    assert words.count("✗ wrong") == words.count("✓ right") == 1
     with pytest.raises(CompoclipError, match="negclip is not significantly worse than base"):
         main([*argv, "--lost"])
     with pytest.raises(CompoclipError, match="--skills nothing: has "):

@@ -143,7 +143,7 @@ def test_the_photos_that_judge_ask_for_a_significant_gain_too(
 
 def test_what_the_sentences_say() -> None:
     good = judged(("higher", "not significant"), 0.5)
-    first, second, third = sentences(good, good, 30, 12.4, "")
+    first, second, third, weak = sentences(good, good, 30, 12.4, "")
     assert first.startswith("It helped: on 30 photos that neither training nor the choice saw")
     assert "retrieval R@1 50.0 -> 54.0 (+4.0 [+1.0, +7.0], higher)" in first
     assert second.startswith("It cost 12 s of training; nothing was lost significantly")
@@ -152,11 +152,19 @@ def test_what_the_sentences_say() -> None:
         "The model is 50 % of the way from the base to the tuned model and reaches the suite of "
         "rewritten captions 60.0 (chance 50.0), retrieval R@1 4.3 (chance 2.0)."
     )
+    assert weak == (
+        "Retrieval ranks the right one first for 4 of 100, among 30 photos: that is too weak for "
+        "search; begin from a larger CLIP, such as --model ViT-B-32-quickgelu:openai."
+    )
+    strong = replace(
+        good, scores={**good.scores, RETRIEVAL: replace(good.scores[RETRIEVAL], value=0.5)}
+    )
+    assert len(sentences(strong, strong, 30, 12.4, "")) == 3
     part = judged(("higher", "lower"))
-    first, second, _ = sentences(part, part, 30, 1, "")
+    first, second, *_ = sentences(part, part, 30, 1, "")
     assert first.startswith("It helped in part")
     assert "lost: the suite of rewritten captions 50.0 -> 54.0" in second
-    first, second, third = sentences(BASE, part, 30, 1, "31 photos that choose")
+    first, second, third, _ = sentences(BASE, part, 30, 1, "31 photos that choose")
     assert first.startswith("Fine-tuning did not help by the 31 photos that choose; 100 % of the")
     assert second == "It cost 1 s of training; no accuracy, since the base is kept."
     assert third.startswith("The model is the base itself and reaches the suite of rewritten")

@@ -14,7 +14,7 @@ FILE = str(Path(__file__).with_name("my_method.py"))
 def test_its_parameters_reach_the_losses() -> None:
     method = load_recipe(FILE)(margin_weight=2.0)
     assert method.name == "my-method"
-    assert {term.name: term.weight for term in method.losses} == {"negclip": 1.0, "margin": 2.0}
+    assert {term.name: term.weight for term in method.losses} == {"clip": 1.0, "margin": 2.0}
 
 
 def test_it_trains(tmp_path: Path) -> None:

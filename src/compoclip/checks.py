@@ -63,7 +63,10 @@ def _block_place(path: Path, options: Any, option: Option) -> None:
     _place(Path(place) if equals and not path.exists() else path, options, option)
 
 
-def _output_folder(folder: Path, _: Any, __: Option) -> None:
+def _output_folder(folder: Path, _: Any, option: Option) -> None:
+    flag = "" if option.usage.positional else f" with {option.flag}"
+    problem = f"is a file; name a folder{flag}"
+    require(not folder.is_file(), folder, problem, UsageError)
     require_writable(folder)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -206,28 +206,34 @@ def _other_names() -> dict[str, dict[str, list[str]]]:
     return names
 
 
-def name_here(name: str, of: str, names: Collection[str]) -> str:
-    """Return what is called so in another program; "" for a name that no other program has.
+def names_here(name: str, of: str, names: Collection[str]) -> tuple[str, ...]:
+    """Return what is called so in another program; () for a name that no other program has.
 
     Args:
         name: With - or _, with or without capitals.
         of: "options" or "verbs".
-        names: The names that exist here; the result is one of them.
+        names: The names that exist here; the results are some of them.
     """
 
     def plain(text: str) -> str:
         return text.lower().replace("-", "").replace("_", "")
 
-    for ours, theirs in _other_names()[of].items():
-        if ours in names and plain(name) in map(plain, (ours, *theirs)):
-            return ours
-    return ""
+    return tuple(
+        ours
+        for ours, theirs in _other_names()[of].items()
+        if ours in names and plain(name) in map(plain, (ours, *theirs))
+    )
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """Return the question whether one of these names is meant."""
+    return f"did you mean {' or '.join(names)}?"
 
 
 def option_hint(name: str, options: Collection[str]) -> str:
     """Return a hint for an unknown option of a file or of Python code."""
-    ours = name_here(name, "options", options)
-    return f"did you mean {ours}?" if ours else closest(name, options)
+    ours = names_here(name, "options", options)
+    return did_you_mean(ours) if ours else closest(name, options)
 
 
 def require(name: str, value: object, kind: Any) -> None:

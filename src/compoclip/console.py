@@ -134,11 +134,61 @@ def progress_bar(*columns: Any) -> Progress:
     )
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows without a header, every column as wide as its widest cell."""
+def columns(rows: Sequence[Sequence[str]], width: int = sys.maxsize) -> str:
+    """Return rows without a header, every column as wide as its widest cell.
+
+    width: Where the last column is wrapped.
+    """
     widths = [max(map(len, cells)) for cells in zip(*rows)]
-    lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)
+    indent = " " * sum(column + 2 for column in widths[:-1])
+    lines = []
+    for row in rows:
+        line = "  ".join(cell.ljust(column) for cell, column in zip(row, widths)).rstrip()
+        lines.append(_wrapped(line, width, indent) if len(line) > width else line)
     return "\n".join(lines)
+
+
+def help_width() -> int:
+    """Return how wide a page of help is: as the terminal, 80 characters in a pipe."""
+    return shutil.get_terminal_size().columns
+
+
+_QUOTED = re.compile(r'"[^"]*"')
+
+
+def refilled(text: str, width: int) -> str:
+    """Return a text with its paragraphs wrapped at `width`, and the commands of its examples.
+
+    A command is an indented line, with the lines below it that are indented further. One that is
+    too long is continued as in a shell, behind a backslash.
+    """
+    lines: list[str] = []
+    for line in text.splitlines():
+        above = lines[-1] if lines else ""
+        indents = [len(each) - len(each.lstrip()) for each in (above, line)]
+        if above and line and (indents == [0, 0] or 0 < indents[0] < indents[1]):
+            lines[-1] = f"{above} {line.strip()}"
+        else:
+            lines.append(line)
+    return "\n".join(
+        _wrapped_command(line, width) if line[:1] == " " else _wrapped(line, width)
+        for line in lines
+    )
+
+
+def _wrapped(line: str, width: int, indent: str = "") -> str:
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _wrapped_command(line: str, width: int) -> str:
+    indent = line[: len(line) - len(line.lstrip())]
+    if len(line) <= width:
+        return line
+    whole = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", "\0"), line)
+    wrapped = _wrapped(whole, width - len(" \\"), f"{indent}    ")
+    return wrapped.replace("\n", " \\\n").replace("\0", " ")
 
 
 def duration(seconds: float) -> str:

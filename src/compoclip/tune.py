@@ -24,7 +24,7 @@ from compoclip.config import (
     Shown,
 )
 from compoclip.console import counted, note, prose
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import only_writer, write_json
 from compoclip.notebook import make_callable, preformatted
 from compoclip.request import TrainRequest
@@ -80,6 +80,7 @@ LEAST = 50  # photos; fewer leave too few to judge by
 _STEPS = 4  # of the interpolation from base to tuned model
 _MOST = 250  # items of a sub-task of the suite
 RECALL = "Recall (mean of R@1, R@5, R@10)"
+_WEAK = 0.25  # R@1 below which a search among the photos disappoints
 _MARGIN = 0.01  # of recall, that a point to hand out may lose on the photos that choose
 NO_MODEL = (
     "name the model to begin from: --model ViT-B-32-quickgelu:openai, or a checkpoint folder; "
@@ -108,10 +109,10 @@ class TuneOptions:
         image_column: Column with image paths, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
         held_out: Share of the photos in each of val and test, where the hash decides.
-        model: The model to begin from, written as for train. bundled has seen drawn scenes alone.
+        model: The model to begin from, written as for train.
         on: Benchmarks, named as for evaluate, that base and OUT/model are measured on as well, such
             as zero_shot:mine,images=DIR.
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
         seed: Of training and of the hash.
         json: Print the verdict as JSON.
     """
@@ -122,7 +123,7 @@ class TuneOptions:
     image_column: str | None = None
     caption_column: str | None = None
     held_out: Annotated[float | None, Shown(hint="(default: 0.1 to 0.2, by their number)")] = None
-    model: ModelName = ""
+    model: Annotated[ModelName, Shown(hint="(required; bundled has seen drawn scenes alone)")] = ""
     on: Annotated[tuple[BenchmarkName, ...], Shown("BENCHMARK ...")] = ()
     device: DeviceName = "auto"
     seed: int = 0
@@ -167,6 +168,7 @@ class Tuned:
             [
                 prose(self.sentences),
                 f"{self.model}: the model to use",
+                f"to search photos: compoclip index PHOTOS --model {self.model} --out photos.index",
                 f"to repeat the training: compoclip train --config {self.config} --out RUN",
                 *self._rank_lines(),
             ]
@@ -192,10 +194,13 @@ class Tuned:
         return {**asdict(self), "model": str(self.model), "config": str(self.config), "page": page}
 
 
-def rule_for(photos: int) -> SizeRule:
-    """Return the rule for a number of photos; raise UsageError for fewer than `LEAST`."""
-    if photos < LEAST:
-        raise UsageError(f"{photos} photos; tune needs {LEAST}: fewer leave too few to judge by")
+def rule_for(photos: int, data: str = "data") -> SizeRule:
+    """Return the rule for a number of photos; raise UsageError for fewer than `LEAST`.
+
+    data: where they are, for the message.
+    """
+    few = f"{counted(photos, 'photo')}; tune needs {LEAST}: fewer leave too few to judge by"
+    require(photos >= LEAST, data, few, UsageError)
     return next(rule for rule in RULES if photos <= rule.photos)
 
 
@@ -206,11 +211,22 @@ def tune(options: TuneOptions) -> Tuned:
     """
     if not options.model:
         raise UsageError(NO_MODEL)
+    from compoclip.data.sources.open import OpenedPart, Request
+
+    # A mistake in the data is said before torch is loaded.
+    shared = ("images", "image_column", "caption_column")
+    reading = {name: getattr(options, name) for name in shared} | {"split_seed": options.seed}
+    source = Request(options.data, split="all", **reading).open()
+    rule = rule_for(len(source), options.data)
+    reading["held_out"] = rule.held_out if options.held_out is None else options.held_out
+    parts = Request(options.data, **reading).parts_of(source, ("train", "val", "test"))
+    photos = {split: len(part) for split, part in parts.items()}
+    _require_photos(source)
+
     from compoclip.analysis import interpolation as mixes
     from compoclip.benchmarks.case import Retrieval
     from compoclip.benchmarks.registry import require_present
     from compoclip.data.fingerprint import Fingerprint, make_once
-    from compoclip.data.sources.open import OpenedPart, Request
     from compoclip.evaluation.run import Options
     from compoclip.models.checkpoint import load_model, save_model
     from compoclip.ranks import device_named
@@ -218,19 +234,11 @@ def tune(options: TuneOptions) -> Tuned:
     from compoclip.search import look_up
 
     device = device_named(options.device)
-    shared = ("images", "image_column", "caption_column")
-    reading = {name: getattr(options, name) for name in shared} | {"split_seed": options.seed}
-    source = Request(options.data, split="all", **reading).open()
-    rule = rule_for(len(source))
-    reading["held_out"] = rule.held_out if options.held_out is None else options.held_out
-    parts = Request(options.data, **reading).parts_of(source, ("train", "val", "test"))
-    photos = {split: len(part) for split, part in parts.items()}
-    _require_photos(source)
     base = load_model(options.model)
     size = sum(parameter.numel() for parameter in base.encoder.model.parameters())
     lr = rule.lr if size <= SMALL else rule.lr_large
     batch = min(rule.batch_size, photos["train"])
-    chosen_is = f"{rule.method}, learning rate {lr:g}, {rule.steps} steps of {batch} photos"
+    chosen_is = f"{rule.method}, learning rate {lr:g}, about {rule.steps} steps of {batch} photos"
     note(f"{_parts(photos)}; {chosen_is}, {' and '.join(rule.freeze)} frozen")
     file = Path(options.data)
     choosing, judging = (
@@ -420,7 +428,9 @@ def holds(point: Point) -> bool:
 def sentences(
     chosen: Point, trained: Point, judged: int, seconds: float, by: str
 ) -> tuple[str, ...]:
-    """Return three sentences: whether it helped, what it cost, and what the model is and reaches.
+    """Return sentences: whether it helped, what it cost, and what the model is and reaches.
+
+    A last one says so if retrieval is too weak for search.
 
     Args:
         chosen: The point that is handed out.
@@ -461,12 +471,20 @@ def sentences(
     alpha = (trained if base else chosen).mix.alpha
     share = f"{100 * alpha:.0f} % of the way from the base to the tuned model"
     cost = f"It cost {seconds:.0f} s of training"
+    recall = chosen.scores[RETRIEVAL].value if RETRIEVAL in chosen.scores else 1.0
+    weak = (
+        f"Retrieval ranks the right one first for {100 * recall:.0f} of 100, among "
+        f"{counted(judged, 'photo')}: that is too weak for search; begin from a larger CLIP, such "
+        "as --model ViT-B-32-quickgelu:openai.",
+    )
+    warning = weak if recall < _WEAK else ()
     if base:
         return (
             f"Fine-tuning did not help by the {by}; {share}, {photos}: "
             f"{changes(differences, [*names])}.",
             f"{cost}; no accuracy, since the base is kept.",
             f"The model is the base itself and reaches {levels(chosen.scores)}.",
+            *warning,
         )
     helped = "It helped in part" if lower else "It helped"
     loss = f"lost: {changes(differences, lower)}" if lower else "nothing was lost significantly"
@@ -476,6 +494,7 @@ def sentences(
         f"{helped}: {photos}, {changes(differences, [COMPOSITION, RETRIEVAL])}.",
         f"{cost}; {loss}; {zero}.",
         f"The model is {share} and reaches {levels(chosen.scores)}.",
+        *warning,
     )
 
 

@@ -135,7 +135,8 @@ def rewritten(
     errors = {name: rates for name, rates in entries()[ENTRY]["errors"].items() if name in used}
     rates = ", ".join(f"{name} {false:g} and {odd:g}" for name, (false, odd) in errors.items())
     note_once(
-        f"rewritten captions, % with a wrong label and % in broken English: {rates or 'none'}"
+        f"rewritten captions, % with a wrong label and % in broken English: {rates or 'none'}; "
+        "compare models by their scores, and do not read these as levels"
     )
     yield from cases
 

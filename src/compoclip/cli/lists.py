@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from compoclip import plugins
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
-from compoclip.console import counted, table, without
+from compoclip.console import columns, counted, help_width, table, without
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import cache_folder, reason, write_text, writing
 from compoclip.methods.registry import load_recipe, method_names, method_origin, method_summaries
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 
 _MOST_TERMS = 4  # that a line names
+_MOST_LINES = (
+    2  # of a method, in the list of all; if there are more, names and summaries are listed
+)
 _HINTS = {
     "rewrites": "compoclip train METHOD --texts +NAME adds one",
     "losses": "compoclip train METHOD --terms +METHOD.TERM adds a term",
@@ -39,14 +42,14 @@ class ListOptions(Printing):
     For given methods, also list the differences between papers and released code.
 
     Args:
-        kind: Kind to list.
+        kind: Kind to list; without one, the kinds and how many there are of each.
         names: Names to list, or files such as ./my_rewrite.py; all by default.
     """
 
     kind: Annotated[
-        Literal["methods", "losses", "rewrites", "benchmarks"],
+        Literal["methods", "losses", "rewrites", "benchmarks"] | None,
         Shown("methods|losses|rewrites|benchmarks", positional=True),
-    ]
+    ] = None
     names: Annotated[tuple[str, ...], Shown("NAME ...", positional=True)] = ()
 
 
@@ -58,6 +61,8 @@ def list_main(options: ListOptions) -> Outcome:
     """Print one row, or one JSON object, per thing; return the exit code."""
     if options.kind == "methods":
         return _methods(options.names)
+    if options.kind is None:
+        return _kinds()
     listing = {"rewrites": _rewrites, "losses": _losses, "benchmarks": _benchmarks}[options.kind]
     header, rows = listing(options.names)
     blocks = []
@@ -69,6 +74,17 @@ def list_main(options: ListOptions) -> Outcome:
         "one of your own goes by its file, ./MY.py (compoclip new writes one)"
     )
     return [dict(zip(("name", "kind", "summary", "origin"), row)) for row in rows], text
+
+
+def _kinds() -> Outcome:
+    """Return the kinds with their numbers, where these are known without torch."""
+    from compoclip.benchmarks.registry import benchmark_names
+    from compoclip.rewrites.base import rewrite_names
+
+    of_kind = {"methods": method_names, "benchmarks": benchmark_names, "rewrites": rewrite_names}
+    counts = {kind: len(names()) for kind, names in of_kind.items()}
+    lines = [[f"{count} {kind}", f"compoclip list {kind}"] for kind, count in counts.items()]
+    return counts, columns([*lines, ["losses", "compoclip list losses"]])
 
 
 def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
@@ -181,8 +197,12 @@ def _methods(names: Sequence[str]) -> Outcome:
         "recombined: --texts +METHOD, --terms +METHOD, --set terms.NAME.weight=0.5",
     ]
     narrower = [without(1), without(2, 8)]  # paper, then images and from
-    text = "\n".join([table(rows, [*header, "from"], left=5, narrower=narrower), *lines])
-    return records, text
+    full = table(rows, [*header, "from"], left=5, narrower=narrower)
+    if names or len(full.splitlines()) <= _MOST_LINES * len(rows):
+        return records, "\n".join([full, *lines])
+    brief = columns([[made["name"], made["summary"]] for made in records], help_width())
+    more = "compoclip list methods NAME shows its texts, loss and settings."
+    return records, "\n".join([brief, "", more, *lines[1:]])
 
 
 def _differences(method: Method) -> Iterator[str]:

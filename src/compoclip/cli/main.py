@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, cast
 
 from compoclip import plugins
-from compoclip.config import name_here
-from compoclip.console import columns, tell
+from compoclip.config import did_you_mean, names_here
+from compoclip.console import columns, help_width, refilled, tell
 from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.process import set_up
@@ -47,8 +47,10 @@ class Verbs:
                 rows.append([self.groups[name], ""])
             rows.append([f"  {name}", about])
         how = f"usage: {self.program} {self.noun} [options]"
-        more = f"({self.program} {self.noun} --help explains it)"
-        return "\n".join([f"{how}    {more}", "", columns(rows), *self.notes])
+        more = f"       {self.program} {self.noun} --help"
+        width = help_width()
+        notes = [refilled(line, width) for line in self.notes]
+        return "\n".join([how, more, "", columns(rows, width), *notes])
 
     def call(self, name: str, arguments: Sequence[str]) -> int:
         """Run one of them, print its outcome; return the exit code.
@@ -74,8 +76,8 @@ class Verbs:
 
     def hint(self, name: str) -> str:
         """Return which verb an unknown one may mean."""
-        ours = name_here(name, "verbs", self.table)
-        return f"did you mean {ours}?" if ours else closest(name, self.table)
+        ours = names_here(name, "verbs", self.table)
+        return did_you_mean(ours) if ours else closest(name, self.table)
 
     def main(self, arguments: Sequence[str]) -> int:
         """Show the usage, or run what the first argument names; returns the exit code."""
@@ -155,7 +157,8 @@ def main(argv: Sequence[str]) -> int:
             return main([*arguments[1:], "--help"])
         if verb in ("", "-h", "--help", "help"):
             title = "fine-tune CLIP for compositionality, measure it honestly"
-            print(f"compoclip {__version__}: {title}\n\n{verbs.usage()}")
+            print(refilled(f"compoclip {__version__}: {title}", help_width()))
+            print(f"\n{verbs.usage()}")
             return 0 if arguments else 2
         if verb not in verbs.table:
             unknown = f"no verb '{verb}'; {verbs.hint(verb)}"

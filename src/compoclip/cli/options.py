@@ -6,6 +6,7 @@ import argparse
 import inspect
 import re
 import shlex
+import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass
@@ -16,13 +17,17 @@ from compoclip.config import (
     BlockPlace,
     DeviceName,
     NamedModel,
+    Names,
     Option,
     Shown,
     built,
-    name_here,
+    did_you_mean,
+    marks_of,
+    names_here,
     options_of,
     require,
 )
+from compoclip.console import help_width, refilled
 from compoclip.errors import UsageError, closest
 from compoclip.typed import Count, kind_named, of_text
 
@@ -58,6 +63,24 @@ class OnDevice(Printing):
     device: DeviceName = "auto"
 
 
+_FLAG = re.compile(r"--?[a-zA-Z]")
+_PLACES = {
+    "file": "FILE",
+    "output file": "FILE",
+    "folder": "FOLDER",
+    "output folder": "FOLDER",
+    "model folder": "FOLDER",
+    "file or folder": "PATH",
+    "BLOCK=file or folder": "PATH",
+    "data": "DATA",
+    "benchmark": "BENCHMARK",
+    "model": "MODEL",
+    "NAME=MODEL": "MODEL",
+    "NAME=MODEL of any kind": "MODEL",
+    "device": "DEVICE",
+    "index": "INDEX",
+}
+"""What an option names (`config.Names`) -> what stands for it in the usage."""
 _SHARED = (Printing.__name__, OnDevice.__name__)  # in the help behind a verb's own
 
 
@@ -89,16 +112,18 @@ class OptionParser(argparse.ArgumentParser):
     ) -> None:
         every = [option for options in groups.values() for option in options]
         places = [_place(option) for option in every if option.usage.positional]
+        usage = " ".join([program, *places, "[options]"])
+        self._example = _first_example(about)
         super().__init__(
             prog=program,
-            usage=" ".join([program, *places, "[options]"]),
-            description=about,
+            usage=refilled(usage, help_width() - len("usage: ")),
+            description=refilled(about, help_width()),
             formatter_class=_Formatter,
             allow_abbrev=False,
             argument_default=argparse.SUPPRESS,
         )
-        self._known = {option.name: option for option in every}
-        self._keys = keys or {}
+        self.options = {option.name: option for option in every}
+        self.keys = keys or {}
         for title, options in groups.items():
             group = self if title in ("", "options") else self.add_argument_group(title)
             for option in options:
@@ -114,7 +139,7 @@ class OptionParser(argparse.ArgumentParser):
         ]
         values = vars(self.parse_intermixed_args(words))
         for name, value in values.items():
-            option = self._known[name]
+            option = self.options[name]
             if option.usage.words and isinstance(value, list):
                 values[name] = value[0] if len(value) == 1 else shlex.join(value)
             elif isinstance(value, list):
@@ -128,25 +153,44 @@ class OptionParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with code 2 and one line, which names the closest options."""
         unknown = message.partition("unrecognized arguments: ")[2].split()
+        flags = [word for word in unknown if _FLAG.match(word)]
         if ": " in message and message.startswith("the following arguments are required"):
             names = re.split(", |/", message.partition(": ")[2])
-            lacking = [o for o in self._known.values() if {o.flag, _place(o)} & {*names}]
-            lacking = [option for option in lacking if option.default is MISSING]
-            first = {o: o.help.partition(". ")[0].rstrip(".") for o in lacking}
-            message = "; ".join(f"give {_named(o)}: {first[o]}" for o in lacking)
-        hints = [self._hint(word.partition("=")[0]) for word in unknown if word[:2] == "--"]
+            lacking = [o for o in self.options.values() if {o.flag, _place(o)} & {*names}]
+            message = self.lacking([o for o in lacking if o.default is MISSING])
+        hints = [self._hint(flag.partition("=")[0]) for flag in flags]
+        if unknown and not flags:
+            hints = [self._hint_of_value(unknown[0])]
         self.exit(2, f"{self.prog}: {'; '.join([message, *filter(None, hints)])}; see --help\n")
+
+    def _hint_of_value(self, value: str) -> str:
+        """Return which option a value without a name may be of; "" where none is required."""
+        required = [o for o in self.options.values() if o.default is MISSING]
+        flag = next((o.flag for o in required if not o.usage.positional), "")
+        return flag and f"write the name of its option before it, such as {flag} {value}"
+
+    def lacking(self, options: Sequence[Option]) -> str:
+        """Return what to say where options are missing that must be given: an example of them."""
+        first = [re.split(r"; |\. |\.$", option.help)[0] for option in options]
+        message = "; ".join(f"give {_named(o)}: {help}" for o, help in zip(options, first))
+        return f"{message}; such as {self._example}" if self._example else message
 
     def _hint(self, flag: str) -> str:
         """Return which option an unknown flag may mean; "" when none is close."""
-        flags = {o.name: o.flag for o in self._known.values() if not o.usage.positional}
-        name = flag[2:].replace("-", "_")
-        ours = name if name in self._keys else name_here(name, "options", {**flags, **self._keys})
-        if ours in self._keys:
-            return f"{flag} is a key: write --set {ours}=VALUE"
-        if ours:
-            return f"did you mean {flags[ours]}?"
-        hint = closest(flag, flags.values())
+        flags = {name: option.flag for name, option in self.options.items()}
+        name = flag.lstrip("-").replace("-", "_")
+        known = {**flags, **self.keys}
+        ours = (name,) if name in known else names_here(name, "options", known)
+        if ours and ours[0] in self.keys:
+            return f"{flag} is a key: write --set {ours[0]}=VALUE"
+        places = [_place(self.options[n]) for n in ours if self.options[n].usage.positional]
+        named = [flags[n] for n in ours if not self.options[n].usage.positional]
+        questions = [f"write {place} without {flag}" for place in places]
+        questions += [did_you_mean(named)] if named else []
+        if questions:
+            return " or ".join(questions)
+        all_named = [o.flag for o in self.options.values() if not o.usage.positional]
+        hint = closest(flag, all_named)
         return hint if hint.startswith("did you mean") else ""
 
     def _add(self, group: Any, option: Option, required: bool, hidden: bool) -> None:
@@ -159,6 +203,8 @@ class OptionParser(argparse.ArgumentParser):
             return
 
         def convert(text: str) -> Any:
+            if text is argparse.SUPPRESS:  # a place that is left out
+                return text
             try:
                 value = of_text(text, option.kind)
             except ValueError:
@@ -185,6 +231,12 @@ class OptionParser(argparse.ArgumentParser):
         group.add_argument(*names, dest=option.name, required=must, **told)
 
 
+def _first_example(about: str) -> str:
+    """Return the first command of the examples in the head of a help; "" without any."""
+    examples = refilled(about.partition("Example")[2], sys.maxsize)
+    return next((line.strip() for line in examples.splitlines() if line[:1] == " "), "")
+
+
 def help_text(option: Option) -> str:
     """Return the help of an option, with its default in words."""
     flag, default = option.flag[2:], option.default
@@ -195,7 +247,7 @@ def help_text(option: Option) -> str:
     elif isinstance(default, bool):
         hint = f"(default: {flag if default else f'no-{flag}'})"
     elif default is None or default == "" or default == ():
-        hint = "" if "default" in option.help else "(optional)"
+        hint = ""
     else:
         value = " ".join(map(str, default)) if isinstance(default, tuple) else default
         hint = f"(default: {value})"
@@ -207,7 +259,11 @@ def _named(option: Option) -> str:
 
 
 def _place(option: Option) -> str:
-    return option.usage.metavar.removesuffix(" ...") or _metavar(option.plain)
+    """Return what stands for a value of an option in the usage."""
+    if option.usage.metavar:
+        return option.usage.metavar.removesuffix(" ...")
+    named = [_PLACES[names.what] for names in marks_of(option.kind, Names)]
+    return named[0] if named else _metavar(option.plain)
 
 
 def _metavar(kind: Any) -> str:
@@ -233,8 +289,7 @@ def parse(options: type[T], program: str, arguments: Sequence[str]) -> T:
     parsed = built(options, parser.read(arguments))
     for option in known:
         if option.usage.hint == "(required)" and not getattr(parsed, option.name):
-            noun = option.usage.metavar.split()[0].strip("[]").lower()
-            raise UsageError(f"name at least one {noun}; see {program} --help")
+            raise UsageError(f"{parser.lacking([option])}; see {program} --help")
     check_options(parsed)
     return parsed
 

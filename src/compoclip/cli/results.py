@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -119,7 +120,7 @@ def compare_main(options: CompareOptions) -> Outcome:
     if options.against is not None:
         return _against(options, options.against)
     if len(options.results) < 2:
-        raise UsageError("give the base's results and at least one other; see compare --help")
+        raise UsageError(_needs_two(options.results))
     from compoclip.evaluation.comparison import compare_all, one_model
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import load_results
@@ -153,6 +154,14 @@ def compare_main(options: CompareOptions) -> Outcome:
         texts.append(f"{more}next: compoclip report {places} -o report.html")
     record = [_compared(comparison, grounded) for comparison in comparisons]
     return record, "\n\n".join(texts)
+
+
+def _needs_two(places: Sequence[Path]) -> str:
+    """Return what to write where fewer than two results are given."""
+    inside = [folder for place in places for folder in sorted(place.glob("*/"))]
+    models = [str(folder) for folder in inside if any(folder.glob("*.json"))]
+    example = " ".join(models if len(models) > 1 else ["results/base", "results/tuned"])
+    return f"give the results of the base and of at least one other: compoclip compare {example}"
 
 
 def _compared(comparison: Comparison, grounded: GroundedModels) -> dict[str, Any]:

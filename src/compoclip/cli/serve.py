@@ -215,12 +215,13 @@ class IndexOptions(DataOptions, OnDevice):
     The same command again encodes what is new or changed, and drops what is gone.
 
     Examples:
-        compoclip index photos/ --model bundled --out photos.index
+        compoclip index photos/ --model tuned/model --out photos.index
         compoclip index pairs.csv --images photos/ --model bundled --out photos.index
 
     Args:
         photos: A folder of photos, at any depth, or image-text data as for train --data.
-        model: A model, written as evaluate takes it: bundled, a folder, ViT-B-32:openai.
+        model: The model to encode with: tuned/model where tune wrote to tuned, bundled, or a CLIP
+            such as ViT-B-32-quickgelu:openai.
         out: The index.
         duplicates: Also list groups of photos whose cosine is at least this, e.g. 0.98.
         calibrate: Captions of photos in the index, as for train --data, that the model was not
@@ -291,11 +292,11 @@ class SearchOptions(OnDevice):
             "caption".
         image: Images, to find similar photos.
         top: Photos per query.
-        rerank: Order the 100 best anew, by a score of evaluate (local, maxsim, itm), or by
+        rerank: Re-rank the top 100 by a score of evaluate (local, maxsim, itm), or by
             "subgraphs", the statements that the text makes.
         negation: Weight of what a text denies ("a street without cars"), which counts against a
             photo.
-        model: The model that made the index, where it has moved.
+        model: The model that made the index, if it was moved.
         images: The folder that the photos have moved to.
         page: HTML file that shows the photos [default: INDEX.html, for 20 queries at most].
         open: Open that page in the browser.

@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compoclip import console
+from compoclip import console, plugins
 from compoclip.checks import check_options
 from compoclip.cli.options import OptionParser, Outcome, help_text
 from compoclip.config import (
@@ -27,9 +27,9 @@ from compoclip.config import (
     typed,
 )
 from compoclip.data.options import naming_options
-from compoclip.errors import UsageError, typed_repr
+from compoclip.errors import UsageError, require, typed_repr
 from compoclip.files import only_writer, write_text
-from compoclip.methods.registry import method_summaries, recipe_card
+from compoclip.methods.registry import method_names, method_summaries, recipe_card
 from compoclip.ranks import launched
 from compoclip.request import TrainRequest
 from compoclip.run import TrainOptions, evaluate, open_inputs, push, train
@@ -108,11 +108,11 @@ def train_main(argv: Sequence[str]) -> int:
 
 
 def called(
-    argv: Sequence[str], verb: str, own: Sequence[Option], without: Collection[str] = ()
+    argv: Sequence[str], verb: str, of_verb: Sequence[Option], without: Collection[str] = ()
 ) -> tuple[str, dict[str, Any]]:
     """Read the arguments of `compoclip VERB METHOD ...` and the file that --config names.
 
-    The command line overrides the file. own: options of the verb itself. without: options of a run
+    The command line overrides the file. of_verb: its own options. without: options of a run
     that it does not have.
     """
     named, words = ([], argv) if argv[0].startswith("-") else (argv[:1], argv[1:])
@@ -134,9 +134,12 @@ def called(
     if method is None:
         where = f" or in {file} (method: NAME)" if file else ""
         raise UsageError(f"name a method first: {program} METHOD ...{where}; see {program} --help")
+    known_method = plugins.is_file(method) or method in method_names()
+    its_place = f"is no method; write the method before it: {program} METHOD --data {method}"
+    require(known_method or not Path(method).exists(), method, its_place, UsageError)
     card = recipe_card(method)
     run = {k: option for k, option in options_of(TrainOptions).items() if k not in without}
-    verbs = {each.name: each for each in own}
+    verbs = {each.name: each for each in of_verb}
     in_file = {**run, **card.options, **{k: each for k, each in verbs.items() if each.group}}
     values = checked(file or Path(), values, in_file, method)
 
@@ -146,13 +149,14 @@ def called(
         for name, each in {**run, **card.options, **verbs}.items()
     }
     everything = "--help-all" in words
-    groups = {f"options of {method}": [known[name] for name in card.options]}
+    groups: dict[str, list[Option]] = {}
     if everything:
         for name, option in known.items():
             if name not in card.options and name not in KEYS:
                 groups.setdefault(_GROUPS.get(option.group, verb), []).append(option)
     else:
-        groups["usual options"] = [known[name] for name in (*verbs, *USUAL) if name in known]
+        groups["usual options"] = [known[name] for name in (*USUAL, *verbs) if name in known]
+    groups[f"options of {method}"] = [known[name] for name in card.options]
     seen = {option.name for options in groups.values() for option in options}
     hidden = KEYS & {*run} - {*card.options}
     groups[""] = [each for name, each in known.items() if name not in seen | hidden]
@@ -165,7 +169,8 @@ def called(
         lines = ["keys of a --config file, or --set NAME=VALUE:"]
         for option in (each for name, each in known.items() if name in KEYS):
             about = help_text(option).replace("%%", "%").replace(f"no-{option.flag[2:]}", "false")
-            lines += [f"  {option.name}", textwrap.indent(textwrap.fill(about, 54), " " * 24)]
+            about = textwrap.fill(about, console.help_width() - 26)
+            lines += [f"  {option.name}", textwrap.indent(about, " " * 24)]
         parser.epilog = "\n".join(lines)
         words = ["--help"]
     given = parser.read(words)
@@ -186,22 +191,29 @@ def called(
         each.flag for k, each in known.items() if each.default is MISSING and k not in values
     ]
     if lacking:
-        raise UsageError(f"{', '.join(lacking)} must be given; see {program} {method} --help")
+        example = f"{program} {method} --data captions.csv --images photos/ --out runs/first"
+        needs = " and ".join(lacking)
+        raise UsageError(f"give {needs}, such as {example}; see {program} {method} --help")
     return method, values
 
 
+_USAGE = """\
+docs/guide/configuration.md explains the file of options. To train in N processes:
+    torchrun --nproc-per-node N -m compoclip train METHOD ..."""
+
+
 def usage() -> str:
-    """The text of `compoclip train --help`: the methods."""
-    lines = [
-        "usage: compoclip train METHOD --data DATA --out RUN [options]",
-        "       compoclip train --config FILE [options]    (docs/guide/configuration.md)",
-        "       compoclip train METHOD --help lists the options of a method",
-        "",
-        console.columns([[f"  {name}", about] for name, about in method_summaries().items()]),
-        "",
-        "torchrun --nproc-per-node N -m compoclip train METHOD ... trains in N processes",
-    ]
-    return "\n".join(lines)
+    """Return the text of `compoclip train --help`: the methods."""
+    width = console.help_width()
+    methods = [[f"  {name}", about] for name, about in method_summaries().items()]
+    return f"""\
+usage: compoclip train METHOD --data DATA --out RUN
+       compoclip train METHOD --help
+       compoclip train --config FILE
+
+{console.columns(methods, width)}
+
+{console.refilled(_USAGE, width)}"""
 
 
 _NOT_FINITE = "the loss or gradient was not finite (train.jsonl names them)"
@@ -268,21 +280,28 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
 # --- `compoclip sweep METHOD --grid NAME=VALUES ...`: many runs, one table, one report. ---
 
 
+_SWEEP_USAGE = """\
+usage: compoclip sweep METHOD --data DATA --grid NAME=VALUE,VALUE --out OUT
+       compoclip sweep METHOD --help
+
+Train with every combination of values and compare the runs.
+
+Example:
+    compoclip sweep fsc-clip --data coco.csv --grid lr=1e-6,5e-6 --out sweeps/lr"""
+
+
 @naming_options(as_keys)
 def sweep_main(argv: Sequence[str]) -> int:
     """Parse, train and measure every run, print the table; 1 when a run failed."""
     if not argv or argv[0] in ("-h", "--help"):
-        print("usage: compoclip sweep METHOD --data DATA --grid NAME=VALUE,VALUE ... --out OUT\n")
-        print("Train with every combination of values and compare the runs.\n\nExample:")
-        print("    compoclip sweep fsc-clip --data coco.csv --grid lr=1e-6,5e-6 --out sweeps/lr")
-        print("\n`compoclip sweep METHOD --help` lists all options.")
+        print(console.refilled(_SWEEP_USAGE, console.help_width()))
         return 0 if argv else 2
     from compoclip.sweep import SweepOptions
 
-    own = options_of(SweepOptions)
+    of_sweep = options_of(SweepOptions)
     without = ("resume", "stop_after", "push_to_hub")
-    method, values = called(argv, "sweep", (CONFIG_FILE, *own.values()), without)
-    options = SweepOptions(**{name: values.pop(name) for name in own if name in values})
+    method, values = called(argv, "sweep", (CONFIG_FILE, *of_sweep.values()), without)
+    options = SweepOptions(**{name: values.pop(name) for name in of_sweep if name in values})
     return start_sweep(options, TrainRequest.of(method, values))
 
 

@@ -149,7 +149,8 @@ def _named(
     path: object,
 ) -> tuple[str, ...]:
     """The columns of these names, or the first of a usual name."""
-    listed = ", ".join(map(str, available)) or "none"
+    listed = ", ".join(map(str, available))
+    require(available, path, "has no columns; name a file with a header and rows", UsageError)
     if not names:
         name = usual_column(usual, available)
         problem = f"no {kind} column found; name it with --{kind}-column, one of: {listed}"

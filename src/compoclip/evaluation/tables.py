@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
 
 from compoclip.console import Narrower, counted, prose, table, without
@@ -45,6 +46,8 @@ def span(low: float | None, high: float | None, sign: str = "") -> str:
     return f"{percent(low, sign)} to {percent(high, sign)}"
 
 
+SATURATED = 0.995
+"""A score from which on there is nothing left to gain."""
 SIGNS = {"higher": "+", "lower": "-"}
 """Verdict on a difference -> the mark of its cell."""
 
@@ -201,6 +204,33 @@ def results_text(results: Results) -> str:
     return laid_out(rows, header, title=title, notes=notes + data_notes(results))
 
 
+def folded_rows(rows: list[list[str]], saturated: Sequence[tuple[str, list[str]]]) -> Iterator[str]:
+    """Take the rows of saturated benchmarks out of a table, if others stay; yield a line on them.
+
+    saturated: The name of the benchmark, and its row.
+    """
+    if 1 < len(saturated) < len(rows):
+        for _, row in saturated:
+            rows.remove(row)
+        names = ", ".join(name for name, _ in saturated)
+        yield f"at least {percent(SATURATED)} for every model: {names}"
+
+
+def without_prefix(rows: Sequence[list[str]], benchmarks: Sequence[str]) -> str:
+    """Take what the names of all benchmarks begin with, such as "world-", out of the first cells.
+
+    Return what stands in the header for it; "" where names have nothing in common.
+    """
+    parts = zip(*(name.split("-")[:-1] for name in benchmarks))
+    common = takewhile(lambda part: len(benchmarks) > 1 and len({*part}) == 1, parts)
+    prefix = "".join(f"{part[0]}-" for part in common)
+    for row in rows if prefix else ():
+        name = row[0].lstrip()
+        if name.startswith(prefix):
+            row[0] = row[0].replace(prefix, "", 1)
+    return f"{prefix}..." if prefix else ""
+
+
 def comparison_text(
     comparison: Comparison,
     layout: Layout = "text",
@@ -251,6 +281,14 @@ def comparison_text(
         notes.append(f"PARTIAL data: {', '.join(comparison.partial)}")
     if comparison.unmatched:
         notes.append(f"measured for one of them only: {', '.join(comparison.unmatched)}")
+    if layout == "text":
+        saturated = [
+            (d.benchmark, row)
+            for d, row in zip(comparison.headlines, rows)
+            if min(d.base, d.other) >= SATURATED and d.verdict not in SIGNS
+        ]
+        notes += folded_rows(rows, saturated)
+        header[0] = without_prefix(rows, [d.benchmark for d in comparison.headlines])
     narrower = [without(5, 6), without(4)]
     return laid_out(rows, header, layout, title=title, notes=notes, narrower=narrower)
 
@@ -283,6 +321,7 @@ def overview_text(
         for d in comparison.headlines
     }
     rows: list[list[str]] = []
+    saturated: list[tuple[str, list[str]]] = []
     notes = []
     for benchmark in dict.fromkeys(result.benchmark for result in results):
         measured = {m: named[m][benchmark] for m in models if benchmark in named[m]}
@@ -301,11 +340,16 @@ def overview_text(
         if len(models) == 1:
             cells += [head.items(), chance_flags(first).get(("", first.headline), "")]
         rows.append(cells)
+        verdicts = {d.verdict for (_, name), d in compared.items() if name == benchmark}
+        least = min(result.headline_score.value for result in measured.values())
+        if least >= SATURATED and not verdicts & SIGNS.keys():
+            saturated.append((benchmark, cells))
         for model, result in measured.items():
             score = result.headline_score
             if tied := tie_values(score):
                 notes.append(f"{benchmark}, {model}: {counted(score.ties, 'tie')} ({tied})")
         notes += [f"{benchmark}: {line}" for line in remarks(measured, details=False)]
+    notes = [*folded_rows(rows, saturated), *notes]
     if others:
         few = not_judged((benchmark, d) for (_, benchmark), d in compared.items())
         sign = f"+ / -: higher / lower than {base} (paired, p < 0.05, Holm's correction over all"
@@ -317,7 +361,8 @@ def overview_text(
         filling = ["", ""] if len(models) == 1 else []
         rows.append(["mean grounded gain", *(means[model] for model in models), "", *filling])
         notes += grounded.notes(details=False)
-    header = ["", *models, "chance", *(["items", ""] if len(models) == 1 else [])]
+    prefix = without_prefix(rows, [*dict.fromkeys(each.benchmark for each in results)])
+    header = [prefix, *models, "chance", *(["items", ""] if len(models) == 1 else [])]
     bare: list[Narrower] = [
         lambda cells: [re.sub(r" \[[^]]*\]", "", cell) for cell in cells],
         lambda cells: [cells[0].partition(" (")[0], *cells[1:]],

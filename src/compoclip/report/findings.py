@@ -22,12 +22,11 @@ from compoclip.evaluation.groups import (
 )
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import FEWEST, Estimate
+from compoclip.evaluation.tables import SATURATED
 from compoclip.report.study import Study
 from compoclip.report.wording import interval, listed, percent
 
 BETTER, WORSE, SAME = "better", "worse", "same"
-SATURATED = 0.995
-"""A score from which on there is nothing left to gain."""
 _NAMED = 3  # gains, and losses, that a sentence names
 
 

@@ -39,6 +39,7 @@ from compoclip.evaluation.published.read import (
 from compoclip.evaluation.results import Results, Score, file_stem
 from compoclip.evaluation.statistics import BOOTSTRAP, FEWEST, Bootstrap
 from compoclip.evaluation.tables import (
+    SATURATED,
     Layout,
     comparison_text,
     laid_out,
@@ -52,7 +53,6 @@ from compoclip.models.checkpoint import LoadedModel
 from compoclip.report import plotting, wording
 from compoclip.report.cards import before_after, examples, most_improved, read_items, scenes
 from compoclip.report.findings import (
-    SATURATED,
     direction,
     findings,
     hard_positive_verdicts,

@@ -17,7 +17,13 @@ from compoclip.errors import UsageError
 from compoclip.files import require_new_folder, write_atomically
 from compoclip.typed import Count, Natural
 from compoclip_world.captions import captions_for
-from compoclip_world.dataset import TrainingSet, read_world_config, write_training_set
+from compoclip_world.dataset import (
+    TrainingSet,
+    bundled_world,
+    crowded,
+    read_world_config,
+    write_training_set,
+)
 from compoclip_world.export.part import SuiteSpec
 from compoclip_world.export.suite import write_suite
 from compoclip_world.oracle import Oracle
@@ -29,6 +35,8 @@ from compoclip_world.scene import Scene, WorldConfig
 Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
 
 
+# Names that --config takes instead of a file.
+_WORLDS = {"bundled": bundled_world, "crowded": lambda: crowded(bundled_world())}
 _MANY = 4096  # scenes that are worth starting processes for
 
 
@@ -51,19 +59,24 @@ class WritesWorld(FromWorld):
 
     Args:
         size: Image side in pixels.
-        config: JSON file with more settings of the world: objects, colours, caption_weights.
+        config: JSON file with more settings of the world: objects, colours, caption_weights; or
+            bundled, the world of the bundled model; or crowded, the same with several unlike things
+            in a scene, which demo trains on.
         workers: Processes; the files do not depend on the number. auto: one per core for thousands
             of images.
     """
 
     size: int = 64
-    config: Path | None = None
+    config: Annotated[Path | None, Shown("FILE|bundled|crowded")] = None
     workers: WorkerCount = "auto"
 
     @property
     def world(self) -> WorldConfig:
         """Return the world that scenes are drawn from."""
-        config = read_world_config(self.config) if self.config else WorldConfig()
+        if str(self.config) in _WORLDS:
+            config = _WORLDS[str(self.config)]()
+        else:
+            config = read_world_config(self.config) if self.config else WorldConfig()
         return replace(config, size=self.size)
 
 
