@@ -262,7 +262,7 @@ def _place(option: Option) -> str:
     """Return what stands for a value of an option in the usage."""
     if option.usage.metavar:
         return option.usage.metavar.removesuffix(" ...")
-    named = [_PLACES[names.what] for names in marks_of(option.kind, Names)]
+    named = [_PLACES[names.kind] for names in marks_of(option.kind, Names)]
     return named[0] if named else _metavar(option.plain)
 
 
