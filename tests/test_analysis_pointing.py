@@ -171,11 +171,8 @@ def test_the_command(tmp_path, capsys) -> None:
         with Image.open(each["picture"]) as picture:
             assert picture.size == (64, 64)
     for wrong, said in (
-        (["world", "pointing"], "give MODEL: Models, written as"),
-        (
-            ["maps", *drawn[2:], "--out", str(out)],
-            "give MODEL: Models, written as",
-        ),
+        (["world", "pointing"], "give MODEL: As for evaluate; such as compoclip world pointing"),
+        (["maps", *drawn[2:], "--out", str(out)], "give MODEL: Models, written as"),
         (["world", "pointing", "bundled", "--scenes", "0"], "--scenes must be at least 1"),
     ):
         assert main(wrong) == 2

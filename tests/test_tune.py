@@ -206,7 +206,7 @@ def test_from_photos_to_a_verdict(
     lines = [line for line in said.err.splitlines() if line.startswith("table ")]
     assert len(lines) == len({*lines}) == 2  # of the photos that choose, of those that judge
     record: dict[str, Any] = json.loads((out / "tune.json").read_text())
-    assert len(record["sentences"]) == 3
+    assert len(record["sentences"]) == 4  # the last warns
     assert all(sentence in said.out for sentence in record["sentences"])
     assert sum(record["photos"].values()) == 72
     # The three parts are apart, and those of the recorded configuration.

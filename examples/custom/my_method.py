@@ -38,5 +38,5 @@ def my_method(*, margin_weight: float = 10.0) -> Method:
         trains=Trains(image_tower=False),
         crop=False,
         # For the small bundled model; a CLIP of 150 million parameters learns at 1e-6 to 5e-6.
-        optim=Optim(epochs=2, batch_size=64, lr=1e-3, warmup=10),
+        optim=Optim(epochs=4, batch_size=64, lr=1e-3, warmup=10),
     )

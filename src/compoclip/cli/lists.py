@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 
 _MOST_TERMS = 4  # that a line names
-_MOST_LINES = (
-    2  # of a method, in the list of all; if there are more, names and summaries are listed
-)
+_MOST_LINES = 2  # of a method in the list of all; else only names and summaries are listed
 _HINTS = {
     "rewrites": "compoclip train METHOD --texts +NAME adds one",
     "losses": "compoclip train METHOD --terms +METHOD.TERM adds a term",
@@ -200,7 +198,7 @@ def _methods(names: Sequence[str]) -> Outcome:
     full = table(rows, [*header, "from"], left=5, narrower=narrower)
     if names or len(full.splitlines()) <= _MOST_LINES * len(rows):
         return records, "\n".join([full, *lines])
-    brief = columns([[made["name"], made["summary"]] for made in records], help_width())
+    brief = columns([[record["name"], record["summary"]] for record in records], help_width())
     more = "compoclip list methods NAME shows its texts, loss and settings."
     return records, "\n".join([brief, "", more, *lines[1:]])
 

@@ -80,7 +80,7 @@ _PLACES = {
     "device": "DEVICE",
     "index": "INDEX",
 }
-"""What an option names (`config.Names`) -> what stands for it in the usage."""
+"""Kind of thing that an option names (`config.Names`) -> its placeholder in the usage."""
 _SHARED = (Printing.__name__, OnDevice.__name__)  # in the help behind a verb's own
 
 

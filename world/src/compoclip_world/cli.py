@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,7 +37,10 @@ Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
 
 
 # Names that --config takes instead of a file.
-_WORLDS = {"bundled": bundled_world, "crowded": lambda: crowded(bundled_world())}
+_WORLDS: dict[str, Callable[[], WorldConfig]] = {
+    "bundled": bundled_world,
+    "crowded": lambda: crowded(bundled_world()),
+}
 _MANY = 4096  # scenes that are worth starting processes for
 
 
