@@ -108,7 +108,12 @@ SMALL = {  # verb -> options that make its work small; the last of two counts
 
 def small(command: Command) -> list[str]:
     """The command's arguments with less to do, and a tiny model for every base."""
-    words = [re.sub(rf"\b({re.escape(BASE)}|bundled)(?![\w/])", "base", w) for w in command.words]
+    words = [
+        word
+        if before == "--config"  # the name of a world
+        else re.sub(rf"\b({re.escape(BASE)}|bundled)(?![\w/])", "base", word)
+        for before, word in pairwise(["", *command.words])
+    ]
     words = [re.sub(r"^matryoshka=.*", "matryoshka=8", word) for word in words]
     if "--device" in words:
         place = words.index("--device")
@@ -140,7 +145,7 @@ def write_ready(folder: Path) -> Path:
     assert main(arguments(world, "negclip", folder / "runs/lora", "--epochs=0.2", "--lora")) == 0
     assert main(["new", "method", "my-idea", "--out", str(folder)]) == 0
     assert main(["new", "model", "my-model", "--out", str(folder)]) == 0
-    for name in ("fsc", "first", "ft", "compo", "mine", "mix", "neg"):
+    for name in ("fsc", "first", "ft", "compo", "mine", "mix", "neg", "plain"):
         shutil.copytree(folder / run, folder / "runs" / name)
     for name in ("fsc-clip", "negclip", "clip-ft"):
         shutil.copytree(folder / run, folder / "demo-out" / "runs" / name)
@@ -197,9 +202,8 @@ def write_ready(folder: Path) -> Path:
     (folder / "data" / "foils").mkdir()
     (folder / "data" / "foils" / "mine.jsonl").write_text(json.dumps({"id": "17", **foil}) + "\n")
     shutil.copy(world / "0.png", folder / "data")
-    models = [
-        f"{name}={folder / 'base'}" for name in ("base", "fsc", "first", "ft", "compo", "mine")
-    ]
+    names = ("base", "fsc", "first", "ft", "compo", "mine", "plain")
+    models = [f"{name}={folder / 'base'}" for name in names]
     on = ["--on", f"sugarcrepe,root={folder / 'data'}", f"--out={folder / 'results'}"]
     assert main(["evaluate", *models, *on, "--resamples=20"]) == 0
     return folder
