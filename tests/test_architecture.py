@@ -62,18 +62,21 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imported(path: Path) -> list[tuple[int, str]]:
     """(line, dotted name) of every import of a module, wherever in the file it stands."""
+    imports: list[tuple[int, str]] = []
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            imports += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
-            yield node.lineno, node.module or ""
+            imports.append((node.lineno, node.module or ""))
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 if (PACKAGE.parent / full.replace(".", "/")).with_suffix(".py").is_file():
-                    yield node.lineno, full
+                    imports.append((node.lineno, full))
+    return imports
 
 
 def in_room(room: str) -> list[Path]:

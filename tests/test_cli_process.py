@@ -21,7 +21,7 @@ from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
 from ranks_helpers import Forked
 from record_files import write_lines
-from train_helpers import write_config, write_data
+from train_helpers import FEW, write_config, write_data
 
 HEAVY = ("torch", "torchvision", "open_clip", "timm", "transformers", "pyarrow", "scipy")
 EXTRAS = ("spacy", "peft", "ray", "gradio", "tensorboard", "wandb")
@@ -125,7 +125,7 @@ def group(process: subprocess.Popen[str] | Forked) -> list[int]:
 def test_a_run_that_is_asked_to_stop_goes_on_exactly(
     tmp_path: Path, number: int, code: int
 ) -> None:
-    write_config(tmp_path / "config.json")
+    write_config(tmp_path / "config.json", merges=FEW)
     write_data(tmp_path / "data")
     process = forked(training(tmp_path, "run", "--workers=2"))
     log = tmp_path / "run" / "train.jsonl"
@@ -158,7 +158,7 @@ def test_a_run_that_is_asked_to_stop_goes_on_exactly(
 
 
 def test_a_run_folder_has_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_config(tmp_path / "config.json")
+    write_config(tmp_path / "config.json", merges=FEW)
     write_data(tmp_path / "data")
     first = forked(training(tmp_path, "run", "--set=save_every=3"))
     lock = tmp_path / "run" / LOCK

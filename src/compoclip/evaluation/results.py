@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -284,17 +284,30 @@ def load_items(results: Results) -> pa.Table:
     path = Path(results.items)
     stamp = file_stamp(path)
     cached = _read_tables.pop(path, None)
-    if cached is None or cached[:2] != (stamp, results):
-        cached = (stamp, results, _read_items(path, results))
+    if cached is None or (cached.stamp, cached.results) != (stamp, results):
+        table = _read_items(path, results)
+        cached = _ReadTable(stamp, results, table, table.nbytes)
     _read_tables[path] = cached
-    while len(_read_tables) > 1 and sum(t.nbytes for *_, t in _read_tables.values()) > _KEPT_BYTES:
+    while len(_read_tables) > 1 and sum(t.size for t in _read_tables.values()) > _KEPT_BYTES:
         del _read_tables[next(iter(_read_tables))]
-    return cached[2]
+    return cached.table
+
+
+class _ReadTable(NamedTuple):
+    """A table of items, the stamp of its file and the results it was checked with.
+
+    size: its bytes, which Arrow adds up anew, column by column, each time it is asked.
+    """
+
+    stamp: str
+    results: Results
+    table: pa.Table
+    size: int
 
 
 _KEPT_BYTES = 256 * 2**20
-_read_tables: dict[Path, tuple[str, Results, pa.Table]] = {}
-"""Path -> stamp of the file, the results it was checked with, its table; the oldest first."""
+_read_tables: dict[Path, _ReadTable] = {}
+"""By path; the table that was used least recently comes first."""
 
 
 def _read_items(path: Path, results: Results) -> pa.Table:
