@@ -128,7 +128,7 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
 
     Args:
         lora: Train low-rank adapters instead of all weights. The default --lr is then ten times the
-            method's. OUT/adapter gets the adapters, OUT/model the merged model.
+            method's. OUT/adapter holds the adapters, and OUT/model holds the merged model.
         lora_rank: Rank of the adapters (default 4).
         lora_alpha: Numerator of the adapters' scaling, alpha / rank (default 1).
         lora_towers: Towers with adapters (default both). The other tower is frozen.
@@ -137,7 +137,7 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
         lora_init: zero (default) starts exactly from the base; xavier_ab as in FSC-CLIP's code.
         texts: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"), or of a
             rewrite in a file (+./my_rewrite.py). Names without + replace the method's texts.
-        terms: +METHOD or +METHOD.TERM adds the loss terms of another method, +./my_loss.py the
+        terms: +METHOD or +METHOD.TERM adds the loss terms of another method. +./my_loss.py adds the
             losses in a file.
         set: PATH=VALUE changes a part of the method: terms.local_hn.weight=0.5 or
             texts.hn_fraction=0.5. NAME=VALUE sets a key that --help-all lists: save_every=100.
@@ -304,7 +304,7 @@ class Measuring:
         workers: Threads that read images [default: 2; for a GPU one per core].
         device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
         allow_partial: Evaluate the available items if some are missing; results are marked partial.
-        max_bad: Most damaged images to leave out.
+        max_bad: Largest number of damaged images to leave out.
         fresh: Measure again instead of reusing existing results.
         resamples: Bootstrap resamples for intervals.
         seed: Seed of the bootstrap.
@@ -366,7 +366,7 @@ class EvaluateOptions(Measuring):
     Every distinct image and text is encoded once for all benchmarks. An interrupted run resumes;
     existing results for the same weights, data and protocol are reused. torchrun shares the
     encoding among processes. One table has the headlines of all models, with the first as the
-    base; --details adds the sub-tasks of each.
+    base; --details adds the sub-tasks of each model.
 
     Examples:
         compoclip evaluate bundled --on sugarcrepe --data /data
@@ -383,20 +383,22 @@ class EvaluateOptions(Measuring):
             blind:CAPTIONS, a model that knows the captions of training data and sees no image;
             NAME=MODEL gives it a name in the results.
         out: Folder for the results.
-        score: cosine of features; of pairs, for benchmarks of items only: itm (the matching head of
-            BLIP), local or maxsim (tokens against patches), parts (units of the caption against
-            windows of the image), vqa (log-odds of Yes, of a language model hf:ID), or a file,
-            ./my_score.py [default: cosine; of a model that scores pairs, its own].
-        precision: bf16 runs the towers under autocast and loads st: and hf: models in it, for GPUs.
-            Cosines change by 1e-3; features and results are stored separately from fp32.
+        score: How an image and a text are compared. cosine compares features. The others score
+            pairs, and only for benchmarks of items: itm (the matching head of BLIP), local or
+            maxsim (tokens against patches), parts (units of the caption against windows of the
+            image), vqa (log-odds of Yes, by a language model hf:ID), or a file, ./my_score.py
+            [default: cosine, or the score of a model that only scores pairs].
+        precision: bf16 runs the towers under autocast and loads st: and hf: models in bf16. It is
+            for GPUs. Cosines change by 1e-3, so features and results are stored apart from fp32.
         dimensions: Cut features to their first N dimensions, for a model trained with matryoshka.
-            The identity in the results says so.
+            The results record this in the identity of the model.
         judge: Model that answers questions about found photos, for benchmarks that need it
             (simpleneg): hf:ID, or a file whose scores are above 0 for yes.
-        text_prompt: For st: and hf: models, text before each text or instruction of a chat model;
-            with --score vqa the question, with {} for the text [default: the model's own].
-        image_prompt: For st: and hf: models, instruction for images [default: the model's own].
-        trust_remote_code: Run code that comes with the weights of st: and hf: models.
+        text_prompt: For st: and hf: models: a prefix of each text, or the instruction of a chat
+            model. With --score vqa it is the question, in which {} stands for the text [default:
+            the model's own].
+        image_prompt: For st: and hf: models: the instruction for images [default: the model's own].
+        trust_remote_code: Run the code that comes with the weights of st: and hf: models.
         activation: Override the activation that a checkpoint records.
         exclude_faulty: Leave out items that data audit finds faulty. Results are marked partial and
             name the faults.

@@ -84,7 +84,7 @@ _WEAK = 0.25  # R@1 below which a search among the photos disappoints
 _MARGIN = 0.01  # of recall, that a point to hand out may lose on the photos that choose
 NO_MODEL = (
     "name the model to begin from: --model ViT-B-32-quickgelu:openai, or a checkpoint folder; "
-    "--model bundled begins from the small base of compoclip, which has seen drawn scenes alone"
+    "--model bundled begins from the small base of compoclip, which has only seen drawn scenes"
 )
 
 
@@ -92,12 +92,12 @@ NO_MODEL = (
 class TuneOptions:
     """Fine-tune a model on your captioned photos, and say whether that helped.
 
-    Chooses recipe, learning rate, steps and what is frozen by the number of photos and the size of
-    the model. Takes the splits train, val and test of the data, or holds out photos by a hash. Val
-    chooses between base, tuned model and mixes of the two, the verdict is about test. OUT/model is
-    what to use, the base itself where nothing helped; OUT/run has the training run and its
-    config.yaml, OUT/results the results for compare and report, OUT/found.html what three captions
-    find before and after.
+    The number of photos and the size of the model decide recipe, learning rate, steps and what is
+    frozen. The splits are train, val and test of the data; without them, a hash of each photo
+    decides. The photos of val choose between the base, the tuned model and mixes of the two. The
+    verdict is measured on test. OUT/model is the model to use, which is the base if nothing helped.
+    OUT/run has the training run and its config.yaml. OUT/results has the results for compare and
+    report. OUT/found.html shows which photos three captions find before and after tuning.
 
     Examples:
         compoclip tune captions.csv --images photos/ --model ViT-B-32-quickgelu:openai --out tuned
@@ -108,12 +108,12 @@ class TuneOptions:
         images: Folder that image paths in the data are relative to.
         image_column: Column with image paths, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
-        held_out: Share of the photos in each of val and test, where the hash decides.
+        held_out: Share of the photos in val, and again in test, if the hash decides.
         model: The model to begin from, written as for train.
-        on: Benchmarks, named as for evaluate, that base and OUT/model are measured on as well, such
-            as zero_shot:mine,images=DIR.
+        on: Further benchmarks for the base and OUT/model, named as for evaluate, such as
+            zero_shot:mine,images=DIR.
         device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
-        seed: Of training and of the hash.
+        seed: Seed of training and of the hash.
         json: Print the verdict as JSON.
     """
 
@@ -123,7 +123,7 @@ class TuneOptions:
     image_column: str | None = None
     caption_column: str | None = None
     held_out: Annotated[float | None, Shown(hint="(default: 0.1 to 0.2, by their number)")] = None
-    model: Annotated[ModelName, Shown(hint="(required; bundled has seen drawn scenes alone)")] = ""
+    model: Annotated[ModelName, Shown(hint="(required; bundled has only seen drawn scenes)")] = ""
     on: Annotated[tuple[BenchmarkName, ...], Shown("BENCHMARK ...")] = ()
     device: DeviceName = "auto"
     seed: int = 0

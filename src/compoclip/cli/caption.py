@@ -62,9 +62,9 @@ class CaptionOptions(Printing):
         split: Split to use, for data with several splits; all uses everything. The default is
             train.
         temperature: Sampling temperature [default: the task's].
-        max_tokens: Most tokens per answer [default: the task's].
-        seed: With caption and try, fixes the sampling of an answer.
-        tries: Most prompts per caption without a usable answer.
+        max_tokens: Largest number of tokens per answer [default: the task's].
+        seed: Seed of the sampling. Seed, caption and try fix an answer.
+        tries: Largest number of prompts per caption. Only an unusable answer leads to another one.
         concurrency: Requests in flight to a server; the result does not depend on it.
         timeout: Seconds without a response before a request is given up.
         retries: Retries after transient errors (429, 5xx, a broken connection).

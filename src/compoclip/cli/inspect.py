@@ -106,8 +106,8 @@ class ConvertOptions(Printing):
             folder.
         destination: Folder to write.
         to: The form to write.
-        base: What the weights were trained from. It names the architecture, and the activation if
-            the weights are near to it.
+        base: The model that the weights were trained from. It gives the architecture, and also the
+            activation if the weights differ little from the base.
         activation: The activation of weights that do not record it.
         dtype: float16 halves the size of open-clip, merged and the hf forms.
         context_length: Tokens per text. The first 20 positions stay, the others are stretched, as

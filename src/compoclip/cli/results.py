@@ -83,8 +83,8 @@ class CompareOptions(Printing):
     different annotations or under different rules are refused.
 
     --against fills the columns of a published table, below its rows. In a table with one block of
-    columns per fine-tuning set, BLOCK=RESULTS names the block of a model; models named so share one
-    row, until a block is repeated.
+    columns per fine-tuning set, BLOCK=RESULTS names the block of a model. Models named so share one
+    row, and a block that is named again begins a new row.
 
     Examples:
         compoclip compare results/base results/fsc results/negclip
@@ -93,12 +93,13 @@ class CompareOptions(Printing):
 
     Args:
         results: Folders that evaluate wrote (OUT/MODEL) or single result files; the first is the
-            base, each other one is compared with it. With --against also OUT itself.
+            base, and every other one is compared with it. With --against also OUT itself.
         against: Published table: fsc-clip-table1, fsc-clip-retrieval, fsc-clip-zero-shot,
             mosaiclip-table1, mosaiclip-table8, mosaiclip-table9, hard-positives, clic, negbench,
             half-truths, vismin, naturalbench, con-clip; mieb has 49 public models; newer-2026
             has the best published numbers of 2024 to 2026 with the caveats of their sources.
-        allow_partial: With --against, make derived columns of the numbers that are there, marked.
+        allow_partial: With --against, compute derived columns from the numbers that exist, and mark
+            them.
         details: Add the sub-tasks to the tables; layouts other than text have them always.
         format: Layout of the tables.
         resamples: Bootstrap resamples for intervals.
@@ -287,16 +288,16 @@ def report_main(options: ReportOptions) -> Outcome:
 class BundleOptions(Printing):
     """Put a run, its results and their items into one bundle that `verify` checks.
 
-    The run's configuration and log, the results of all models with the outcome of every item, and
-    hashes of weights, data, code and files. Weights and photos stay out; paths on this machine that
-    results and configuration name go in.
+    The bundle has the run's configuration and log, the results of all models with the outcome of
+    every item, and hashes of weights, data, code and files. It has no weights and no
+    photos. It does contain the paths of this machine that the configuration and the results name.
 
     Examples:
         compoclip bundle runs/fsc --results results --out fsc-bundle.zip
 
     Args:
         run: Folder of a finished run.
-        results: Results of its model, and of its base, which it is compared with.
+        results: Results of the run's model and of its base. The two are compared.
         out: New folder, or file that ends in .zip.
         against: Published tables whose columns the page of the bundle shows.
     """

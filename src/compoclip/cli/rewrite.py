@@ -1,4 +1,4 @@
-"""`compoclip rewrite TEXT|FILE`: show or mass-produce hard negatives and positives of captions."""
+"""`compoclip rewrite TEXT|FILE`: show or write hard negatives and hard positives of captions."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class CorpusOptions(Printing):
         source: A caption; a file: .txt (one caption per line), .jsonl, .csv or .tsv; or shards.
         out: JSONL file to write, for a file of captions; folder, for shards.
         column: Column with the captions, for .jsonl, .csv and .tsv (default "caption") and for
-            shards (found by usual names by default). A column "id" names the samples; without it
-            the line or row number does, in shards with the shard's name.
+            shards (by default a column with a usual name). The column "id" names the
+            samples. Without it they are named by line or row number, in shards also by the shard.
         workers: Processes; the result does not depend on it. auto is one per core for megabytes of
             captions.
         engine: For shards: local uses processes of this machine; ray uses the Ray cluster that
             RAY_ADDRESS names, or else starts one with --workers processes here.
-        max_bad: Most damaged shards with exit code 0.
+        max_bad: Number of damaged shards up to which the exit code is 0.
         tagger: hanta, spacy or spacy:MODEL.
     """
 
@@ -210,21 +210,22 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outco
 
 @dataclass(frozen=True)
 class RewriteOptions(CorpusOptions):
-    """Show or mass-produce hard negatives and positives of captions.
+    """Show or write hard negatives and hard positives of captions.
 
-    For a text, print every rewrite, negatives before positives, with the changed words marked, or
-    the reason of the refusal. A file becomes JSON lines, one record per caption and rewrite,
-    refusals included: id, caption, rewrite, version, keeps_meaning, text, rule, edits
-    (character ranges and words before and after), reason, seed, epoch, tagger, lexicon. The bytes
-    do not depend on --workers. After an interruption, the same command resumes.
+    For a text, print the result of every rewrite with the changed words marked, or the reason of
+    the refusal. Negatives come before positives. For a file of captions, write JSON lines with one
+    record per caption and rewrite, also for refusals. The fields are id, caption, rewrite, version,
+    keeps_meaning, text, rule, edits (character ranges and words before and after), reason, seed,
+    epoch, tagger and lexicon. The bytes do not depend on --workers. After an interruption, the same
+    command resumes.
 
-    Shards (.parquet, .jsonl, .jsonl.gz, webdataset .tar; a file, a folder, or a pattern such as
-    'part-{000..099}.tar') become shards of the same names in the folder -o, with all their content,
-    negatives as neg_caption and positives as positive, which train reads. Finished shards are
-    skipped; damaged ones are named and left out. See docs/corpora.md.
+    Shards are a file, a folder, or a pattern such as 'part-{000..099}.tar'. They may be .parquet,
+    .jsonl, .jsonl.gz or webdataset .tar. Each shard is copied to the folder -o under its name, with
+    the negatives as neg_caption and the positives as positive. train reads these columns. Finished
+    shards are skipped; damaged ones are named and left out. See docs/corpora.md.
 
-    With --to, image-text data (whatever train --data takes) becomes a folder that another trainer
-    reads: every caption with its hard negatives, and a data card with coverage, error rates and
+    With --to, write a folder that another trainer reads, from any data that train --data takes. It
+    has every caption with its hard negatives, and a data card with coverage, error rates and
     provenance. sentence-transformers: Parquet of anchor, positive, negative_1, ...; ms-swift: JSON
     lines of messages; negclip: its table; open-clip: webdataset with negatives in the .json.
 
@@ -238,9 +239,9 @@ class RewriteOptions(CorpusOptions):
     Args:
         rewrites: Names or files (./my_rewrite.py), joined by commas; or "all" (see compoclip list
             rewrites).
-        seed: With sample and epoch, decides which of the possible texts is sampled.
+        seed: Seed of the sampling. Seed, sample and epoch decide which possible text is taken.
         epoch: Another epoch samples other texts.
-        to: Trainer to write for, into the new folder -o.
+        to: Write the data for this trainer into the new folder -o.
         images: With --to, folder that image paths are relative to.
         split: With --to, the split to read.
         licence: With --to, licence of the captions, for the data card.
@@ -331,7 +332,7 @@ def _show(options: RewriteOptions, settings: Settings) -> Outcome:
 
 @dataclass(frozen=True)
 class ParseOptions(CorpusOptions):
-    """Show or mass-produce tags and scene graphs of captions.
+    """Show or write tags and scene graphs of captions.
 
     For a text, print its words with lemma and tags, and the scene graph: objects with their
     attributes, and below each its relations. A file becomes JSON lines, one record per caption: id,
@@ -339,10 +340,10 @@ class ParseOptions(CorpusOptions):
     every node has its character range. The bytes do not depend on --workers. After an interruption,
     the same command resumes.
 
-    Shards (.parquet, .jsonl, .jsonl.gz, webdataset .tar; a file, a folder, or a pattern such as
-    'part-{000..099}.tar') become shards of the same names in the folder -o, with all their content
-    and compact parses as parse, which rewrite reads. Finished shards are skipped; damaged ones are
-    named and left out. See docs/corpora.md.
+    Shards are a file, a folder, or a pattern such as 'part-{000..099}.tar'. They may be .parquet,
+    .jsonl, .jsonl.gz or webdataset .tar. Each shard is copied to the folder -o under its name, with
+    compact parses as parse. rewrite reads this column. Finished shards are skipped; damaged ones
+    are named and left out. See docs/corpora.md.
 
     Examples:
         compoclip parse "a man in a red hat walks two dogs"

@@ -212,7 +212,7 @@ _POOL = 100  # photos that --rerank orders
 class IndexOptions(DataOptions, OnDevice):
     """Encode photos and keep their features in one file, for search.
 
-    The same command again encodes what is new or changed, and drops what is gone.
+    The same command again encodes new and changed photos, and drops photos that are gone.
 
     Examples:
         compoclip index photos/ --model tuned/model --out photos.index
@@ -220,16 +220,16 @@ class IndexOptions(DataOptions, OnDevice):
 
     Args:
         photos: A folder of photos, at any depth, or image-text data as for train --data.
-        model: The model to encode with: tuned/model where tune wrote to tuned, bundled, or a CLIP
-            such as ViT-B-32-quickgelu:openai.
+        model: The model to encode with: a folder such as tuned/model, which tune wrote, bundled, or
+            a CLIP such as ViT-B-32-quickgelu:openai.
         out: The index.
         duplicates: Also list groups of photos whose cosine is at least this, e.g. 0.98.
-        calibrate: Captions of photos in the index, as for train --data, that the model was not
-            trained on; of a folder of photos paths start there. They set the score below which
-            search says that nothing matches.
+        calibrate: Captions of indexed photos, in a form that train --data takes. The model must not
+            have been trained on them. If PHOTOS is a folder, paths are relative to it. The captions
+            set the score below which search says that nothing matches.
         batch_size: Photos encoded at once [default: 64, on a GPU 512].
-        fast: Take photos whose files have the size, time and beginning that they had for
-            unchanged. Otherwise all are read, and all of their bytes decide.
+        fast: Compare only the size, the time and both ends of each file. Otherwise all bytes of all
+            photos are compared.
     """
 
     photos: Annotated[DataName, Shown("PHOTOS", positional=True)]

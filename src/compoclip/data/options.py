@@ -35,10 +35,11 @@ class DataOptions:
         orientation: upright rotates images by their EXIF orientation before any crop or box; stored
             does not. The default is stored for data sets in published formats (COCO, Karpathy,
             Flickr8k, NegCLIP, ...), upright for all other data.
-        held_out: Share of the photos in each of val and test, where the hash decides.
+        held_out: Share of the photos in val, and again in test, if the hash decides.
         split_seed: Seed of the hash.
         exclude: Glob patterns of files and folders that are left out of a folder of images. A
-            pattern without a slash names them at any depth, one with a slash from the folder on.
+            pattern without a slash applies at any depth. A pattern with a slash is compared with
+            the path from that folder on.
     """
 
     images: InputFolder | None = None

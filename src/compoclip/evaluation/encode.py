@@ -157,7 +157,7 @@ class EncodeOptions:
     Args:
         batch_size: Images or texts encoded at once; None is 64, on a GPU 512 or 1,024.
         workers: Threads that read images; None is 2, for a GPU one per core.
-        max_bad: Most damaged images to leave out.
+        max_bad: Largest number of damaged images to leave out.
         cache: Folder of cached features.
         ranks: The processes that share the work; rank 0 gets all features.
         processes: Whether processes may read instead of threads, if many images are read for a
