@@ -125,10 +125,10 @@ def _rates(
     grid: Sequence[float], trials: Sequence[Job], columns: Sequence[Column]
 ) -> tuple[Mapping[float, float], float]:
     """The choice among a grid by these columns of the trials that are finished, see `Choices`."""
+    measured = {job.rate: results_of(job) for job in trials if outcome(job) is not None}
     merits = {
-        job.rate: merit({c.name: column_value(c, results_of(job)) for c in columns})
-        for job in trials
-        if outcome(job) is not None
+        rate: merit({c.name: column_value(c, results) for c in columns})
+        for rate, results in measured.items()
     }
     if len(grid) == 1:
         return merits, grid[0]

@@ -18,6 +18,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.results import Results, load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap, holm, percentile_interval, sign_flip
+from compoclip.report.plotting import Panel, write_figure
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab import curves
 from lab.columns import COLUMNS, Column, best_rate, column_value, differences, merit
@@ -229,6 +230,13 @@ def test_a_lab_runs_to_its_table_and_goes_on(
         run_lab(replace(settings, steps=3), out, workers=1)
 
 
+def draw_first_and_last(
+    stem: Path, panels: Sequence[Panel], size: tuple[int, int]
+) -> tuple[Path, Path]:
+    """Draw the panel of one skill, which those of the others are like, and the legend."""
+    return write_figure(stem, [panels[0], panels[-1]], size)
+
+
 @pytest.mark.slow
 def test_curves_measure_a_long_run_on_the_way(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +251,7 @@ def test_curves_measure_a_long_run_on_the_way(
     }
     (tmp_path / "lab.json").write_text(json.dumps(settings))
     monkeypatch.setattr("lab.curves.SETTINGS", tmp_path / "lab.json")
+    monkeypatch.setattr("lab.curves.write_figure", draw_first_and_last)
     out = tmp_path / "out"
     words = ["--out", str(out), "--arms", "clip-ft", "--samples", "32", "--every", "2"]
     monkeypatch.setattr("sys.argv", ["lab.curves", *words])
