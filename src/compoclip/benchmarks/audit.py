@@ -388,7 +388,8 @@ def audit_training(source: str, rows: Iterable[Sample], decoding: bool = False) 
             problems = _strictest(
                 defect for text in row.captions for defect in _compare(text, negative)
             )
-            problems += [(Kind.DUPLICATE, "", repr(negative))] * (negative in row.negatives[:k])
+            if negative in row.negatives[:k]:
+                problems.append((Kind.DUPLICATE, "", repr(negative)))
             add("negative", f"{row.id}#{k}", (*problems, *too_long([negative])))
     return Audit(source, items, tuple(all_defects), {}, tuple(missing), equal, sideways)
 

@@ -250,7 +250,7 @@ class Classification:
     def listed(self) -> Listed:
         """Return the labelled images, each with its class."""
         labels = [{CLASS_LABEL: self.classes[label]} for label in self.labels]
-        return Listed([ZERO_SHOT] * len(labels), labels, [0] * len(labels))
+        return Listed([ZERO_SHOT for _ in labels], labels, [0 for _ in labels])
 
     def counts(self) -> dict[str, int]:
         """Return the number of images by sub-task."""
@@ -496,7 +496,9 @@ def image_key(ref: ImageRef) -> str:
     """Name of an image in results: `ImageRef.photo`, "#left,upper,right,lower" when cropped,
     UPRIGHT and MIRRORED."""
     box = "" if ref.box is None else f"#{','.join(f'{value:g}' for value in ref.box)}"
-    return f"{ref.photo}{box}{UPRIGHT * ref.upright}{MIRRORED * ref.mirror}"
+    upright = UPRIGHT if ref.upright else ""
+    mirrored = MIRRORED if ref.mirror else ""
+    return f"{ref.photo}{box}{upright}{mirrored}"
 
 
 def image_names(refs: Sequence[ImageRef]) -> list[str]:

@@ -156,7 +156,8 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
     if cap is not None:
         data.stated.append(f"cap {cap}")
         data.expected = {name: min(count, cap) for name, count in data.expected.items()}
-    data.stated += ["jpg"] * jpg
+    if jpg:
+        data.stated.append("jpg")
 
     for items in by_part.values():
         by_hash = sorted(items, key=lambda row: hash_number(f"{row.part}/{row.key}"))

@@ -208,7 +208,7 @@ def _both(texts: Sequence[str], held_out: Callable[[csr_array], float]) -> tuple
     for number, text in enumerate(texts):
         lower = ["<", *_PIECES.findall(text.lower()), ">"]
         grams = lower[1:-1] + [f"{a} {b}" for a, b in pairwise(lower)]
-        rows += [number] * len(grams)
+        rows += [number for _ in grams]
         columns += [crc32(gram.encode()) % _BUCKETS for gram in grams]
     counts = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(texts), _BUCKETS))
     return held_out(hstack([lengths, counts], format="csr")), held_out(lengths)

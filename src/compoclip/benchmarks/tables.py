@@ -128,7 +128,8 @@ def table_rows(
     with opened_table(path, remedy) as (schema, batches):
         _require_columns(path, schema.names, columns, remedy)
         for batch in batches(16, columns=[field.name for field in schema if _plain(field.type)]):
-            rows += (unpacked := batch.to_pylist())
+            unpacked = batch.to_pylist()
+            rows += unpacked
             size += len(str(unpacked))
             files.require_small(path, size)
     return rows

@@ -211,7 +211,9 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
     specs: list[str] = []
     for about in map(meta, benchmark_names()):
         sets, _, begun = _there(about, root)
-        specs += [*sets, *[about.id] * (begun and not about.requires)]
+        specs += sets
+        if begun and not about.requires:
+            specs.append(about.id)
     problem = "no file of any benchmark; name benchmarks and their places, or see compoclip data ls"
     require(specs, root, problem)
     return [Target(spec, root, images) for spec in specs]

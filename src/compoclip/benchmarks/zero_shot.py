@@ -325,7 +325,10 @@ def read(
     )
     _check(content, photos, str(classes or index or folder))
     data.stated += [*photos.names, *names, *used, *photos.keys]
-    data.stated += ["squash"] * one.squash + ["upright"] * upright
+    if one.squash:
+        data.stated.append("squash")
+    if upright:
+        data.stated.append("upright")
     data.name, data.headline, data.aggregates = f"{benchmark}_{name}", metric, content.rules()
     if name.startswith("imagenet-"):
         data.aggregates["top5"] = Aggregate((ZERO_SHOT,), metric="top5")
