@@ -239,7 +239,8 @@ def _copied(file: Path, column: str, again: bool = False) -> list[pa.RecordBatch
             continue
         except (OSError, ValueError, pa.ArrowException) as error:
             note(f"{path}: {reason(error)}")
-    note(f"copying the images of {file.name} once{' more' * again}, for random access")
+    times = "once more" if again else "once"
+    note(f"copying the images of {file.name} {times}, for random access")
 
     def images() -> Iterator[pa.Array]:  # keeps reading errors apart from writing errors
         with opened_parquet(file) as parquet:

@@ -27,6 +27,7 @@ import lzma
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,7 +119,7 @@ class Lexicon:
         """Note the entries that the next synsets, all of one kind, name."""
         firsts, start = self._synsets_of, len(self._kinds)
         entry_of = self._entries["a" if kind == "s" else kind].setdefault
-        self._kinds += [(kind, int(lexfile))] * int(length)
+        self._kinds += repeat((kind, int(lexfile)), int(length))
         for number in range(start, len(self._kinds)):
             words = self._lemmas[number].lower()
             for word in words.split("|") if words else ():

@@ -184,6 +184,7 @@ def correct(lows: list[str], tags: list[str]) -> list[str]:
                 if lows[i : i + 3] == ["side", "by", "side"]:
                     tags[i : i + 3] = ["RB"] * 3
                 size = PHRASAL.size_at(lows[:-1], i) if low in PHRASAL.sizes else 0
-                tags[i : i + size] = ["IN"] * size  # every word of "in front of" is a preposition
+                for place in range(i, i + size):  # every word of "in front of" is a preposition
+                    tags[place] = "IN"
             due = list(map(_due, lows, tags))
     return tags

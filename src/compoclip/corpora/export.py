@@ -73,9 +73,10 @@ def hard_negatives(
         for id, captions in photos
         for number, caption in enumerate(captions)
     ]
-    true = [
-        keys for _, captions in photos for keys in [set(map(token_key, captions))] * len(captions)
-    ]
+    true: list[set[tuple[str, ...]]] = []
+    for _, captions in photos:
+        keys = set(map(token_key, captions))
+        true += [keys for _ in captions]
     texts_by_row: list[dict[tuple[str, ...], str]] = [{} for _ in rows]
     counts: Counts = {"left_out": Counter()}
     for draw in range(DRAWS):

@@ -254,7 +254,9 @@ _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 def _texts(cell: Any, lists: bool = False) -> list[str] | None:
     if isinstance(cell, str):
         text = cell.strip()
-        return text_list(cell) if text and (lists or text[0] in "[{") else [cell] * bool(text)
+        if not text:
+            return []
+        return text_list(cell) if lists or text[0] in "[{" else [cell]
     texts = list(map(as_text, cell)) if isinstance(cell, list) else None
     return texts if all(isinstance(text, str) for text in texts or ()) else None
 

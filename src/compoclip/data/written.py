@@ -22,6 +22,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def read_bags(path: Path) -> WrittenLists:
             require(str(id) not in ids, origin, f"a second bag {str(id)!r}; remove one")
             ids.add(str(id))
             require_texts((*sentences, *filter(None, negatives or ())), origin)
-            pairs = zip(sentences, negatives or [None] * len(sentences))
+            pairs = zip(sentences, negatives or repeat(None))
             cleaned = [
                 (text.strip(), (no or "").strip() or None) for text, no in pairs if text.strip()
             ]

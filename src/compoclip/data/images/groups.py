@@ -107,9 +107,12 @@ class Groups(ImagePlan):
         indices: list[int] = []
         for slot, group in enumerate(chosen[:count]):
             rng = rng_for(seed, str(slot), epoch, "variations")
-            stated = [score for i in group if (score := scores[i]) is not None]
-            lowest = min(stated, default=0.0)
-            left = {i: (lowest if (s := scores[i]) is None else s) - lowest + 0.5 for i in group}
+            group_scores = [scores[i] for i in group]
+            lowest = min((score for score in group_scores if score is not None), default=0.0)
+            left = {
+                i: (lowest if score is None else score) - lowest + 0.5
+                for i, score in zip(group, group_scores)
+            }
             for _ in range(self.variations):
                 (index,) = rng.choices(list(left), list(left.values()))
                 del left[index]

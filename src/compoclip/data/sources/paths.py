@@ -169,7 +169,7 @@ class Data:
         usual = any(splits) and split_of(files[0].name)
         rows = usual and rows_decide(splits, lambda: self._rows_say_splits(files[0]))
         if rows or not any(splits):
-            return [*files], [""] * len(files)
+            return [*files], ["" for _ in files]
         if split == ALL:
             return [*files], splits
         counts = Counter(splits)

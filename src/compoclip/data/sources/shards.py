@@ -286,7 +286,7 @@ def open_shards(
     .json members. Raises CompoclipError for a shard that is missing,
     truncated or no tar, and when no usable sample is left.
     """
-    splits = splits or [""] * len(shards)
+    splits = splits or ["" for _ in shards]
     names = [shard.name for shard in shards]
     if len(set(names)) < len(names):  # told apart by their folder
         names = [shard.as_posix() for shard in shards]
@@ -311,7 +311,7 @@ def open_shards(
         changes = {"id": ids, "place": place, "negative_place": place}
         changes["row"] = pc.add(table["row"], first)
         if splits[number]:
-            changes["split"] = pa.array([splits[number]] * len(table), pa.large_string())
+            changes["split"] = pa.repeat(pa.scalar(splits[number], pa.large_string()), len(table))
         tables.append(replaced(table, changes).replace_schema_metadata())
         first += int(meta[_ROWS])
     more = f" and {len(shards) - 1} more" if len(shards) > 1 else ""

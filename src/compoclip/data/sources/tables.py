@@ -211,7 +211,7 @@ def open_tables(
     **options: Any,
 ) -> Source:
     """Open files as `read_tables` does. splits: of the files. name: of a published table."""
-    splits = splits or [""] * len(files)
+    splits = splits or ["" for _ in files]
     tables = [table_of(file, request.quoting, split) for file, split in zip(files, splits)]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     title = f"{name} {files[0]}" if name else f"table {files[0]}{more}"
