@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class CaptionModel:
 
 def _steps(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield each word of a text, and its end, with the two words before it."""
-    words = [*("<",) * (_ORDER - 1), *text.lower().replace(",", " ").strip(" .").split(), ">"]
+    words = [*repeat("<", _ORDER - 1), *text.lower().replace(",", " ").strip(" .").split(), ">"]
     for k in range(_ORDER - 1, len(words)):
         yield tuple(words[k - _ORDER + 1 : k]), words[k]
 

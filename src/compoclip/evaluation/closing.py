@@ -58,9 +58,10 @@ def closing_sentences(
     mine = models.pop(base)
     named = {result.benchmark: max(s.n for s in result.aggregates.values()) for result in results}
     partial = {result.benchmark for result in results if result.partial}
+    in_part = f", {len(partial)} in part" if partial else ""
     said = [
         f"Measured {counted(1 + len(models), 'model')} on {counted(len(named), 'benchmark')}, "
-        f"{counted(sum(named.values()), 'item')}{f', {len(partial)} in part' * bool(partial)}."
+        f"{counted(sum(named.values()), 'item')}{in_part}."
     ]
     skills = like_groups([_probing(mine)])
     if models:

@@ -491,4 +491,4 @@ def together(tables: Sequence[Sequence[Difference]]) -> list[list[Difference]]:
 def equivalent(margin: float) -> str:
     """Return the verdict on a difference whose bounds lie within the margin of zero."""
     points = 100 * margin
-    return f"equivalent within {points:g} point{'s' * (points != 1)}"
+    return f"equivalent within {points:g} {'point' if points == 1 else 'points'}"

@@ -184,7 +184,7 @@ class ExternalEncoder:
         """Return the texts themselves as keys, and whether they are cut, where the model knows."""
         find = getattr(self.model, "truncated", None)
         with plugins.fence(self.name, _REMEDY):
-            cut = list(find(texts)) if find else [False] * len(texts)
+            cut = list(find(texts)) if find else [False for _ in texts]
         return [TextKey(t.encode(), len(t), bool(c)) for t, c in zip(texts, cut, strict=True)]
 
     def start_texts(self, texts: Sequence[str]) -> Pending:

@@ -100,7 +100,7 @@ def _longer(tokenizer: Any, limit: int | None, texts: Sequence[str]) -> list[boo
     """Return the texts with more tokens than a limit; empty without tokenizer or limit."""
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
     if not callable(tokenizer) or limit is None:
-        return [False] * len(texts)
+        return [False for _ in texts]
     return [len(ids) > limit for ids in tokenizer(list(texts), truncation=False)["input_ids"]]
 
 
@@ -232,7 +232,7 @@ class VqaScorer(_Transformers):
         before, after = self.prompt["text"].split("{}", 1)
         questions = [{"type": "text", "text": f"{before}{text}{after}"} for text in texts]
         chats = self._chats([[{"type": "image"}, question] for question in questions])
-        inputs = self._inputs(text=chats, images=[image] * len(texts), padding=True)
+        inputs = self._inputs(text=chats, images=[image for _ in texts], padding=True)
         logits = self.model(**inputs, **self._last_only).logits[:, -1].float()
         yes = logits[:, self._yes].clone()
         logits[:, self._yes] = -torch.inf

@@ -44,7 +44,7 @@ def plan_page(plan: Mapping[str, Any], results: Sequence[Results], seconds: floa
     """
     table = published_table(plan["table"])
     printed = {row.labels: row.values for row in table.rows}
-    blank = (None,) * len(table.columns)
+    blank = tuple(None for _ in table.columns)
     paper = [printed.get(tuple(plan[key]), blank) for key in ("base", "row")]
     measured = {row.name: row for row in fill_table(table, entries_of(results))}
     here = [getattr(measured.get(name), "cells", blank) for name in ("base", plan["recipe"])]

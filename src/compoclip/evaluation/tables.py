@@ -105,7 +105,7 @@ def laid_out(
         first = [*(f"% {remark}" for remark in [*above, *notes]), f"\\begin{{tabular}}{{{kinds}}}"]
         whole = [*first, "\\hline", line(header), "\\hline", *body, "\\hline", "\\end{tabular}"]
         return "\n".join(whole)
-    rule = "|".join(["---"] * left + ["---:"] * (len(header) - left))
+    rule = "|".join("---" if place < left else "---:" for place in range(len(header)))
     remarks = ["", *(f"- {note}" for note in notes)] if notes else []
     return "\n\n".join([*above, "\n".join([line(header), f"|{rule}|", *body, *remarks])])
 

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, repeat
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class Comparisons:
             used=np.where(first, self.hold(scores, loose=True), strict).astype(np.float64),
             strict=strict.astype(np.float64),
             fractional=shares[place.reshape(-1)],
-            chance=np.full(len(scores), _share(self, (0,) * count)),
+            chance=np.full(len(scores), _share(self, tuple(repeat(0, count)))),
         )
 
 
@@ -161,9 +161,9 @@ class CaseForm(ItemForm[Cases]):
         for row, case in enumerate(content):
             blocks[case.form, ONE_BY_ONE[case.form].candidates(case)].append(row)
         n = len(content)
-        scores: list[Sequence[float]] = [()] * n
+        scores: list[Sequence[float]] = [() for _ in range(n)]
         positive = np.zeros(n)
-        buckets: list[str | None] = [None] * n
+        buckets: list[str | None] = [None for _ in range(n)]
         for (name, _), rows in blocks.items():
             form, block = ONE_BY_ONE[name], [content[row] for row in rows]
             images = features.image_index(ref for case in block for ref in case.images)

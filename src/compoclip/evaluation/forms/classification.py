@@ -87,7 +87,7 @@ class ClassificationForm(ItemForm[Classification]):
         names, scores = ranks.best_candidates(content.classes)
         items = Items(
             ids=image_names(content.images),
-            forms=[str(self.name)] * len(content.images),
+            forms=[str(self.name) for _ in content.images],
             subtasks=list(listed.subtasks),
             labels=list(listed.labels),
             truth=list(listed.truth),
@@ -110,7 +110,7 @@ class ClassificationForm(ItemForm[Classification]):
         return replace(
             items,
             truth=truth.astype(int).tolist(),
-            texts=[(content.classes[1],)] * len(items),
+            texts=[(content.classes[1],) for _ in odds],
             scores=[[float(score)] for score in odds],
             outcomes={"auc": _placed(odds, truth, 0.5), **items.outcomes},
         )
@@ -125,6 +125,7 @@ class ClassificationForm(ItemForm[Classification]):
 def _several(content: Classification, cosines: Scores) -> Items:
     """An item for each class and image, class after class, to be ranked within the class."""
     n, k = len(content.images), len(content.classes)
+    names = image_names(content.images)
     odds = log_odds(cosines).astype(np.float32)
     truth = np.zeros((n, k), dtype=bool)
     for row, tags in enumerate(content.tags):
@@ -134,15 +135,15 @@ def _several(content: Classification, cosines: Scores) -> Items:
         "ap11_devkit": [expected_ap_11(count, n, True) for count in truth.sum(axis=0).tolist()],
     }
     return Items(
-        ids=image_names(content.images) * k,
-        forms=[str(Form.CLASSIFICATION)] * (n * k),
+        ids=[name for _ in range(k) for name in names],
+        forms=[str(Form.CLASSIFICATION) for _ in range(n * k)],
         subtasks=[name for name in content.classes for _ in range(n)],
         labels=[{CLASS_LABEL: name} for name in content.classes for _ in range(n)],
         truth=truth.T.astype(int).ravel().tolist(),
         images=[(image_key(ref),) for _ in range(k) for ref in content.images],
         texts=[(name,) for name in content.classes for _ in range(n)],
         scores=[[float(score)] for score in odds.T.ravel()],
-        clusters=[ref.photo for ref in content.images] * k,
+        clusters=[ref.photo for _ in range(k) for ref in content.images],
         positive=np.where(truth, cosines.astype(np.float64), np.nan).T.ravel(),
         outcomes={
             metric: Outcomes.stacked([_placed(odds[:, c], truth[:, c], by[c]) for c in range(k)])

@@ -71,10 +71,10 @@ class RetrievalForm(ItemForm[Retrieval]):
         to_text, to_image = first_wins(("i2t", "t2i"), benchmark.ties, self.ties)
         return Items(
             ids=[names[i] for i in query_images] + [caption[t] for t in query_texts],
-            forms=[str(self.name)] * n,
-            subtasks=["i2t"] * len(query_images) + ["t2i"] * len(query_texts),
-            labels=[{}] * n,
-            truth=[0] * n,
+            forms=[str(self.name) for _ in range(n)],
+            subtasks=["i2t" for _ in query_images] + ["t2i" for _ in query_texts],
+            labels=[{} for _ in range(n)],
+            truth=[0 for _ in range(n)],
             images=[(keys[i],) for i in query_images] + best_images,
             texts=best_texts + [(content.texts[t],) for t in query_texts],
             scores=text_scores + image_scores,
@@ -130,10 +130,10 @@ class JudgedForm(ItemForm[JudgedRetrieval]):
         right = {"both": (yes & ~no).astype(np.float64), "named": yes.astype(np.float64)}
         return Items(
             ids=[f"text {k}" for k in range(n)],
-            forms=[str(self.name)] * n,
-            subtasks=["negated"] * n,
-            labels=[{}] * n,
-            truth=[0] * n,
+            forms=[str(self.name) for _ in range(n)],
+            subtasks=["negated" for _ in range(n)],
+            labels=[{} for _ in range(n)],
+            truth=[0 for _ in range(n)],
             images=[(image_key(content.images[k]),) for k in best],
             texts=[(text,) for text in content.texts],
             scores=[[score] for score in highest.tolist()],

@@ -123,10 +123,11 @@ def _row(
             continue
         scale = 1.0 if column.difference else 1.0 / sum(weight for _, weight, _ in have)
         scores = [score for score, _, _ in have]
-        marks = ["partial"] * any(score.n < score.expected for score in scores)
+        marks = ["partial"] if any(score.n < score.expected for score in scores) else []
         if len(have) < len(column.terms):
             marks.append(f"{len(have)} of {len(column.terms)} parts")
-        marks += [STANDS_IN] * any(stands_in for _, _, stands_in in have)
+        if any(stands_in for _, _, stands_in in have):
+            marks.append(STANDS_IN)
         chance = sum(weight * scale * score.chance for score, weight, _ in have)
         cells.append(
             MeasuredCell(
@@ -192,7 +193,7 @@ def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[TableLine
         printed = ("-" if v is None else f"{v:.{k}f}" for v, k in zip(row.values, digits))
         rows.append((PUBLISHED, row.labels, tuple(printed)))
     place = table.row_labels.index("method") if "method" in table.row_labels else 0
-    blank = ("",) * len(table.row_labels)
+    blank = tuple("" for _ in table.row_labels)
     for model in measured:
         name = f"{model.name} [{model.edition} items]" if model.edition else model.name
         values = tuple("-" if c is None else f"{100 * c.value:.1f}{c.signs}" for c in model.cells)
@@ -214,7 +215,8 @@ def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
     remarks = [source, *table.notes]
     for row in table.rows:
         name = " ".join(label for label in row.labels if label)
-        remarks += [f"{name}: {row.note}"] * bool(row.note)
+        if row.note:
+            remarks.append(f"{name}: {row.note}")
         for remark in dict.fromkeys(row.marks.values()):
             columns = [c.label for c in table.columns if row.marks.get(c.id) == remark]
             remarks.append(f"{name}: {', '.join(columns)} {remark}")

@@ -123,7 +123,7 @@ def _column(data: Mapping[str, Any], earlier: Mapping[str, Column]) -> Column:
         rule = f"{earlier[first].label} minus {earlier[second].label}"
     else:
         parts = data["mean"]
-        weights = [1 / len(parts)] * len(parts)
+        weights = [1 / len(parts) for _ in parts]
         rule = "as measured" if len(parts) == 1 else f"plain mean of {len(parts)} numbers"
     terms: list[tuple[PublishedNumber, float]] = []
     for part, factor in zip(parts, weights):
