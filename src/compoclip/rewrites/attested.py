@@ -263,7 +263,8 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
     counts, tokens = attested(), s.caption.tokens
     slots_at, lemmas = _slots_of(s)
     # What may be near a thing may be far from it.
-    word = "near" if (key := preposition(words)) == "far_from" else key
+    key = preposition(words)
+    word = "near" if key == "far_from" else key
     lowest = 2
     here = slots_at.get(first, ())
     alive = any(is_alive(lemmas[slot.left]) for slot in here if slot.kind == "act")

@@ -244,7 +244,8 @@ def items(s: Reading) -> list[str | None]:
     words = [_AS_ITEMS.get(word, word) for word in s.lows]
     for before, mention in zip(s.mentions, s.mentions[1:]):
         if mention.link is MentionLink.SYMMETRIC:
-            words[before.stop : mention.first] = [None] * (mention.first - before.stop)
+            for place in range(before.stop, mention.first):
+                words[place] = None
     return words
 
 

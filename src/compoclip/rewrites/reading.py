@@ -286,7 +286,7 @@ def _analysed(caption: Caption) -> Reading:
         if token.pos in NOUNS and index not in covered:
             spans.append((index, index + 1, index))
     mentions: list[Mention] = []
-    owner = [-1] * len(tokens)
+    owner = [-1 for _ in tokens]
     before = root = 0
     for place, (first, stop, head) in enumerate(sorted(spans)):
         link = MentionLink.START
@@ -299,7 +299,8 @@ def _analysed(caption: Caption) -> Reading:
             link, words = _link(tuple(between))
         root = place if link in STARTS else root
         mentions.append(Mention(first, stop, head, link, words, root))
-        owner[first:stop] = [place] * (stop - first)
+        for index in range(first, stop):
+            owner[index] = place
         before = stop
     unasserted = _unasserted(lows)
     return Reading(caption, tuple(mentions), tuple(owner), phrasal, unasserted, lows, lemmas)

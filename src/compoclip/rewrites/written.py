@@ -65,14 +65,17 @@ def difference(caption: Caption, written: Caption) -> WordDifference:
                 selected.append(token)
         return tuple(selected)
 
-    orders = ([w for t in words if shared[w := t.text.lower()]] for words in (mine, theirs))
+    orders = [
+        [word for word in (token.text.lower() for token in tokens) if shared[word]]
+        for tokens in (mine, theirs)
+    ]
     return WordDifference(
         lost=among(mine, before - after),
         gained=among(theirs, after - before),
         lost_links=tuple((links - other_links).elements()),
         gained_links=tuple((other_links - links).elements()),
         negated=RULES["negations"].isdisjoint(before) != RULES["negations"].isdisjoint(after),
-        moved=next(orders) != next(orders),
+        moved=orders[0] != orders[1],
     )
 
 
