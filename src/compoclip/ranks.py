@@ -55,7 +55,7 @@ class Ranks:
             return [record]
         import torch.distributed as dist
 
-        records: list[Any] = [None] * self.world
+        records: list[Any] = [None for _ in range(self.world)]
         with peers():
             dist.all_gather_object(records, record)
         return records

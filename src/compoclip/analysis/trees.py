@@ -328,7 +328,7 @@ def measure_trees(
     reasons = ", ".join(f"{n} with {reason}" for reason, n in left_out.items()) or "none given"
     require(measured, "no caption can be measured", f"{reasons}; give other captions")
     scores = {tree: np.empty((len(measured), len(heights))) for tree in TREES}
-    trees = [""] * len(measured)
+    trees = ["" for _ in measured]
     order = sorted(range(len(measured)), key=lambda place: len(measured[place][1].ids))
     starts = range(0, len(order), batch_size)  # similar lengths share a batch
     with evaluating(loaded.encoder):

@@ -47,7 +47,7 @@ def hard_positive_loss(f: Features, layout: Layout, symmetric_pos: bool = False)
             scores = pictures @ every_positive.T + f.logit_bias
             right = pairs_at(scores, owner if symmetric_pos else place, place + in_positives)
             loss = pair_loss(scores, right, true if symmetric_pos else of_owner) / max(1, rows)
-            terms += [loss] * (1 + symmetric_pos)
+            terms += [loss, loss] if symmetric_pos else [loss]
             continue
         scores = anchor.index_select(0, owner) @ every_positive.T
         terms.append(match_loss(scores, place + in_positives, rows, of_owner))

@@ -129,7 +129,7 @@ class RankingLoss:
 
         Raises: ValueError for an unknown kind or a margin that is not finite.
         """
-        margins = [0.0] * len(self.kinds)
+        margins = [0.0 for _ in self.kinds]
         for name, margin in state.items():
             if name not in map(str, range(len(margins))) or not math.isfinite(margin):
                 raise ValueError(f"no margin {name} = {margin} in a loss of {len(margins)} kinds")

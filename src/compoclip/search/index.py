@@ -142,7 +142,7 @@ def read_index(path: Path) -> PhotoIndex:
         features = arrays.pop("features")
         texts = {name: text.tobytes().decode().split("\0")[:-1] for name, text in arrays.items()}
         names, stamps, (stated,) = (texts[name] for name in ("names", "stamps", "about"))
-        captions = texts.get("captions", [""] * len(names))  # earlier versions had none
+        captions = texts.get("captions", ["" for _ in names])  # earlier versions had none
         about = json.loads(stated)
         sizes = {len(names), len(stamps), len(features), len(captions)}
         if len(sizes) > 1 or features.ndim != 2 or not set(about) >= _FIELDS:
@@ -187,7 +187,7 @@ def _photos(request: Request) -> _Photos:
             str(folder),
             names,
             stamps,
-            [""] * len(names),
+            ["" for _ in names],
             lambda row: folder / names[row],
             upright,
             left_out,

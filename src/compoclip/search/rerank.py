@@ -72,5 +72,5 @@ def _by_pairs(
     scores: list[float] = []
     for start in range(0, len(pixels), _BATCH):
         batch = pixels[start : start + _BATCH]
-        scores += encoder.match(batch, [answer.asked] * len(batch), score).tolist()
+        scores += encoder.match(batch, [answer.asked for _ in batch], score).tolist()
     return [replace(hit, score=score) for hit, score in zip(hits, scores)]

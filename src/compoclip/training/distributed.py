@@ -101,7 +101,7 @@ class RankPeers(Peers):
 def _table(local: Sequence[int], ranks: Ranks) -> NDArray[np.int64]:
     """(world, n) integers of all ranks, n of each."""
     row = torch.tensor([list(local)], dtype=torch.int64)
-    table: NDArray[np.int64] = ranks.all_gather(row, [1] * ranks.world).numpy()
+    table: NDArray[np.int64] = ranks.all_gather(row, [1 for _ in range(ranks.world)]).numpy()
     return table
 
 
@@ -163,7 +163,7 @@ def shared_batches(
         # Texts stay where they are.
         bad = {k: v for k, v in loader.bad.items() if k not in reported}
         local: dict[str, int] = {"words": bool(error or bad), "end": batch is None}
-        lengths = [0] * sum(requested.values())
+        lengths = [0 for _ in range(sum(requested.values()))]
         if batch is not None:
             block, numbers = batch.block, batch.numbers
             local |= {"drawn": len(batch.ids), "images": block.images, "texts": len(block.texts)}
@@ -197,7 +197,7 @@ def _lengths(batch: Batch, request: IndexRequest, count: int) -> list[int]:
     try:
         return batch.numbers.lengths(request)
     except ValueError:
-        return [0] * count
+        return [0 for _ in range(count)]
 
 
 def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> None:

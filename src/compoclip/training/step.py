@@ -6,6 +6,7 @@ import types
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import repeat
 from typing import NamedTuple, cast
 
 import torch
@@ -149,7 +150,7 @@ def step(
         features = without_rows(features)
     if settings.contrast == "softmax":
         features = replace(features, logit_bias=None)
-    targets = batch.block.targets or ("",) * batch.block.images
+    targets = batch.block.targets or tuple(repeat("", batch.block.images))
     try:
         terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
     except WidthError as error:

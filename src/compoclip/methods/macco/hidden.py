@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -82,7 +83,8 @@ class Masks(nn.Module):
         """See `ExtraPass.extend`: both towers once more, with words and patches hidden."""
         boxes: Sequence[Sequence[Box]] = ()  # leaves images as they are
         if "patches" in inputs.plan.hides:
-            boxes = tuple(mask.boxes for mask in inputs.block.masks) or ((),) * len(inputs.pixels)
+            boxes = tuple(mask.boxes for mask in inputs.block.masks)
+            boxes = boxes or tuple(repeat((), len(inputs.pixels)))
         none = inputs.texts.place.new_empty(0)
         # The first captions with `~id` in hidden places, these places and the ids.
         captions = inputs.texts.again or FurtherTexts(inputs.texts, (none, none))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b, file_digest
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -79,7 +80,8 @@ class T5Decoder(nn.Module):
 def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Return (B, L) ids of rows of any length, and a mask that is False at padding."""
     longest = max(map(len, rows), default=0)
-    ids = torch.tensor([row + [PAD] * (longest - len(row)) for row in rows], dtype=torch.int64)
+    filled = [[*row, *repeat(PAD, longest - len(row))] for row in rows]
+    ids = torch.tensor(filled, dtype=torch.int64)
     lengths = torch.tensor([len(row) for row in rows])
     return ids, torch.arange(longest) < lengths[:, None]
 
@@ -228,7 +230,8 @@ class ReconstructionHead(nn.Module):
         if not rows:
             mask = torch.zeros_like(mask)
         device = features.text_state.device
-        place = torch.tensor(rows or [0] * min(1, len(caption)), device=device, dtype=torch.int64)
+        first = [0] if len(caption) else []
+        place = torch.tensor(rows or first, device=device, dtype=torch.int64)
         tokens = layout.peers.summed(mask.sum().to(device, torch.float32))
         with full_precision(features) as f:
             assert f.text_state is not None
