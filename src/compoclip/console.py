@@ -242,13 +242,14 @@ def table(
     folded = sum(min(column, _FOLDED) + 2 for column in widths) - 2
     if narrower and width and folded > width:
         first, *rest = narrower
-        left = first(["word"] * left + ["number"] * (len(header) - left)).count("word")
+        kinds = ["word" if place < left else "number" for place in range(len(header))]
+        left = first(kinds).count("word")
         return table([first(row) for row in rows], first(header), left, rest)
     grid = Table.grid(padding=(0, 2), pad_edge=False)
     for place in range(len(header)):
         grid.add_column(justify="left" if place < left else "right", overflow="fold")
     grid.add_row(*map(Text, header))
-    grid.add_row(*[Rule(characters="-")] * len(header))
+    grid.add_row(*[Rule(characters="-") for _ in header])
     for row in rows:
         grid.add_row(*map(Text, row))
     room = width or sum(widths) + 2 * len(widths)

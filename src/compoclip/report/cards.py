@@ -325,7 +325,8 @@ def before_after(
             by_skill.setdefault(skill, []).append(change)
     cards: list[Card] = []
     used_photos: set[str] = set()
-    for skill in [*(skills or by_skill)] * count:
+    rounds = [skill for _ in range(count) for skill in skills or by_skill]
+    for skill in rounds:
         changes = {(d.benchmark, d.name): d for d in by_skill.get(skill, ())}
         parts = [items[benchmark][name] for benchmark, name in changes]
         winner, loser = (study.base, tuned) if lost else (tuned, study.base)

@@ -161,7 +161,7 @@ def overall_rows(study: Study) -> list[NumberRow]:
             changes = [None if others else study.grounded.differences.get(m) for m in study.models]
             columns = counted(len(study.grounded.models[0].counted(others)), "column")
             name = f"{MEAN[0].upper()}{MEAN[1:]}{', by others' if others else ''}"
-            flags = [""] * len(measured)
+            flags = ["" for _ in measured]
             rows.append(NumberRow(name, about, measured, changes, flags, "0.0", columns))
     profile = {n: study.profile for n in study.profile.groups if n not in (MATCH, RETRIEVAL)}
     for name, table in {**profile, **dict.fromkeys(recognised(study), study.skills)}.items():
@@ -172,7 +172,7 @@ def overall_rows(study: Study) -> list[NumberRow]:
                 "",
                 scores,
                 [table.differences.get(model, {}).get(name) for model in study.models],
-                [""] * len(scores),
+                ["" for _ in scores],
                 percent(scores[0].chance),
                 sizes(scores),
                 bounds={m: values[name] for m, values in table.bounds.items() if name in values},

@@ -178,19 +178,21 @@ def word_diff(text: str, other: str) -> tuple[tuple[Piece, ...], tuple[Piece, ..
     """
     one, two = ([m.span() for m in _PIECE.finditer(string)] for string in (text, other))
     words, others = [text[a:b].lower() for a, b in one], [other[a:b].lower() for a, b in two]
-    changed = [True] * len(one), [True] * len(two)
+    changed = [True for _ in one], [True for _ in two]
     for a, b, size in SequenceMatcher(None, words, others, autojunk=False).get_matching_blocks():
-        changed[0][a : a + size] = changed[1][b : b + size] = [False] * size
+        for k in range(size):
+            changed[0][a + k] = changed[1][b + k] = False
     return _pieces(text, one, changed[0]), _pieces(other, two, changed[1])
 
 
 def _pieces(text: str, spans: list[tuple[int, int]], changed: list[bool]) -> tuple[Piece, ...]:
-    marks = [False] * len(text)
+    marks = [False for _ in text]
     for number, ((start, end), is_changed) in enumerate(zip(spans, changed)):
         if is_changed:
             joined = number + 1 < len(spans) and changed[number + 1]
             stop = spans[number + 1][0] if joined else end
-            marks[start:stop] = [True] * (stop - start)
+            for place in range(start, stop):
+                marks[place] = True
     runs = groupby(zip(text, marks), key=lambda pair: pair[1])
     return tuple(Piece("".join(character for character, _ in run), mark) for mark, run in runs)
 

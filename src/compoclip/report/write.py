@@ -284,13 +284,13 @@ def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[plottin
         for x, y in ((places[across], places[up]) for up in others):
             dots = [
                 plotting.Dot(row.name, study.models.index(row.name), one, other)
-                for row in ours
-                if (one := row.cells[x]) is not None and (other := row.cells[y]) is not None
+                for row, one, other in ((row, row.cells[x], row.cells[y]) for row in ours)
+                if one is not None and other is not None
             ]
             published = {
                 " ".join(filter(None, row.labels)): (a / 100, b / 100)
-                for row in table.rows
-                if (a := row.values[x]) is not None and (b := row.values[y]) is not None
+                for row, a, b in ((row, row.values[x], row.values[y]) for row in table.rows)
+                if a is not None and b is not None
             }
             first, second = table.columns[x].label, table.columns[y].label
             title = f"{second} and {first}, {table.title}"
