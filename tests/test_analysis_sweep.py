@@ -253,7 +253,7 @@ def test_the_command_writes_numbers_plot_and_the_picked_model(
     shutil.rmtree(out / "model")
     (tmp_path / "other").rename(out / "model")
     assert main([*command, *keep]) == 1
-    assert "holds another model" in capsys.readouterr().err
+    assert "holds a model that was selected earlier" in capsys.readouterr().err
 
 
 def test_the_towers_command(
@@ -273,8 +273,8 @@ def test_the_towers_command(
     ("more", "message"),
     [
         (["--sweep"], "--on BENCHMARK"),
-        (["--scope", "all", "image"], "are for --sweep"),
-        (["--keep", "zero-shot"], "are for --sweep"),
+        (["--scope", "all", "image"], "need --sweep; add it"),
+        (["--keep", "zero-shot"], "need --sweep; add it"),
         (["--sweep", "--on", "sugarcrepe", "--max-loss", "-1"], "--max-loss"),
         (["--sweep", "--on", "sugarcrepe", "--batch-size", "0"], "--batch-size"),
         (["--sweep", "--on", "sugarcrepe", "--steps", "0"], "--steps must be at least 1"),

@@ -139,7 +139,7 @@ def test_differences_are_paired_on_common_captions(model: LoadedModel) -> None:
     n, gaps = differences(one, two, Bootstrap(100))
     assert n == 2
     assert [gap.value for gap in gaps] == pytest.approx([0.0] * 4, abs=1e-5)
-    with pytest.raises(CompoclipError, match="no caption was measured for both"):
+    with pytest.raises(CompoclipError, match="no caption was measured with both models"):
         differences(one, measure_trees("b", model, [CAPTIONS[6]]), Bootstrap(100))
 
 

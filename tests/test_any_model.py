@@ -56,7 +56,7 @@ BROKEN = {
     "flat": ("return np.ones(len(images))", "images() returns shape (2,), not (2, D)"),
     "nan": ("return np.full((len(images), 3), np.nan)", "features that are not finite numbers"),
     "text": ("return ['a'] * len(images)", "could not convert string to float"),
-    "width": ("return np.ones((len(images), 5))", "images have 5 numbers and texts 3"),
+    "width": ("return np.ones((len(images), 5))", "features of images have 5 dimensions"),
 }
 
 
@@ -169,7 +169,7 @@ def test_files_without_a_model_and_unknown_scores_are_named(
     ):
         with pytest.raises(CompoclipError, match=words):
             scores(open_encoder(write(tmp_path, text)), refs, tmp_path / "out")
-    with pytest.raises(UsageError, match="--score x: is none of cosine, itm"):
+    with pytest.raises(UsageError, match="--score x: must be cosine, itm"):
         score_of("x", ModelEncoder(loaded))
     with pytest.raises(UsageError, match="--score itm: has no head"):
         scores(ModelEncoder(loaded), refs, tmp_path / "out", score="itm")

@@ -32,7 +32,7 @@ def _write(tmp_path: Path, text: str | bytes, name: str = "x.json") -> Path:
         (b"\xff\xfe\x00", "not UTF-8"),
         ("[" * 200_000, "nested too deeply"),
         ("", "not valid JSON"),
-        ("1" * 5000, "a number of thousands of digits"),
+        ("1" * 5000, "a number has thousands of digits"),
         ('{"a": "\\ud83d"}', "Half a character: line 1 column 8"),
     ],
 )
@@ -236,7 +236,7 @@ def test_small_tables_that_unpack_to_much(
 
 def test_names_that_no_file_can_have() -> None:
     for name in ("x" * 256, "a/" + "\u00e9" * 200 + ".jpg", "a/" * 600 + "b.jpg"):
-        with pytest.raises(CompoclipError, match="is longer than a file's can be"):
+        with pytest.raises(CompoclipError, match="is longer than a file name can be"):
             files.image_path(Path("photos"), name, "f: row 1")
 
 

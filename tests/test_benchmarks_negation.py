@@ -218,15 +218,15 @@ class Hostile:
 def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, new: bool) -> None:
     trap = tmp_path / "trap"
     path = write_cc_neg(tmp_path, cc_neg(extra=Hostile(trap)), new)
-    refuses("nothing in it is executed", str(path), "cc_neg", tmp_path)
+    refuses("no code in it is run", str(path), "cc_neg", tmp_path)
     assert not trap.exists()
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (b"", "no plain data"),
-        (b"\x80\x04nonsense", "no plain data"),
+        (b"", "is not plain data"),
+        (b"\x80\x04nonsense", "is not plain data"),
         ([1], "must be an object, found"),
         ({"image_paths": []}, "no key 'annotations'"),
         (cc_neg(image_paths=["a"]), "1 image paths and 3 annotations"),

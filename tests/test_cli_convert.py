@@ -210,14 +210,14 @@ def test_adapters_on_another_base_are_refused(base: Path, tmp_path: Path) -> Non
     [
         (["{base}", "--to", "merged"], 2, "is no adapter, so there is nothing to merge"),
         (["{base}", "--to", "lora"], 1, "has no adapters"),
-        (["{base}", "--to", "hf", "--base", "bundled"], 2, "says itself what it is"),
+        (["{base}", "--to", "hf", "--base", "bundled"], 2, "needs no base; leave --base out"),
         (
             ["{file}", "--to", "open-clip"],
             2,
             r"which architecture is it\? write .*fit Tiny, Tiny-q",
         ),
         (["Tiny@{file}", "--to", "hf"], 1, "does not record its activation"),
-        (["{file}", "--to", "lora"], 1, "has no adapters, as an adapter folder"),
+        (["{file}", "--to", "lora"], 1, "has no adapters; name an adapter folder"),
         (["{file}", "--to", "hf", "--base", "random:Tiny:5"], 1, "is not a fine-tune of"),
         (["Tiny@nowhere.pt", "--to", "hf"], 2, "nowhere.pt: no such file of weights"),
         (["{base}", "--to", "onnx", "--activation", "gelu", "--base", "x"], 2, "no model 'x'|says"),

@@ -145,7 +145,7 @@ def test_what_is_said_of_differences(tmp_path: Path) -> None:
     assert said["negatives"] == "negatives are gone"
     assert "old.py" not in before.differences(now, whole=False)
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-1])
-    with pytest.raises(CompoclipError, match="does not say what the folder was made from"):
+    with pytest.raises(CompoclipError, match="does not record what the folder was made from"):
         Fingerprint.load(tmp_path)
 
 
@@ -290,7 +290,7 @@ def test_a_product_without_a_record_is_refused_and_one_whose_making_stopped_is_m
 ) -> None:
     product, inputs = tmp_path / "model", Fingerprint({"seed": 0})
     product.mkdir()
-    with pytest.raises(CompoclipError, match="does not say what the folder was made from"):
+    with pytest.raises(CompoclipError, match="does not record what the folder was made from"):
         make_once(product, inputs, product.mkdir)
     product.rmdir()
 

@@ -37,7 +37,7 @@ def test_a_killed_worker_is_one_line_and_the_rest_can_be_had() -> None:
     assert signal.getsignal(signal.SIGCHLD) == before
     iterator = kill_a_worker(loading)
     with pytest.raises(
-        CompoclipError, match=r"reads data was killed .*--resume continues"
+        CompoclipError, match=r"reads data was killed .*continue with --resume"
     ) as raised:
         seen.extend(batches)
     assert "\n" not in str(raised.value)

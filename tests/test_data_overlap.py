@@ -176,7 +176,7 @@ def test_kept_needs_one_source_and_a_set(
 ) -> None:
     path = str(train_table(tmp_path, [1]))
     assert main(["data", "audit", "--train", path, "--kept", str(tmp_path / "k.json")]) == 2
-    assert "--kept goes with --overlap and one --train" in capsys.readouterr().err
+    assert "--kept needs --overlap and exactly one --train" in capsys.readouterr().err
 
 
 def test_real_photos_and_sets(shared_data: Path) -> None:

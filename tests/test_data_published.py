@@ -348,6 +348,6 @@ def test_malformed_cc_neg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     evil = tmp_path / "evil.pt"
     evil.write_bytes(pickle.dumps({"image_paths": [Path("x")]}))
     assert main(["data", "cc-neg", str(evil), "--out", str(tmp_path / "x.tsv")]) == 1
-    assert "nothing in it is executed" in capsys.readouterr().err
+    assert "no code in it is run" in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"few\.pt: a pickle may run anything.*data cc-neg"):
         open_source(str(path))

@@ -44,7 +44,7 @@ def test_what_a_form_writes_is_of_the_format_that_wrote_it(form: str, tmp_path: 
 
 def test_what_a_format_cannot_do_is_one_line(tmp_path: Path) -> None:
     model = load_model("bundled")
-    with pytest.raises(UsageError, match="is no adapter, and peft is a form of adapters"):
+    with pytest.raises(UsageError, match="is not an adapter, and only adapters have the form peft"):
         save_model(model, tmp_path / "out", form="peft")
     with pytest.raises(UsageError, match=f"no form 'gguf'; known: {', '.join(known_forms())}"):
         save_model(model, tmp_path / "out", form="gguf")
@@ -69,7 +69,7 @@ def test_a_format_needs_no_more_than_a_way_to_load(tmp_path: Path) -> None:
     (tmp_path / "number.txt").write_text("3")
     assert found.sniff(str(tmp_path))
     refused: list[tuple[Callable[[], object], str]] = [
-        (lambda: found.load_on("x", "bundled", None), "says itself what it is"),
+        (lambda: found.load_on("x", "bundled", None), "needs no base; leave --base out"),
         (lambda: found.adapted("x", None, None), "has no adapters"),
     ]
     for ask, message in refused:

@@ -218,4 +218,4 @@ def test_names_of_a_server_that_others_can_reach() -> None:
 
 def test_what_a_foreign_name_is_told(server: Server) -> None:
     said = ask(server, "GET", "/", Host="evil.example")[2]["error"]
-    assert said == "this server answers to localhost, and to what play --names names"
+    assert said == "this server answers to localhost, and to the names in play --names"

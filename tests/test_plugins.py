@@ -271,7 +271,7 @@ def test_files_without_a_loss_or_benchmark_say_what_they_lack(
     )
     term = own_files.write(tmp_path, "reads.py", reads)
     assert main([*arguments(world, "clip-ft", tmp_path / "b"), f"--terms=+{term}"]) == 2
-    assert "clip-ft has none; add some with --texts" in capsys.readouterr().err
+    assert "clip-ft has only captions; add texts with --texts" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -312,7 +312,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "unknown": ("embeddings", {"input": "a", "inputs": "b"}, "'inputs' is not known"),
     "format": ("embeddings", {"input": "a", "encoding_format": "hex"}, "float, base64"),
     "format list": ("embeddings", {"input": "a", "encoding_format": []}, "float, base64"),
-    "dimensions": ("embeddings", {"input": "a", "dimensions": 64}, "this model has 256"),
+    "dimensions": ("embeddings", {"input": "a", "dimensions": 64}, "dimensions: must be 256"),
     "model type": ("embeddings", {"input": "a", "model": 3}, "name of the model"),
     "web address": ("embeddings", {"input": {"image": "https://a.b/c.png"}}, "not base64"),
     "path": ("embeddings", {"input": {"image": "/etc/passwd"}}, "not base64|no image"),

@@ -30,7 +30,7 @@ def test_launched_reads_what_torchrun_sets(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert launched() == (3, 4)
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(UsageError, match="start it with torchrun"):
+    with pytest.raises(UsageError, match="start the run with torchrun"):
         launched()
 
 

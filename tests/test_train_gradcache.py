@@ -234,7 +234,7 @@ def resnet() -> dict[str, Any]:
 
 def test_batch_norms_are_refused_unless_frozen() -> None:
     model = loaded(resnet())
-    with pytest.raises(UsageError, match="the image tower normalises over"):
+    with pytest.raises(UsageError, match="in the image tower is a batch norm that learns"):
         refuse_batch_norm(model.encoder.model)
     freeze(model.encoder.model, Trains(image_tower=False))
     model.encoder.train()

@@ -168,5 +168,5 @@ def test_a_loss_that_knows_nothing_of_other_ranks_is_refused() -> None:
     features = Features(torch.ones(1, 2), torch.ones(1, 2), torch.tensor(1.0))
     terms = [LossTerm("own", own)]
     assert weighted_loss(terms, features, layout)[1] == 1
-    with pytest.raises(UsageError, match="the loss own takes no account of other processes"):
+    with pytest.raises(UsageError, match="the loss own ignores the other processes"):
         weighted_loss(terms, features, layout.shared_by(RankPeers(Alike(0, 2))))

@@ -271,7 +271,7 @@ def _opened(path: Path, stamp: str) -> list[pa.RecordBatch]:
     """Raises OSError, or ValueError for a file that is damaged or of another stamp."""
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
     if (reader.schema.metadata or {}).get(b"stamp") != stamp.encode():
-        raise ValueError("of another state of the data")
+        raise ValueError("was made from another state of the data")
     batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
     for batch in batches:
         batch.validate(full=True)  # else a damaged one is read beyond its end

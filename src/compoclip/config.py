@@ -401,7 +401,7 @@ def _yaml(text: str) -> Any:
     except RecursionError:
         raise yaml.YAMLError("nested too deeply") from None
     except ValueError as error:
-        raise yaml.YAMLError("a number of thousands of digits") from error
+        raise yaml.YAMLError("a number has thousands of digits") from error
 
 
 class _YamlReader(yaml.SafeLoader):  # type: ignore[misc]

@@ -155,7 +155,7 @@ def parse_json(text: str, *, halves: bool = False) -> Any:
     except KeyError as error:
         raise ValueError(error.args[0]) from None
     except ValueError:
-        raise ValueError("a number of thousands of digits") from None
+        raise ValueError("a number has thousands of digits") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

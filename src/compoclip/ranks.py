@@ -158,8 +158,8 @@ def launched() -> tuple[int, int]:
         rank, world = -1, 0
     if not 0 <= rank < world:
         raise UsageError(
-            f"RANK={os.environ.get('RANK')} and WORLD_SIZE={os.environ.get('WORLD_SIZE')} are no "
-            "process of a run; start it with torchrun, or unset both"
+            f"RANK={os.environ.get('RANK')} and WORLD_SIZE={os.environ.get('WORLD_SIZE')} do "
+            "not name a process of a run; start the run with torchrun, or unset both"
         )
     return rank, world
 

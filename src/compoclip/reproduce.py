@@ -138,8 +138,9 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
         number, seconds = max(_FEWEST, batch), limit - evaluating
         if seconds < number * images:
             raise CompoclipError(
-                f"--budget: {number} photos, the fewest, take {duration(number * images)} to train "
-                f"and {duration(max(0.0, seconds))} are left beside measuring; give more"
+                f"--budget: training on {number} photos, the fewest, takes "
+                f"{duration(number * images)}, and after measuring only "
+                f"{duration(max(0.0, seconds))} are left; give more"
             )
         while 2 * number <= data.number and 2 * number * images <= seconds:
             number *= 2

@@ -390,7 +390,7 @@ def differences(
     """
     place = {caption: row for row, caption in enumerate(base.captions)}
     rows = [(place[c], row) for row, c in enumerate(other.captions) if c in place]
-    require(rows, f"{base.model} and {other.model}", "no caption was measured for both")
+    require(rows, f"{base.model} and {other.model}", "no caption was measured with both models")
     mine, theirs = (list(column) for column in zip(*rows))
     gap = other.scores[BEST][theirs] - base.scores[BEST][mine]
     return len(rows), estimates(gap, bootstrap)

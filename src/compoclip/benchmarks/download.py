@@ -77,8 +77,8 @@ def download(
                 failures = 1 if _size(part) > before else failures + 1
                 if failures >= TRIES:
                     raise CompoclipError(
-                        f"{url}: {error}, {failures} times in a row; try again later, what has "
-                        "arrived is kept"
+                        f"{url}: {error}, {failures} times in a row; try again later: the "
+                        "received part is stored"
                     ) from error
                 wait = PAUSE * 2 ** (failures - 1)
                 note(f"{url}: {error}; trying again in {wait:g} s")
@@ -117,11 +117,13 @@ def _attempt(url: str, part: Path, version: Path | None, progress: Progress | No
             start = have if answer.status == 206 else 0  # servers may ignore a range
             span = answer.headers.get("Content-Range") or ""
             if start and not span.startswith(f"bytes {have}-"):
-                raise _BrokenError(f"the server sent another range than asked for ({span})")
+                raise _BrokenError(f"the server sent another range than was requested ({span})")
             sent = _version_of(answer.headers)
             if start and arrived and sent not in ("", arrived):
                 part.unlink()
-                raise _BrokenError("the file changed while it was fetched, deleted")
+                raise _BrokenError(
+                    "the file changed during the download, so the received part was deleted"
+                )
             stated = answer.headers.get("Content-Length")
             problem = f"the server states a length of {stated!r:.40}; try again later, or {_MIRROR}"
             require(stated is None or answer.length is not None, url, problem)
@@ -143,7 +145,9 @@ def _attempt(url: str, part: Path, version: Path | None, progress: Progress | No
                 if (error.headers.get("Content-Range") or "").rpartition("/")[2] == str(have):
                     return
                 part.unlink()
-                raise _BrokenError("what had arrived is no part of this file, deleted") from error
+                raise _BrokenError(
+                    "the received part does not belong to this file and was deleted"
+                ) from error
             if error.code in _PASSING:
                 raise _BrokenError(reason) from error
             raise CompoclipError(
@@ -151,7 +155,7 @@ def _attempt(url: str, part: Path, version: Path | None, progress: Progress | No
             ) from error
     except (ValueError, OverflowError, http.client.InvalidURL) as error:  # no host, port, length
         raise CompoclipError(
-            f"{url}: cannot be asked for ({files.reason(error)}); check the address"
+            f"{url}: cannot be requested ({files.reason(error)}); check the address"
         ) from error
     except _BROKEN as error:
         raise _BrokenError(f"no connection, or a broken one ({files.reason(error)})") from error

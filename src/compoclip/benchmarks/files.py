@@ -49,7 +49,7 @@ def require_size(path: Path, remedy: str = "check the path") -> None:
         raise files.unreadable(path, error, remedy) from error
     except ValueError as error:
         raise CompoclipError(
-            f"{str(path)!r}: no name of a file ({error}); check the path"
+            f"{str(path)!r}: is not a file name ({error}); check the path"
         ) from error
 
 
@@ -189,7 +189,7 @@ def image_path(root: Path, name: str, location: str) -> Path:
     short = len(name) <= MAX_PATH_CHARACTERS and all(
         len(p.encode()) <= MAX_NAME_BYTES for p in pure.parts
     )
-    require(short, location, f"{label}... is longer than a file's can be")
+    require(short, location, f"{label}... is longer than a file name can be")
     return root / pure
 
 

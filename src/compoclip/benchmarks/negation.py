@@ -55,7 +55,7 @@ def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
             raise
         except Exception as error:  # damage of any kind, and names of code
             raise CompoclipError(
-                f"{path}: no plain data as torch.save writes it, and nothing in it is executed; "
+                f"{path}: is not plain data that torch.save wrote, and no code in it is run; "
                 f"{files.OFFICIAL}"
             ) from error
     paths, rows = (

@@ -90,7 +90,7 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
         problem = "no such folder; say with --data where the benchmarks lie"
         require(text != ALL or root.is_dir(), root, problem, UsageError)
         good = text.isprintable()
-        require(good, f"{text!r:.200}", "no name of a benchmark or folder", UsageError)
+        require(good, f"{text!r:.200}", "is not the name of a benchmark or folder", UsageError)
         if os.path.isdir(path):  # False also for what no file system takes as a name
             targets += read_suite(path / SUITE) if (path / SUITE).is_file() else find_in(path)
         elif path.name == SUITE or (path.suffix == ".json" and os.path.isfile(path)):

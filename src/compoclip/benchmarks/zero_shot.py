@@ -197,7 +197,7 @@ def match(photos: PhotoSet, prompts: PublishedPrompts, location: str) -> list[in
         odd = next(name for name, k in labelled if k is None or fitting.count(k) > 1)
         names = [aliases[0] for aliases in prompts.classes]
         raise CompoclipError(
-            f"{location}: class {odd!r:.80} is not one of the set's, or is there twice "
+            f"{location}: class {odd!r:.80} is not a class of the set, or occurs twice "
             f"({closest(odd, names)}); rename it, add missing directories (they may be empty), or "
             "name all classes with the option index"
         )
@@ -382,6 +382,6 @@ def _check(content: Classification, photos: PhotoSet, location: str) -> None:
         names = ", ".join(f"{name!r:.80}" for name in doubles[:3])
         more = ", ..." if len(doubles) > 3 else ""
         note(
-            f"{location}: {counted(len(doubles), 'name')} of several classes ({names}{more}): they "
-            "score alike, and the first counts as the answer"
+            f"{location}: several classes share {counted(len(doubles), 'name')} ({names}{more}): "
+            "they get the same score, and the first of them counts as the answer"
         )

@@ -285,14 +285,16 @@ def fetch_main(options: FetchOptions) -> Outcome | int:
     record = {"fetched": list(done), "not_verified": unsure, "by_hand": list(lack.by_hand)}
     nothing = bool(lack.by_hand) and not done
     if nothing:
-        note("compoclip data: nothing that is lacking can be fetched for you; see the lines below")
+        note("compoclip data: none of the missing files can be downloaded; see the lines below")
     return record, "\n".join([text, *lack.by_hand]), int(nothing)
 
 
 def agreed(question: str) -> bool:
     """Ask on the terminal; raise UsageError where nobody can answer."""
     if not sys.stdin.isatty():
-        raise UsageError("asked before fetching, but there is nobody to ask; say --yes")
+        raise UsageError(
+            "fetching needs your consent, and there is no terminal to ask for it; add --yes"
+        )
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -74,7 +74,7 @@ class AuditOptions(DataOptions, Printing):
 def audit_main(options: AuditOptions) -> Outcome:
     """Audit, print counts, write the list."""
     if options.kept is not None and not (options.overlap and len(options.train) == 1):
-        raise UsageError("--kept goes with --overlap and one --train")
+        raise UsageError("--kept needs --overlap and exactly one --train")
     for name in options.names:
         if Path(name).is_file() and not name.endswith(".py"):
             raise UsageError(f"{name}: a file; name captioned photos with --data {name}")

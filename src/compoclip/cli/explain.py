@@ -79,7 +79,7 @@ def wise_ft_main(options: WiseFtOptions) -> Outcome:
     if not options.scope:
         raise UsageError("--scope needs all, image or text")
     if not options.sweep and (len(options.scope) > 1 or options.measuring.on or options.keep):
-        raise UsageError("several scopes, --on and --keep are for --sweep; add it")
+        raise UsageError("several scopes, --on and --keep need --sweep; add it")
     if options.sweep:
         return _sweep(options)
     from compoclip.models.checkpoint import save_model
@@ -175,8 +175,8 @@ def _picked(
         save_model(mixed, place, provenance={**mixed.provenance, "picked": str(rule)})
     elif load_model(place).identity.weights != current_identity(mixed).weights:
         raise CompoclipError(
-            f"{place}: holds another model than {mix.name}, which the rule picks now; delete it or "
-            "choose another --out (what was measured is kept)"
+            f"{place}: holds a model that was selected earlier, and the rule now selects "
+            f"{mix.name}; delete it or choose another --out (measurements stay)"
         )
     changes = ", ".join(
         f"{name} {with_interval(d.difference, d.low, d.high, '+')}"

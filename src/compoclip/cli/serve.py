@@ -94,7 +94,9 @@ class ServeOptions(_ServingOptions):
 def serve_main(options: ServeOptions) -> int:
     """Load the model, serve until interrupted."""
     if options.max_items > options.queue:
-        raise UsageError("--max-items must not be above --queue: such a request never finds room")
+        raise UsageError(
+            "--max-items must not be above --queue, or the largest request would never fit"
+        )
     from compoclip.web.batches import BatchSettings
     from compoclip.web.service import Service, model_site
 

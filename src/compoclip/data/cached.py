@@ -128,7 +128,11 @@ class CachedFeatures:
         Raises CompoclipError for an unreadable photo and for one that was added later.
         """
         row = self._rows.get(photo, -1)
-        require(row >= 0, photo, "came after features were cached; start the run again")
+        require(
+            row >= 0,
+            photo,
+            "has no cached features, because it was added after caching; start the run again",
+        )
         if row in self._bad:
             raise CompoclipError(self._bad[row])
         part, place = divmod(row, self._per_part)

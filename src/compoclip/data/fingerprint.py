@@ -75,8 +75,8 @@ class Fingerprint:
                 raise ValueError("its values have no names")
         except (OSError, ValueError, KeyError) as error:
             raise CompoclipError(
-                f"{folder / name}: does not say what the folder was made from ({reason(error)}); "
-                "choose another folder, or move this one"
+                f"{folder / name}: does not record what the folder was made from "
+                f"({reason(error)}); choose another folder, or move this one"
             ) from error
         return cls(values, {name.removeprefix("rows/"): rows for name, rows in arrays.items()})
 

@@ -256,8 +256,8 @@ class BatchLoader:
             if not gone or (reason.startswith("Caught ") and "pin memory thread" not in reason):
                 raise
             raise CompoclipError(
-                f"a process that reads data was killed ({reason}), often for want of memory; "
-                "--resume continues, perhaps with fewer --workers"
+                f"a process that reads data was killed ({reason}), probably because memory ran "
+                "out; continue with --resume, and with fewer --workers if it happens again"
             ) from None
 
 

@@ -183,7 +183,7 @@ class Pair:
         require(rows, base.benchmark, f"{problem}evaluate both again")
         if alone and not (base.partial or other.partial):
             raise CompoclipError(
-                f"{base.items} and {other.items} are both complete and hold other items, e.g. "
+                f"{base.items} and {other.items} are both complete, but their items differ, e.g. "
                 f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
             )
         left, right = (table.take(at) for table, at in zip(tables, map(list, zip(*rows))))

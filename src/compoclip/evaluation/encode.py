@@ -214,8 +214,8 @@ def encode(
     if len(widths) > 1 and options.ranks.first:
         name = encoder.identity.to_json()["architecture"]
         raise CompoclipError(
-            f"{name}: images have {images.shape[1]} numbers and texts {texts.shape[1]}: they "
-            "cannot be compared; correct the model"
+            f"{name}: features of images have {images.shape[1]} dimensions and features of texts "
+            f"have {texts.shape[1]}, so they cannot be compared; correct the model"
         )
     return EncodedFeatures(images, image_rows, texts, text_rows, bad, truncated)
 

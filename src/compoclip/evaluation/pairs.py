@@ -70,7 +70,7 @@ class PairScore:
 def require_score(name: str) -> None:
     """Raise UsageError for an unknown score; "" is the model's own."""
     if name and name not in SCORES and not plugins.is_file(name):
-        raise UsageError(f"--score {name}: is none of {', '.join(SCORES)} and no file ./NAME.py")
+        raise UsageError(f"--score {name}: must be {', '.join(SCORES)} or a file ./NAME.py")
 
 
 def score_of(name: str, encoder: Encoder) -> PairScore | None:

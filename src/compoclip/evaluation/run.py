@@ -164,7 +164,9 @@ def evaluate(
     ranks = options.ranks
     pair_score = score_of(options.score, encoder)
     if pair_score is not None and options.dimensions:
-        raise UsageError(f"--dimensions cuts features, which --score {pair_score.name} has none of")
+        raise UsageError(
+            f"--dimensions cuts features, and --score {pair_score.name} has no features"
+        )
     judge = options.judge
     for job in jobs:
         if Form.JUDGED in job.content.forms and (judge is None or not score_of("", judge)):

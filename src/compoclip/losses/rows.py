@@ -115,7 +115,9 @@ def missing(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
     Raises ValueError without kinds: one that the whole batch lacks cannot be seen in the layout.
     """
     if not kinds:
-        raise ValueError('missing_hn="zero" needs the kinds of negative a caption should have')
+        raise ValueError(
+            'missing_hn="zero" needs to know which kinds of negatives a caption should have'
+        )
     present = np.zeros((host.images, len(kinds)), bool)
     for place, kind in enumerate(kinds):
         present[host.owner[host.of(Role.NEGATIVE, kind)], place] = True

@@ -135,11 +135,10 @@ def _teacher(features: Features, alike: bool = False) -> tuple[Tensor, Tensor]:
     """The teacher's images and texts; alike: which must have the model's width."""
     image, text = features.teacher_image, features.teacher_text
     if image is None or text is None:
-        raise ValueError("this loss compares with a teacher, and the features come without one")
+        raise ValueError("this loss needs a teacher, but there are no features of a teacher")
     if alike and image.shape[1] != features.image.shape[1]:
         raise WidthError(
-            f"the teacher has vectors of {image.shape[1]} numbers, the model of "
-            f"{features.image.shape[1]}: compare similarities in place of vectors, --terms "
-            "+similarity"
+            f"the teacher's features have {image.shape[1]} dimensions and the model's have "
+            f"{features.image.shape[1]}: compare similarities instead, with --terms +similarity"
         )
     return image, text

@@ -129,8 +129,8 @@ def _with_terms(method: Method, name: str) -> Method:
         lacks = local.reads and not method.kinds and local.name not in _TERMS
         refuse(
             {
-                f"'{local.name}' reads texts besides captions, and {method.name} has none; add "
-                "some with --texts +NAME": lacks,
+                f"'{local.name}' reads further texts, and {method.name} has only captions; add "
+                "texts with --texts +NAME": lacks,
                 f"{method.name} has a term '{local.name}' already; rename yours": (
                     local.name in taken
                 ),
@@ -144,12 +144,14 @@ def _with_terms(method: Method, name: str) -> Method:
         chosen = [terms[term_name]] if term_name in terms else other.losses
         misses = not set(other.kinds) & set(method.kinds)
         if other.images != SINGLE:
-            raise UsageError(f"the terms of {other.name} need its own batches of images")
+            raise UsageError(f"the terms of {other.name} need batches that only {other.name} makes")
         if term_name and term_name not in terms:
             raise _unknown("term", term_name, list(terms))
         lacks = misses and any(term.reads for term in chosen)
         if lacks:
-            raise UsageError(f"{method.name} has none of its texts; add --texts +{other.name}")
+            raise UsageError(
+                f"{method.name} has no texts of {other.name}; add --texts +{other.name}"
+            )
         added, teacher = [], other.teacher
         for term in chosen:
             full = f"{other.name}.{term.name}" if term.name in taken else term.name
@@ -163,8 +165,8 @@ def _with_terms(method: Method, name: str) -> Method:
         teacher = teacher or method.teacher or Teacher()
         if method.teacher not in (None, teacher):
             raise UsageError(
-                f"{method.name} has another teacher already (decay {method.teacher.decay:g}, not "
-                f"{teacher.decay:g}); give both the same"
+                f"{method.name} already has a teacher, of decay {method.teacher.decay:g} and not "
+                f"{teacher.decay:g}; give both the same decay"
             )
         method = replace(method, teacher=teacher)
     return replace(method, losses=(*method.losses, *added))

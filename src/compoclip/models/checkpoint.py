@@ -345,14 +345,13 @@ class Format(ABC):
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
         """Load a model whose base the user names."""
         raise UsageError(
-            f"{source}: says itself what it is; --base is for weights files and PEFT adapters"
+            f"{source}: needs no base; leave --base out, which is for weights files and PEFT "
+            "adapters"
         )
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
         """Return the adapters and their base, unmerged. Raises CompoclipError without adapters."""
-        raise CompoclipError(
-            f"{source}: has no adapters, as an adapter folder or a PEFT folder has"
-        )
+        raise CompoclipError(f"{source}: has no adapters; name an adapter folder or a PEFT folder")
 
     def fits(self, loaded: LoadedModel) -> bool:
         """Return whether a model can be written by this format, of all formats with the form."""
@@ -361,7 +360,9 @@ class Format(ABC):
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Write a model as `form`, atomically; return the identity as saved. Raises CompoclipError
         if it has no such form, or the folder exists or is not writable."""
-        raise UsageError(f"{loaded.name}: is no adapter, and {form} is a form of adapters")
+        raise UsageError(
+            f"{loaded.name}: is not an adapter, and only adapters have the form {form}"
+        )
 
     def save_adapted(self, adapted: Adapted, folder: Path) -> None:
         """Write adapters without their base, atomically. Raises like `save`."""

@@ -125,9 +125,9 @@ def refuse_batch_norm(network: nn.Module) -> None:
     for name in learning_batch_norms(network):
         tower = "image" if name.startswith("visual.") else "text"
         raise UsageError(
-            f"--micro-batch: the {tower} tower normalises over the batch ({name} is a batch "
-            "norm that learns), so a piece of it gives other features than the whole: leave "
-            "--micro-batch out, or freeze that tower"
+            f"--micro-batch: {name} in the {tower} tower is a batch norm that learns, so a part of "
+            "the batch gives other features than the whole batch: leave --micro-batch out, or "
+            "freeze that tower"
         )
 
 
@@ -148,10 +148,8 @@ def cached_at(method: Method, settings: RunSettings) -> CachedAt:
     refuse(
         {
             "--crops are random crops: leave --no-crop out": settings.crops and not settings.crop,
-            "--cache-frozen: random crops make every image a new one: add --no-crop, or a fixed "
-            "number of --crops, or leave it out": requested
-            and settings.crop
-            and not settings.crops,
+            "--cache-frozen cannot cache features of random crops: add --no-crop or a fixed number "
+            "of --crops, or leave it out": requested and settings.crop and not settings.crops,
             f"--cache-frozen: {method.name} trains the image tower, so features change at every "
             "step: freeze it (--freeze image or image-trunk), or leave it out": (
                 requested and not still and "image-trunk" not in settings.freeze

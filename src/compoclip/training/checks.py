@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from compoclip.console import counted
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
@@ -45,29 +44,28 @@ def require_together(
     refuse(
         {
             "--fsdp splits a model over processes: start with torchrun": fsdp and ranks.world == 1,
-            "--fsdp splits weights that learn, adapters are small: leave --fsdp or LoRA out": (
-                fsdp and method.lora
-            ),
-            "--fsdp splits the weights that --compile compiles in: leave one out": (
+            "--fsdp does not split adapters: leave --fsdp or LoRA out": (fsdp and method.lora),
+            "--fsdp cannot be combined with --compile: leave one of them out": (
                 fsdp and settings.compile
             ),
-            f"--fsdp splits one model, and {method.name} has {more} beside it: leave --fsdp out": (
+            f"--fsdp splits a single model, but {method.name} also has {more}: leave --fsdp out": (
                 fsdp and (method.needs_teacher or method.heads)
             ),
-            f"{method.name} has terms that compare with a teacher, and no teacher: name one in the "
+            f"{method.name} has terms that need a teacher, but it has no teacher: name one in the "
             "recipe, Method(teacher=Teacher(decay=...))": (
                 method.needs_teacher and method.teacher is None and teacher is None
             ),
             f"{method.name} has no term that compares with a teacher: add --terms +similarity, or "
             "leave the teacher out": teacher and not method.needs_teacher,
-            f"{method.name} has terms that read a further pass ({', '.join(lacking)}), and no "
-            "texts say which: name them in the recipe, CaptionPlan(texts=...)": lacking,
-            f"{method.name} trains one matrix: adapters would train more, and there is nothing to "
-            "split: leave --lora and --fsdp out": matrix and (method.lora or fsdp),
-            "--ema keeps whole weights, --fsdp splits them: leave one out": fsdp and settings.ema,
+            f"{method.name} has terms that read a second pass ({', '.join(lacking)}), but no texts "
+            "define it: add them to the recipe, CaptionPlan(texts=...)": lacking,
+            f"{method.name} trains a single matrix, which --lora and --fsdp do not support: leave "
+            "them out": matrix and (method.lora or fsdp),
+            "--ema cannot be combined with --fsdp, which splits the weights: leave one "
+            "of them out": fsdp and settings.ema,
             f"--ema {settings.ema:g}: must be at least 0 and below 1": not 0 <= settings.ema < 1,
-            "--on measures the whole model, which --fsdp never holds at once: leave one out and "
-            "evaluate the checkpoint": fsdp and watch is not None,
+            "--on needs the whole model, and --fsdp splits it: leave --on out and evaluate the "
+            "checkpoint": fsdp and watch is not None,
         }
     )
 
@@ -89,13 +87,14 @@ def require_trainable(source: Source) -> None:
     files = [sample.image for sample in samples if isinstance(sample.image, Path)]
     if files and not any(file.is_file() for file in files):
         raise CompoclipError(
-            f"{data}: of {counted(len(files), 'image')} looked for none is there, such as "
-            f"{files[0]}; name their folder with --images, or their column with --image-column"
+            f"{data}: images do not exist, such as {files[0]} ({len(files)} were "
+            "tried); name their folder with --images, or their column with "
+            "--image-column"
         )
     captions = [sample.captions[0] for sample in samples]
     if all(map(_NO_TEXT.fullmatch, captions)):
         raise CompoclipError(
-            f"{data}: captions are numbers or names of files, such as {captions[0]!r:.40}; name "
+            f"{data}: the captions are numbers or file names, such as {captions[0]!r:.40}; name "
             "their column with --caption-column"
         )
 
@@ -114,9 +113,9 @@ def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
     count = sum(any(text.role is Role.NEGATIVE for text in texts) for texts in sampled)
     if count < _LEAST_NEGATIVES * len(samples):
         raise CompoclipError(
-            f"{method.name} finds no negative for nearly all captions ({count} of {len(samples)} "
-            f"looked at), such as {samples[0].captions[0]!r:.60}; rewrites read English. "
-            "--set allow_no_negatives=true trains without"
+            f"{method.name} finds negatives for only {count} of {len(samples)} captions that were "
+            f"tried; one of them is {samples[0].captions[0]!r:.60}. Rewrites read English. "
+            "--set allow_no_negatives=true trains without negatives"
         )
 
 

@@ -210,8 +210,8 @@ def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> N
         return
     if device.type != "cuda":
         raise UsageError(
-            f"{learning[0]} is a batch norm that learns, and on a CPU its statistics cannot be "
-            "taken over several processes: freeze that tower, train on GPUs, or in one process"
+            f"{learning[0]} is a batch norm that learns, and on CPUs several processes cannot "
+            "share its statistics: freeze that tower, train on GPUs, or train in one process"
         )
     from timm.layers.norm_act import convert_sync_batchnorm as convert  # keeps timm's activation
 

@@ -98,7 +98,10 @@ def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[s
             f"--lr-{part} {rate:g}: must be a number from 0 on": not 0 <= rate < math.inf
             for part, rate in rates.items()
         }
-        | {f"--lr-{p} goes without --lr 0: --freeze holds the rest still": not lr for p in rates}
+        | {
+            f"--lr-{p} cannot be combined with --lr 0; freeze the rest with --freeze": not lr
+            for p in rates
+        }
         | {f"--layer-decay {decay:g}: must be above 0 and at most 1": not 0 < decay <= 1}
     )
     if not rates and decay == 1:
@@ -169,8 +172,8 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
     some = next((word for word in freeze if ":" in word), "")
     refuse(
         {
-            f"--freeze {some} goes without adapters, which leave all else frozen: freeze a whole "
-            "tower, or choose --lora-towers": method.lora and some,
+            f"--freeze {some} cannot be combined with adapters, which freeze all other weights: "
+            "freeze a whole tower, or choose --lora-towers": method.lora and some,
             f"--freeze {' '.join(freeze)}: leaves {method.name} no tower to train; freeze less": (
                 freeze and not (trains.image_tower or trains.text_tower or trains.matrix)
             ),

@@ -248,17 +248,17 @@ class _Run:
         remedies = [extra_pass.changes_images(method.plan) for extra_pass in method.passes]
         refuse(
             {
-                f"--cache-frozen: {method.name} changes images at every step, and features with "
-                f"them: leave it out, or {' and '.join(filter(None, remedies))}": (
+                f"--cache-frozen: {method.name} changes the images at every step, so their "
+                "features cannot be cached: leave it out, or "
+                f"{' and '.join(filter(None, remedies))}": (
                     cached_at(method, settings) and any(remedies)
                 ),
-                f"{method.name} contrasts captions with all images, which a frozen image tower "
-                "encodes once: add --freeze image --cache-frozen --no-crop": (
+                f"{method.name} contrasts captions with all images, so the image tower must be "
+                "frozen and its features cached: add --freeze image --cache-frozen --no-crop": (
                     method.needs_bank and cached_at(method, settings) != "tower"
                 ),
-                "--cache-frozen keeps no pixels, which the teacher looks at: leave one out": (
-                    self.teacher and cached_at(method, settings)
-                ),
+                "--cache-frozen stores no pixels, and the teacher needs them: leave --cache-frozen "
+                "or the teacher out": (self.teacher and cached_at(method, settings)),
             }
         )
         decisive = self.watch.decisive() if self.watch is not None else {}

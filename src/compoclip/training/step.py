@@ -225,8 +225,8 @@ def weighted_loss(
             terms[term.name] = head.loss(features, layout, targets)
         if layout.peers.world > 1 and layout.peers.calls == before:
             raise UsageError(
-                f"the loss {term.name} takes no account of other processes (`Layout.sizes`): train "
-                "in one"
+                f"the loss {term.name} ignores the other processes (`Layout.sizes`): train in one "
+                "process"
             )
     return terms, torch.stack([term.weight * terms[term.name] for term in active]).sum()
 

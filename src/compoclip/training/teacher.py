@@ -67,8 +67,9 @@ class ExternalTeacher:
         text = _in_parts(self.model.texts, list(rows), size)[[rows[caption] for caption in texts]]
         if image.shape[1] != text.shape[1]:
             raise CompoclipError(
-                f"{self.about['model']}: images have {image.shape[1]} numbers and texts "
-                f"{text.shape[1]}: they cannot be compared; correct the model"
+                f"{self.about['model']}: features of images have {image.shape[1]} dimensions and "
+                f"features of texts have {text.shape[1]}, so they cannot be compared; correct the "
+                "model"
             )
         scale = self.model.scale
         return replace(

@@ -86,7 +86,7 @@ class Watch:
         for path in map(self.weights, self._best_steps()):
             if not path.is_file():
                 raise CompoclipError(
-                    f"{path}: gone, and it may be the best; start without --resume"
+                    f"{path}: is missing, and it may be the best model; start without --resume"
                 )
 
     def state(self) -> dict[str, dict[str, float]]:

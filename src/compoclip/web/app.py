@@ -203,7 +203,7 @@ class Website:
         except ValueError:
             address = "localhost" if self.loopback else "its address"
             raise HttpError(
-                403, f"this server answers to {address}, and to what {self._verb} --names names"
+                403, f"this server answers to {address}, and to the names in {self._verb} --names"
             ) from None
 
     async def _page(self, page: Page | Callable[[], Page], request: Request) -> Response:

@@ -43,7 +43,7 @@ class RequestImages:
             raw = base64.b64decode(text[head.end() :] if head else text, validate=True)
         except ValueError:
             raise UsageError(
-                f"{called} is not base64; send the bytes of an image file so"
+                f"{called} is not base64; encode the bytes of an image file in base64"
             ) from None
         with opened(raw, "the image", upright=True) as file:
             width, height = file.size

@@ -118,7 +118,9 @@ class Service:
         if layout not in _FORMATS:
             raise UsageError(f"encoding_format is one of {', '.join(_FORMATS)}")
         if request.get("dimensions", self.dimensions) != self.dimensions:
-            raise UsageError(f"dimensions: this model has {self.dimensions}, and they are not cut")
+            raise UsageError(
+                f"dimensions: must be {self.dimensions}, because this server does not cut features"
+            )
         items = self._items(request, "input")
         rows, about = self._encoded(items)
         data = []

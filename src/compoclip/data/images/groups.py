@@ -36,7 +36,7 @@ class Groups(ImagePlan):
 
     def __post_init__(self) -> None:
         if self.variations < 1 or self.pairs < 0:
-            raise UsageError("a group needs at least 1 variation and no fewer than 0 pairs")
+            raise UsageError("a group needs at least 1 variation and at least 0 pairs")
 
     def require(self, source: Source) -> None:
         """Raise UsageError unless the data have variations."""
@@ -55,8 +55,8 @@ class Groups(ImagePlan):
         slots, source_name = self.variations + self.pairs, source.describe()
         if source.mix is not None:
             raise UsageError(
-                f"{source_name}: groups of variations have an order of their own, which weights "
-                "say nothing about; train on one data set, or put all rows into one"
+                f"{source_name}: a mixture with weights cannot be trained in groups of variations; "
+                "train on one data set, or put all rows into one"
             )
         if batch_size % (slots * world):
             raise UsageError(

@@ -250,8 +250,8 @@ def open_hugging_face(request: Request) -> Source:
     if spec.startswith(STREAM):
         name = spec.removeprefix(STREAM)
         raise UsageError(
-            f"{spec}: a stream cannot be trained on: its samples have no numbers, which the order "
-            f"of batches, --resume and --workers need; {HUB}{name} downloads the split once"
+            f"{spec}: a stream cannot be trained on, because batches, --resume and --workers need "
+            f"access by index; {HUB}{name} downloads the split once"
         )
     parts = _loaded(spec, request.split)
     tables = [_table(spec, data, split) for split, data in parts.items()]

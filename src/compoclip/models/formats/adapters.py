@@ -385,7 +385,7 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
                 alpha = float(stated("alpha_pattern", "lora_alpha", module))
                 listed = int(stated("rank_pattern", "r", module))
             except (TimeoutError, regex.error) as error:
-                raise ValueError(f"a pattern takes too long or is none: {error}") from error
+                raise ValueError(f"a pattern takes too long or is invalid: {error}") from error
         problem = (
             f"'{module}' has rank {rank} and {CONFIG} says r {listed}: parts of several files "
         )
