@@ -175,7 +175,7 @@ def test_files_without_a_model_and_unknown_scores_are_named(
         scores(ModelEncoder(loaded), refs, tmp_path / "out", score="itm")
     with pytest.raises(UsageError, match="has no score 'local'"):
         scores(open_encoder(f"{write(tmp_path)}:Lengths"), refs, tmp_path / "o", score="local")
-    with pytest.raises(UsageError, match="scores pairs and has no vectors; --score scorer"):
+    with pytest.raises(UsageError, match="scores pairs and has no vectors; add --score scorer"):
         scores(open_encoder(f"{write(tmp_path)}:Lengths"), refs, tmp_path / "o", score="cosine")
 
 

@@ -283,4 +283,4 @@ def test_the_verb_lists_defects(tmp_path: Path, capsys: Capture) -> None:
     assert main(["data", "audit", "--train", str(tmp_path / "none.tsv")]) == 1
     (tmp_path / "own.csv").touch()
     assert main(["data", "audit", str(tmp_path / "own.csv")]) == 2
-    assert "own.csv: a file; name captioned photos with --data" in capsys.readouterr().err
+    assert "own.csv: is a file; name captioned photos with --data" in capsys.readouterr().err

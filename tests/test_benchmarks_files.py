@@ -96,8 +96,8 @@ def test_box_is_left_upper_right_lower() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bbox_w": 0}, "a box 0 x 4.5 pixels holds nothing"),
-        ({"bbox_h": -3}, "a box 3 x -3 pixels holds nothing"),
+        ({"bbox_w": 0}, "a box of 0 x 4.5 pixels is empty"),
+        ({"bbox_h": -3}, "a box of 3 x -3 pixels is empty"),
         ({"bbox_y": "2"}, "'bbox_y' must be a number, found '2'"),
         ({"bbox_y": True}, "'bbox_y' must be a number"),
         ({"bbox_h": float("nan")}, "'bbox_h' must be a number"),

@@ -84,7 +84,7 @@ def test_an_entry_makes_items(tmp_path: Path) -> None:
         ([row(a="x")], {"among": {"a": ["y", "z"]}}, "'a' 'x' is unknown; known: y, z"),
         ([row(), row()], {"key": "photo"}, "row 1: 'photo': 'http://x/1' occurs twice"),
         ([["a", "b"]], {"values": ["photo"]}, r"row 0: expected \[photo\], found 2"),
-        ([row(box=0)], {"box": ["box"] * 4}, "a box 0 x 0 pixels holds nothing"),
+        ([row(box=0)], {"box": ["box"] * 4}, "a box of 0 x 0 pixels is empty"),
     ],
 )
 def test_malformed_rows(tmp_path: Path, rows: Any, changes: dict[str, Any], message: str) -> None:

@@ -309,7 +309,7 @@ def test_class_lists_in_text_and_markdown(tmp_path: Path) -> None:
         expect_one_line(caught.value, "prompts.md")
     for bad in ("classes = [__import__('os').getcwd()]", "classes = [", "classes = 'x' * 9"):
         path.write_text(f"## E\n```\n{bad}\n```\n", encoding="utf-8")
-        with pytest.raises(CompoclipError, match="are no Python list"):
+        with pytest.raises(CompoclipError, match="is not a Python list"):
             read_names(path, "E")
 
 

@@ -211,7 +211,7 @@ def test_what_is_not_started(
     assert run(data, out, good) == 0
     fails(2, "was made with other settings (seed was 0, is 1)", "--seed=1")
     (tmp_path / "out.answers.jsonl").unlink()
-    fails(2, "exists, and out.answers.jsonl that it would be made from does not")
+    fails(2, "exists without out.answers.jsonl, from which it is made")
 
 
 def test_a_dead_server_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

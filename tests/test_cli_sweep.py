@@ -270,11 +270,11 @@ def test_a_sweep_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "name what to vary, each in one way: --grid"),
+        ((), "name the options to vary, each once: --grid"),
         (("--random", "lr=1..2"), "--random and --draws go together"),
         (("--grid", "lr=1", "--draws=2"), "--random and --draws go together"),
         (("--grid", "out=a,b"), "--grid out: no such option"),
-        (("--grid", "lr=1", "--random", "lr=1..2", "--draws=1"), "each in one way"),
+        (("--grid", "lr=1", "--random", "lr=1..2", "--draws=1"), "each once"),
         (("--grid", "lr=1", "--jobs=0"), "--jobs must be at least 1"),
         (("--grid", "lr=1", "--sort-by=x"), "--sort-by x: there is loss"),
         (("--grid", "lr=1", "--on=nothing"), "nothing"),

@@ -67,7 +67,7 @@ def test_yaml_is_read_without_its_surprises(tmp_path: Path) -> None:
     [
         ("lr: 1\nlr: 2\n", "line 2: not YAML ('lr' is there twice); fix the file"),
         ("batch-size: 1\nbatch_size: 2\n", "'batch_size' is there twice"),
-        ("- lr\n", "not a list of options, each 'NAME: VALUE'"),
+        ("- lr\n", "not a list of options with lines 'NAME: VALUE'"),
         ("1: 2\n", "not a list of options"),
         ("lr: [1\nseed: 2\n", "line 2: not YAML"),
         ("a: !!python/object/apply:os.getcwd []\n", "line 1: not YAML (anchors, aliases and tags"),

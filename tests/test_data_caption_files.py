@@ -227,7 +227,10 @@ def test_captions_as_kaggle_has_them(tmp_path: Path) -> None:
     assert source.left_out == {NO_IMAGE: 1}
     assert list(open_source(str(tmp_path)).column("id")) == list(source.column("id"))
     assert [id for id, _ in caption_items(str(path), None, None)] == ["a.jpg", "b.jpg"]
-    for row, reason in (("../a.jpg,x", "row 1: '../a.jpg' is no photo name"), ("a", "line 2 has")):
+    for row, reason in (
+        ("../a.jpg,x", "row 1: '../a.jpg' is not the name of a photo"),
+        ("a", "line 2 has"),
+    ):
         path.write_text(f"image,caption\n{row}\n")
         with pytest.raises(CompoclipError, match=rf"captions\.txt.* {reason}"):
             open_source(str(path))

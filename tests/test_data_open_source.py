@@ -237,7 +237,7 @@ def test_what_other_trainers_write_is_read_or_named(tmp_path: Path) -> None:
         assert [Path(source[n].image).read_bytes() for n in range(3)] == pictures
 
     make_tar(tmp_path / "dotted.tar", [("s0.input.jpg", pictures[0]), ("s0.outputs.txt", b"x")])
-    words = r"its members end in input.jpg, outputs.txt; those that are read are KEY.jpg.*KEY.txt"
+    words = r"found end in input.jpg, outputs.txt.*KEY.jpg.*KEY.txt"
     with pytest.raises(CompoclipError, match=words):
         open_source(str(tmp_path / "dotted.tar"))
 

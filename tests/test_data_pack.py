@@ -172,7 +172,7 @@ def test_another_pack_is_not_mixed_in(tmp_path: Path) -> None:
         pack(request, tmp_path / "out", SPEC)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "x").write_text("")
-    with pytest.raises(UsageError, match="is no pack"):
+    with pytest.raises(UsageError, match="is not a pack"):
         pack(request, tmp_path / "taken", SPEC)
     (tmp_path / "out" / RECORD).write_text("{")
     with pytest.raises(CompoclipError, match="not valid JSON"):

@@ -238,7 +238,7 @@ def test_image_paths_may_not_leave_the_folder(tmp_path: Path, image: str) -> Non
         ("a.csv", b"", "has no columns; name a file with a header and rows"),
         ("a.jsonl", b'{"image": "1.jpg"\n', "line 1: not valid JSON"),
         ("a.jsonl", b"[1]\n", "line 1: expected a JSON object"),
-        ("a.jsonl", b'{"image": 3, "caption": "x"}\n', "is no path of an image"),
+        ("a.jsonl", b'{"image": 3, "caption": "x"}\n', "is not the path of an image"),
         ("a.jsonl", b'\n{"image": "1", "caption": "\\ud800"}\n', "line 2: .* not valid text"),
         ("a.jsonl", b'{"image": "\\udfff", "caption": "x"}\n', "line 1: .* not valid text"),
         ("a.jsonl", b'{"image": "1", "caption": "x", "caption": "y"}\n', "line 1: .*'caption' occ"),

@@ -125,5 +125,5 @@ def test_results_are_of_the_images_that_are_there(
     photo.write_bytes(b"photo2_x2")
     capsys.readouterr()
     (second,) = evaluate("m", FakeEncoder(), [data], tmp_path / "out", QUICK)
-    assert "is of other weights, data or draws and is replaced" in capsys.readouterr().err
+    assert "was made with other weights, data or draws, and is replaced" in capsys.readouterr().err
     assert first.images != second.images

@@ -222,7 +222,7 @@ def test_several_benchmarks_share_encoding_and_results_keep_their_order(tmp_path
         "b.json",
         "b.parquet",
     ]
-    with pytest.raises(UsageError, match="asked for twice"):
+    with pytest.raises(UsageError, match="is named twice"):
         evaluate("m", encoder, [one, one], tmp_path / "out", QUICK)
 
 

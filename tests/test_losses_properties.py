@@ -172,9 +172,9 @@ def test_half_precision_input(loss: LossFn, dtype: torch.dtype, case: str) -> No
 def test_errors(loss: LossFn) -> None:
     layout = layout_of(CASES["full"])
     f = features_for(layout)
-    with pytest.raises(ValueError, match="16 text features, but the layout speaks of 1"):
+    with pytest.raises(ValueError, match="16 text features, but the layout has 1"):
         loss(f, replace(layout, owner=layout.owner[:1]))
-    with pytest.raises(ValueError, match="4 image features, but the layout speaks of 5"):
+    with pytest.raises(ValueError, match="4 image features, but the layout has 5"):
         loss(f, replace(layout, images=5))
     bare = replace(layout, role=torch.where(layout.owner == 2, int(NEGATIVE), layout.role))
     with pytest.raises(ValueError, match="image 2 of the batch has no caption"):

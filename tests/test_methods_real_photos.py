@@ -76,7 +76,7 @@ def test_trains(name: str, photos: tuple[str, ...], tmp_path: Path) -> None:
     [
         ("gnm-clip", "brings no variations; it needs a column group"),
         ("dac", "--bags captions"),
-        ("negclip-original", "brings no negatives; it needs a column neg_caption"),
+        ("negclip-original", "brings no negatives; add a column neg_caption"),
         ("triplet-clip", "--negatives negclip"),
     ],
 )

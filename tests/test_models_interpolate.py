@@ -237,7 +237,7 @@ def test_training_starts_from_the_mean(tmp_path: Path, capsys: pytest.CaptureFix
     assert found.identity.weights == expected.identity.weights
     assert [each["name"] for each in found.provenance["init_from"]] == list(map(str, paths))
     for more, said in (
-        ([f"--model={paths[0]}", *start], "in place of --model"),
+        ([f"--model={paths[0]}", *start], "--init-from replaces --model"),
         (["--lora", *start], "leave --lora out"),
         (["--init-from", str(paths[0])], "takes two or more"),
     ):

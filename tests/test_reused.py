@@ -98,7 +98,7 @@ def test_a_pack_whose_shard_is_another_is_packed_again(
     change(min(whole))
     capsys.readouterr()
     assert main(arguments) == 0
-    assert "is not what was packed; packing again" in capsys.readouterr().err
+    assert "differs from what was packed; packing again" in capsys.readouterr().err
     assert {shard: shard.read_bytes() for shard in out.glob("*.tar")} == whole
     assert main(arguments) == 0
     assert "packing again" not in capsys.readouterr().err

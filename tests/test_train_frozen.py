@@ -296,5 +296,5 @@ def test_a_trunk_without_a_projection_cannot_be_kept(
     run = arguments(world, "clip-ft", tmp_path / "run", f"--model={tmp_path / 'resnet'}")
     asked = [*run, "--cache-frozen", "--no-crop", f"--set=features={tmp_path / 'features'}"]
     assert main([*asked, "--freeze", "image-trunk"]) == 2
-    assert "features of a frozen image trunk cannot be kept" in capsys.readouterr().err
+    assert "features of a frozen image trunk cannot be cached" in capsys.readouterr().err
     assert main([*asked, "--epochs=1", "--freeze", "image"]) == 0

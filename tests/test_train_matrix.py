@@ -81,7 +81,7 @@ def test_a_tower_without_such_a_matrix_is_refused() -> None:
     network = torch.nn.Module()
     network.text = torch.nn.Module()  # type: ignore[assignment]
     network.text.text_projection = torch.nn.Linear(2, 2)  # with a bias
-    with pytest.raises(CompoclipError, match="no projection that is one matrix"):
+    with pytest.raises(CompoclipError, match="is not a single matrix without a bias"):
         attach_text_map(network)
 
 

@@ -305,7 +305,7 @@ def parsed_yaml(text: str, path: Path, label: str) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UsageError(f"{path}: not a {label}, each 'NAME: VALUE'; fix the file")
+        raise UsageError(f"{path}: not a {label} with lines 'NAME: VALUE'; fix the file")
     return values
 
 

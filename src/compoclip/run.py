@@ -228,11 +228,11 @@ def require_options(options: TrainOptions, method: Method) -> None:
     require_with(options, "eval_every", "keep_best")
     require_with(options, "keep_best", "patience")
     if options.init_from and (options.from_scratch or options.model != "bundled"):
-        raise UsageError("--init-from is in place of --model and --from-scratch: leave them out")
+        raise UsageError("--init-from replaces --model and --from-scratch: leave them out")
     if options.init_from and method.lora:
         raise UsageError(
-            "--init-from gives weights that no file holds, and adapters need a base that can be "
-            "loaded again: leave --lora out"
+            "--init-from averages weights, and adapters need a base that can be loaded again from "
+            "a file: leave --lora out"
         )
     if options.from_scratch and method.lora:
         raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")

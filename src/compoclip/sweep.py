@@ -133,7 +133,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     )
     space = {**grid, **sampled}
     if not space or len(space) < len(grid) + len(sampled):
-        raise UsageError("name what to vary, each in one way: --grid NAME=VALUE,VALUE or --random")
+        raise UsageError("name the options to vary, each once: --grid NAME=VALUE,VALUE or --random")
     if bool(options.draws) != (tpe or bool(sampled)):
         raise UsageError("--random and --draws go together: what to sample, and how often")
 

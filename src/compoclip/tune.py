@@ -273,14 +273,14 @@ def tune(options: TuneOptions) -> Tuned:
         tuned = load_model(str(options.out / "run" / "model"))
         pair = mixes.BaseAndTuned(base, tuned)
         settings = Options(cache=options.out / ".features")
-        note(f"choosing a mix of base and tuned model, by {photos['val']} photos")
+        note(f"choosing a mix of base and tuned model on {photos['val']} photos")
         alphas, place = mixes.shares(_STEPS), options.out / "choice"
         first = mixes.sweep(
             pair, ("all",), alphas, choosing, place, settings, device, _axes_and_recall
         )
         line = together_corrected(first.lines["all"])
         mix = best(line)
-        note(f"judging the choice, by {photos['test']} photos")
+        note(f"judging the choice on {photos['test']} photos")
         ends, place = sorted({mix.mix.alpha, 1.0}), options.out / "results"
         benchmarks = [*judging, *others]
         last = mixes.sweep(pair, ("all",), ends, benchmarks, place, settings, device)

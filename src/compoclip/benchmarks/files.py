@@ -161,7 +161,7 @@ def box(
     """
     x, y, w, h = (number(row, key, location) for key in keys)
     good = min(w, h) >= 0 if flat else min(w, h) > 0
-    require(good, location, f"a box {w:g} x {h:g} pixels holds nothing; {OFFICIAL}")
+    require(good, location, f"a box of {w:g} x {h:g} pixels is empty; {OFFICIAL}")
     return (x, y, x + w, y + h)
 
 

@@ -138,7 +138,7 @@ def _python_list(text: str, name: str, location: str) -> list[Any]:
                     return value
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise CompoclipError(
-            f"{location}: {name} are no Python list; fetch the file again"
+            f"{location}: {name} is not a Python list; fetch the file again"
         ) from error
     raise CompoclipError(f"{location}: no list {name!r}; fetch the file again")
 

@@ -212,7 +212,7 @@ def _paths(
         shards = shards or sorted(place.glob("data/*.arrow")) or _held_out(place)
         if not shards and "*" in path.name:
             raise CompoclipError(
-                f"{place}: no such file, or holds no .arrow or .parquet; put it there"
+                f"{place}: does not exist, or has no .arrow or .parquet file; put the file there"
             ) from FileNotFoundError(place)
         return [(shard, {}) for shard in shards or [path]]
     if "{number}" in file.place:

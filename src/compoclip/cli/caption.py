@@ -64,7 +64,8 @@ class CaptionOptions(Printing):
         temperature: Sampling temperature [default: the task's].
         max_tokens: Largest number of tokens per answer [default: the task's].
         seed: Seed of the sampling. Seed, caption and try fix an answer.
-        tries: Largest number of prompts per caption. Only an unusable answer leads to another one.
+        tries: Largest number of prompts per caption. If an answer is unusable, the caption is asked
+            about again.
         concurrency: Requests in flight to a server; the result does not depend on it.
         timeout: Seconds without a response before a request is given up.
         retries: Retries after transient errors (429, 5xx, a broken connection).

@@ -77,7 +77,7 @@ def audit_main(options: AuditOptions) -> Outcome:
         raise UsageError("--kept needs --overlap and exactly one --train")
     for name in options.names:
         if Path(name).is_file() and not name.endswith(".py"):
-            raise UsageError(f"{name}: a file; name captioned photos with --data {name}")
+            raise UsageError(f"{name}: is a file; name captioned photos with --data {name}")
     held_out: dict[str, frozenset[int]] = {}
     if options.overlap:
         from compoclip.data.overlap import held_out_photos

@@ -130,7 +130,9 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
     for name in names or sorted(added):
         found = loss_named(name)
         if found is None:
-            raise UsageError(f"no loss '{name}' of yours or another package; list losses shows all")
+            raise UsageError(
+                f"unknown loss '{name}' in your files and packages; list losses shows all"
+            )
         called = found.name if plugins.is_file(name) else name
         about = _summary(function(found.loss))
         rows.append((called, f"term {found.name}", about, _origin(name, added)))

@@ -212,7 +212,7 @@ def _against(options: CompareOptions, name: str) -> Outcome:
         benchmarks = list(dict.fromkeys(s.benchmark for c in table.columns for s, _ in c.terms))
         more = " and others" if len(benchmarks) > 12 else ""
         console.note(
-            "no result fits a column, the published rows stand alone; the table is about "
+            "no result fits a column, so only published rows are shown; the table is about "
             f"{', '.join(benchmarks[:12])}{more}"
         )
     text = table_text(table, measured, options.format)

@@ -327,7 +327,7 @@ _REMEDIES = {
 def search_main(options: SearchOptions) -> Outcome:
     """Load index and model, search, print a table per query."""
     if options.rerank and options.image:
-        raise UsageError("--rerank orders what texts find; leave --image out")
+        raise UsageError("--rerank works only with texts; leave --image out")
     more = [text for _, text in CaptionFile(options.queries)] if options.queries else []
     queries: list[str | Path] = [
         *options.texts,

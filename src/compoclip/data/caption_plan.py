@@ -257,8 +257,10 @@ class CaptionPlan:
     def require(self, source: Source) -> None:
         """Raise UsageError when the data lack a field that the plan needs."""
         if GIVEN in self.rewrite_names:
-            needed = "negatives; it needs a column neg_caption, or take --negatives negclip where "
-            source.require(NEGATIVES, f"{needed}the method has it")
+            needed = (
+                "negatives; add a column neg_caption, or use --negatives negclip if the method "
+            )
+            source.require(NEGATIVES, f"{needed}has this option")
         if GIVEN_POSITIVE in self.rewrite_names:
-            needed = "captions in other words; it needs a column pos_caption, or take texts that "
-            source.require(POSITIVES, f"{needed}are made, where the method has them")
+            needed = "captions in other words; add a column pos_caption, or use rewrites if the "
+            source.require(POSITIVES, f"{needed}method has an option for them")

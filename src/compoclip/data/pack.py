@@ -196,7 +196,7 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
     if not path.is_file():
         other = out.is_dir() and any(file.name not in (LOCK, FILE) for file in out.iterdir())
         if other:
-            raise UsageError(f"{out}: already exists and is no pack; choose another --out")
+            raise UsageError(f"{out}: already exists and is not a pack; choose another --out")
         return None
     record = read_json_object(path, damaged=_REMEDY)
     require_same(out, Fingerprint.load(out).differences(made_from), "holds another pack")
@@ -205,7 +205,7 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
     packed = PackSummary.of(record["packed"], path)
     hashes = read_fields(record, {_CONTENT: dict[str, str]}, str(path), _REMEDY)[_CONTENT]
     for name in (name for name in hashes if hashes[name] != content_hash(out / name)):
-        note(f"{out / name}: is not what was packed; packing again")
+        note(f"{out / name}: differs from what was packed; packing again")
         return None
     return packed
 

@@ -78,7 +78,7 @@ class GraphPlan(Texts):
         weights, starts = self.weights, [stage.start for stage in self.stages]
         rising = starts[:1] == [0] and starts == sorted(set(starts))
         if min(weights) < 0 or not sum(weights) > 0:
-            raise UsageError(f"graph weights must be >= 0, one of them more, not {weights}")
+            raise UsageError(f"graph weights must be at least 0 and not all 0, not {weights}")
         if not rising:
             raise UsageError(f"curriculum stages must start at epoch 0 and rise, not {starts}")
         if any(min(stage.positives, stage.negatives) < 0 for stage in self.stages):

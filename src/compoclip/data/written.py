@@ -103,8 +103,8 @@ def read_written_texts(path: Path) -> WrittenLists:
     """
     if path == Path():
         raise UsageError(
-            "this method needs a file of written texts (where it is composed: "
-            '--set texts.written=FILE) with lines {"caption": ..., "positive": ...}'
+            "this method needs a file of written texts (--set texts.written=FILE, if it was added "
+            'with --texts) with lines {"caption": ..., "positive": ...}'
         )
 
     def rows() -> Iterator[tuple[str, Lists]]:
@@ -133,9 +133,9 @@ def read_bags(path: Path) -> WrittenLists:
     """
     if path == Path():
         raise UsageError(
-            "this method needs a bag of sentences for each image: --bags FILE (where it is "
-            'composed: --set texts.bags.file=FILE) with lines {"id": ..., "sentences": [...]}, or '
-            "--bags captions: the other captions of the image"
+            "this method needs a bag of sentences for each image: --bags FILE (--set "
+            "texts.bags.file=FILE, if it was added with --texts) with lines "
+            '{"id": ..., "sentences": [...]}, or --bags captions for its other captions'
         )
     kinds = {"id": str | int, "sentences": list[str], "negatives": list[str | None] | None}
 

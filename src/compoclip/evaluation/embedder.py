@@ -225,7 +225,9 @@ class ExternalEncoder:
 
     def _embedded(self, kind: str, inputs: Sequence[Any]) -> Pending:
         if not isinstance(self.model, Embedder):
-            raise UsageError(f"{self.name}: scores pairs and has no vectors; --score {self.score}")
+            raise UsageError(
+                f"{self.name}: scores pairs and has no vectors; add --score {self.score}"
+            )
         vectors = self._call(getattr(self.model, kind), kind, (len(inputs), 0), list(inputs))
         unit = unit_length(vectors)
         return lambda: unit
@@ -271,7 +273,7 @@ def open_encoder(
     library, _, name = spec.partition(":")
     if not is_external(spec):
         if options.score == "vqa":
-            raise UsageError(f"{spec}: --score vqa asks a language model that sees: hf:ID")
+            raise UsageError(f"{spec}: --score vqa needs a vision-language model: hf:ID")
         return ModelEncoder(
             load_model(spec, activation=activation, device=options.device), options.precision
         )

@@ -278,7 +278,7 @@ class MtebEmbedder:
         trusted = options.trust_remote_code
         refuse(
             {
-                f"{name}: may run code that comes with weights: --trust-remote-code": not trusted,
+                f"{name}: its weights bring code; add --trust-remote-code to run it": not trusted,
                 f"{name}: has its own precision and prompts; leave yours out": customised,
             }
         )

@@ -158,7 +158,7 @@ def evaluate(
     names = [benchmark.name for benchmark in benchmarks]
     twice = next((key for key in names if names.count(key) > 1), None)
     if twice is not None:
-        raise UsageError(f"{twice} is asked for twice; name each benchmark once")
+        raise UsageError(f"{twice} is named twice; name each benchmark once")
     jobs = [_Job(benchmark, options.allow_partial) for benchmark in benchmarks]
     folder = out / file_stem(name)
     ranks = options.ranks
@@ -192,7 +192,7 @@ def evaluate(
             note(f"{benchmark}: already measured, {path}")
             done[benchmark] = stored
         else:
-            note(f"{benchmark}: {path} is of other weights, data or draws and is replaced")
+            note(f"{benchmark}: {path} was made with other weights, data or draws, and is replaced")
     reused = ranks.exchange(list(done))[0]
     todo = [job for job in jobs if job.benchmark.name not in reused]
     if todo:

@@ -76,8 +76,8 @@ class Outputs:
         require(
             not self.rows.exists() or self.answers.exists() or part.exists(),
             self.rows,
-            f"exists, and {self.answers.name} that it would be made from does not; choose another "
-            "--out or remove the file",
+            f"exists without {self.answers.name}, from which it is made; choose another --out or "
+            "remove the file",
             UsageError,
         )
 

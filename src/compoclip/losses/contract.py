@@ -460,9 +460,9 @@ def check(features: Features, layout: Layout) -> None:
     images, texts = features.image.shape[0], features.text.shape[0]
     empty = images == 0 and layout.peers.world == 1
     if empty or images != layout.images:
-        raise ValueError(f"{images} image features, but the layout speaks of {layout.images}")
+        raise ValueError(f"{images} image features, but the layout has {layout.images}")
     if texts != layout.owner.numel():
-        raise ValueError(f"{texts} text features, but the layout speaks of {layout.owner.numel()}")
+        raise ValueError(f"{texts} text features, but the layout has {layout.owner.numel()}")
 
 
 def normalise(x: Tensor) -> Tensor:

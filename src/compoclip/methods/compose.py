@@ -165,8 +165,8 @@ def _with_terms(method: Method, name: str) -> Method:
         teacher = teacher or method.teacher or Teacher()
         if method.teacher not in (None, teacher):
             raise UsageError(
-                f"{method.name} already has a teacher, of decay {method.teacher.decay:g} and not "
-                f"{teacher.decay:g}; give both the same decay"
+                f"{method.name} already has a teacher with decay {method.teacher.decay:g}, and the "
+                f"new terms need decay {teacher.decay:g}; give both the same decay"
             )
         method = replace(method, teacher=teacher)
     return replace(method, losses=(*method.losses, *added))
@@ -234,7 +234,7 @@ def _with_setting(method: Method, setting: str) -> Method:
         name, _, attribute = rest.rpartition(".")
         terms = {term.name: term for term in method.losses}
         if attribute != "weight":
-            raise UsageError("of a term only the weight can be set")
+            raise UsageError("only the weight of a term can be set")
         if name not in terms:
             raise _unknown("term", name, list(terms))
         terms[name] = replace(terms[name], weight=_converted(0.0, value))

@@ -446,7 +446,7 @@ def format_of(source: str) -> Format:
         raise UsageError(f"{source}: {problem}; restore the original files")
     if Path(source).is_dir():
         read_object(Path(source) / "open_clip_config.json")  # says that it is missing
-    raise UsageError(f"{source}: is no model of a known format; compoclip inspect shows a file's")
+    raise UsageError(f"{source}: is not a model in a known format; see compoclip inspect")
 
 
 def writer_of(form: str, loaded: LoadedModel) -> Format:

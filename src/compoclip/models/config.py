@@ -104,8 +104,8 @@ def require_small(path: Path) -> None:
     """Raise CompoclipError for a file of text that is larger than any model has."""
     if path.is_file() and path.stat().st_size > MAX_MODEL_FILE_BYTES:
         raise CompoclipError(
-            f"{path}: larger than {MAX_MODEL_FILE_BYTES:,} bytes, as no such file is; restore the "
-            "original file"
+            f"{path}: has more than {MAX_MODEL_FILE_BYTES:,} bytes, which is too large for such a "
+            "file; restore the original file"
         )
 
 

@@ -87,7 +87,7 @@ class ImageTower:
             f"this tower ({type(visual).__name__}) does not end with a projection that could be "
         )
         remedy += "put on them; freeze all of it (--freeze image), or leave --cache-frozen out"
-        require(splits, "features of a frozen image trunk cannot be kept", remedy, UsageError)
+        require(splits, "features of a frozen image trunk cannot be cached", remedy, UsageError)
 
     def work(
         self, pixels: Tensor, patches: bool = False, limit: int = 0, cached_at: CachedAt = ""

@@ -66,7 +66,7 @@ def _projection(network: nn.Module) -> tuple[nn.Module, str, bool]:
     if isinstance(leaf, Tensor) and leaf.ndim == 2:
         return holder, _LEAF, False
     raise CompoclipError(
-        "this model's text tower has no projection that is one matrix without a bias: choose "
+        "the text projection of this model is not a single matrix without a bias: choose "
         "another model, or a method that trains the tower"
     )
 

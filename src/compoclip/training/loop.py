@@ -448,7 +448,7 @@ def total_steps(optim: Optim, batches: BatchLoader, max_steps: int = 0) -> int:
     """
     if batches.steps_per_epoch < 1:
         raise CompoclipError(
-            f"{counted(batches.samples, 'sample')}, fewer samples than one batch of "
+            f"{counted(batches.samples, 'sample')} are fewer samples than one batch of "
             f"{batches.batch_size}; lower --batch-size or add data"
         )
     steps = max(1, round(optim.epochs * batches.steps_per_epoch))

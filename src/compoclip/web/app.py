@@ -194,7 +194,7 @@ class Website:
         """
         match = _HOST.fullmatch(host)
         if match is None:
-            raise HttpError(400, "the Host header is no name and no address")
+            raise HttpError(400, "the Host header is neither a name nor an address")
         name = (match["address"] or match["name"]).lower().removesuffix(".")
         if is_loopback(name) or name in self._names:
             return
@@ -213,7 +213,7 @@ class Website:
     async def _computed_page(self, function: Computed, request: Request) -> Response:
         """Compute a page in a thread, unless a page of another site asks for it."""
         if request.headers.get("sec-fetch-site", "") in ("cross-site", "same-site"):
-            raise HttpError(403, "this page is not for other sites; type its address")
+            raise HttpError(403, "other sites cannot use this page; type its address")
         self.busy += 1
         try:
             self._require_room()

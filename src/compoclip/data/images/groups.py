@@ -61,7 +61,7 @@ class Groups(ImagePlan):
         if batch_size % (slots * world):
             raise UsageError(
                 f"--batch-size {batch_size}: must be a multiple of {slots * world}, "
-                f"{self.variations} variations and {self.pairs} pairs a group"
+                f"{self.variations} variations and {self.pairs} pairs per group"
             )
         scores = list(source.column("score"))
         members: dict[str, list[int]] = {}  # the variations that are good enough

@@ -424,7 +424,7 @@ def _token_file(path: Path) -> dict[str, list[str]]:
         for number, row in read_delimited(path):
             name = row["image"].strip()
             good = name and not set(name) & set("/\\\0")
-            require(good, f"{path}, row {number}", f"{name!r} is no photo name; fix it")
+            require(good, f"{path}, row {number}", f"{name!r} is not the name of a photo; fix it")
             captions.setdefault(name, []).append(row["caption"])
         return captions
     for _, name, _, caption in token_lines(path):

@@ -322,9 +322,10 @@ def open_shards(
     texts = (table["label"], pc.list_flatten(table["captions"]))
     if unread and needs != "photos" and not any(map(holds_any, texts)):
         raise CompoclipError(
-            f"{description}: no sample with an image and a text; its members end in "
-            f"{', '.join(kind for kind, _ in unread.most_common(5))}; those that are read are "
-            f"KEY.jpg, or another image, with KEY.{', KEY.'.join(TEXT_KINDS)}; KEY has no dot"
+            f"{description}: no sample has both an image and a text. The members that were "
+            f"found end in {', '.join(kind for kind, _ in unread.most_common(5))}. Name the image "
+            f"KEY.jpg (or another image format) and its text KEY.{' or KEY.'.join(TEXT_KINDS)}, "
+            "where KEY has no dot"
         )
     source = finish(table, places, description, left_out, lost, needs, {}, description)
     source.classes = classes

@@ -214,7 +214,7 @@ def _copies(source: Source, digests: NDArray[np.uint64]) -> NDArray[np.int64]:
 
     photos, first, labels = np.unique(digests, return_index=True, return_inverse=True)
     if len(photos) > _MOST_PHOTOS:
-        note(f"of more than {_MOST_PHOTOS:,} photos only equal files are put into one split")
+        note(f"with more than {_MOST_PHOTOS:,} photos, only identical files are put into one split")
         return labels
     pairs = _pairs(_small_images(source, photos, first))
     edges = coo_array((np.ones(len(pairs)), pairs.T), (len(photos),) * 2)
@@ -245,7 +245,7 @@ def _pairs(images: NDArray[np.uint8]) -> NDArray[np.int64]:
     coarse = blocks.sum((2, 4, 5)).reshape(len(rows), -1) / np.sqrt(3 * part**2)  # orthonormal
     tree, radius = cKDTree(coarse), np.sqrt(2 - 2 * _ALIKE)
     if tree.count_neighbors(tree, radius) > _MOST_COPIES * len(rows):
-        note("nearly all photos look alike, so only equal files are put into one split")
+        note("nearly all photos look alike, so only identical files are put into one split")
         return np.empty((0, 2), np.int64)
     near = tree.query_pairs(radius, output_type="ndarray")
     alike = [
@@ -288,5 +288,5 @@ def _small_images(
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda place: save_arrays(place, arrays, _VERSION))
         except (OSError, CompoclipError) as error:
-            note(f"{path}: not cached ({reason(error)}); photos are compared anew the next time")
+            note(f"{path}: not cached ({reason(error)}); photos are compared again the next time")
     return stacked

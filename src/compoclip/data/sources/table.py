@@ -94,7 +94,9 @@ class RowBuilder:
         if cell is None or cell != cell:  # tables write NaN for nothing
             return None
         if not isinstance(cell, str):
-            raise CompoclipError(f"{origin}: {typed_repr(cell)} is no path of an image; fix it")
+            raise CompoclipError(
+                f"{origin}: {typed_repr(cell)} is not the path of an image; fix it"
+            )
         if not cell.strip() or cell.strip().lower() in CELL:
             return None
         return relative_image(cell, self.root, origin, absolute=self._absolute)

@@ -319,7 +319,7 @@ def _loaded(spec: str, split: str | None) -> dict[str, Any]:
     except Exception as error:  # no network, no such name, no such split, a damaged file, ...
         raise CompoclipError(
             f"{spec}: cannot be opened ({type(error).__name__}: {reason(error)}); check name and "
-            "split (hf:NAME/SPLIT), and the network where it is not downloaded yet"
+            "split (hf:NAME/SPLIT), and the network if it is not downloaded yet"
         ) from error
     finally:
         if enabled:

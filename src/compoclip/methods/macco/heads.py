@@ -162,7 +162,7 @@ def _tensors(features: Features, *names: str) -> list[Tensor]:
     """These tensors of a masked second pass. Raises ValueError without it."""
     tensors = [getattr(features, name) for name in names]
     if any(tensor is None for tensor in tensors):
-        raise ValueError("this head rebuilds what a masked second pass hides, and there was none")
+        raise ValueError("this head needs a masked second pass, and there was no such pass")
     return tensors
 
 
