@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
         1,
         ["images do not exist, such as", "--images"],
     ),
-    "large batch": (["--batch-size=256"], PLAIN, 1, ["12 samples, fewer", "one batch of 256"]),
+    "large batch": (["--batch-size=256"], PLAIN, 1, ["12 samples are fewer", "one batch of 256"]),
     "no negatives": (
         [FEW],
         [f"一匹の犬が公園で{i}" for i in range(12)],

@@ -383,16 +383,16 @@ class EvaluateOptions(Measuring):
             blind:CAPTIONS, a model that knows the captions of training data and sees no image;
             NAME=MODEL gives it a name in the results.
         out: Folder for the results.
-        score: How an image and a text are compared. cosine compares features. The others score
-            pairs, and only for benchmarks of items: itm (the matching head of BLIP), local or
-            maxsim (tokens against patches), parts (units of the caption against windows of the
-            image), vqa (log-odds of Yes, by a language model hf:ID), or a file, ./my_score.py
+        score: How an image and a text are compared. cosine compares features. The other scores need
+            every pair, so they work only with benchmarks of items: itm (the matching head of BLIP),
+            local or maxsim (tokens against patches), parts (units of the caption against windows of
+            the image), vqa (log-odds of Yes, by a language model hf:ID), or a file, ./my_score.py
             [default: cosine, or the score of a model that only scores pairs].
         precision: bf16 runs the towers under autocast and loads st: and hf: models in bf16. It is
             for GPUs. Cosines change by 1e-3, so features and results are stored apart from fp32.
         dimensions: Cut features to their first N dimensions, for a model trained with matryoshka.
             The results record this in the identity of the model.
-        judge: Model that answers questions about found photos, for benchmarks that need it
+        judge: Model that answers questions about the retrieved photos, for benchmarks that need it
             (simpleneg): hf:ID, or a file whose scores are above 0 for yes.
         text_prompt: For st: and hf: models: a prefix of each text, or the instruction of a chat
             model. With --score vqa it is the question, in which {} stands for the text [default:
