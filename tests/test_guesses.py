@@ -96,6 +96,10 @@ GUESSES: dict[str, tuple[Callable[[compoclip.Model], Any], Callable[[Any], Any]]
         lambda model: (both(model), compoclip.compare("both/one", "both/two", resamples=50))[1],
         lambda pairs: "two against one (base)" in repr(pairs),
     ),
+    "compare a list of folders": (
+        lambda model: (both(model), compoclip.compare(["both/one", "both/two"], resamples=50))[1],
+        lambda pairs: "two against one (base)" in repr(pairs),
+    ),
     "report of what evaluate returned": (
         lambda model: compoclip.report(both(model), resamples=50),
         lambda path: path.is_file(),

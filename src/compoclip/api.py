@@ -289,7 +289,7 @@ def evaluate(models: Any, on: Any = None, **settings: Any) -> ShownList[Results]
 
 @fence()
 def compare(
-    base: str | Path | Sequence[Results],
+    base: str | Path | Sequence[str | Path] | Sequence[Results],
     *others: str | Path | Sequence[Results],
     resamples: int = 2000,
     seed: int = 0,
@@ -298,20 +298,25 @@ def compare(
 
     Args:
         base: What `evaluate` returned or wrote (OUT/MODEL) for one model. What it returned for
-            several is enough by itself: its first model is the base.
+            several, or a list of folders, is enough by itself: its first model is the base.
         others: The same of the models to compare with it.
         resamples: Bootstrap resamples for intervals.
         seed: Seed of the bootstrap.
     """
     from compoclip.evaluation.comparison import compare_all, one_model
     from compoclip.evaluation.grounded import ground_all
-    from compoclip.evaluation.results import by_model, load_results
+    from compoclip.evaluation.results import Results, by_model, load_results
     from compoclip.evaluation.statistics import Bootstrap
     from compoclip.evaluation.tables import comparison_text
 
-    models = [base, *others]
-    if not others and not isinstance(base, str | Path):
-        models = [*by_model(base).values()]
+    models: list[str | Path | Sequence[Results]] = [*others]
+    if isinstance(base, str | Path):
+        models = [base, *others]
+    else:
+        folders = [entry for entry in base if isinstance(entry, str | Path)]
+        results = [entry for entry in base if isinstance(entry, Results)]
+        measured = [results] if others and results else [*by_model(results).values()]
+        models = [*folders, *measured, *others]
     if len(models) < 2:
         raise UsageError("name the base's results and at least one other: compare(BASE, OTHER)")
     first, *rest = (
