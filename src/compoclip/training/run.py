@@ -106,7 +106,8 @@ class RunSummary:
             return ""
         return (
             f"the loss ended at {self.loss:.2f}, and a model that tells nothing apart has "
-            f"{self.chance:.2f}: the run has learned nothing; lower --lr, or raise --batch-size"
+            f"{self.chance:.2f}: the run has learned nothing; try a lower learning rate or larger "
+            "batches"
         )
 
 
