@@ -285,9 +285,13 @@ def test_output_below_a_file(
 ) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    for out in (file, file / "below", file / "far" / "below"):
-        refused(capsys, training(table, out), 1, str(out), "choose another")
-        refused(capsys, evaluation(checkpoint, root, out), 1, str(out), "choose another")
+    for out, code, remedy in (
+        (file, 2, "name a folder with --out"),
+        (file / "below", 1, "choose another"),
+        (file / "far" / "below", 1, "choose another"),
+    ):
+        refused(capsys, training(table, out), code, str(out), remedy)
+        refused(capsys, evaluation(checkpoint, root, out), code, str(out), remedy)
         captions = tmp_path / "captions.txt"
         captions.write_text("a red cup on a table\n")
         argv = ["rewrite", str(captions), "-o", str(out / "x.jsonl")]

@@ -90,7 +90,7 @@ def test_fetch_asks_first(
     root = tmp_path / "root"
     arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
     assert main(arguments) == 2
-    assert "say --yes" in capsys.readouterr().err
+    assert "add --yes" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     assert main(arguments) == 1
     assert "nothing was fetched" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_at_most_so_many_photos_by_the_seed(tmp_path: Path) -> None:
         (coco(inside([0, 0, 1, 1], image_id=8)), "annotations 2: no image 8 in the file"),
         (coco(inside([0, 0, 1, 1], 3)), "annotations 2: no category 3 in the file"),
         (coco(inside([0, 0, 1])), "expected .* found 3"),
-        (coco(inside([0, 0, -1, 1])), "a box -1 x 1 pixels"),
+        (coco(inside([0, 0, -1, 1])), "a box of -1 x 1 pixels"),
         (coco(inside([0, 0, "1", 1])), "must be a number"),
         (coco(images=[{"id": 9, "file_name": "9.jpg"}]), "no key 'width'"),
         (coco(images=[{"id": 9, "file_name": "9", "width": 0, "height": 1}]), "photo of 0 x 1"),

@@ -178,11 +178,11 @@ def test_a_configuration_as_large_as_a_data_set(model: Path, saved: Path, tmp_pa
     (saved / "compoclip.json").unlink()
     with (saved / "compoclip.json").open("wb") as file:
         file.truncate(2**29)
-    refused(saved, "larger than 134,217,728 bytes", "compoclip.json")
+    refused(saved, "more than 134,217,728 bytes", "compoclip.json")
     save_model(load_model(model), tmp_path / "hf", form="hf")
     with (tmp_path / "hf" / "merges.txt").open("r+b") as file:
         file.truncate(2**29)
-    refused(tmp_path / "hf", "larger than 134,217,728 bytes", "merges.txt")
+    refused(tmp_path / "hf", "more than 134,217,728 bytes", "merges.txt")
 
 
 # --- tokenizers ----------------------------------------------------------------------------------

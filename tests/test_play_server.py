@@ -177,9 +177,9 @@ def test_too_many_waiting_are_turned_away(server: Server, monkeypatch: pytest.Mo
     monkeypatch.setattr(server.site, "busy", MAX_OPEN_REQUESTS)
     assert post(server, "/api/score", {})[0] == 503
     monkeypatch.setattr(server.site, "busy", 0)
-    monkeypatch.setattr(server.site, "held", 9 * MAX_PLAY_BODY)
+    monkeypatch.setattr(server.site, "buffered", 9 * MAX_PLAY_BODY)
     assert post(server, "/api/score", {})[0] == 503
-    monkeypatch.setattr(server.site, "held", 0)
+    monkeypatch.setattr(server.site, "buffered", 0)
     assert post(server, "/api/score", {})[0] == 400
 
 

@@ -118,7 +118,7 @@ def test_losses_say_that_they_need_a_second_pass() -> None:
     sizes = TowerSizes(8, 8, 10, 8, 12)
     for plan in (TokenPrediction(), PatchPrediction()):
         head = plan.build(sizes, 0)
-        with pytest.raises(ValueError, match="there was none"):
+        with pytest.raises(ValueError, match="there was no such pass"):
             head.loss(features, pairs_of(), [])
 
 
@@ -432,7 +432,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     folder = write_base(tmp_path)
     data = folder / "data" / "data.tsv"
     bare = replace(method_of(), plan=CaptionPlan())
-    with pytest.raises(UsageError, match="no texts say which"):
+    with pytest.raises(UsageError, match="no texts define it"):
         run(SINGLE, folder, tmp_path / "bare", data, bare)
     kept: dict[str, Any] = {"cache_frozen": True, "crop": False, "freeze": ("image",)}
     with pytest.raises(UsageError, match="hide words alone"):

@@ -177,7 +177,7 @@ def test_resuming_with_another_rule_is_refused(
     kept = folder / "run" / "best" / "step-00000002.safetensors"
     kept.unlink()
     assert main(arguments(folder, "run", *best, "--resume")) == 1
-    assert f"{kept}: gone" in capsys.readouterr().err
+    assert f"{kept}: is missing" in capsys.readouterr().err
 
 
 # --- What follows from the numbers, with numbers made up. ---
