@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,20 +39,24 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the tables: a sub-task of a benchmark, and what it asks."""
+    """A column of the tables: a sub-task of a benchmark, and what it asks.
+
+    ours: whether the page about our own recipe shows it.
+    """
 
     title: str
     benchmark: str
     name: str
+    ours: bool = False
 
 
-COLOURS = Column("exchanged colours", "world-foils", "bind_colour")
-LOOK_ALIKES = Column("look-alikes, text to image", "world-confusable", "t2i")
+COLOURS = Column("exchanged colours", "world-foils", "bind_colour", ours=True)
+LOOK_ALIKES = Column("look-alikes, text to image", "world-confusable", "t2i", ours=True)
 OLD = Column("old vocabulary, text to image", "world-retrieval", "t2i")
 COLUMNS = (
     COLOURS,
     LOOK_ALIKES,
-    Column("look-alikes, image to text", "world-confusable", "i2t"),
+    Column("look-alikes, image to text", "world-confusable", "i2t", ours=True),
     Column("exchanged sizes", "world-foils", "bind_size"),
     Column("exchanged patterns", "world-foils", "bind_pattern"),
     Column("left and right", "world-foils", "left_right"),
@@ -60,14 +64,14 @@ COLUMNS = (
     Column("counts", "world-foils", "count"),
     Column("inside or beside", "world-foils", "inside"),
     Column("position in the picture", "world-foils", "position"),
-    Column("strict pairs of colours", "world-strict", "bind_colour"),
+    Column("strict pairs of colours", "world-strict", "bind_colour", ours=True),
     Column("strict pairs of positions", "world-strict", "position"),
     Column("strict pairs of inside or beside", "world-strict", "inside"),
     Column("strict pairs of left and right", "world-strict", "left_right"),
     Column("strict pairs of roles", "world-strict", "role"),
-    Column('"there is no X"', "world-foils", "negation"),
-    Column('"X is missing"', "world-foils", "negation_missing"),
-    Column("word order", "world-aro", "flickr30k_order"),
+    Column('"there is no X"', "world-foils", "negation", ours=True),
+    Column('"X is missing"', "world-foils", "negation_missing", ours=True),
+    Column("word order", "world-aro", "flickr30k_order", ours=True),
     Column("new vocabulary, text to image", "world-retrieval-style", "t2i"),
     Column("new vocabulary, image to text", "world-retrieval-style", "i2t"),
     OLD,
@@ -153,8 +157,8 @@ def _change(d: Difference) -> dict[str, Any]:
 
 def _of(record: Mapping[str, Any], column: Column) -> Mapping[str, Any]:
     """Return the record of a column."""
-    found: Mapping[str, Any] = next(c for c in record["columns"] if c["title"] == column.title)
-    return found
+    of_title: dict[str, Mapping[str, Any]] = {c["title"]: c for c in record["columns"]}
+    return of_title[column.title]
 
 
 def _percent(value: float) -> str:
@@ -170,10 +174,9 @@ def _cells(rows: list[list[str]]) -> str:
 
 def headline_table(record: Mapping[str, Any]) -> str:
     """Return the table of the front page: four numbers of each model, gains before the cost."""
-    shown = [_of(record, column) for column in (COLOURS, LOOK_ALIKES, OLD)]
-    colours, look_alikes, old = shown
+    colours, look_alikes, old = (_of(record, column) for column in (COLOURS, LOOK_ALIKES, OLD))
     header = ["", COLOURS.title, LOOK_ALIKES.title, MEAN, "cost: old vocabulary"]
-    blind = [_percent(column["blind"]) for column in shown]
+    blind = [_percent(column["blind"]) for column in (colours, look_alikes, old)]
     rows = [header, ["no image", blind[0], blind[1], "0", blind[2]]]
     for name, title in TITLES.items():
         values = [column["scores"][name]["value"] for column in (colours, look_alikes)]
@@ -222,40 +225,35 @@ def recommendation(record: Mapping[str, Any]) -> str:
 
 def all_scores(record: Mapping[str, Any]) -> str:
     """Return the table of every column with its 95 % intervals."""
-    rows = [["", "no image", *TITLES.values()]]
-    for column in record["columns"]:
-        scores = [column["scores"][name] for name in TITLES]
-        cells = [
-            f"{_percent(score['value'])} [{_percent(score['low'])}, {_percent(score['high'])}]"
-            for score in scores
-        ]
-        rows.append([column["title"], _percent(column["blind"]), *cells])
-    gains = [record["gains"][name] for name in TITLES]
-    rows.append([f"**{MEAN}**", "0", *(_percent(gain["value"]) for gain in gains)])
-    return _cells(rows)
 
+    def cell(score: Mapping[str, float]) -> str:
+        value, low, high = (_percent(score[name]) for name in ("value", "low", "high"))
+        return f"{value} [{low}, {high}]"
 
-OURS = ("base", "negclip", "fsc-clip", "compo")
-OURS_COLUMNS = (
-    '"there is no X"',
-    '"X is missing"',
-    "exchanged colours",
-    "strict pairs of colours",
-    "look-alikes, text to image",
-    "look-alikes, image to text",
-    "word order",
-)
+    return _scores(record, COLUMNS, [*TITLES], cell)
 
 
 def our_recipe(record: Mapping[str, Any]) -> str:
     """Return our recipe beside two published ones, in what it is made for and what it costs."""
-    rows = [["", "no image", *(TITLES[name] for name in OURS)]]
-    for column in record["columns"]:
-        if column["title"] in OURS_COLUMNS:
-            values = [column["scores"][name]["value"] for name in OURS]
-            rows.append([column["title"], *map(_percent, [column["blind"], *values])])
-    gains = [record["gains"][name]["value"] for name in OURS]
-    return _cells([*rows, [f"**{MEAN}**", "0", *map(_percent, gains)]])
+    columns = [column for column in COLUMNS if column.ours]
+    models = ["base", "negclip", "fsc-clip", "compo"]
+    return _scores(record, columns, models, lambda score: _percent(score["value"]))
+
+
+def _scores(
+    record: Mapping[str, Any],
+    columns: Iterable[Column],
+    models: Sequence[str],
+    cell: Callable[[Mapping[str, float]], str],
+) -> str:
+    """Return a row per column, with what is reached blind, and the mean grounded gain."""
+    rows = [["", "no image", *(TITLES[name] for name in models)]]
+    for column in columns:
+        recorded_column = _of(record, column)
+        scores = [cell(recorded_column["scores"][name]) for name in models]
+        rows.append([column.title, _percent(recorded_column["blind"]), *scores])
+    gains = [_percent(record["gains"][name]["value"]) for name in models]
+    return _cells([*rows, [f"**{MEAN}**", "0", *gains]])
 
 
 PARTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
