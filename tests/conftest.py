@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -63,6 +63,39 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """At the end it may: libraries complain of what is left."""
     gc.unfreeze()
+
+
+def pytest_report_header() -> str:
+    """Say what computes: rounding differs between kinds of processors."""
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def process_state() -> dict[str, object]:
+    """Return what all tests of a process share and no test may leave changed."""
+    backends: Any = torch.backends
+    products = {backends.mkldnn.matmul.fp32_precision, backends.mkldnn.conv.fp32_precision}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+    return {
+        "lower precision": sorted(products - {"none", "ieee"}),
+        "matrix products": torch.get_float32_matmul_precision(),
+        "threads": torch.get_num_threads(),
+        "gradients": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "type": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "denormal numbers": bool((torch.tensor([1e-40]) * 1).item()),
+        "environment": environment,
+        "folder": os.getcwd(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def process_state_stays() -> Iterator[None]:
+    """A test that changes what later tests compute with fails itself, not the later ones."""
+    before = process_state()
+    yield
+    assert process_state() == before
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import tarfile
 from collections.abc import Sequence
@@ -93,7 +94,11 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, by its relative path."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+def contents(folder: Path) -> dict[str, str]:
+    """A hash of every file below a folder, by its relative path."""
+    hashes = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashes

@@ -19,6 +19,7 @@ from compoclip.errors import UsageError
 from compoclip.request import known_options
 from compoclip.sweep import run_name, space_of
 from method_data import arguments
+from train_helpers import weight_hashes
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -32,8 +33,8 @@ def sweep(world: Path, out: Path, *more: str) -> int:
     return main(["sweep", "fsc-clip", *inputs, *FEW, *more])
 
 
-def weights(run: Path) -> bytes:
-    return (run / "model" / "open_clip_model.safetensors").read_bytes()
+def weights(run: Path) -> dict[str, str]:
+    return weight_hashes(run / "model")
 
 
 def table(out: Path) -> list[dict[str, str]]:

@@ -19,12 +19,13 @@ from compoclip.models.checkpoint import load_model
 from compoclip.request import TrainRequest, known_options
 from compoclip.typed import convert, is_a
 from method_data import arguments
+from train_helpers import weight_hashes
 
 FEW = ("--epochs=0.4", "--warmup=1", "--workers=0")
 
 
-def weights(run: Path) -> bytes:
-    return (run / "model" / "open_clip_model.safetensors").read_bytes()
+def weights(run: Path) -> dict[str, str]:
+    return weight_hashes(run / "model")
 
 
 def written(folder: Path, text: str) -> Path:

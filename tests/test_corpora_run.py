@@ -29,7 +29,7 @@ def rewrite(*arguments: str | Path) -> int:
     return run("rewrite", "--rewrites", "negclip,synonym", *arguments)
 
 
-def shards_only(folder: Path) -> dict[str, bytes]:
+def shards_only(folder: Path) -> dict[str, str]:
     return {n: d for n, d in contents(folder).items() if not n.startswith("manifest")}
 
 

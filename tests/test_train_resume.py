@@ -21,7 +21,7 @@ from compoclip.training.state import latest_state
 from compoclip_world import decoder
 from method_data import write_world
 from ranks_helpers import Forked
-from train_helpers import FEW, weight_bytes, write_config, write_data
+from train_helpers import FEW, weight_hashes, write_config, write_data
 
 METHOD = "fsc-clip"  # parsing, rewrites, local losses: everything that could differ
 
@@ -55,8 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def weights(run: Path) -> dict[str, bytes]:
-    return weight_bytes(run / "model")
+def weights(run: Path) -> dict[str, str]:
+    return weight_hashes(run / "model")
 
 
 def account(run: Path) -> dict[str, object]:

@@ -26,7 +26,7 @@ from compoclip.training.settings import RunSettings, WatchSettings
 from compoclip.training.watch import Watch, WatchedScore, waited
 from distributed_runs import write_base
 from ranks_helpers import in_ranks
-from train_helpers import COLOURS, weight_bytes
+from train_helpers import COLOURS, weight_hashes
 
 BENCHMARK = "foils"
 EVERY = 2
@@ -68,8 +68,8 @@ def watching(folder: Path, *more: str) -> list[str]:
     return [f"--on={BENCHMARK}", f"--eval-data={folder}", f"--eval-every={EVERY}", *more]
 
 
-def weights(run: Path) -> dict[str, bytes]:
-    return weight_bytes(run / "model")
+def weights(run: Path) -> dict[str, str]:
+    return weight_hashes(run / "model")
 
 
 def record(run: Path) -> dict[str, Any]:
