@@ -80,6 +80,7 @@ CAPTIONS = [
     "A small dog walking behind a large horse and an old man holding a box on top of a bench",
     "A man in a red shirt near a white bus, a black car and a blue truck",
     "An old man riding a black horse near a wooden fence and a woman reading a book on a bench",
+    "Three small cups on a wooden table near four red chairs and a large lamp",
 ]
 
 

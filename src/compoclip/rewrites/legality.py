@@ -31,7 +31,7 @@ from compoclip.rewrites.exclusion import (
     related,
     same_thing,
 )
-from compoclip.rewrites.reading import STARTS, Mention, MentionLink, Reading
+from compoclip.rewrites.reading import EXCEPTIONS, STARTS, Mention, MentionLink, Reading
 from compoclip.rewrites.relations import RELATIONS, is_symmetric, preposition_synonyms, sense_of
 
 SYMMETRIC = "symmetric-relation"
@@ -39,6 +39,7 @@ NOT_ASSERTED = "not-asserted"
 OCCURS = "occurs-in-caption"
 NO_THING = "names-no-thing"
 NO_PLURAL = "has-no-plural"
+FIXED_COUNT = "fixed-count"
 
 # --- Whether an exchange of two parts of a caption changes what it says. ---
 
@@ -410,6 +411,24 @@ def place_refusal(s: Reading, first: int, stop: int) -> str | None:
     refusals = (restated(s, (a, b), (s.attributes[a], s.attributes[b])) for a, b in pairs)
     alike = not pairs and may_tie_alike(s, first, stop)
     return RELATED if alike else next(filter(None, refusals), None)
+
+
+def count_refusal(s: Reading, number: int, head: int) -> str | None:
+    """Why another number may not take the place of that of the things at token `head`, or None.
+
+    Refused are measures, scores and idioms, what everybody has as many of, bounds ("at least two")
+    and numbers that follow from another word ("two dogs, one black and one white"). With another
+    mention of such things it is open how many there are.
+    """
+    words = s.lows[number + 1 : head + 1]
+    by_nature = "body parts" in families(s.lemmas[head], "NOUN")
+    if not s.asserted(number):
+        return NOT_ASSERTED
+    if by_nature or not RULES["not counted"].isdisjoint(words):
+        return FIXED_COUNT
+    if EXCEPTIONS["counts"].first(s.columns, number):
+        return FIXED_COUNT
+    return MAY_HOLD if has_namesake(s, s.owner[number]) else None
 
 
 def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bool:
