@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 import torch
@@ -96,6 +97,13 @@ def process_state_stays() -> Iterator[None]:
     before = process_state()
     yield
     assert process_state() == before
+
+
+@pytest.fixture
+def restored_environment() -> Iterator[None]:
+    """Undo what the import of another library sets, as sentence-transformers, mteb and ms-swift."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -43,13 +43,14 @@ class Hub:
 
     def serve_this_process(self, home: object, patch: pytest.MonkeyPatch) -> None:
         """Have huggingface_hub, imported already, talk to this hub."""
-        from huggingface_hub import constants
+        from huggingface_hub import constants, hf_api
 
         environment = self.environment(home)
         for name, value in environment.items():
             patch.setenv(name, value)
         patch.setattr(constants, "HF_HUB_OFFLINE", False)
         patch.setattr(constants, "ENDPOINT", self.url)
+        patch.setattr(hf_api.api, "endpoint", self.url)  # whose methods libraries import
         template = f"{self.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         patch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
@@ -101,7 +102,10 @@ def running() -> Iterator[Hub]:
 
         def do_GET(self) -> None:
             path = self.noted()
-            match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/main|/tree/(\w+))?", path)
+            if re.fullmatch(r"/api/models/[^/]+/[^/]+/commits/\w+", path):
+                commit = {"id": SHA, "title": "", "message": "", "authors": []}
+                return self.reply([{**commit, "date": "2026-01-01T00:00:00.000Z"}])
+            match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/\w+|/tree/(\w+))?", path)
             if match is None:
                 return self.file()
             files = hub.repositories.get(match[1])

@@ -133,7 +133,7 @@ CHANGED = {
     "tune": "+caption-column +device +held-out +image-column +images +json +model +on +out +seed",
     "list": "+json",
     "evaluate": "+dimensions +image-prompt +judge +text-prompt +trust-remote-code",
-    "compare": "+details",
+    "compare": "+details +mteb",
     "reproduce": "+budget +captions +data +device +images +json +on +out +url-base +yes",
     "convert": "+context-length +image-size",
     "bundle": "+against +json +out +results",

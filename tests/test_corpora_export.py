@@ -21,9 +21,10 @@ from compoclip.captions.clip_text import token_key
 from compoclip.cli.main import main
 from compoclip.corpora.export import LAYOUTS
 from compoclip.data.sources.open import open_source
+from compoclip.evaluation.results import load_results
 from tiny_transformers import MARKS, write_clip, write_qwen
 
-pytestmark = pytest.mark.usefixtures("warm_workers")
+pytestmark = pytest.mark.usefixtures("warm_workers", "restored_environment")
 
 CAPTIONS = {
     "a.jpg": ["a red cup on a wooden table", "a wooden cup on a red table"],
@@ -248,7 +249,13 @@ def test_swift_trains_two_steps(
     losses = [each["loss"] for each in log if "loss" in each]
     assert losses
     assert all(map(math.isfinite, losses))
-    assert list((tmp_path / "run").rglob("checkpoint-2"))
+    (checkpoint,) = (tmp_path / "run").rglob("checkpoint-2")
+    suite = f"rewrites:{pairs / 'pairs.csv'},images={pairs}"
+    options = ["--on", suite, "--out", str(tmp_path / "results"), "--device=cpu", "--resamples=20"]
+    models = [f"before=hf:{tmp_path / 'qwen'}", f"after=hf:{checkpoint}"]
+    assert main(["evaluate", *models, *options]) == 0
+    before, after = (load_results(tmp_path / "results" / time) for time in ("before", "after"))
+    assert before[0].identity["weights"] != after[0].identity["weights"]
 
 
 def test_pandas_reads_the_table_as_negclip_does(

@@ -42,6 +42,7 @@ NOT_RUN = {
     "compoclip reproduce": "downloads and trains; tested in test_reproduce",
     "compoclip bundle": "needs a run and results of its model; tested in test_bundle",
     "compoclip verify": "needs a bundle; tested in test_bundle",
+    "docs/guide/other-trainers.md": "needs other libraries; in test_examples, test_ecosystem",
     "docs/corpora.md": "needs folders of shards; each form is run in test_corpora_run",
     "examples/mosaic-clip/README.md": "needs CC12M or the photos; in test_examples",
 }

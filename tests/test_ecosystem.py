@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 from scipy.stats import spearmanr
 
+import hub_server
+from compoclip.losses import negclip_loss
+from compoclip.losses.contract import Role
 from compoclip.models.checkpoint import LoadedModel, create_model, save_model
 from compoclip.models.config import ModelConfig
+from compoclip.models.formats.hf_files import MODALITIES
+from compoclip.models.formats.hub import publish
+from losses_oracle import features_for, layout_of
 from models_thin import config
 
+pytestmark = pytest.mark.usefixtures("restored_environment")
+
+GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guide" / "other-trainers.md"
 TEXTS = ["a red square left of a blue circle", "two dogs"]
 IMAGE = Image.linear_gradient("L").resize((64, 64)).convert("RGB")
 
@@ -37,6 +49,25 @@ def test_sentence_transformers_encodes_texts_and_images(tmp_path: Path) -> None:
         image = loaded.encoder.encode_images(pixels).pooled
     assert torch.allclose(torch.from_numpy(theirs.encode(TEXTS)), text, atol=1e-5)
     assert torch.allclose(torch.from_numpy(theirs.encode([IMAGE])), image, atol=1e-4)
+
+
+def test_both_directions_of_sentence_transformers_are_the_loss_of_negclip() -> None:
+    pytest.importorskip(
+        "sentence_transformers", minversion="6", reason="needs sentence-transformers of 6 or later"
+    )
+    roles = [(owner, role, -1) for role in (Role.CAPTION, Role.NEGATIVE) for owner in range(4)]
+    layout = layout_of(roles)
+    features = features_for(layout)
+    losses = import_module("sentence_transformers.sentence_transformer.losses")
+    theirs = losses.MultipleNegativesRankingLoss(
+        torch.nn.Identity(),
+        scale=features.logit_scale.item(),
+        directions=("query_to_doc", "doc_to_query"),
+        partition_mode="per_direction",
+    )
+    columns = [features.image, features.text[:4], features.text[4:]]
+    value = theirs.compute_loss_from_embeddings(columns, torch.zeros(4))
+    torch.testing.assert_close(value, negclip_loss(features, layout))
 
 
 def test_clip_benchmark_loads_a_checkpoint_folder(tmp_path: Path) -> None:
@@ -148,8 +179,8 @@ def test_llava_takes_a_tuned_image_tower(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_mteb_measures_an_exported_model(tmp_path: Path) -> None:
     mteb = pytest.importorskip("mteb", reason="needs pip install mteb")
-    datasets = pytest.importorskip("datasets")
     library = pytest.importorskip("sentence_transformers")
+    datasets = pytest.importorskip("datasets")
     from mteb.abstasks.sts import AbsTaskSTS  # type: ignore[import-not-found]
     from mteb.abstasks.task_metadata import TaskMetadata  # type: ignore[import-not-found]
 
@@ -189,3 +220,71 @@ def test_mteb_measures_an_exported_model(tmp_path: Path) -> None:
     ]
     cosines = torch.cosine_similarity(*sides).detach().numpy()
     assert result.get_score() == pytest.approx(spearmanr(cosines, pairs["score"]).statistic)
+
+
+@pytest.mark.slow
+def test_mteb_takes_a_pushed_folder_for_an_image_text_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mteb = pytest.importorskip("mteb", reason="needs pip install mteb")
+    datasets = pytest.importorskip("datasets")
+    from mteb.abstasks.image.image_text_pair_classification import (  # type: ignore[import-not-found]
+        AbsTaskImageTextPairClassification,
+    )
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    images = [IMAGE.rotate(90 * turn) for turn in range(4)]
+    texts = [(f"a {word} square", f"a square {word}") for word in ("red", "blue", "big", "dark")]
+
+    class Pairs(AbsTaskImageTextPairClassification):  # type: ignore[misc]
+        """Four images with two captions, as a task that downloads nothing."""
+
+        images_column_names = ("image",)
+        texts_column_names = ("caption", "negative_caption")
+        metadata = TaskMetadata(
+            name="Pairs",
+            dataset={"path": "none", "revision": "1"},
+            description="four pairs",
+            reference=None,
+            type="Compositionality",
+            category="i2t",
+            modalities=["text", "image"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="text_acc",
+        )
+
+        def load_data(self, **_: object) -> None:
+            captions, negatives = zip(*texts)
+            rows = {"image": images, "caption": captions, "negative_caption": negatives}
+            self.dataset = datasets.DatasetDict(test=datasets.Dataset.from_dict(rows))
+            self.data_loaded = True
+
+    loaded = exported(tmp_path / "hf")
+    with hub_server.running() as hub:
+        hub.serve_this_process(tmp_path / "cache", monkeypatch)
+        publish(tmp_path / "hf", "me/tiny")
+        hub.repositories["me/text"] = {
+            name: data for name, data in hub.repositories["me/tiny"].items() if name != MODALITIES
+        }
+        texts_alone = mteb.get_model("me/text", device="cpu")
+        with pytest.raises(ValueError, match=r"supports \['text'\]"):
+            mteb.evaluate(texts_alone, [Pairs()], cache=None)
+        model = mteb.get_model("me/tiny", device="cpu")
+        assert set(model.mteb_model_meta.modalities) == {"image", "text"}
+        (result,) = mteb.evaluate(model, [Pairs()], cache=None).task_results
+    (scores,) = result.scores["test"]
+    (program,) = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), re.S | re.M)
+    local: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mteb, "get_task", lambda name: Pairs())
+    exec(program.replace("fsc-hf", "hf"), local)  # noqa: S102
+    assert local["result"].scores["test"] == [scores]
+    with torch.no_grad():
+        pixels = torch.stack([loaded.preprocess.evaluation(image) for image in images])
+        flat = loaded.tokenizer([text for pair in texts for text in pair])
+        image = loaded.encoder.encode_images(pixels).pooled
+        text = loaded.encoder.encode_texts(flat).pooled.reshape(4, 2, -1)
+    first, second = torch.cosine_similarity(image[:, None], text, dim=-1).T
+    assert scores["text_acc"] == pytest.approx((first > second).float().mean().item())
+    assert scores["image_acc"] == scores["accuracy"] == 0  # as docs/why-numbers-differ.md says

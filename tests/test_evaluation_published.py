@@ -17,6 +17,7 @@ from compoclip.benchmarks.registry import SUITES
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.published.measured import STANDS_IN, entries_of, fill_table, table_text
+from compoclip.evaluation.published.mteb_files import write_mteb_files
 from compoclip.evaluation.published.read import (
     PublishedTable,
     published_table,
@@ -344,3 +345,81 @@ def test_blocks_and_mistakes_on_the_command_line(
     assert main(["compare", str(one), str(two), "--format", "csv", "--resamples", "20"]) == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert rows[0][1:3] == ["one", "two"]
+
+
+# --- Files of mteb. ---
+
+WHOLE = {**RULES, "paper": Aggregate(("even", "odd"), "micro")}
+WHOLE |= {"text": Aggregate(("even",)), "image": Aggregate(("odd",)), "group": Aggregate(("even",))}
+
+
+def test_files_of_mteb_hold_the_columns_of_mieb(tmp_path: Path) -> None:
+    table = published_table("mieb")
+    results = measured(tmp_path, ["sugarcrepe", "winoground"], "my model", aggregates=WHOLE)
+    rows = entries_of(results)
+    files = write_mteb_files(table, rows, fill_table(table, rows), tmp_path / "mteb")
+    assert set(files.left_out.values()) == {"not measured"}
+    assert {name.rpartition(" ")[2] for name in files.left_out} == {
+        *("AROVisualRelation", "AROVisualAttribution", "AROCocoOrder", "AROFlickrOrder"),
+        "ImageCoDe",
+    }
+    for result, place in zip(results, files.written):
+        content = json.loads((tmp_path / "mteb" / place).read_text())
+        weights = result.identity["weights"]
+        assert place == f"results/compoclip__my_model/{weights}/{content['task_name']}.json"
+        assert content["dataset_revision"] == f"compoclip-{result.data_hash}"
+        (scores,) = content["scores"]["test"]
+        values = {name: score.value for name, score in result.aggregates.items()}
+        if content["task_name"] == "SugarCrepe":
+            expected = {"text_acc": values["paper"], "main_score": values["paper"]}
+        else:
+            expected = {"text_acc": values["text"], "image_acc": values["image"]}
+            expected |= {"accuracy": values["group"], "main_score": values["group"]}
+        about = {"hf_subset": "default", "languages": ["eng-Latn"]}
+        assert scores == {**{k: round(v, 6) for k, v in expected.items()}, **about}
+
+
+@pytest.mark.usefixtures("restored_environment")
+def test_mteb_reads_its_files(tmp_path: Path) -> None:
+    mteb = pytest.importorskip("mteb", reason="needs pip install mteb")
+    table = published_table("mieb")
+    rows = entries_of(measured(tmp_path, ["sugarcrepe", "winoground"], aggregates=WHOLE))
+    files = write_mteb_files(table, rows, fill_table(table, rows), tmp_path / "mteb")
+    single = mteb.TaskResult.from_disk(tmp_path / "mteb" / files.written[0])
+    assert single.task_name == "SugarCrepe"
+    assert single.modalities == ["text", "image"]
+    value = rows[0][1][""][0].aggregates["paper"].value
+    for result in (single, single.validate_and_filter_scores()):  # as mteb's own task has it
+        assert result.get_score() == pytest.approx(value, abs=1e-6)
+    read = mteb.ResultCache(tmp_path / "mteb").load_results(
+        require_model_meta=False, include_remote=False
+    )
+    (model,) = read.model_results
+    assert model.model_name == "compoclip/ours"
+    assert {each.task_name for each in model.task_results} == {"SugarCrepe", "Winoground"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--mteb=files"], "--mteb goes with --against"),
+        (["--against=fsc-clip-table1", "--mteb=files"], "no tasks of mteb; write --against mieb"),
+        (["--against=mieb", "--mteb=out"], "out"),
+        (
+            ["--against=mieb", "--mteb=files"],
+            "ours SugarCrepe: measured on a part of the items",
+        ),
+    ],
+)
+def test_files_of_mteb_that_cannot_be_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    words: str,
+) -> None:
+    measured(tmp_path, ["sugarcrepe"], aggregates=WHOLE, expected={"even": 100, "odd": 12})
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "out/ours", *options]) in (1, 2)
+    assert words in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "files").exists()

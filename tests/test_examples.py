@@ -7,14 +7,18 @@ import math
 import re
 import runpy
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import pytest
+from PIL import Image, ImageDraw
 
 from compoclip.cli.main import main
+from compoclip.evaluation.results import load_items, load_results
 from compoclip.models.checkpoint import create_model, load_model
 from compoclip.models.config import read_config
 from compoclip.training.log import read_log
+from tiny_transformers import write_clip, write_qwen
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SMALLER = (
@@ -113,3 +117,71 @@ def test_the_notebook_runs_top_to_bottom(
     assert "mine against plain (base), on the same items" in printed
     assert printed.splitlines()[-1] == "['margin_loss (typed in)'] 9"
     assert (tmp_path / "own-loss" / "own-loss.png").stat().st_size > 1000
+
+
+# --- Other trainers. ---
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with drawn shapes, and captions.csv with splits; a text for each of 24 images."""
+    folder = tmp_path_factory.mktemp("shapes")
+    lines = ["image,caption,split"]
+    for number, (colour, other) in enumerate(permutations(("red", "blue", "green", "black"), 2)):
+        for kind in ("circle", "square"):
+            image = Image.new("RGB", (48, 48), "white")
+            draw = ImageDraw.Draw(image)
+            (draw.ellipse if kind == "circle" else draw.rectangle)((4, 4, 20, 20), fill=colour)
+            draw.rectangle((26, 26, 44, 44), fill=other)
+            name = f"{number}-{kind}.png"
+            image.save(folder / name)
+            split = "test" if number % 3 == 0 else "train"
+            lines.append(f"{name},a {colour} {kind} next to a {other} square,{split}")
+    (folder / "captions.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("restored_environment")
+@pytest.mark.parametrize("kind", ["clip", "qwen"])
+def test_a_model_trained_elsewhere_is_measured_before_and_after(
+    shapes: Path, tmp_path: Path, kind: str
+) -> None:
+    library = pytest.importorskip(
+        "sentence_transformers", minversion="6", reason="needs sentence-transformers of 6 or later"
+    )
+    for package in ("datasets", "accelerate", "torchvision"):
+        pytest.importorskip(package, reason=f"needs pip install {package}")
+    texts = (shapes / "captions.csv").read_text().replace(",", " ").splitlines()
+    model = tmp_path / "tiny"
+    if kind == "clip":
+        write_clip(model, texts)
+    else:  # as the repository of Qwen3-VL-Embedding has it: the last token's state, of unit length
+        write_qwen(tmp_path / "qwen", texts)
+        first = library.sentence_transformer.modules.Transformer(str(tmp_path / "qwen"))
+        size = first.get_embedding_dimension()
+        pooling = library.sentence_transformer.modules.Pooling(size, pooling_mode="lasttoken")
+        last = library.sentence_transformer.modules.Normalize()
+        library.SentenceTransformer(modules=[first, pooling, last]).save_pretrained(str(model))
+    script = runpy.run_path(str(EXAMPLES / "python" / "train_elsewhere.py"))
+    options = ["--steps=3", "--batch-size=4", "--lr=1e-2"]
+    places = [str(model), str(shapes / "captions.csv"), str(shapes), str(tmp_path / "out")]
+    before, after = script["main"]([*places, *options])
+    assert before.keys() == after.keys() == {"st", "hf"}
+    assert all(0 <= score <= 1 for score in (*before.values(), *after.values()))
+    results = {
+        time: {result.model: result for result in load_results(tmp_path / "out" / time)}
+        for time in ("before", "after")
+    }
+    for name in ("st", "hf"):
+        old, new = (results[time][name] for time in ("before", "after"))
+        assert old.identity["weights"] != new.identity["weights"]
+        scores = [load_items(each).column("scores").to_pylist() for each in (old, new)]
+        assert scores[0] != scores[1]
+    if kind == "clip":  # both libraries prepare images and texts alike
+        for time in ("before", "after"):
+            both = [
+                load_items(each).column("scores").to_pylist() for each in results[time].values()
+            ]
+            for one, other in zip(*both):
+                assert one == pytest.approx(other, abs=1e-5)

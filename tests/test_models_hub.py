@@ -85,7 +85,8 @@ def test_other_forms(tmp_path: Path, pushed: dict[str, Any]) -> None:
     save_model(new(tmp_path), tmp_path / "model", provenance={})
     made = {
         "hf": {"config.json", "model.safetensors", "preprocessor_config.json", "vocab.json",
-               "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
+               "sentence_bert_config.json", "merges.txt", "tokenizer_config.json",
+               "special_tokens_map.json",
                "compoclip.json", "README.md"},
         "hf-vision": {"config.json", "model.safetensors", "preprocessor_config.json"},
     }  # fmt: skip

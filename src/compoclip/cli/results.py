@@ -90,6 +90,7 @@ class CompareOptions(Printing):
         compoclip compare results/base results/fsc results/negclip
         compoclip compare results --against fsc-clip-table1 --format markdown
         compoclip compare coco=results/a cc=results/b yfcc=results/c --against mosaiclip-table1
+        compoclip compare results/fsc --against mieb --mteb mieb-files
 
     Args:
         results: Folders that evaluate wrote (OUT/MODEL) or single result files; the first is the
@@ -100,6 +101,8 @@ class CompareOptions(Printing):
             has the best published numbers of 2024 to 2026 with the caveats of their sources.
         allow_partial: With --against, compute derived columns from the numbers that exist, and mark
             them.
+        mteb: With --against mieb, new folder for the results as mteb's files, one per
+            model and task.
         details: Add the sub-tasks to the tables; layouts other than text have them always.
         format: Layout of the tables.
         resamples: Bootstrap resamples for intervals.
@@ -109,6 +112,7 @@ class CompareOptions(Printing):
     results: ResultPaths
     against: str | None = None
     allow_partial: bool = False
+    mteb: OutputFolder | None = None
     details: bool = False
     format: Literal["text", "markdown", "latex", "csv"] = "text"
     resamples: Count = 2000
@@ -117,7 +121,7 @@ class CompareOptions(Printing):
 
 def compare_main(options: CompareOptions) -> Outcome:
     """Print a table for each pair, and what they say."""
-    require_with(options, "against", "allow_partial")
+    require_with(options, "against", "allow_partial", "mteb")
     if options.against is not None:
         return _against(options, options.against)
     if len(options.results) < 2:
@@ -185,6 +189,7 @@ def _against(options: CompareOptions, name: str) -> Outcome:
         table_text,
         to_json,
     )
+    from compoclip.evaluation.published.mteb_files import write_mteb_files
     from compoclip.evaluation.published.read import published_table
     from compoclip.evaluation.results import load_results
 
@@ -216,6 +221,11 @@ def _against(options: CompareOptions, name: str) -> Outcome:
             f"{', '.join(benchmarks[:12])}{more}"
         )
     text = table_text(table, measured, options.format)
+    if options.mteb is not None:
+        files = write_mteb_files(table, rows, measured, options.mteb)
+        for task, reason in files.left_out.items():
+            console.note(f"left out: {task}, {reason}")
+        console.note(f"{options.mteb}: {console.counted(len(files.written), 'file')} of mteb")
     return to_json(table, measured), text
 
 

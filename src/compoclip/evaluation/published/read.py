@@ -70,9 +70,19 @@ class PublishedRow:
 
 
 @dataclass(frozen=True)
+class MtebTask:
+    """A task of mteb. scores: its name of a score -> the column with it; main: the main one."""
+
+    name: str
+    main: str
+    scores: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class PublishedTable:
     """A table of a paper. blocks: id -> label of column groups with different models of one method,
-    for example one per fine-tuning set. models: description of the published rows."""
+    for example one per fine-tuning set. models: description of the published rows. tasks: of mteb,
+    which has the same numbers."""
 
     id: str
     title: str
@@ -84,6 +94,7 @@ class PublishedTable:
     rows: tuple[PublishedRow, ...]
     table: str = ""
     notes: tuple[str, ...] = ()
+    tasks: tuple[MtebTask, ...] = ()
 
     @property
     def benchmarks(self) -> set[str]:

@@ -24,6 +24,7 @@ from compoclip.typed import require_kind
 
 CONFIG, WEIGHTS, IMAGES = "config.json", "model.safetensors", "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
+MODALITIES = "sentence_bert_config.json"
 INDEX = f"{WEIGHTS}.index.json"
 _FILTERS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
 _START, _END = "<|startoftext|>", "<|endoftext|>"
@@ -393,8 +394,8 @@ def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None
     }
 
 
-def image_processor(preprocess: Preprocess, kind: str) -> dict[str, Any]:
-    """Return the `preprocessor_config.json` of an image processor of class `kind`.
+def write_image_processor(folder: Path, preprocess: Preprocess, kind: str) -> None:
+    """Write the `preprocessor_config.json` of an image processor of class `kind`.
 
     Raises CompoclipError for images that are padded.
     """
@@ -404,7 +405,7 @@ def image_processor(preprocess: Preprocess, kind: str) -> dict[str, Any]:
     whole = {"height": height, "width": width}
     squash = preprocess.resize_mode == "squash"
     numbers = {name: number for number, name in _FILTERS.items()}
-    return {
+    settings = {
         "image_processor_type": kind,
         "do_convert_rgb": True,
         "do_resize": True,
@@ -418,6 +419,21 @@ def image_processor(preprocess: Preprocess, kind: str) -> dict[str, Any]:
         "image_mean": list(preprocess.mean),
         "image_std": list(preprocess.std),
     }
+    write_json(folder / IMAGES, settings)
+
+
+def write_modalities(folder: Path) -> None:
+    """Write the file that states that a model reads images and texts.
+
+    mteb (2.26) takes a repository without it as a model of texts alone. sentence-transformers finds
+    the same two methods by itself, and reads the file only beside a `modules.json`.
+    """
+    methods = {
+        kind: {"method": f"get_{kind}_features", "method_output_name": "pooler_output"}
+        for kind in ("text", "image")
+    }
+    stated = {"modality_config": methods, "module_output_name": "sentence_embedding"}
+    write_json(folder / MODALITIES, {"transformer_task": "feature-extraction", **stated})
 
 
 def clip_vocabulary(tokenizer: SimpleTokenizer) -> dict[str, int]:

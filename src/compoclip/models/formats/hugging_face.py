@@ -65,11 +65,11 @@ from compoclip.models.formats.hf_files import (
     CONFIG,
     IMAGES,
     INDEX,
+    MODALITIES,
     WEIGHTS,
     ParameterNames,
     clip_sizes,
     cut_context,
-    image_processor,
     longest_text,
     model_type_of,
     preprocess_of,
@@ -79,6 +79,8 @@ from compoclip.models.formats.hf_files import (
     shards_of,
     tokenizer_of,
     write_clip_tokenizer,
+    write_image_processor,
+    write_modalities,
 )
 from compoclip.models.formats.hub import TOKENIZER_FILES
 from compoclip.models.preprocess import build_tokenizer
@@ -110,7 +112,7 @@ class HuggingFaceFolder(Format):
     known_by = f"hidden_act in {CONFIG}"
     stored = WEIGHTS
     downloads = ("model*.safetensors", "pytorch_model*.bin")  # safetensors if there are any
-    companions = (IMAGES, *TOKENIZER_FILES)
+    companions = (IMAGES, MODALITIES, *TOKENIZER_FILES)
     model_type: ClassVar[str]
     family: ClassVar[str]
     clean: ClassVar[str] = ""
@@ -195,18 +197,17 @@ class HuggingFaceFolder(Format):
         state = self.names.write({k: v for k, v in plain.items() if part in (None, part_of(k))})
         if tower == "vision":  # a CLIPVisionModel ends before the projection
             state = {key: value for key, value in state.items() if key.startswith("vision_model.")}
-        images = tower != "text"
-        processor = image_processor(loaded.preprocess, self.table["processor"]) if images else None
         with new_folder(folder) as temporary:
+            if tower != "text":
+                write_image_processor(temporary, loaded.preprocess, self.table["processor"])
             save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
             write_json(temporary / CONFIG, config)
-            if processor:
-                write_json(temporary / IMAGES, processor)
             if self.clean:
                 loaded.tokenizer.write_files(temporary)
             elif tower != "vision":
                 write_clip_tokenizer(temporary, loaded.tokenizer)
             if self.records and not tower:  # as the folder will be read
+                write_modalities(temporary)
                 model_cfg = self.read_config(config, str(folder))
                 if self.clean:
                     model_cfg["text_cfg"] |= tokenizer_of(temporary, self.clean)[0]
