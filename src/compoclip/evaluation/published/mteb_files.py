@@ -17,7 +17,7 @@ from compoclip.models.config import write_json
 
 @dataclass(frozen=True)
 class MtebFiles:
-    """What was written, relative to the folder, and why the other tasks were not, by task."""
+    """The files that were written, relative to the folder, and the reason for each task without."""
 
     written: tuple[str, ...]
     left_out: Mapping[str, str]
