@@ -528,7 +528,7 @@ PHOTO_SKILLS: dict[str, tuple[PhotoFact, ...]] = {
         ),
     ),
 }
-"""Sub-task of the items of `rewrites:` (and "count") -> facts of photos.
+"""Sub-task of the items of `rewrites:` -> facts of photos.
 
 Exchanged attributes and things are left out: no two of them are exchanged in enough photos. So are
 left and right: captions say it of ever other things.

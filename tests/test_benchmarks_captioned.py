@@ -186,6 +186,27 @@ def test_seed_and_number_of_items(tmp_path: Path) -> None:
     assert solved <= {*meta("rewrites").parts}
 
 
+def test_counts_have_to_be_named_and_are_in_no_mean(tmp_path: Path) -> None:
+    path, photos = write_photos(tmp_path), tmp_path / "photos"
+    assert "count" not in load(f"rewrites:{path}", photos).skills
+    found = load(f"rewrites:count,annotations={path}", photos)
+    (case,) = found.content
+    assert (case.id, case.texts[0]) == ("count/2.jpg#0", CAPTIONS["2.jpg"][0])
+    assert case.texts[1] in made_by("count", case.texts[0], None)
+    assert found.skills == {"count": "counting"}
+    assert (found.headline, "made" in found.aggregates) == ("micro", False)
+    both = load(f"rewrites:count,order,annotations={path}", photos)
+    assert {*both.content.counts()} == {"count", "order"}
+    path.write_text(
+        "image,caption\n2.jpg,Two women\n2.jpg,Three women\n2.jpg,Four women and five men\n"
+    )
+    left = load(f"rewrites:count,annotations={path}", photos)
+    assert left.content
+    for case in left.content:  # no caption of the photo names the new number
+        new = {*case.texts[1].lower().split()} - {*case.texts[0].lower().split()}
+        assert not new & {"two", "three", "four", "five"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import test_benchmarks_counts as counts
 import test_benchmarks_half_truths as half_truths
 import test_benchmarks_negation as negation
 import test_benchmarks_photo_pairs as photo_pairs
@@ -51,6 +52,15 @@ def write_positions(root: Path) -> Path:
     return positions.write_official(root, "test_left_right_.csv", [row, row])
 
 
+def write_table_of_counts(root: Path) -> Path:
+    counts.write_countbench(root, counts.pictured(1), counts.pictured(2, image=None))
+    return next(root.rglob("*.parquet"))
+
+
+def write_questions(root: Path) -> Path:
+    return counts.write_tallyqa(root) / "tallyqa" / "test.json"
+
+
 WRITERS: dict[str, tuple[str, Writer]] = {
     "mcq": ("negbench:coco_*", write_mcq),
     "gallery": ("negbench_retrieval", write_gallery),
@@ -72,6 +82,8 @@ WRITERS: dict[str, tuple[str, Writer]] = {
         "naturalbench_retrieval",
         lambda root: photo_pairs.write_archive(root, [photo_pairs.pair(k) for k in range(2)]),
     ),
+    "counts": ("countbench", write_table_of_counts),
+    "questions": ("tallyqa", write_questions),
     "tabs": ("flickr30k_positions:left_right*", write_positions),
 }
 OWN: dict[str, tuple[str, Writer]] = {

@@ -11,7 +11,8 @@ of which a hash makes "train", "val" and "test".
 
 **rewrites:FILE** asks of every caption whether it scores above what the rewrites make of it, by the
 table `made` of its entry in `benchmarks.yaml`: shuffled by the rules of ARO, with a word replaced,
-with two things or attributes exchanged, or with a negation. `paraphrase` puts a caption otherwise
+with two things or attributes exchanged, or with a negation; `count`, which has to be named,
+exchanges a number. `paraphrase` puts a caption otherwise
 and makes it false: both true texts have to beat the false one. No caption of the photo may name a
 word that a false text puts in. A sub-task has at most `most` items (1,000); first captions of all
 photos come before second ones, in an order that `seed` (42) decides. A model that was trained on
@@ -175,10 +176,10 @@ def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random
 
 def rewritten_rules(data: Loading) -> dict[str, Aggregate]:
     """Return means over the sub-tasks that have items; `made` leaves out those that need no image,
-    order and negation: a text-only model solves them."""
+    order, negation and count: a text-only model solves them."""
     there = [
         part for part in data.parts if any(case.subtask == part for case in data.content.cases)
     ]
     groups = {name: [p for p in there if p.startswith(name)] for name in ("replace", "swap")}
-    groups["made"] = [part for part in there if part not in ("order", "negation")]
+    groups["made"] = [part for part in there if part not in ("order", "negation", "count")]
     return {name: Aggregate(tuple(parts), "micro") for name, parts in groups.items() if parts}

@@ -260,13 +260,15 @@ def _read(
         name=name,
     )
     photos = table.get("photos", ())
-    pictured = tables.pictures(path, photos, by_hash) if inside else {}
+    gaps = table.get("gaps", False)
+    pictured = tables.pictures(path, photos, by_hash, gaps=gaps) if inside else {}
     absent = min({*photos} - {*pictured}, default="") if inside and table.get("pictured") else ""
     problem = f"{absent!r} holds no encoded pictures; get the dataset page's table"
     require(not absent, path, problem)
     for number, (key, location, value) in enumerate(rows, 1):
         if names := table.get("values"):
             value = dict(zip(names, files.items(value, location, names)))
+        refs = {column: listed[number - 1] for column, listed in pictured.items()}
         yield Row(
             files.record(value, location),
             location,
@@ -277,7 +279,7 @@ def _read(
             table,
             file.names,
             cells=kind == ".csv",
-            pictures={column: refs[number - 1] for column, refs in pictured.items()},
+            pictures={column: ref for column, ref in refs.items() if ref is not None},
         )
 
 

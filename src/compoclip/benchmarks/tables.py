@@ -145,22 +145,29 @@ def _plain(kind: pa.DataType) -> bool:
 
 
 def pictures(
-    path: Path, columns: Iterable[str], by_hash: dict[str, ImageRef], damaged: str = files.OFFICIAL
-) -> dict[str, list[ImageRef]]:
+    path: Path,
+    columns: Iterable[str],
+    by_hash: dict[str, ImageRef],
+    damaged: str = files.OFFICIAL,
+    *,
+    gaps: bool = False,
+) -> dict[str, list[ImageRef | None]]:
     """Return those of some columns that hold pictures (bytes, or a struct with `bytes`), by row.
 
     Equal pictures are the first that was seen, so that items about one photo are known to be about
     one photo. by_hash: content hash -> picture, added to. damaged: remedy for a malformed file.
-    Raises CompoclipError naming the row without a picture.
+    gaps: rows may lack their picture (None). Else raises CompoclipError naming such a row.
     """
     with opened_table(path, damaged) as (schema, _):
         pictured = [name for name in columns if name in schema.names]
         pictured = [name for name in pictured if holds_bytes(schema.field(name).type)]
-    return {column: _pictures(path, column, by_hash) for column in pictured}
+    return {column: _pictures(path, column, by_hash, gaps) for column in pictured}
 
 
-def _pictures(path: Path, column: str, by_hash: dict[str, ImageRef]) -> list[ImageRef]:
-    refs = []
+def _pictures(
+    path: Path, column: str, by_hash: dict[str, ImageRef], gaps: bool
+) -> list[ImageRef | None]:
+    refs: list[ImageRef | None] = []
     with opened_table(path) as (schema, batches):
         inner = pa.types.is_struct(schema.field(column).type)
         leaf = f"{column}.bytes" if inner else column
@@ -168,6 +175,9 @@ def _pictures(path: Path, column: str, by_hash: dict[str, ImageRef]) -> list[Ima
         for row, batch in enumerate(batches(1, columns=[leaf])):
             values = pc.struct_field(batch.column(0), "bytes") if inner else batch.column(0)
             data = values[0].as_py()
+            if gaps and data is None:
+                refs.append(None)
+                continue
             good = isinstance(data, bytes) and data
             require(good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it")
             ref = ImageRef(path, member=f"{column}:{row}")
