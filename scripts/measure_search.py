@@ -24,7 +24,7 @@ from compoclip.console import end_with, table, track
 from compoclip.data.sources.open import Request
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel, load_model
-from compoclip.search import PhotoIndex, calibrate, index_photos, rerank, search
+from compoclip.search import MODES, PhotoIndex, calibrate, index_photos, rerank, search
 from compoclip.search.rerank import Rerank
 from compoclip_world.captions import captions_for
 from compoclip_world.dataset import bundled_world, png_bytes
@@ -98,20 +98,16 @@ def negation(gallery: Gallery, index: PhotoIndex, encoder: ModelEncoder) -> str:
     ]
     pairs = random.Random(0).sample(pairs, min(QUERIES, len(pairs)))
     texts = [f"{gallery.phrases[a]} without {gallery.phrases[b]}" for a, b in pairs]
-    plain = [gallery.phrases[a] for a, _ in pairs]
     rows = []
-    for label, queries, weight in (
-        ("the wanted part alone", plain, 0.0),
-        *((f"--negation {weight}", texts, weight) for weight in (0.0, 0.25, 0.5, 0.75, 1.0)),
-    ):
+    for mode in MODES:
         shares = []
-        for (a, b), each in zip(pairs, search(index, encoder, queries, TOP, weight)):
+        for (a, b), each in zip(pairs, search(index, encoder, texts, TOP, mode)):
             at = [names[index.names[hit.row]] for hit in each.hits]
             wanted, denied = truth[a, at] == 1, truth[b, at]
             shares.append([wanted.mean(), (denied == 0).mean(), (wanted & (denied == 0)).mean()])
-        rows.append([label, *map(interval, np.array(shares).T.tolist())])
+        rows.append([mode, *map(interval, np.array(shares).T.tolist())])
     chance = np.mean([((truth[a] == 1) & (truth[b] == 0)).mean() for a, b in pairs])
-    head = ["", "wanted", "without the denied", "both"]
+    head = ["--negation", "wanted", "without the denied", "both"]
     return f"{len(pairs)} queries; chance of both {100 * chance:.1f}\n" + table(rows, head, left=1)
 
 

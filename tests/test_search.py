@@ -31,7 +31,6 @@ from compoclip.search import (
     read_index,
     rerank,
     search,
-    split_negation,
 )
 from search_photos import made, photo, write_photos
 
@@ -281,44 +280,7 @@ def test_a_search_ranks_by_cosine(photos: Path, encoder: ModelEncoder, tmp_path:
         search(index, encoder, [" "])
 
 
-# --- What a query denies, and when nothing matches. ---
-
-
-@pytest.mark.parametrize(
-    ("text", "asked", "denied"),
-    [
-        ("a street without cars", "a street", ["cars"]),
-        ("a man without a hat or glasses on a bike", "a man on a bike", ["a hat", "glasses"]),
-        ("a table with no food", "a table", ["food"]),
-        ("a woman who is not wearing a hat", "a woman", ["wearing a hat"]),
-        ("a cat not on a mat, in a house", "a cat, in a house", ["on a mat"]),
-        ("a dog that isn't black", "a dog", ["black"]),
-        ("a field without a bunch of flowers", "a field", ["a bunch of flowers"]),
-        ("a beach with no people but no dogs", "a beach", ["people", "dogs"]),
-        ("There is no cat on the mat", "the mat", ["cat"]),
-        ("no cars", "no cars", []),
-        ("a red cup left of a plate", "a red cup left of a plate", []),
-        ("not", "not", []),
-    ],
-)
-def test_a_text_is_split_into_what_it_asks_for_and_denies(
-    text: str, asked: str, denied: list[str]
-) -> None:
-    assert split_negation(text) == (asked, tuple(denied))
-
-
-def test_what_is_denied_counts_against(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
-    index = made(photos, encoder, tmp_path / "index")
-    (found,) = search(index, encoder, ["a mug without a star or a box"], 5, negation=0.5)
-    asked, *denied = encoder.encode_texts([found.asked, *found.denied])
-    assert (found.asked, found.denied) == ("a mug", ("a star", "a box"))
-    for hit in found.hits:
-        feature = index.features[hit.row]
-        score = sum(asked * feature) - 0.5 * sum(sum(each * feature) for each in denied)
-        assert hit.score == pytest.approx(score, abs=1e-5)
-    assert found.best == pytest.approx(max(index.features @ asked), abs=1e-5)
-    (plain,) = search(index, encoder, ["a mug without a star or a box"], 5, negation=0)
-    assert plain.denied == ()
+# --- When nothing matches. ---
 
 
 def test_the_threshold_is_the_quantile_of_best_scores(

@@ -416,6 +416,7 @@ def search(
     top: int = 10,
     *,
     model: str | Path | Model | None = None,
+    negation: str | float = "subtract",
 ) -> ShownList[Found]:
     """Find the photos of an index nearest to texts or images, as `compoclip search` does.
 
@@ -424,6 +425,7 @@ def search(
         queries: Texts; a `Path` is an image.
         top: Photos per query.
         model: The model that made the index, if it was moved.
+        negation: What denied words do, as for --negation: "split", "subtract:0.25", "deo", "off".
 
     Returns:
         One answer per query. In a notebook they show the photos.
@@ -439,7 +441,7 @@ def search(
     encoder = ModelEncoder(loaded.loaded)
     photos.require(encoder, path)
     several = [queries] if isinstance(queries, str | Path) else list(queries)
-    answers = search_index(photos, encoder, several, top)
+    answers = search_index(photos, encoder, several, top, negation)
 
     def page() -> str:
         pictures = pictures_of(photos, answers)

@@ -296,8 +296,9 @@ class SearchOptions(OnDevice):
         top: Photos per query.
         rerank: Re-rank the top 100 by a score of evaluate (local, maxsim, itm), or by
             "subgraphs", the statements that the text makes.
-        negation: Weight of what a text denies ("a street without cars"), which counts against a
-            photo.
+        negation: What denied words do ("a street without cars"): split ranks by the rest of the
+            text; subtract:W, deo:W and steer:W push away from what is denied, by a weight W; off
+            uses the text unchanged. A number is the weight of subtract; its default is 0.25.
         model: The model that made the index, if it was moved.
         images: The folder that the photos have moved to.
         page: HTML file that shows the photos [default: INDEX.html, for 20 queries at most].
@@ -310,7 +311,7 @@ class SearchOptions(OnDevice):
     image: Annotated[tuple[InputFile, ...], Shown("FILE ...")] = ()
     top: Annotated[int, Within(1, 1000)] = 10
     rerank: Literal["local", "maxsim", "itm", "subgraphs"] | None = None
-    negation: Annotated[float, Within(0, 10)] = 0.25
+    negation: Annotated[str, Shown("MODE[:W]")] = "subtract"
     model: ModelName = ""
     images: InputFolder | None = None
     page: OutputFile | None = None
@@ -326,6 +327,9 @@ _REMEDIES = {
 
 def search_main(options: SearchOptions) -> Outcome:
     """Load index and model, search, print a table per query."""
+    from compoclip.search import negation_mode, read_index, rerank, search
+
+    negation_mode(options.negation)
     if options.rerank and options.image:
         raise UsageError("--rerank works only with texts; leave --image out")
     more = [text for _, text in CaptionFile(options.queries)] if options.queries else []
@@ -339,7 +343,6 @@ def search_main(options: SearchOptions) -> Outcome:
     from compoclip.data.folders import NO_LOSS
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
-    from compoclip.search import read_index, rerank, search
 
     index = read_index(options.index)
     model = load_model(options.model or index.about["model"], device=device_named(options.device))

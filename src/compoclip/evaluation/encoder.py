@@ -25,7 +25,7 @@ from compoclip.losses.local import local_similarity, max_similarity
 from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
-from compoclip.models.preprocess import Preprocess
+from compoclip.models.preprocess import Preprocess, Tokenizer
 from compoclip.models.weights import weights_hash
 from compoclip.ranks import mark
 
@@ -229,6 +229,11 @@ class ModelEncoder:
     def device(self) -> torch.device:
         """Return the device of the model's parameters."""
         return self._loaded.encoder.device
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer."""
+        return self._loaded.tokenizer
 
     def tower_weights(self, tower: Tower) -> str:
         """Return a hash of the tower's parameters and buffers."""

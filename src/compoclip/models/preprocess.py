@@ -41,6 +41,8 @@ from compoclip.models.formats.closed_list import malformed
 _CACHE = 200_000  # distinct pieces cached, or texts of tokenizers that show no pieces
 _CACHED_PIECE = 64  # characters of the longest piece that is cached
 _START = 16  # characters for each token of the context, of a piece that is merged at first
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_FALLBACK = "<0x00>"  # in vocabularies that spell what they lack in bytes
 _SPECIAL = re.compile(r"[\w<>-]+")
 _HF_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
 _HF_OPTIONS = ("clean", "strip_sep_token", "language")
@@ -127,6 +129,32 @@ class Tokenizer:
         words = self._clean(text[:MAX_TOKENIZED_CHARACTERS]).split()
         pieces = ((word, tuple(chain.from_iterable(self._pieces(word)))) for word in words)
         return tuple((word, ids) for word, ids in pieces if ids)
+
+    def spelled(self, text: str) -> tuple[int, int] | None:
+        """Return how many tokens of a text spell out a word, and how many tokens it has.
+
+        A token of CLIP's BPE spells if it holds one character, or less, of a longer word; a token
+        of a vocabulary with byte fallback (as SentencePiece has) if it is a byte. A text of which
+        many tokens spell is in a language that the vocabulary was not made for. None for other
+        tokenizers.
+        """
+        text = text[:MAX_TOKENIZED_CHARACTERS]
+        if self._simple:
+            pieces = list(self._pieces(self._clean(text)))
+            parts = [number for piece in pieces if len(piece) > 1 for number in piece]
+            return sum(map(self._spells, parts)), sum(map(len, pieces))
+        inner = getattr(self._inner, "tokenizer", None)
+        if inner is None or _FALLBACK not in inner.get_vocab():
+            return None
+        ids = inner(self._inner.clean_fn(text), add_special_tokens=False).input_ids
+        tokens = inner.convert_ids_to_tokens(ids)
+        return sum(bool(_BYTE.fullmatch(token)) for token in tokens), len(tokens)
+
+    def _spells(self, number: int) -> bool:
+        """Return whether a token of CLIP's BPE holds at most one character."""
+        symbols = self._inner.decoder[number].removesuffix("</w>")
+        values = bytes(self._inner.byte_decoder[symbol] for symbol in symbols)
+        return sum(value >> 6 != 0b10 for value in values) <= 1  # those that begin one in UTF-8
 
     def bounded(self, ids: Sequence[int]) -> list[int]:
         """Return start, `ids`, end; not padded, not cut. For CLIP's BPE only."""

@@ -4,11 +4,13 @@ from .index import PhotoIndex as PhotoIndex
 from .index import duplicates as duplicates
 from .index import index_photos as index_photos
 from .index import read_index as read_index
+from .modes import MODES as MODES
+from .modes import negation_mode as negation_mode
+from .negation import split_negation as split_negation
 from .page import index_page as index_page
 from .page import results_page as results_page
 from .query import Found as Found
 from .query import Hit as Hit
 from .query import calibrate as calibrate
 from .query import search as search
-from .query import split_negation as split_negation
 from .rerank import rerank as rerank

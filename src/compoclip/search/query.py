@@ -1,83 +1,30 @@
-"""Exact search of an index: texts and images, negations, and when nothing matches."""
+"""Exact search of an index: texts and images, and when nothing matches."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from compoclip.captions.lists import WORDS
-from compoclip.captions.parser import parse
 from compoclip.console import counted, note, table
 from compoclip.data.decode import decode
 from compoclip.data.images.neighbours import Matrix, nearest
 from compoclip.data.sources.open import Request
 from compoclip.errors import UsageError, require
 from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.models.preprocess import Tokenizer
 from compoclip.search.index import PhotoIndex
+from compoclip.search.modes import DEFAULT, Denial, negation_mode
+from compoclip.search.negation import split_negation
 
 _BATCH = 64
-
-# --- What a query denies. ---
-
-_LINKS = ("or", "nor", "and", "of")  # between noun phrases that are denied together
-_ENDS = (".", "!", "?", ";", ",", "but")  # of what a negation reaches
-_DANGLING = ("ADP", "AUX", "CCONJ", "PRON", "SCONJ", "PUNCT")  # "with" no hat, "who is" not old
-
-
-def split_negation(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split a text such as "a man without a hat or glasses on a bike" into the wanted and the
-    negated part, here "a man on a bike" and ("a hat", "glasses").
-
-    "without", "no", "not" and the like deny the noun phrases behind them that "or", "and" and "of"
-    join, or else the words up to the end of the clause. A text that denies nothing, or asks for
-    nothing else, is returned as it is.
-
-    Args:
-        text: The query.
-    """
-    denied: list[str] = []
-    while split := _split_once(text):
-        text, more = split
-        denied += more
-    return text, tuple(denied)
-
-
-def _split_once(text: str) -> tuple[str, list[str]] | None:
-    caption = parse(text)
-    tokens, lows = caption.tokens, [token.text.lower() for token in caption.tokens]
-    negations = WORDS["negations"]
-    at = next((k for k, low in enumerate(lows) if low in negations or low.endswith("n't")), None)
-    if at is None:
-        return None
-    end = next((k for k in range(at, len(lows)) if lows[k] in _ENDS), len(lows))
-    spans: list[tuple[int, int]] = []
-    for chunk in caption.chunks:
-        start, stop = max(chunk.first, at + 1), chunk.stop
-        if start < stop <= end and not spans:
-            spans = [(at + 1, stop)]
-        elif spans and stop <= end and start == spans[-1][1] + 1 and lows[start - 1] in _LINKS:
-            first = spans.pop()[0] if lows[start - 1] == "of" else start
-            spans.append((first, stop))
-    spans = spans or [(at + 1, end)]
-    before, after = at, spans[-1][1]
-    while before and tokens[before - 1].pos in _DANGLING:
-        before -= 1
-    while not before and after < len(tokens) and tokens[after].pos in _DANGLING:
-        after += 1
-
-    def words(first: int, stop: int) -> str:
-        return text[tokens[first].start : tokens[stop - 1].end] if first < stop else ""
-
-    rest = f"{words(0, before)} {words(after, len(tokens))}".replace(" ,", ",").strip(" ,.;")
-    denied = [part for part in (words(*span) for span in spans) if part]
-    return (rest, denied) if rest and denied else None
-
-
-# --- Queries and what they find. ---
+_SPELLED = (
+    0.05  # share of a query's tokens that spell out words, from which its language is unknown
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +42,7 @@ class Found:
 
     hits: photos, the best first. best: the highest cosine with the wanted part. matches: whether
     that is as high as usual where a photo matches; True without calibration. asked: the wanted
-    part. denied: what the query denies.
+    part. denied: what the query denies. note: what makes the answer doubtful; "" for nothing.
     """
 
     query: str
@@ -104,6 +51,7 @@ class Found:
     matches: bool
     asked: str
     denied: tuple[str, ...] = ()
+    note: str = ""
 
     def text(self) -> str:
         """Return the answer as a table."""
@@ -112,6 +60,8 @@ class Found:
         lines = [self.query, table(rows, ["rank", "photo", "score"], left=2)]
         if self.denied:
             lines.insert(1, f"asked for: {self.asked}; denied: {', '.join(self.denied)}")
+        if self.note:
+            lines.insert(1, self.note)
         if not self.matches:
             lines.append(f"nothing matches: the best cosine is {self.best:.3f}")
         return "\n".join(lines)
@@ -142,7 +92,7 @@ def search(
     encoder: ModelEncoder,
     queries: Sequence[str | Path],
     top: int = 10,
-    negation: float = 0.25,
+    negation: str | float = DEFAULT,
 ) -> list[Found]:
     """Find the photos nearest to each query, by cosine.
 
@@ -151,36 +101,66 @@ def search(
         encoder: The model.
         queries: Texts, and files of images.
         top: Number of photos per query.
-        negation: Weight w of the negated part: photos are ranked by the cosine with the wanted
-            part minus w times the cosine with the negated part. 0 uses the text unchanged.
+        negation: What denied words do, such as "a street without cars": a name of `MODES`, with
+            ":WEIGHT" for a weight; a number w is short for "subtract:w", and 0 for "off".
 
     Raises:
-        UsageError: For an empty text.
+        UsageError: For an empty text, and for an unknown mode or weight.
         CompoclipError: For an image that cannot be read.
     """
+    mode, weight = negation_mode(negation)
     split = [
-        split_negation(query) if negation and isinstance(query, str) else (query, ())
+        Denial(query, *split_negation(query))
+        if mode.splits and isinstance(query, str)
+        else Denial(str(query), str(query), ())
         for query in queries
     ]
-    texts = [text for rest, denied in split for text in (rest, *denied) if isinstance(text, str)]
+    texts = [part.wanted for part, query in zip(split, queries) if isinstance(query, str)]
     if not all(text.strip() for text in texts):
         raise UsageError("a query is empty; say what to look for")
     vectors: dict[str | Path, Matrix] = dict(zip(texts, encode_texts(encoder, texts)))
     for path in (query for query in queries if isinstance(query, Path)):
         image = decode(path, upright=index.about["upright"])
         vectors[path] = encoder.encode_images([encoder.read_image.pixels(image)])[0]
-    plain = np.stack([vectors[rest] for rest, _ in split])
-    ranked = plain.copy()
-    for row, (_, denied) in zip(ranked, split):
-        row -= negation * sum((vectors[part] for part in denied), 0 * row)
-    anew = ranked if any(denied for _, denied in split) else None
-    answers = found_by(index, [*map(str, queries)], plain, top, anew)
+    plain = np.stack(
+        [
+            vectors[part.wanted if isinstance(query, str) else query]
+            for part, query in zip(split, queries)
+        ]
+    )
+    ranked, denying = None, [row for row, part in enumerate(split) if part.denied]
+    if denying and mode.vectors:
+        ranked = plain.copy()
+        denials = [split[row] for row in denying]
+        ranked[denying] = mode.vectors(
+            denials, plain[denying], partial(encode_texts, encoder), weight
+        )
+    answers = found_by(index, [*map(str, queries)], plain, top, ranked)
     return [
         replace(
-            answer, asked=str(rest), denied=denied, matches=answer.matches or isinstance(rest, Path)
+            answer,
+            asked=part.wanted,
+            denied=part.denied,
+            matches=answer.matches or isinstance(query, Path),
+            note=language_note(encoder.tokenizer, query) if isinstance(query, str) else "",
         )
-        for answer, (rest, denied) in zip(answers, split)
+        for answer, part, query in zip(answers, split, queries)
     ]
+
+
+def language_note(tokenizer: Tokenizer, text: str) -> str:
+    """Return a line that says that a text is in a language unknown to the tokenizer, or "".
+
+    It says so if two tokens, and 5 % of all, spell out words (`Tokenizer.spelled`): of 26,200
+    English captions two or three are so. Tokenizers that do not show it have no note.
+    """
+    spelling, tokens = tokenizer.spelled(text) or (0, 0)
+    if spelling < max(2, _SPELLED * tokens):
+        return ""
+    return (
+        f"the model may not know the language or a word of this text: its tokenizer spells it out "
+        f"({spelling} of {counted(tokens, 'token')} have one letter or less); try plain English"
+    )
 
 
 def encode_texts(encoder: ModelEncoder, texts: Sequence[str]) -> Matrix:

@@ -18,7 +18,7 @@ from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import encodable
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.search import PhotoIndex
-from compoclip.search.query import found_by
+from compoclip.search.query import found_by, language_note
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Website, json_page, require_client
 from compoclip.web.batches import Batcher, BatchSettings
@@ -166,7 +166,12 @@ class Service:
         assert self.index is not None
         with self._decoding:  # as many at once as there are cores: their scores take memory
             answers = found_by(self.index, [item.location for item in items], np.stack(rows), top)
-        return {"object": "list", "data": [asdict(answer) for answer in answers], **about}
+        notes = [
+            "" if item.is_image else language_note(self.encoder.tokenizer, item.content)
+            for item in items
+        ]
+        data = [asdict(answer) | {"note": note} for answer, note in zip(answers, notes)]
+        return {"object": "list", "data": data, **about}
 
     def _check(self, request: Mapping[str, Any], allowed: Collection[str]) -> None:
         """Refuse another model, and what would be left unheeded."""
