@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.retrieval import Captioned, read_flickr8k
 from compoclip.console import end_with, note, track
+from compoclip.data.prompts import read_names
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json, write_text
 from compoclip_world.bounds import TEXT_ONLY, UNTRAINED

@@ -13,8 +13,8 @@ import pytest
 from benchmark_files import vg_row
 from compoclip.archives import read_members
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.prompts import fill, read_index, read_names, read_templates
 from compoclip.captions.chunks import pre_caption
+from compoclip.data.prompts import fill, read_index, read_names, read_templates
 from compoclip.errors import CompoclipError, closest
 
 

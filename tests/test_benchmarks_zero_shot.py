@@ -14,15 +14,18 @@ from PIL import Image
 from benchmark_files import expect_one_line, refuses, write_json
 from compoclip.benchmarks import zero_shot
 from compoclip.benchmarks.case import Benchmark, Classification
-from compoclip.benchmarks.prompts import read_names, read_templates
 from compoclip.benchmarks.registry import SUITES, load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.benchmarks.zero_shot import (
     ELEVATER,
     SETS,
+    published,
+)
+from compoclip.data.prompts import (
     PublishedPrompts,
     imagenet_prompts,
-    published,
+    read_names,
+    read_templates,
 )
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
@@ -56,8 +59,14 @@ COUNTS = {  # classes and templates, as published
     "imagenet-v2": (1000, 80),
 }
 CHECKSUMS = {
-    zero_shot.SHIPPED: "6a5f0b3e2221b7338750e2a7e27d518f2e87cce47572b7e84d64bcba48ad1974",
-    zero_shot.TOOLKIT: "1f8b00c835748b300d1cb991c3d8d017ce4bc0a51d1fcc9dcf86bf548b113daf",
+    (
+        "compoclip.data",
+        "zero_shot.json",
+    ): "6a5f0b3e2221b7338750e2a7e27d518f2e87cce47572b7e84d64bcba48ad1974",
+    (
+        "compoclip.benchmarks",
+        zero_shot.TOOLKIT,
+    ): "1f8b00c835748b300d1cb991c3d8d017ce4bc0a51d1fcc9dcf86bf548b113daf",
 }
 
 
@@ -75,10 +84,10 @@ def content_of(found: Benchmark) -> Classification:
     return found.content
 
 
-@pytest.mark.parametrize("file", CHECKSUMS)
-def test_the_shipped_files_are_as_they_were_checked(file: str) -> None:
-    data = resources("compoclip.benchmarks").joinpath(file).read_bytes()
-    assert hashlib.sha256(data).hexdigest() == CHECKSUMS[file]
+@pytest.mark.parametrize("place", CHECKSUMS)
+def test_the_shipped_files_are_as_they_were_checked(place: tuple[str, str]) -> None:
+    data = resources(place[0]).joinpath(place[1]).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == CHECKSUMS[place]
     value = json.loads(data)
     assert "MIT" in value["licence"]
     assert value["sources"]

@@ -130,7 +130,10 @@ def test_defaults_are_said_in_words(capsys: pytest.CaptureFixture[str], words: l
 
 # What went (-) and came (+) since the names were recorded, by command; see CHANGELOG.md.
 CHANGED = {
-    "tune": "+caption-column +device +held-out +image-column +images +json +model +on +out +seed",
+    "tune": (
+        "+caption-column +device +held-out +image-column +images +json +model +on +out +seed "
+        "+templates"
+    ),
     "list": "+json",
     "evaluate": "+dimensions +image-prompt +judge +text-prompt +trust-remote-code",
     "compare": "+details +mteb",
@@ -140,12 +143,13 @@ CHANGED = {
     "verify": "+json",
     "rewrite": "+images +licence +split +to",
     "caption": "-price-in -price-out",
-    "data pack": "+exclude +held-out +split-seed",
-    "data audit": "+exclude +held-out +split-seed",
+    "data pack": "+exclude +held-out +split-seed +templates",
+    "data audit": "+exclude +held-out +split-seed +templates",
     "report": "+bounds",
     "index": (
         "+batch-size +calibrate +caption-column +device +duplicates +exclude +fast +held-out "
-        "+image-column +images +json +model +orientation +out +quoting +split +split-seed"
+        "+image-column +images +json +model +orientation +out +quoting +split +split-seed "
+        "+templates"
     ),
     "search": "+device +image +images +json +model +negation +open +page +queries +rerank +top",
     "play": "+index",
@@ -154,7 +158,9 @@ CHANGED = {
         "-absent -adapters -align-weight -converse -denials -fluent "
         "-image-tower -local-weight -neighbours -unit-weight"
     ),
-    "train": "-decoded-cache +exclude +held-out +matryoshka +near-margin +split-seed +teacher",
+    "train": (
+        "-decoded-cache +exclude +held-out +matryoshka +near-margin +split-seed +teacher +templates"
+    ),
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",
     **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),

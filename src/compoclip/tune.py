@@ -108,6 +108,7 @@ class TuneOptions:
         images: Folder that image paths in the data are relative to.
         image_column: Column with image paths, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
+        templates: Make captions of class labels; "a photo of a {}.", a file, or a published set.
         held_out: Share of the photos in val, and again in test, if the hash decides.
         model: The model to begin from, written as for train.
         on: Further benchmarks for the base and OUT/model, named as for evaluate, such as
@@ -122,6 +123,7 @@ class TuneOptions:
     images: InputFolder | None = None
     image_column: str | None = None
     caption_column: str | None = None
+    templates: str | None = None
     held_out: Annotated[float | None, Shown(hint="(default: 0.1 to 0.2, by their number)")] = None
     model: Annotated[ModelName, Shown(hint="(required; bundled has only seen drawn scenes)")] = ""
     on: Annotated[tuple[BenchmarkName, ...], Shown("BENCHMARK ...")] = ()
@@ -214,7 +216,7 @@ def tune(options: TuneOptions) -> Tuned:
     from compoclip.data.sources.open import OpenedPart, Request
 
     # A mistake in the data is said before torch is loaded.
-    shared = ("images", "image_column", "caption_column")
+    shared = ("images", "image_column", "caption_column", "templates")
     reading = {name: getattr(options, name) for name in shared} | {"split_seed": options.seed}
     source = Request(options.data, split="all", **reading).open()
     rule = rule_for(len(source), options.data)
@@ -242,7 +244,8 @@ def tune(options: TuneOptions) -> Tuned:
     note(f"{_parts(photos)}; {chosen_is}, {' and '.join(rule.freeze)} frozen")
     file = Path(options.data)
     choosing, judging = (
-        _benchmarks(OpenedPart(file, split, parts[split])) for split in ("val", "test")
+        _benchmarks(OpenedPart(file, split, parts[split]), options.templates)
+        for split in ("val", "test")
     )
     others = Measuring(on=options.on).benchmarks() if options.on else []
     for benchmark in (*choosing, *judging):
@@ -329,14 +332,14 @@ def _require_photos(source: Source) -> None:
         )
 
 
-def _benchmarks(part: OpenedPart) -> list[Benchmark]:
+def _benchmarks(part: OpenedPart, templates: str | None) -> list[Benchmark]:
     """Retrieval and the suite of rewrites of a part of the photos."""
     from compoclip.benchmarks.registry import load_benchmark
     from compoclip.benchmarks.targets import FILES
 
     options: dict[str, dict[str, Any]] = {"retrieval": {}, "rewrites": {"most": _MOST}}
     return [
-        load_benchmark(FILES[name], Path("data"), opened=part, **more)
+        load_benchmark(FILES[name], Path("data"), opened=part, templates=templates, **more)
         for name, more in options.items()
     ]
 

@@ -12,8 +12,8 @@ from typing import Any
 from compoclip.archives import opened_zip, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.benchmarks.prompts import read_names
 from compoclip.data.options import DataOptions, as_target_option, naming_options
+from compoclip.data.prompts import NUMBERS, read_names
 from compoclip.errors import CompoclipError, require
 from compoclip.tables import ROW_FILES, has_ending
 from compoclip.typed import read_fields
@@ -59,8 +59,6 @@ class PhotoSet:
 
 # --- Photos in class folders, tar shards or tables: read as training data with labels are. ---
 
-_LABELS = re.compile("[0-9]{1,6}(,[0-9]{1,6})*")
-"""Numbers of one or several classes."""
 _TEMPLATES = "zeroshot_classification_templates.txt"
 
 
@@ -86,7 +84,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
         source = replace(request, needs="labels").open_held_out()
     names = source.classes or tuple(sorted({*source.column("label")}))
     numbers = {name: k for k, name in enumerate(names)} if len({*names}) == len(names) else {}
-    unnamed = not source.classes and all(map(_LABELS.fullmatch, names))
+    unnamed = not source.classes and all(map(NUMBERS.fullmatch, names))
     rows = list(zip(source.located(), source.column("image"), source.column("label"), strict=True))
     in_folders = place.is_dir() and not any(member for (_, member), *_ in rows)
     in_folders = in_folders and all(f"/{label}/" in f"/{image}" for _, image, label in rows)
@@ -96,7 +94,7 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
             labels: tuple[int, ...] = (numbers[label],)
         else:
             problem = f"label {label!r:.40} is neither a number from 0 nor the name of a class"
-            require(_LABELS.fullmatch(label), f"{path}@{member}" if member else path, problem)
+            require(NUMBERS.fullmatch(label), f"{path}@{member}" if member else path, problem)
             labels = tuple(map(int, label.split(",")))
         if in_folders:
             key = f"/{image}"[f"/{image}".index(f"/{label}/") + 1 :]

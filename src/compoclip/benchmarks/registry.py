@@ -21,8 +21,9 @@ from compoclip.benchmarks.case import Benchmark, Content, Meta, present
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
-from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
+from compoclip.benchmarks.zero_shot import ELEVATER, SHIFTS
 from compoclip.console import counted
+from compoclip.data.prompts import IMAGENET
 from compoclip.errors import CompoclipError, UsageError, closest, require
 
 if TYPE_CHECKING:

@@ -203,11 +203,17 @@ OWN = "own"
 _SPLIT = "Flickr_8k.testImages.txt"
 
 
-def _retrieval(photos: Iterable[tuple[ImageRef, Sequence[str]]]) -> Retrieval:
+def _retrieval(
+    photos: Iterable[tuple[ImageRef, Sequence[str]]], templates: str | None = None
+) -> Retrieval:
+    """Return the gallery; captions made by templates are true of all photos of their class."""
     images, captions = zip(*photos)
     owners = [owner for owner, texts in enumerate(captions) for _ in texts]
     texts = tuple(text for texts in captions for text in texts)
-    return Retrieval(images, texts, tuple(zip(owners, range(len(texts)))))
+    if templates is None:
+        return Retrieval(images, texts, tuple(zip(owners, range(len(texts)))))
+    number = {text: k for k, text in enumerate(dict.fromkeys(texts))}
+    return Retrieval(images, tuple(number), tuple(zip(owners, map(number.__getitem__, texts))))
 
 
 def read(
@@ -229,7 +235,7 @@ def read(
 
         custom = captioned.open_photos(data, annotations or data.root, reading)
         data.files["captions"], data.expected = captioned.hashed(custom), {}
-        return _retrieval((photo.image, photo.captions) for photo in custom)
+        return _retrieval([(photo.image, photo.captions) for photo in custom], reading.templates)
     published = name in about.parts
     require(
         published, about.id, f"no set or file {name!r}; {closest(name, about.parts)}", UsageError

@@ -42,6 +42,7 @@ from compoclip.benchmarks.registry import (
     option_types,
     split_spec,
 )
+from compoclip.config import place_in
 from compoclip.console import note
 from compoclip.errors import UsageError, require
 from compoclip.files import read_json
@@ -259,6 +260,8 @@ def _options(spec: str, settings: Mapping[str, Any], base: Path, location: str) 
             options[key] = None
         elif "Path" in kind:
             options[key] = base / _path(value)
+        elif "place=True" in kind:
+            options[key] = place_in(value, base) if base != Path() else value
         elif "tuple" in kind:
             options[key] = tuple(value.split())
         elif choices := re.findall("Literal.*?[\"'](\\w+)[\"'], *[\"'](\\w+)[\"']", kind):

@@ -32,34 +32,21 @@ below); option `metric` overrides the metric.
 from __future__ import annotations
 
 import json
-import re
-import runpy
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files as resources
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ZERO_SHOT, Aggregate, Classification
 from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.photo_set import LABELS, PhotoSet, read_photos
-from compoclip.benchmarks.prompts import (
-    DEFAULT_TEMPLATES,
-    are_wordnet_ids,
-    as_caption_words,
-    fill,
-    read_index,
-    read_names,
-    read_templates,
-    say_renamed,
-)
 from compoclip.benchmarks.reader import Loading
 from compoclip.console import counted, note
+from compoclip.data import prompts
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError, closest, require
 
@@ -83,92 +70,29 @@ class ZeroShotSet(NamedTuple):
 SETS: Mapping[str, ZeroShotSet] = MappingProxyType(
     {name: ZeroShotSet(*row) for name, row in entries()["zero_shot"]["sets"].items()}
 )
-IMAGENET = "imagenet-1k"
-SHIFTS = tuple(name for name in SETS if name.startswith("imagenet-") and name != IMAGENET)
+SHIFTS = tuple(name for name in SETS if name.startswith("imagenet-") and name != prompts.IMAGENET)
 ELEVATER = tuple(name for name in SETS if not name.startswith("imagenet-"))
-
-
-# --- ImageNet's class names, prompt templates and WordNet ids, from installed libraries. ---
-#
-# Names and templates are OpenAI's (Radford et al., ICML 2021), in open_clip (MIT); the ids of the
-# classes of ImageNet-1K, -A and -R are in timm (Apache-2.0). Both are read without importing the
-# libraries, which would load torch.
-
-_UPDATE = "install the libraries that compoclip asks for"
-
-
-@cache
-def imagenet_prompts(name: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return (WordNet ids, class names, templates) of imagenet-1k or a shift, in label order."""
-    every = _synsets("imagenet")
-    synsets = _synsets(name.replace("-", "_")) if name in ("imagenet-a", "imagenet-r") else every
-    stated = runpy.run_path(str(_folder("open_clip") / "zero_shot_metadata.py"))
-    name_of = dict(zip(every, stated["IMAGENET_CLASSNAMES"], strict=True))
-    templates = tuple(template("{}") for template in stated["OPENAI_IMAGENET_TEMPLATES"])
-    return synsets, tuple(name_of[synset] for synset in synsets), templates
-
-
-def _synsets(name: str) -> tuple[str, ...]:
-    path = _folder("timm") / "data" / "_info" / f"{name}_synsets.txt"
-    return tuple(files.read_text(path, _UPDATE).split())
-
-
-def _folder(library: str) -> Path:
-    spec = find_spec(library)
-    assert spec is not None
-    assert spec.submodule_search_locations  # compoclip requires the library
-    return Path(spec.submodule_search_locations[0])
 
 
 # --- Which class each label of a zero-shot set means, and what the class is called in prompts. ---
 
 OWN = "own"
 """The name of the set that a file given by name makes."""
-SHIPPED = "data/zero_shot.json"
 TOOLKIT = "data/elevater_labels.json"
 
 
-@dataclass(frozen=True)
-class PublishedPrompts:
-    """Class names and templates behind the published scores of a set, () for an unknown set.
-
-    classes: in label order, each a name and then its other names (directories, WordNet ids).
-    toolkit: the class of each label in the index files of the ELEVATER toolkit, where these are
-    numbered otherwise.
-    """
-
-    classes: tuple[tuple[str, ...], ...] = ()
-    templates: tuple[str, ...] = ()
-    toolkit: tuple[int, ...] = ()
-
-
-def published(name: str) -> PublishedPrompts:
-    """Return what is known of a set: ImageNet's from installed libraries, others from `data`."""
+def published(name: str) -> prompts.PublishedPrompts:
+    """Return what is known of a set of the literature; nothing of others."""
     if name not in SETS:
-        return PublishedPrompts()
-    if name.startswith("imagenet-"):
-        synsets, names, templates = imagenet_prompts(name)
-        return PublishedPrompts(tuple(zip(names, synsets)), templates)
-    entry = _shipped(SHIPPED)[name]
-    classes = tuple((name,) if isinstance(name, str) else tuple(name) for name in entry["classes"])
-    places = _places(classes)
-    toolkit = tuple(places[_plain(label)] for label in _shipped(TOOLKIT).get(name, ()))
-    return PublishedPrompts(classes, tuple(entry["templates"]), toolkit)
+        return prompts.PublishedPrompts()
+    known = prompts.published(name)
+    places = prompts.class_places(known.classes)
+    text = resources("compoclip.benchmarks").joinpath(TOOLKIT).read_text(encoding="utf-8")
+    labels = json.loads(text)["sets"].get(name, ())
+    return replace(known, toolkit=tuple(places[prompts.plain_name(label)] for label in labels))
 
 
-def _shipped(file: str) -> dict[str, Any]:
-    text = resources("compoclip.benchmarks").joinpath(file).read_text(encoding="utf-8")
-    sets: dict[str, Any] = json.loads(text)["sets"]
-    return sets
-
-
-def _places(classes: Sequence[tuple[str, ...]]) -> dict[str, int]:
-    """Return class by any of its names, as compared; the first of two classes with one name."""
-    named = [(_plain(alias), k) for k, aliases in enumerate(classes) for alias in aliases]
-    return dict(reversed(named))
-
-
-def match(photos: PhotoSet, prompts: PublishedPrompts, location: str) -> list[int] | None:
+def match(photos: PhotoSet, known: prompts.PublishedPrompts, location: str) -> list[int] | None:
     """Return the published class of each label; None when no class that the data name fits.
 
     Names fit when they are equal but for case and punctuation. Numbers count from 0, or from 1 when
@@ -177,65 +101,31 @@ def match(photos: PhotoSet, prompts: PublishedPrompts, location: str) -> list[in
     the published order. Raises CompoclipError when only some names fit, or there are more labels
     than classes.
     """
-    total = len(prompts.classes)
+    total = len(known.classes)
     if not total:
         return None
     problem = f"{photos.classes} classes, where the published set has {total}; name yours with the "
     require(photos.classes <= total, location, f"{problem}option index or classes")
-    by_number = list(prompts.toolkit) if photos.toolkit and prompts.toolkit else list(range(total))
+    by_number = list(known.toolkit) if photos.toolkit and known.toolkit else list(range(total))
     if not photos.names:
         return by_number
-    place = _places(prompts.classes)
-    places = [place.get(_plain(name)) for name in photos.names]
+    place = prompts.class_places(known.classes)
+    places = [place.get(prompts.plain_name(name)) for name in photos.names]
     fitting = [index for index in places if index is not None]
     if len(set(fitting)) == len(places):
         return fitting
-    if numbers := numbered(photos.names, total):
+    if numbers := prompts.numbered(photos.names, total):
         return numbers
     if fitting:
         labelled = zip(photos.names, places)
         odd = next(name for name, k in labelled if k is None or fitting.count(k) > 1)
-        names = [aliases[0] for aliases in prompts.classes]
+        names = [aliases[0] for aliases in known.classes]
         raise CompoclipError(
             f"{location}: class {odd!r:.80} is not a class of the set, or occurs twice "
             f"({closest(odd, names)}); rename it, add missing directories (they may be empty), or "
             "name all classes with the option index"
         )
     return by_number if photos.toolkit and len(photos.names) == total else None
-
-
-def numbered(names: Sequence[str], total: int) -> list[int]:
-    """Return the places of `total` classes that names stand for which are numbers, else [].
-
-    They count from 0, or from 1 when they end at the number of classes.
-    """
-    if not are_numbers(names):
-        return []
-    numbers = [int(name) for name in names]
-    if total in numbers and 0 not in numbers:
-        numbers = [number - 1 for number in numbers]
-    return numbers if len({*numbers}) == len(numbers) and max(numbers) < total else []
-
-
-def are_numbers(names: Sequence[str]) -> bool:
-    """Return whether all names are numbers, which no caption calls a class."""
-    return all(name.isascii() and name.isdigit() and len(name) < 10 for name in names)
-
-
-def wordnet_names(ids: Sequence[str], location: object) -> tuple[str, ...]:
-    """Return the names of WordNet ids: OpenAI's of ImageNet-1K, else the first noun of WordNet."""
-    synsets, names, _ = imagenet_prompts(IMAGENET)
-    path = _folder("timm") / "data" / "_info" / "imagenet_synset_to_lemma.txt"
-    lines = (line.partition("\t") for line in files.read_text(path, _UPDATE).split("\n"))
-    name_of = {key: nouns.partition(",")[0] for key, _, nouns in lines} | dict(zip(synsets, names))
-    odd = next((synset for synset in ids if synset not in name_of), None)
-    problem = f"class {odd!r} is no WordNet id of ImageNet; name the classes with the option index"
-    require(odd is None, location, problem)
-    return tuple(name_of[synset] for synset in ids)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 # --- Reading a set. ---
@@ -248,7 +138,6 @@ def read(
     annotations: Path | None = None,
     index: Path | None = None,
     classes: Path | None = None,
-    templates: Path | None = None,
     key: str | None = None,
     metric: str | None = None,
 ) -> Classification:
@@ -267,18 +156,18 @@ def read(
         absent = f"{folder}: no such folder; put the photos of {name!r} there{hint}"
         raise CompoclipError(absent) from FileNotFoundError(folder)
     photos = read_photos(folder, annotations, reading)
-    prompts = published(name)
+    known = published(name)
     if index is None and classes is None and photos.folders:
         if (folder / "index.json").is_file():
             index = folder / "index.json"
-        elif not prompts.classes and are_numbers(photos.names):
+        elif not known.classes and prompts.are_numbers(photos.names):
             classes = next((folder / file for file in LABELS if (folder / file).is_file()), None)
     section = key or one.section
     published_place = None
     if index is not None or classes is not None:
         names = _named(photos, folder, index, classes, (key or name, section))
-    elif published_place := match(photos, prompts, str(folder)):
-        names = tuple(aliases[0] for aliases in prompts.classes)
+    elif published_place := match(photos, known, str(folder)):
+        names = tuple(aliases[0] for aliases in known.classes)
     else:
         fix = "or give the option classes"
         problem = f"the data do not name their classes; add a file of names (see zero_shot), {fix}"
@@ -288,27 +177,28 @@ def read(
         require(len(photos.names) >= photos.classes, folder, problem)
         problem = f"classes are called by numbers ({', '.join(photos.names[:3])}, ...), which no "
         problem += "prompt can use; put their names in label order into classnames.txt there, "
-        require(not are_numbers(photos.names), folder, f"{problem}{fix}")
-        if are_wordnet_ids(photos.names):
-            names = wordnet_names(photos.names, folder)
-        else:
-            names = as_caption_words(photos.names)
-        if changed := say_renamed(photos.names, names):
+        require(not prompts.are_numbers(photos.names), folder, f"{problem}{fix}")
+        names = prompts.spoken_names(photos.names, folder)
+        if changed := prompts.say_renamed(photos.names, names):
             data.assumed += (changed,)
-        similar = [other for other in SETS if _plain(other).startswith(_plain(name))]
+        plain = prompts.plain_name(name)
+        similar = [other for other in SETS if prompts.plain_name(other).startswith(plain)]
         if name not in SETS and similar:
             data.assumed += (f"no published set; those have names: {', '.join(similar)}",)
     place = published_place or list(range(len(names)))
-    source = templates or photos.templates
-    used = read_templates(source, key or name, section) if source is not None else prompts.templates
-    used = used or DEFAULT_TEMPLATES
+    if reading.templates is not None:
+        used = prompts.templates_of(reading.templates, key or name, section)
+    elif photos.templates is not None:
+        used = prompts.read_templates(photos.templates, key or name, section)
+    else:
+        used = known.templates or prompts.DEFAULT_TEMPLATES
     if name in SETS:  # scores hang on the prompts
-        class_names = {aliases[0] for aliases in prompts.classes}
+        class_names = {aliases[0] for aliases in known.classes}
         odd = next((name for name in names if name not in class_names), None)
         if odd is not None:
             note(f"zero_shot:{name}: published scores use other class names (not {odd!r:.80})")
-        if set(fill(used, name)) != set(fill(prompts.templates, name)):
-            counts = f"{len(prompts.templates)} other than these {len(used)}"
+        if set(prompts.fill(used, name)) != set(prompts.fill(known.templates, name)):
+            counts = f"{len(known.templates)} other than these {len(used)}"
             note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
     for assumption in data.assumed:
         note(f"zero_shot:{name}: {assumption}")
@@ -319,7 +209,7 @@ def read(
         images=tuple(replace(ref, squash=one.squash, upright=upright) for ref in photos.images),
         labels=() if metric == MAP11 else tuple(label for labels in tags for label in labels),
         classes=names,
-        prompts=tuple(fill(used, class_name) for class_name in names),
+        prompts=tuple(prompts.fill(used, class_name) for class_name in names),
         metric=metric,
         tags=tags if metric == MAP11 else (),
     )
@@ -344,17 +234,17 @@ def _named(
 ) -> tuple[str, ...]:
     """Return the names of the classes in a user's file: by what the data call them, or in order."""
     if classes is not None:
-        names = read_names(classes, *keys)
+        names = prompts.read_names(classes, *keys)
         problem = f"{len(names)} class names for {len(photos.names)} directories in {folder}; add "
         problem += "the missing directories or give an index file {directory: name}"
         require(not photos.folders or len(names) == len(photos.names), classes, problem)
-        if photos.folders and (places := numbered(photos.names, len(names))):
+        if photos.folders and (places := prompts.numbered(photos.names, len(names))):
             return tuple(names[place] for place in places)
         problem = f"{len(names)} class names for {photos.classes} classes of {folder}"
         require(len(names) >= photos.classes, classes, problem)
         return names
     path = index or folder / "index.json"
-    named = read_index(path)
+    named = prompts.read_index(path)
     for directory in (*named, *photos.names):
         fix = "make it (empty for a class without photos) or drop the entry"
         problem = f"class directory {directory!r:.80} is not in {folder}; {fix}"

@@ -14,7 +14,7 @@ from compoclip.errors import CompoclipError
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
 
-Needs = Literal["captions", "labels", "photos"]
+Needs = Literal["captions", "labels", "captions or labels", "photos"]
 """The content that a row needs, in addition to an image, to become a sample."""
 HELD_OUT = 0.1
 """The share of the photos in each of val and test, where the data name no splits."""
@@ -40,6 +40,8 @@ class DataOptions:
         exclude: Glob patterns of files and folders that are left out of a folder of images. A
             pattern without a slash applies at any depth. A pattern with a slash is compared with
             the path from that folder on.
+        templates: Make captions of class labels where samples have none. A template such as
+            "a photo of a {}.", a file of templates, or a set with published ones (imagenet-1k).
     """
 
     images: InputFolder | None = None
@@ -51,6 +53,7 @@ class DataOptions:
     held_out: float = HELD_OUT
     split_seed: int = 0
     exclude: Annotated[tuple[str, ...], Shown("PATTERN ...")] = ()
+    templates: Annotated[str | None, Shown("TEMPLATES", place=True)] = None
 
     def request(self, spec: str) -> Request:
         """Return what opens the data that `spec` names with these options."""
@@ -60,7 +63,7 @@ class DataOptions:
         return Request(spec, **options)
 
 
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: (all|[0-9.]*[0-9])\b)?")
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: (all\b|[0-9.]*[0-9]\b|\"[^\"]*\"))?")
 
 
 def as_target_option(text: str) -> str:

@@ -155,12 +155,14 @@ def true_pair_share(source: Source) -> float:
     """Return the share of ordered pairs of different samples that share a photo, or a caption.
 
     A sample of several captions has one of them, each equally often. Texts are compared as they
-    are written.
+    are written. Samples with captions of one class count as samples of one photo.
     """
     count = len(source)
     if count < 2:
         return 0.0
-    photos = np.fromiter(map(hash, zip(source.column("place"), source.column("image"))), np.int64)
+    cells = zip(*map(source.column, ("place", "image", "label")))
+    shown = (label or (place, image) for place, image, label in cells)
+    photos = np.fromiter(map(hash, shown), np.int64)
     _, photo = np.unique(photos, return_inverse=True)
     lengths = np.fromiter(map(len, source.column("captions")), np.int64)
     texts = np.fromiter(map(hash, source.captions()), np.int64)

@@ -17,7 +17,7 @@ from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
-from compoclip.data.sources import Source
+from compoclip.data.sources import LABEL, Source
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.files import only_writer, require_writable, write_text
@@ -257,6 +257,10 @@ class _Run:
                 f"{method.name} contrasts captions with all images, so the image tower must be "
                 "frozen and its features cached: add --freeze image --cache-frozen --no-crop": (
                     method.needs_bank and cached_at(method, settings) != "tower"
+                ),
+                f"{method.name} contrasts captions with all images, and captions made of classes "
+                "are true of many: leave --terms +all-images out": (
+                    method.needs_bank and LABEL in source.brings()
                 ),
                 "--cache-frozen stores no pixels, and the teacher needs them: leave --cache-frozen "
                 "or the teacher out": (self.teacher and cached_at(method, settings)),

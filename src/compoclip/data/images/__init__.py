@@ -121,7 +121,7 @@ class BatchBuilder:
                 stored = file.size
             box = self.transform.box(stored, self._crop(sample.image, sample.drawn_by)[1])
             texts[0] = replace(texts[0], mask=mask.as_shown(stored, box, self.transform))
-        self.put(pixels, texts, counts, photo_key(sample.image), id=sample.id)
+        self.put(pixels, texts, counts, shown_key(sample), id=sample.id)
         return texts
 
     def put(
@@ -245,6 +245,12 @@ def photo_key(image: Picture) -> str:
     if isinstance(image, Path):
         return str(image)
     return blake2b(image, digest_size=16).hexdigest()
+
+
+def shown_key(sample: Sample) -> str:
+    """Return the name of what a sample shows, of which its captions are true: its photo, or its
+    class where they were made of that. Contrasts leave out pairs with equal names."""
+    return f"class {sample.label}" if sample.label else photo_key(sample.image)
 
 
 # --- The plans. ---

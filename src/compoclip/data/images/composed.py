@@ -25,7 +25,7 @@ from compoclip.data.images import (
     Companions,
     Encode,
     ImagePlan,
-    photo_key,
+    shown_key,
 )
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
@@ -127,7 +127,7 @@ class Composed(ImagePlan):
             fill=preprocess.fill_color,
         )
         texts, counts = pair_texts(batch.plan, sample, other, batch.epoch)
-        photo = "\x1f".join(photo_key(side.image) for side in (sample, other))
+        photo = "\x1f".join(map(shown_key, (sample, other)))
         batch.put(pixels_of(joined), texts, counts, photo, id=sample.id)
 
     def mean_and_std(

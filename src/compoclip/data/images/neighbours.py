@@ -19,6 +19,7 @@ from compoclip.data.images import (
     ImagePlan,
     UnreadableError,
     photo_key,
+    shown_key,
 )
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
 from compoclip.errors import CompoclipError, UsageError
@@ -87,7 +88,7 @@ class Neighbours(ImagePlan):
                 batch.bad.append((error.args[0], error.args[1]))
                 continue
             texts, counts = batch.plan.draw(neighbour, batch.epoch, key)
-            batch.put(pixels, texts, counts, photo_key(neighbour.image))
+            batch.put(pixels, texts, counts, shown_key(neighbour))
 
 
 # --- Finding them: the nearest photos by the model's image features. ---

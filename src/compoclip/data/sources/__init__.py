@@ -25,8 +25,10 @@ from compoclip.errors import UsageError, require
 from compoclip.files import file_stamp
 
 NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
-POSITIVES = "positives"
+POSITIVES, LABEL = "positives", "label"
 NO_NEIGHBOUR = "similar image that the data has not"
+SEVERAL = "\x1f"
+"""Separates the labels of a photo that several rows name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class Sample:
         positives: Paraphrases of the data, or ().
         score: Quality of a variation, if the data have it.
         image_score: Quality of its image.
-        label: Name or number of the class of the image, "" if the data have none.
+        label: Name or number of the class of the image, "" if the data have none. In data that are
+            read for their captions, the class that these were made of.
         key: Seeds the sample's texts and crop instead of its id, if that is not unique: in a
             mixture of data sets, and for a second use in one epoch.
     """
@@ -304,8 +307,8 @@ class Source:
         return (caption for captions in self.column("captions") for caption in captions)
 
     def brings(self) -> frozenset[str]:
-        """Return which of negatives, neighbours, negative_image, group, positives exist."""
-        names = {NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES}.intersection(
+        """Return which of negatives, neighbours, negative_image, group, positives, label exist."""
+        names = {NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES, LABEL}.intersection(
             self._columns
         )
         return frozenset(names | ({NEGATIVE_IMAGE} if "mirror" in self._columns else set()))
@@ -351,16 +354,19 @@ class Source:
         left_out: Mapping[str, int],
         captions: Sequence[Sequence[str]] | None = None,
         splits: Collection[str] | None = None,
+        labels: Sequence[str] | None = None,
     ) -> Source:
         """Return the samples of some rows, ascending, without neighbours that are left out.
 
-        left_out: counts to add to those of the reader. captions: other ones. splits: names of the
-        splits that the rows are of; what was left out in others is not counted.
+        left_out: counts to add to those of the reader. captions, labels: other ones. splits: names
+        of the splits that the rows are of; what was left out in others is not counted.
         """
         require(len(indices), description, "no usable sample")
         table, unknown = renumbered(self._table.take(pa.array(indices)), indices)
         if captions is not None:
             table = replaced(table, {"captions": pa.array(captions, _TEXTS)})
+        if labels is not None:
+            table = replaced(table, {LABEL: pa.array(labels, _TEXT)})
         mix = self.mix and self.mix.of(indices)
         counts = Counter(self._left_out) + Counter(left_out)
         counts[NO_NEIGHBOUR] += unknown if splits is not None else 0

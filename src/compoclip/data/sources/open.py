@@ -16,9 +16,11 @@ from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
+from compoclip.config import place_in
 from compoclip.data.decode import is_read
 from compoclip.data.options import DataOptions, Needs
 from compoclip.data.sources import Source
+from compoclip.data.sources.labels import captioned_by_label
 from compoclip.data.sources.mixture import WeightedMix, mixture_of
 from compoclip.data.sources.paths import ENDINGS, Data, holds_images, open_images
 from compoclip.data.sources.published import (
@@ -64,7 +66,8 @@ class Request(DataOptions):
             data sets that have a use for them. A mixture is read upright unless all of its parts
             are in published formats.
         needs: What a row needs to become a sample: captions, for training; labels, as classes in
-            Parquet, shards or folders have them; or a photo alone.
+            Parquet, shards or folders have them; one of the two, where templates make captions of
+            labels; or a photo alone.
     """
 
     spec: str
@@ -143,8 +146,14 @@ def open_source(spec: str, **options: Any) -> Source:
         if form.name == "folders of images":
             _require_no_data_within(data)
         request.refuse(form.name, *(option for option in _PARTLY if option not in form.uses))
+        templates = None if form.keeps_splits else request.templates
+        labelled = templates is not None and request.needs == "captions"
+        if labelled:
+            data.request = replace(request, needs="captions or labels")
         source = form.open(data)
         source.count(data.others)
+        if labelled:
+            source = captioned_by_label(source, request)
         if form.published:
             source.upright = False
         if not form.keeps_splits:
@@ -444,6 +453,8 @@ def _open_selection(path: Path, data: Mapping[str, Any], request: Request) -> So
     if "images" in named:
         named["images"] = Path(named["images"])
     named["exclude"] = tuple(named.get("exclude", ()))
+    if request.templates is not None:
+        named["templates"] = request.templates
     itself = Path(named["spec"]).absolute() == path.absolute()
     require(not itself, path, f"selects from itself; {_REMEDY}", UsageError)
     source = open_source(**{**named, "needs": request.needs})
@@ -471,5 +482,7 @@ def write_selection(path: Path, request: Request, without: Sequence[str], becaus
     }
     options.pop("needs")
     named = {**options, "spec": Path(request.spec)}
+    if request.templates is not None:  # perhaps a file
+        named["templates"] = place_in(request.templates, Path.cwd())
     source = {k: str(v.absolute()) if isinstance(v, Path) else v for k, v in named.items()}
     write_json(path, {KEY: source, "because": because, "without": list(without)})

@@ -30,6 +30,7 @@ from compoclip.data.columns import (
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.options import Needs
 from compoclip.data.sources import ImageShard, Source, holds_any, replaced
+from compoclip.data.sources.labels import listed_classes
 from compoclip.data.sources.splits import COLUMN
 from compoclip.data.sources.table import RowBuilder, finish
 from compoclip.errors import CompoclipError, require
@@ -42,7 +43,7 @@ from compoclip.files import (
     save_arrays,
     write_cache,
 )
-from compoclip.tables import find_files, read_lines
+from compoclip.tables import find_files
 
 # --- Members of a shard: which sample they belong to, and where its captions are. ---
 
@@ -50,7 +51,6 @@ BAD_JSON = "unreadable .json member"
 BAD_TEXT = ".txt member that is not UTF-8"
 BAD_NAME = "tar member whose name is not UTF-8"
 SECOND = "second image, .txt or .json member of a sample"
-CLASS_NAMES = "classnames.txt"  # one name per line, in the order of the numbers
 TOO_LONG = f".txt or .json member of more than {MAX_CAPTION_BYTES >> 20} MiB"
 
 TEXT_KINDS = ("txt", "json", "cls", "npy")
@@ -292,7 +292,8 @@ def open_shards(
         names = [shard.as_posix() for shard in shards]
     left_out, unread = Counter[str](), Counter[str]()
     lost: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    classes = _classes(shards[0])
+    folders = (shards[0].parent, shards[0].parent.parent)
+    classes = next(filter(None, map(listed_classes, folders)), ())
     tables, first = [], 0
     for number, shard in enumerate(track(shards, "indexing shards", unit="shards")):
         table = _load(shard, caption_key, classes)
@@ -330,17 +331,6 @@ def open_shards(
     source = finish(table, places, description, left_out, lost, needs, {}, description)
     source.classes = classes
     return source
-
-
-def _classes(shard: Path) -> tuple[str, ...]:
-    """Return the names of the numbers in .cls members, from classnames.txt at the shard."""
-    for folder in (shard.parent, shard.parent.parent):
-        if (folder / CLASS_NAMES).is_file():
-            names = [line.strip() for _, line in read_lines(folder / CLASS_NAMES)]
-            while names and not names[-1]:  # a blank line in between is a number without a name
-                names.pop()
-            return tuple(names)
-    return ()
 
 
 def find_shards(spec: str) -> list[Path]:

@@ -32,6 +32,7 @@ from compoclip.data.sources import (
     EMPTY,
     NO_NEIGHBOUR,
     SCHEMA,
+    SEVERAL,
     ImageFolder,
     Place,
     Source,
@@ -43,8 +44,9 @@ from compoclip.errors import CompoclipError, UsageError, typed_repr
 EMPTY_NEGATIVE = "empty negative"
 EMPTY_POSITIVE = "empty positive"
 LABELS_ALONE = (
-    "the data have labels, not captions; measure with them (compoclip evaluate --on "
-    "zero_shot:NAME,images=FOLDER), or name a column of captions with --caption-column"
+    'the data have labels, not captions; make captions of them with --templates "a photo of a {}."'
+    ", measure with them (compoclip evaluate --on zero_shot:NAME,images=FOLDER), or name a column "
+    "of captions with --caption-column"
 )
 
 _CHUNK, _TEXT = 1 << 16, pa.large_string()
@@ -83,7 +85,7 @@ class RowBuilder:
         self.rows = 0
         self._batches: list[pa.RecordBatch] = []
         self._columns: dict[str, list[Any]] = {name: [] for name in _WITH_ROWS.names}
-        self._has_extras, self._captioned = False, 0
+        self._has_extras, self._usable = False, 0
 
     def path_of(self, cell: Any, origin: str) -> str | None:
         """Return the path of the image that a cell names, None for an empty cell.
@@ -127,7 +129,7 @@ class RowBuilder:
         usable = usable_texts(captions, EMPTY_CAPTION, lost)
         row = {**EMPTY, **(extras if usable else {}), "label": label, "split": split}
         self._has_extras |= bool(extras) and bool(usable)
-        self._captioned += bool(usable)
+        self._usable += bool(usable or (label and self.needs == "captions or labels"))
         row["negatives"] = usable_texts(row["negatives"], EMPTY_NEGATIVE, lost)
         row["positives"] = usable_texts(row["positives"], EMPTY_POSITIVE, lost)
         row |= {"id": id, "place": place, "image": image, "captions": usable, "row": self.rows - 1}
@@ -160,20 +162,28 @@ class RowBuilder:
             number = images.dictionary_encode().indices.to_numpy()
         if len(number) and number.max() + 1 < len(number):
             # The first row of every image, with the captions of all of its rows.
+            order = pa.array(np.argsort(number, kind="stable"))
+
+            def joined(values: Any, sizes: Any) -> Any:
+                ends = np.bincount(number, weights=sizes).cumsum().astype(np.int64)
+                return pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()]), values)
+
             captions = table["captions"].combine_chunks()
             sizes = pc.list_value_length(captions).to_numpy()
-            ends = np.bincount(number, weights=sizes).cumsum().astype(np.int64)
-            texts = captions.take(pa.array(np.argsort(number, kind="stable"))).flatten()
-            joined = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
+            changes = {"captions": joined(captions.take(order).flatten(), sizes)}
+            if self.needs == "captions or labels":
+                labels = joined(table["label"].combine_chunks().take(order), None)
+                labels = pc.binary_join(labels, pa.scalar(SEVERAL, _TEXT))
+                changes["label"] = pc.utf8_trim(labels, SEVERAL)
             first = table.take(pa.array(np.unique(number, return_index=True)[1]))
-            table = replaced(first, {"captions": joined})
+            table = replaced(first, changes)
         return table
 
     def build(self, description: str) -> Source:
         """Return the finished source. Raises CompoclipError when no sample is left."""
         table = self.table()
-        if self.needs == "captions" and table.num_rows < self._captioned:
-            description += f", {table.num_rows:,} photos from {self._captioned:,} rows"
+        if self.needs.startswith("captions") and table.num_rows < self._usable:
+            description += f", {table.num_rows:,} photos from {self._usable:,} rows"
         folder = {"images folder": str(self.root.absolute())}
         counts = self.left_out, self.lost
         return finish(table, self.places, description, *counts, self.needs, folder, self.origin)
@@ -198,14 +208,18 @@ def finish(
         labelled = pc.greater(pc.binary_length(table["label"]), 0)
         captioned = pc.greater(pc.list_value_length(table["captions"]), 0)
         usable = captioned if needs == "captions" else labelled
+        if needs == "captions or labels":
+            usable = pc.or_(captioned, labelled)
         without = table.filter(pc.invert(usable))
         if needs == "captions" and len(without) == len(table) and pc.any(labelled).as_py():
             raise UsageError(f"{origin}: {LABELS_ALONE}")
         lost = {split: Counter(counts) for split, counts in lost.items()}
         for count in pc.value_counts(without["split"]).to_pylist():
             reasons = lost.setdefault(count["values"], Counter())
-            reasons[NO_CAPTION if needs == "captions" else NO_LABEL] += count["counts"]
+            reasons[NO_LABEL if needs == "labels" else NO_CAPTION] += count["counts"]
         table = table.filter(usable)
+        if needs == "captions":  # whose labels nobody reads
+            table = replaced(table, {"label": pa.repeat(pa.scalar("", _TEXT), len(table))})
     if not table.num_rows:
         counts = sum(lost.values(), Counter(left_out))
         listed = ", ".join(f"{reason}: {n}" for reason, n in counts.items() if n)

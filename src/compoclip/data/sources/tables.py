@@ -168,6 +168,8 @@ def read_tables(
         builder.places.append(ImageColumn(column, opened))
         present[column] = (len(builder.places) - 1, opened.present())
     label = usual_column(LABEL_COLUMNS, [name for table in tables for name in table.columns])
+    if request.needs == "captions or labels" and request.caption_column:
+        label, columns = request.caption_column, [(image, ()) for image, _ in columns]
     classes = first.classes(label) if label else ()
     distinct = distinct_names(classes)
     extras = {renamed.get(extra, extra) for extra in EXTRA_COLUMNS}

@@ -1,0 +1,107 @@
+"""Captions of samples that have a class and no caption: templates filled with the class's name.
+
+A class is called, in this order: as `index.json` in the folder of the data says (what the data call
+it -> name), by the name of the published set whose templates are used, by WordNet's noun for its
+id, or by its own name as words ("001.Snow_goose": "snow goose"). Numbers have the names that the
+data list, or `classnames.txt` there, one a line in the order of the numbers.
+
+Reference: Goyal et al., Finetune like you pretrain (CVPR 2023), train with the contrast of CLIP on
+such captions, and sample a template for each image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compoclip.console import note_once
+from compoclip.data import prompts
+from compoclip.data.columns import require_texts
+from compoclip.data.sources import LABEL, SEVERAL, Source
+from compoclip.data.sources.splits import NoUseError
+from compoclip.errors import require
+from compoclip.tables import read_lines
+
+if TYPE_CHECKING:
+    from compoclip.data.sources.open import Request
+
+CLASS_NAMES = "classnames.txt"  # one name per line, in the order of the numbers
+
+
+def captioned_by_label(source: Source, request: Request) -> Source:
+    """Return the samples; those without captions get one per class and template of the request.
+
+    Raises NoUseError where all samples have captions, UsageError for unknown templates, and
+    CompoclipError for classes that no caption can name.
+    """
+    templates = prompts.templates_of(request.templates or "")
+    rows = [*zip(source.column("captions"), source.column(LABEL))]
+    classes = {label: _classes_of(label) for own, label in rows if not own}
+    if not classes:
+        problem = "every sample has captions of its own, so that they take no --templates"
+        raise NoUseError("templates", f"{request.spec}: {problem}")
+    every = sorted({name for several in classes.values() for name in several})
+    name_of = _names(every, source.classes, request)
+    names = {label: sorted({name_of[name] for name in classes[label]}) for label in classes}
+    captions = {
+        label: tuple(text for name in several for text in prompts.fill(templates, name))
+        for label, several in names.items()
+    }
+    require_texts((text for texts in captions.values() for text in texts), request.spec)
+    captioned = [own or captions[label] for own, label in rows]
+    # Two samples of one label with captions of their own may still differ.
+    labels = ["" if own else SEVERAL.join(names[label]) for own, label in rows]
+    return source.take(np.arange(len(rows)), source.describe(), {}, captioned, labels=labels)
+
+
+def _classes_of(label: str) -> list[str]:
+    """The classes of a label: of each row of the photo, and of each number among several."""
+    rows = filter(None, label.split(SEVERAL))
+    several = (row.split(",") if prompts.NUMBERS.fullmatch(row) else [row] for row in rows)
+    return [name for names in several for name in names]
+
+
+def _names(labels: Sequence[str], classes: Sequence[str], request: Request) -> dict[str, str]:
+    """What captions call classes, by what the data call them."""
+    place, spec = Path(request.spec), request.spec
+    folder = place if place.is_dir() else place.parent
+    index = folder / "index.json"
+    names = prompts.read_index(index) if place.is_dir() and index.is_file() else {}
+    known = prompts.published(request.templates or "").classes
+    stated = {label: label for label in labels if label not in names}
+    listed = () if prompts.are_numbers(classes) else classes
+    numbers = [label for label in stated if prompts.are_numbers([label]) and label not in listed]
+    remedy = f"put their names in the order of the numbers into {folder / CLASS_NAMES}"
+    if numbers and not listed and len(numbers) == len(stated):
+        listed = listed_classes(folder) or tuple(aliases[0] for aliases in known)
+        problem = f"classes are called by numbers ({', '.join(numbers[:3])}, ...), which no "
+        problem += f'caption can use; {remedy}, or take the templates of their set ("cifar-10")'
+        require(listed, spec, problem)
+    if numbers and listed:
+        by_number = [listed[k] for k in prompts.numbered(numbers, len(listed))]
+        problem = f"label {max(numbers, key=int)} has no name among {len(listed)}; {remedy}"
+        require(by_number and all(by_number), spec, problem)
+        stated |= zip(numbers, by_number)
+    places, stated_names = prompts.class_places(known), tuple(dict.fromkeys(stated.values()))
+    # A number before every name is cut, of all classes.
+    every = classes if {*stated_names} <= {*classes} else stated_names
+    spoken = dict(zip(every, prompts.spoken_names(every, spec)))
+    if changed := prompts.say_renamed(stated_names, [spoken[name] for name in stated_names]):
+        note_once(f"{spec}: {changed}")
+    for label, name in stated.items():
+        number = places.get(prompts.plain_name(name))
+        names[label] = spoken[name] if number is None else known[number][0]
+    return names
+
+
+def listed_classes(folder: Path) -> tuple[str, ...]:
+    """Return the names in `classnames.txt`; a blank line in between is a number without a name."""
+    if not (folder / CLASS_NAMES).is_file():
+        return ()
+    names = [line.strip() for _, line in read_lines(folder / CLASS_NAMES)]
+    while names and not names[-1]:
+        names.pop()
+    return tuple(names)

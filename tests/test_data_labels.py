@@ -1,0 +1,242 @@
+"""Captions made of class labels: the four forms of labels, names of classes, and wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from benchmark_files import write_csv
+from compoclip.benchmarks.case import Retrieval
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import parse_targets
+from compoclip.data.columns import SAMPLE_REASONS
+from compoclip.data.images import shown_key
+from compoclip.data.prompts import fill, published, templates_of
+from compoclip.data.sources import LABEL, Source
+from compoclip.data.sources.open import OpenedPart, Request, open_source, write_selection
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.training.checks import true_pair_share
+from data_samples import make_tar, write_jsonl
+
+TEMPLATE = "a photo of a {}."
+FORMS = ("table", "shards", "ClassLabel", "class folders")
+LABELS = ("golden_retriever", "tabby", "", "golden_retriever", "tabby", "golden_retriever")
+
+
+def photo(path: Path, number: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cells = np.random.default_rng(number).integers(0, 255, (4, 4, 3), np.uint8)
+    Image.fromarray(cells).resize((24, 24)).save(path)
+    return path
+
+
+def features(names: list[str]) -> dict[bytes, bytes]:
+    """The metadata by which the library `datasets` names the numbers of a column."""
+    label = {"names": names, "_type": "ClassLabel"}
+    return {b"huggingface": json.dumps({"info": {"features": {"label": label}}}).encode()}
+
+
+def written(form: str, folder: Path, labels: tuple[str, ...] = LABELS) -> str:
+    """Photos with these labels, of which "" is none, in a form of labels."""
+    photos = [photo(folder / "photos" / f"{k}.png", k) for k in range(len(labels))]
+    names = sorted({*labels} - {""})
+    numbers = [names.index(label) if label else -1 for label in labels]
+    if form == "table":
+        rows = [{"image": file.name, "label": label} for file, label in zip(photos, labels)]
+        return str(write_csv(folder / "photos" / "labels.csv", *rows))
+    if form == "shards":
+        (folder / "classnames.txt").write_text("\n".join(names))
+        members = [(f"{k}.png", file.read_bytes()) for k, file in enumerate(photos)]
+        classes = [(f"{k}.cls", str(n).encode()) for k, n in enumerate(numbers) if n >= 0]
+        return str(make_tar(folder / "data.tar", sorted([*members, *classes])))
+    if form == "ClassLabel":
+        cells: dict[str, Any] = {"image": [file.read_bytes() for file in photos]}
+        table = pa.table({**cells, "label": numbers}).replace_schema_metadata(features(names))
+        pq.write_table(table, folder / "data.parquet")
+        return str(folder / "data.parquet")
+    for k, label in enumerate(labels):
+        photo(folder / "classes" / label / f"{k}.png", k)
+    return str(folder / "classes")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_labels_gives_the_same_captions(form: str, tmp_path: Path) -> None:
+    spec = written(form, tmp_path)
+    with pytest.raises(
+        UsageError, match="labels, not captions; make captions of them with --templ"
+    ):
+        open_source(spec)
+    source = open_source(spec, templates=TEMPLATE)
+    dogs, cats = ("a photo of a golden retriever.",), ("a photo of a tabby.",)
+    assert sorted(source.column("captions")) == sorted([dogs, cats, dogs, cats, dogs])
+    assert source.left_out == {"sample without a caption": 1}
+    assert len(source) + sum(
+        source.left_out[why] for why in SAMPLE_REASONS if why in source.left_out
+    ) == len(LABELS)
+    assert {*source.column("label")} == {"golden retriever", "tabby"}
+    parts = [
+        open_source(spec, templates=TEMPLATE, split=split, held_out=0.3)
+        for split in ("train", "val", "test")
+    ]
+    assert sum(map(len, parts)) == 5
+    assert all(sample.label in sample.captions[0] for part in parts for sample in samples(part))
+
+
+def samples(source: Source) -> list[Any]:
+    return [source.bare(k) for k in range(len(source))]
+
+
+def test_templates_are_one_text_a_file_or_the_published_ones(tmp_path: Path) -> None:
+    spec = written("table", tmp_path, ("cat", "dog"))
+    file = tmp_path / "templates.txt"
+    file.write_text("a {}\n\nthe {c} at night\n")
+    assert [*open_source(spec, templates=str(file)).column("captions")] == [
+        ("a cat", "the cat at night"),
+        ("a dog", "the dog at night"),
+    ]
+    known = published("cifar-10")
+    cat = next(open_source(spec, templates="cifar-10").column("captions"))
+    assert cat == fill(known.templates, "cat")
+    assert templates_of("imagenet-1k") == published("imagenet-1k").templates
+    numbers = written("table", tmp_path / "numbers", ("3", "5"))
+    first = open_source(numbers, templates="cifar-10").column("captions")
+    assert next(first) == fill(known.templates, "cat")
+
+
+def test_numbers_have_the_names_that_lie_beside_them(tmp_path: Path) -> None:
+    spec = written("table", tmp_path, ("1", "0", "1"))
+    with pytest.raises(CompoclipError, match=r"by numbers \(0, 1, ...\).*put their names .*classn"):
+        open_source(spec, templates=TEMPLATE)
+    (tmp_path / "photos/classnames.txt").write_text("cat\ndog\n")
+    captions = [text for (text,) in open_source(spec, templates=TEMPLATE).column("captions")]
+    assert captions == ["a photo of a dog.", "a photo of a cat.", "a photo of a dog."]
+    (tmp_path / "photos/classnames.txt").write_text("cat\n")
+    with pytest.raises(CompoclipError, match="label 1 has no name among 1; put their names in"):
+        open_source(spec, templates=TEMPLATE)
+
+
+def test_folders_have_the_names_of_an_index_wordnet_or_their_own(tmp_path: Path) -> None:
+    spec = written("class folders", tmp_path, ("n02084071", "n02123045"))
+    captions = [*open_source(spec, templates="{}").column("captions")]
+    assert captions == [("dog",), ("tabby cat",)]
+    (Path(spec) / "index.json").write_text('{"n02084071": "hound", "n02123045": ["cat", "kitty"]}')
+    assert [*open_source(spec, templates="{}").column("captions")] == [("hound",), ("cat",)]
+
+
+def test_a_photo_of_several_rows_or_numbers_has_captions_of_all_its_classes(tmp_path: Path) -> None:
+    photo(tmp_path / "a.png", 0)
+    rows = [{"image": "a.png", "label": label} for label in ("dog", "cat", "dog", "")]
+    source = open_source(str(write_csv(tmp_path / "rows.csv", *rows)), templates="{}")
+    assert [*source.column("captions")] == [("cat", "dog")]
+    assert "1 photos from 3 rows" in source.describe()
+    lines = [{"image": "a.png", "label": [0, 2]}]
+    (tmp_path / "classnames.txt").write_text("sun\nsea\nsand\n")
+    source = open_source(str(write_jsonl(tmp_path / "rows.jsonl", lines)), templates="{}")
+    assert [*source.column("captions")] == [("sand", "sun")]
+
+
+def test_numbers_of_several_classes_have_the_names_of_a_class_label(tmp_path: Path) -> None:
+    label = {"names": ["red_fox", "badger", "owl"], "_type": "ClassLabel"}
+    several = {"feature": label, "_type": "Sequence"}
+    metadata = json.dumps({"info": {"features": {"label": several}}}).encode()
+    cells = {"image": ["a.png", "b.png", "c.png"], "label": [[0], [2, 0], [1]]}
+    table = pa.table(cells).replace_schema_metadata({b"huggingface": metadata})
+    pq.write_table(table, tmp_path / "data.parquet")
+    source = open_source(str(tmp_path / "data.parquet"), templates="{}")
+    assert [*source.column("captions")] == [("red fox",), ("owl", "red fox"), ("badger",)]
+
+
+def test_a_sample_with_a_caption_keeps_it_and_has_no_class(tmp_path: Path) -> None:
+    rows = [
+        {"image": "a.png", "title": "my dog", "label": "dog"},
+        {"image": "b.png", "title": "", "label": "dog"},
+        {"image": "c.png", "title": "", "label": ""},
+    ]
+    spec = str(write_csv(tmp_path / "rows.csv", *rows))
+    source = open_source(spec, templates=TEMPLATE)
+    assert [*source.column("captions")] == [("my dog",), ("a photo of a dog.",)]
+    assert [*source.column("label")] == ["", "dog"]
+    assert source.left_out == {"empty caption": 2, "sample without a caption": 1}
+    assert [*open_source(spec).column("label")] == [""]
+    named = [{"image": "a.png", "species": "dog"}]
+    spec = str(write_csv(tmp_path / "named.csv", *named))
+    source = open_source(spec, templates=TEMPLATE, caption_column="species")
+    assert [*source.column("captions")] == [("a photo of a dog.",)]
+
+
+def test_mixtures_and_selections_take_templates_where_they_have_a_use(tmp_path: Path) -> None:
+    labelled = written("table", tmp_path, ("cat", "dog"))
+    captioned = str(write_csv(tmp_path / "own.csv", {"image": "x.png", "caption": "a bird"}))
+    both = open_source(f"{labelled}=1 {captioned}=1", templates="{}")
+    assert [*both.column("captions")] == [("cat",), ("dog",), ("a bird",)]
+    assert [*both.column("label")] == ["cat", "dog", ""]
+    with pytest.raises(UsageError, match="captions of its own, so that they take no --templates"):
+        open_source(captioned, templates="{}")
+    request = Request(labelled, templates="{}")
+    without = [next(request.open().column("id"))]
+    write_selection(tmp_path / "kept.json", request, without, "a reason")
+    for options, caption in (({}, "dog"), ({"templates": "my {}"}, "my dog")):
+        source = open_source(str(tmp_path / "kept.json"), **options)
+        assert [*source.column("captions")] == [(caption,)]
+
+
+@pytest.mark.parametrize(
+    ("templates", "message"),
+    [
+        ("", "templates '': needs the placeholder {} or {c} exactly once, or name a file"),
+        ("a photo of a cat", "exactly once, or name a file of templates, or a set; "),
+        ("cifar-100x", "did you mean cifar-100"),
+        ("{} and {}", "'{} and {}': needs the placeholder {} or {c} exactly once"),
+        ("{} and {c}", "exactly once"),
+        ("bad.txt", "bad.txt: template 'no place' needs the placeholder"),
+        ("empty.txt", "empty.txt: no templates"),
+        ("list.json", "list.json: template 0 must be a text, found 3"),
+        ("broken.json", "broken.json: not valid JSON"),
+    ],
+)
+def test_wrong_templates_are_refused(
+    templates: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = written("table", tmp_path, ("cat", "dog"))
+    monkeypatch.chdir(tmp_path)
+    for name, text in (
+        ("bad.txt", "no place"),
+        ("empty.txt", "\n"),
+        ("list.json", "[3]"),
+        ("broken.json", "["),
+    ):
+        Path(name).write_text(text)
+    with pytest.raises(CompoclipError) as raised:
+        open_source(spec, templates=templates)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_images_of_a_class_are_no_negatives_of_each_other(tmp_path: Path) -> None:
+    """Captions of one class differ by their templates; contrasts leave them out by the class."""
+    spec = written("table", tmp_path, ("cat", "cat", "dog", "cat"))
+    source = open_source(spec, templates="cifar-10")
+    keys = [shown_key(sample) for sample in samples(source)]
+    assert keys == ["class cat", "class cat", "class dog", "class cat"]
+    assert true_pair_share(source) == pytest.approx(6 / 12)
+    assert LABEL in source.brings()
+
+
+def test_retrieval_of_labelled_photos_has_each_caption_once(tmp_path: Path) -> None:
+    spec = written("table", tmp_path, ("cat", "dog", "cat"))
+    target = f"retrieval:{spec},templates={TEMPLATE}"
+    content = parse_targets([target], tmp_path)[0].load().content
+    assert isinstance(content, Retrieval)
+    assert content.texts == ("a photo of a cat.", "a photo of a dog.")
+    assert content.pairs == ((0, 0), (1, 1), (2, 0))
+    part = OpenedPart(Path(spec), "all", open_source(spec, templates=TEMPLATE))  # as tune has it
+    opened = load_benchmark("retrieval:own", tmp_path, opened=part, templates=TEMPLATE).content
+    assert isinstance(opened, Retrieval)
+    assert (opened.texts, opened.pairs) == (content.texts, content.pairs)
