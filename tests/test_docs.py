@@ -36,6 +36,7 @@ NOT_RUN = {
     "compoclip serve": "serves until it is stopped; tested in test_serve",
     "compoclip caption": "asks a language model; tested in test_cli_caption",
     "compoclip tune": "needs 50 photos; tested in test_tune",
+    "compoclip train --from-open-clip": "needs weights; tested in test_cli_from_open_clip",
     "compoclip push": "uploads; tested in test_models_hub",
     "python -m bench": "real sizes; each stage is tested in test_bench",
     "compoclip data fetch": "downloads; tested against a local server",

@@ -85,14 +85,14 @@ def published(name: str) -> prompts.PublishedPrompts:
     """Return what is known of a set of the literature; nothing of others."""
     if name not in SETS:
         return prompts.PublishedPrompts()
-    known = prompts.published(name)
-    places = prompts.class_places(known.classes)
+    facts = prompts.published(name)
+    places = prompts.class_places(facts.classes)
     text = resources("compoclip.benchmarks").joinpath(TOOLKIT).read_text(encoding="utf-8")
     labels = json.loads(text)["sets"].get(name, ())
-    return replace(known, toolkit=tuple(places[prompts.plain_name(label)] for label in labels))
+    return replace(facts, toolkit=tuple(places[prompts.plain_name(label)] for label in labels))
 
 
-def match(photos: PhotoSet, known: prompts.PublishedPrompts, location: str) -> list[int] | None:
+def match(photos: PhotoSet, facts: prompts.PublishedPrompts, location: str) -> list[int] | None:
     """Return the published class of each label; None when no class that the data name fits.
 
     Names fit when they are equal but for case and punctuation. Numbers count from 0, or from 1 when
@@ -101,15 +101,15 @@ def match(photos: PhotoSet, known: prompts.PublishedPrompts, location: str) -> l
     the published order. Raises CompoclipError when only some names fit, or there are more labels
     than classes.
     """
-    total = len(known.classes)
+    total = len(facts.classes)
     if not total:
         return None
     problem = f"{photos.classes} classes, where the published set has {total}; name yours with the "
     require(photos.classes <= total, location, f"{problem}option index or classes")
-    by_number = list(known.toolkit) if photos.toolkit and known.toolkit else list(range(total))
+    by_number = list(facts.toolkit) if photos.toolkit and facts.toolkit else list(range(total))
     if not photos.names:
         return by_number
-    place = prompts.class_places(known.classes)
+    place = prompts.class_places(facts.classes)
     places = [place.get(prompts.plain_name(name)) for name in photos.names]
     fitting = [index for index in places if index is not None]
     if len(set(fitting)) == len(places):
@@ -119,7 +119,7 @@ def match(photos: PhotoSet, known: prompts.PublishedPrompts, location: str) -> l
     if fitting:
         labelled = zip(photos.names, places)
         odd = next(name for name, k in labelled if k is None or fitting.count(k) > 1)
-        names = [aliases[0] for aliases in known.classes]
+        names = [aliases[0] for aliases in facts.classes]
         raise CompoclipError(
             f"{location}: class {odd!r:.80} is not a class of the set, or occurs twice "
             f"({closest(odd, names)}); rename it, add missing directories (they may be empty), or "
@@ -156,18 +156,18 @@ def read(
         absent = f"{folder}: no such folder; put the photos of {name!r} there{hint}"
         raise CompoclipError(absent) from FileNotFoundError(folder)
     photos = read_photos(folder, annotations, reading)
-    known = published(name)
+    facts = published(name)
     if index is None and classes is None and photos.folders:
         if (folder / "index.json").is_file():
             index = folder / "index.json"
-        elif not known.classes and prompts.are_numbers(photos.names):
+        elif not facts.classes and prompts.are_numbers(photos.names):
             classes = next((folder / file for file in LABELS if (folder / file).is_file()), None)
     section = key or one.section
     published_place = None
     if index is not None or classes is not None:
         names = _named(photos, folder, index, classes, (key or name, section))
-    elif published_place := match(photos, known, str(folder)):
-        names = tuple(aliases[0] for aliases in known.classes)
+    elif published_place := match(photos, facts, str(folder)):
+        names = tuple(aliases[0] for aliases in facts.classes)
     else:
         fix = "or give the option classes"
         problem = f"the data do not name their classes; add a file of names (see zero_shot), {fix}"
@@ -191,14 +191,14 @@ def read(
     elif photos.templates is not None:
         used = prompts.read_templates(photos.templates, key or name, section)
     else:
-        used = known.templates or prompts.DEFAULT_TEMPLATES
+        used = facts.templates or prompts.DEFAULT_TEMPLATES
     if name in SETS:  # scores hang on the prompts
-        class_names = {aliases[0] for aliases in known.classes}
+        class_names = {aliases[0] for aliases in facts.classes}
         odd = next((name for name in names if name not in class_names), None)
         if odd is not None:
             note(f"zero_shot:{name}: published scores use other class names (not {odd!r:.80})")
-        if set(prompts.fill(used, name)) != set(prompts.fill(known.templates, name)):
-            counts = f"{len(known.templates)} other than these {len(used)}"
+        if set(prompts.fill(used, name)) != set(prompts.fill(facts.templates, name)):
+            counts = f"{len(facts.templates)} other than these {len(used)}"
             note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
     for assumption in data.assumed:
         note(f"zero_shot:{name}: {assumption}")

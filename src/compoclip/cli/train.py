@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from compoclip import console, plugins
 from compoclip.checks import check_options
+from compoclip.cli import from_open_clip
 from compoclip.cli.options import OptionParser, Outcome, help_text
 from compoclip.config import (
     RELATIVE_TO,
@@ -96,7 +97,8 @@ def train_main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
-    method, values = called(argv, "train", (CONFIG_FILE, SAVE_CONFIG))
+    words = from_open_clip.our_words(argv, KEYS)
+    method, values = called(words, "train", (CONFIG_FILE, SAVE_CONFIG))
     file = values.pop("save_config", None)
     request = TrainRequest.of(method, values)
     if file is None:
@@ -210,6 +212,7 @@ def usage() -> str:
 usage: compoclip train METHOD --data DATA --out RUN
        compoclip train METHOD --help
        compoclip train --config FILE
+       compoclip train {from_open_clip.FLAG} "COMMAND OF OPEN_CLIP"
 
 {console.columns(methods, width)}
 

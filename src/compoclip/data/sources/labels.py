@@ -39,7 +39,7 @@ def captioned_by_label(source: Source, request: Request) -> Source:
     """
     templates = prompts.templates_of(request.templates or "")
     rows = [*zip(source.column("captions"), source.column(LABEL))]
-    classes = {label: _classes_of(label) for own, label in rows if not own}
+    classes = {label: _classes_of(label) for texts, label in rows if not texts}
     if not classes:
         problem = "every sample has captions of its own, so that they take no --templates"
         raise NoUseError("templates", f"{request.spec}: {problem}")
@@ -50,33 +50,33 @@ def captioned_by_label(source: Source, request: Request) -> Source:
         label: tuple(text for name in several for text in prompts.fill(templates, name))
         for label, several in names.items()
     }
-    require_texts((text for texts in captions.values() for text in texts), request.spec)
-    captioned = [own or captions[label] for own, label in rows]
+    require_texts((text for several in captions.values() for text in several), request.spec)
+    captioned = [texts or captions[label] for texts, label in rows]
     # Two samples of one label with captions of their own may still differ.
-    labels = ["" if own else SEVERAL.join(names[label]) for own, label in rows]
+    labels = ["" if texts else SEVERAL.join(names[label]) for texts, label in rows]
     return source.take(np.arange(len(rows)), source.describe(), {}, captioned, labels=labels)
 
 
 def _classes_of(label: str) -> list[str]:
-    """The classes of a label: of each row of the photo, and of each number among several."""
+    """Return the classes of a label: of each row of the photo, and of each number among several."""
     rows = filter(None, label.split(SEVERAL))
     several = (row.split(",") if prompts.NUMBERS.fullmatch(row) else [row] for row in rows)
     return [name for names in several for name in names]
 
 
 def _names(labels: Sequence[str], classes: Sequence[str], request: Request) -> dict[str, str]:
-    """What captions call classes, by what the data call them."""
+    """Return what captions call classes, by what the data call them."""
     place, spec = Path(request.spec), request.spec
     folder = place if place.is_dir() else place.parent
     index = folder / "index.json"
     names = prompts.read_index(index) if place.is_dir() and index.is_file() else {}
-    known = prompts.published(request.templates or "").classes
+    reference = prompts.published(request.templates or "").classes
     stated = {label: label for label in labels if label not in names}
     listed = () if prompts.are_numbers(classes) else classes
     numbers = [label for label in stated if prompts.are_numbers([label]) and label not in listed]
     remedy = f"put their names in the order of the numbers into {folder / CLASS_NAMES}"
     if numbers and not listed and len(numbers) == len(stated):
-        listed = listed_classes(folder) or tuple(aliases[0] for aliases in known)
+        listed = listed_classes(folder) or tuple(aliases[0] for aliases in reference)
         problem = f"classes are called by numbers ({', '.join(numbers[:3])}, ...), which no "
         problem += f'caption can use; {remedy}, or take the templates of their set ("cifar-10")'
         require(listed, spec, problem)
@@ -85,7 +85,7 @@ def _names(labels: Sequence[str], classes: Sequence[str], request: Request) -> d
         problem = f"label {max(numbers, key=int)} has no name among {len(listed)}; {remedy}"
         require(by_number and all(by_number), spec, problem)
         stated |= zip(numbers, by_number)
-    places, stated_names = prompts.class_places(known), tuple(dict.fromkeys(stated.values()))
+    places, stated_names = prompts.class_places(reference), tuple(dict.fromkeys(stated.values()))
     # A number before every name is cut, of all classes.
     every = classes if {*stated_names} <= {*classes} else stated_names
     spoken = dict(zip(every, prompts.spoken_names(every, spec)))
@@ -93,7 +93,7 @@ def _names(labels: Sequence[str], classes: Sequence[str], request: Request) -> d
         note_once(f"{spec}: {changed}")
     for label, name in stated.items():
         number = places.get(prompts.plain_name(name))
-        names[label] = spoken[name] if number is None else known[number][0]
+        names[label] = spoken[name] if number is None else reference[number][0]
     return names
 
 
