@@ -173,7 +173,7 @@ def write_ready(folder: Path) -> Path:
     table = ["image,caption"]  # a hash puts some of as many photos into each split
     for k in range(40):
         Image.new("RGB", (32, 32), (6 * k, 9, 9)).save(folder / "photos" / f"own-{k}.png")
-        table += [f"own-{k}.png,a black dog near a red chair"] * 2
+        table += [f"own-{k}.png,a black dog near two red chairs"] * 2
     (folder / "captions.csv").write_text("\n".join(table) + "\n")
     made = ["--model", str(folder / "base"), f"--out={folder / 'photos.index'}"]
     assert main(["index", str(folder / "photos"), *made]) == 0
