@@ -106,7 +106,8 @@ def process_state_stays() -> Iterator[None]:
 @pytest.fixture
 def restored_environment() -> Iterator[None]:
     """Undo what the import of another library sets, as sentence-transformers, mteb and ms-swift."""
-    with mock.patch.dict(os.environ):
+    environment = os.environ  # in whose place ms-swift puts a copy
+    with mock.patch.object(os, "environ", environment), mock.patch.dict(environment):
         yield
 
 
