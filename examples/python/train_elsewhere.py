@@ -72,14 +72,13 @@ def main(words: Sequence[str] | None = None) -> tuple[dict[str, float], dict[str
 
     negatives = options.out / "negatives"
     rewriting = ["--to", "sentence-transformers", "--rewrites", "replace", "-o", str(negatives)]
-    data = [options.captions, "--images", options.photos, "--split", "train"]
-    if command(["rewrite", *data, *rewriting]):
+    captions, photos = options.captions, options.photos
+    if command(["rewrite", captions, "--images", photos, "--split", "train", *rewriting]):
         raise SystemExit(1)
-    data = [options.captions, options.photos]
-    before = measure(options.model, *data, options.out / "before")
+    before = measure(options.model, captions, photos, options.out / "before")
     table = negatives / "train.parquet"
     train(options.model, table, options.out, options.steps, options.batch_size, options.lr)
-    after = measure(str(options.out / "model"), *data, options.out / "after")
+    after = measure(str(options.out / "model"), captions, photos, options.out / "after")
     return before, after
 
 
