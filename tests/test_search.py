@@ -17,8 +17,8 @@ from PIL import Image
 from compoclip.analysis.maps import patch_maps
 from compoclip.cli.main import main
 from compoclip.data.folders import HIDDEN, NO_IMAGE_FILE
-from compoclip.data.images.neighbours import nearest
 from compoclip.data.sources.open import Request
+from compoclip.data.vectors import nearest
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.models import load_model

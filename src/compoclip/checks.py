@@ -75,6 +75,13 @@ def _output_file(path: Path, _: Any, __: Option) -> None:
     require_writable(path.parent)
 
 
+def _output_index(path: Path, options: Any, _: Option) -> None:
+    from compoclip.search.index import require_out
+
+    require_out(path, options.to)
+    require_writable(path.parent)
+
+
 def _data(spec: str, options: Any, _: Option) -> None:
     from compoclip.data.sources.open import Request, require_there
 
@@ -133,6 +140,7 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "BLOCK=file or folder": _block_place,
     "output folder": _output_folder,
     "output file": _output_file,
+    "output index": _output_index,
     "data": _data,
     "benchmark": _benchmark,
     "model": _model,

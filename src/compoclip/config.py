@@ -91,6 +91,7 @@ NamedModel = Annotated[str, Names("NAME=MODEL")]
 ScoringModel = Annotated[str, Names("NAME=MODEL of any kind")]
 DeviceName = Annotated[str, Names("device")]
 IndexFile = Annotated[Path, Names("index")]
+OutputIndex = Annotated[Path, Names("output index")]
 Seed = Annotated[int, Within(0, MAX_SEED)]
 """The type of every option named seed, which goes to all generators."""
 

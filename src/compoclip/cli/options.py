@@ -67,6 +67,7 @@ _FLAG = re.compile(r"--?[a-zA-Z]")
 _PLACES = {
     "file": "FILE",
     "output file": "FILE",
+    "output index": "INDEX",
     "folder": "FOLDER",
     "output folder": "FOLDER",
     "model folder": "FOLDER",

@@ -21,6 +21,7 @@ from compoclip.config import (
     ModelName,
     NamedModel,
     OutputFile,
+    OutputIndex,
     Shown,
 )
 from compoclip.console import counted, note
@@ -224,7 +225,7 @@ class IndexOptions(DataOptions, OnDevice):
         photos: A folder of photos, at any depth, or image-text data as for train --data.
         model: The model to encode with: a folder such as tuned/model, which tune wrote, bundled, or
             a CLIP such as ViT-B-32-quickgelu:openai.
-        out: The index.
+        out: The index: a file, with --to lancedb a folder.
         duplicates: Also list groups of photos whose cosine is at least this, e.g. 0.98.
         calibrate: Captions of indexed photos, in a form that train --data takes. The model must not
             have been trained on them. If PHOTOS is a folder, paths are relative to it. The captions
@@ -232,15 +233,21 @@ class IndexOptions(DataOptions, OnDevice):
         batch_size: Photos encoded at once [default: 64, on a GPU 512].
         fast: Compare only the size, the time and both ends of each file. Otherwise all bytes of all
             photos are compared.
+        vectors: Numbers of the features: float32, or int8, which take a quarter of the space. An
+            existing index is continued only with its own [default: float32].
+        to: file, or lancedb for a table that search reads from the disk, for more photos than fit
+            into memory [default: file].
     """
 
     photos: Annotated[DataName, Shown("PHOTOS", positional=True)]
     model: ModelName
-    out: OutputFile
+    out: OutputIndex
     duplicates: Annotated[float, Within(-1, 1)] | None = None
     calibrate: DataName = ""
     batch_size: Count | None = None
     fast: bool = False
+    vectors: Literal["float32", "int8"] | None = None
+    to: Literal["file", "lancedb"] | None = None
 
 
 def index_main(options: IndexOptions) -> Outcome:
@@ -252,7 +259,14 @@ def index_main(options: IndexOptions) -> Outcome:
     encoder = ModelEncoder(load_model(options.model, device=device_named(options.device)))
     request = options.request(options.photos)
     index = index_photos(
-        request, encoder, options.out, options.model, options.batch_size, options.fast
+        request,
+        encoder,
+        options.out,
+        options.model,
+        options.batch_size,
+        options.fast,
+        options.vectors,
+        options.to,
     )
     about = index.about
     done = ", ".join(f"{n:,} {what}" for what, n in about["changes"].items())
@@ -272,7 +286,8 @@ def index_main(options: IndexOptions) -> Outcome:
             f"{counted(n['captions'], 'caption')} fall below it with their photo in the index, "
             f"{n['noticed']:.1%} without; {n['left_out']:,} left out"
         ]
-    record = {"out": str(options.out), "photos": len(index.names), **index.about}
+    record = {"out": str(options.out), "photos": len(index.names), "vectors": index.vectors}
+    record |= index.about
     if options.duplicates is not None:
         record["duplicates"] = groups = duplicates(index, options.duplicates)
         lines += [f"nearly equal: {counted(len(groups), 'group')}", *map("  ".join, groups)]

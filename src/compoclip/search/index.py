@@ -1,4 +1,4 @@
-"""An index of photos: their features in one file, and all that tells whether they still hold."""
+"""An index of photos: their features in a file or table, and all that tells whether they hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,9 @@ from compoclip.data.decode import decode
 from compoclip.data.fingerprint import photo_hash
 from compoclip.data.folders import image_files
 from compoclip.data.sources.open import Request
+from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
 from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.search.lance import ABOUT, TableVectors, TableWriter, read_table, save_about
 from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
 
 _VERSION = "compoclip index 1"
 _MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of arrays
+_COPIED = 1 << 14  # features of a table that are read at once
 _FIELDS = {"identity", "model", "source", "root", "upright", "left_out", "unreadable"}
+
+
+Vectors = Literal["float32", "int8"]
+Storage = Literal["file", "lancedb"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,7 +45,8 @@ class PhotoIndex:
     """Features of photos.
 
     Args:
-        features: (N, D) float32 of unit length.
+        features: (N, D) of unit length, an array of float32; of eight bits, or in a table,
+            `features[rows]` are float32.
         names: N paths within the root folder; ids of photos that lie in tables or shards.
         stamps: N texts "state hash": what changes when the file of a photo is written (see
             `file_stamp`), and a hash of the bytes of the photo.
@@ -48,7 +56,7 @@ class PhotoIndex:
         captions: The first caption of each photo; "" for a photo without one.
     """
 
-    features: NDArray[np.float32]
+    features: Matrix | StoredVectors
     names: Sequence[str]
     stamps: Sequence[str]
     about: Mapping[str, Any]
@@ -58,8 +66,31 @@ class PhotoIndex:
         photos, about = counted(len(self.names), "photo"), self.about
         return f"PhotoIndex({photos} of {about['source']['spec']}, encoded by {about['model']})"
 
+    @property
+    def vectors(self) -> Vectors:
+        """Return the kind of numbers that the features are."""
+        return "int8" if isinstance(self.features, Quantised) else "float32"
+
+    @property
+    def storage(self) -> Storage:
+        """Return where the features are."""
+        return "lancedb" if isinstance(self.features, TableVectors) else "file"
+
+    def nearest(self, vectors: Matrix, top: int) -> tuple[Rows, Matrix]:
+        """Return the rows of the photos nearest to each of (Q, D) vectors, and their cosines.
+
+        They are (Q, K), K = min(top, N), the highest first. The search is exact.
+        """
+        return nearest(self.features, vectors, top)
+
     def save(self, path: Path) -> None:
-        """Write the index to one file. Raises CompoclipError when that fails."""
+        """Write the index to one file, or the record of one in a table to its folder.
+
+        Raises CompoclipError when that fails.
+        """
+        if isinstance(self.features, TableVectors):
+            save_about(path, self.about)
+            return
         texts = {
             "names": self.names,
             "stamps": self.stamps,
@@ -70,7 +101,8 @@ class PhotoIndex:
         arrays: dict[str, NDArray[Any]] = {
             k: np.frombuffer(text.encode(), np.uint8) for k, text in joined.items()
         }
-        arrays["features"] = self.features
+        features = self.features
+        arrays["features"] = features.codes if isinstance(features, Quantised) else features[:]
         files.write_atomically(path, lambda place: files.save_arrays(place, arrays, _VERSION))
 
     def photo(self, row: int, images: Path | None = None) -> Path | bytes:
@@ -117,7 +149,9 @@ class PhotoIndex:
 
 
 def require_index(path: Path) -> None:
-    """Raise CompoclipError for a file that is absent or begins as no index does."""
+    """Raise CompoclipError for what is absent, or begins as no index does."""
+    if is_table(path):
+        return
     make = "make it with compoclip index PHOTOS --model MODEL --out INDEX"
     require(not path.is_dir(), path, f"is a folder; to search photos in it, {make}", UsageError)
     require(path.is_file(), path, f"no such index; {make}")
@@ -125,16 +159,26 @@ def require_index(path: Path) -> None:
         require(_MAGIC in file.read(_HEAD), path, f"is no index of photos; {make}")
 
 
+def is_table(path: Path) -> bool:
+    """Return whether a path is the folder of an index in a table."""
+    return (path / ABOUT).is_file()
+
+
 def read_index(path: Path) -> PhotoIndex:
     """Read an index.
 
     Args:
-        path: The file.
+        path: The file, or the folder of a table.
 
     Raises:
         CompoclipError: For a file that is absent, damaged or no index.
     """
     require_index(path)
+    if is_table(path):
+        record, vectors, columns = read_table(path)
+        fits = set(record) >= _FIELDS and len(vectors)
+        require(fits, path, "a damaged index; delete it and run compoclip index again")
+        return PhotoIndex(vectors, columns["name"], columns["stamp"], record, columns["caption"])
     try:
         arrays = files.read_arrays(path, _VERSION)
         if arrays is None:
@@ -152,6 +196,8 @@ def read_index(path: Path) -> PhotoIndex:
         raise CompoclipError(
             f"{path}: a damaged index ({reason}); delete it and run compoclip index again"
         ) from error
+    if features.dtype == np.int8:
+        return PhotoIndex(Quantised(features), names, stamps, about, captions)
     return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about, captions)
 
 
@@ -174,6 +220,13 @@ class _Photos(NamedTuple):
     image: Callable[[int], Path | bytes]
     upright: bool
     left_out: Mapping[str, int]
+
+    def columns(
+        self, rows: Sequence[int], hashes: Mapping[int, str]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Return names, stamps and captions of some rows. hashes: of the bytes, by row."""
+        stamps = [f"{self.stamps[row]} {hashes[row]}" for row in rows]
+        return [self.names[row] for row in rows], stamps, [self.captions[row] for row in rows]
 
 
 def _photos(request: Request) -> _Photos:
@@ -227,6 +280,8 @@ def index_photos(
     model: str,
     batch_size: int | None = None,
     fast: bool = False,
+    vectors: Vectors | None = None,
+    to: Storage | None = None,
 ) -> PhotoIndex:
     """Encode photos and write their index; unchanged photos of an existing index are reused.
 
@@ -241,15 +296,28 @@ def index_photos(
         model: What `load` loads the model by; of a folder its absolute path is recorded.
         batch_size: Photos encoded at once; None: the default of `EncodeOptions`.
         fast: Do not read photos wholly whose files have the size, time and beginning that they had.
+        vectors: The numbers to store, "float32" or "int8", of a quarter of the size; None: those of
+            the existing index, float32 in a new one.
+        to: "file", or "lancedb" for a folder with a table of LanceDB; None: what the existing index
+            is, a file for a new one.
 
     Raises:
         CompoclipError: For a damaged file at `out`, and when no photo can be read.
-        UsageError: For an unknown format, and options that the format has no use for.
+        UsageError: For an unknown format, options that the format has no use for, and an existing
+            index of other vectors, or in another storage.
     """
+    require_out(out, to)
     if Path(model).exists():
         model = str(Path(model).absolute())
     with files.only_writer(out):
-        old = read_index(out) if out.exists() else None
+        old = read_index(out) if out.is_file() or is_table(out) else None
+        vectors = vectors or (old.vectors if old else "float32")
+        storage = to or (old.storage if old else "file")
+        problem = f"holds {old.vectors} vectors, not {vectors}" if old else ""
+        problem = f"{problem}; leave --vectors out, or choose another --out"
+        require(not old or old.vectors == vectors, out, problem, UsageError)
+        problem = "a table of LanceDB holds float32 vectors; leave --vectors int8 out"
+        require(vectors != "int8" or storage == "file", out, problem, UsageError)
         photos = _photos(request)
         spec = str(Path(request.spec).absolute()) if Path(request.spec).exists() else request.spec
         images = request.images and str(request.images.absolute())
@@ -266,40 +334,116 @@ def index_photos(
             note(f"{out}: made with another model; all photos are encoded anew")
             old = None
         unchanged = _unchanged(photos, old, fast) if old else {}
-        rows = list(unchanged)
         todo = [row for row in range(len(photos.names)) if row not in unchanged]
         hashes: dict[int, str] = {}
-        parts = [old.features[[*unchanged.values()]]] if old else []
-        counts = {"encoded": 0, "unchanged": len(rows), "removed": 0}
-        counts["removed"] = len({*old.names} - {*photos.names}) if old else 0
+        counts = {"encoded": 0, "unchanged": len(unchanged), "removed": 0}
         if old:
             hashes |= {row: old.stamps[at].rpartition(" ")[2] for row, at in unchanged.items()}
+            counts["removed"] = len({*old.names} - {*photos.names})
+        writer = (_TableIndex if storage == "lancedb" else _FileIndex)(
+            out, old, photos, unchanged, hashes, about, vectors
+        )
         try:
             encoded = _encoded(photos, todo, encoder, batch_size, about["unreadable"], hashes)
             for batch, features in encoded:
-                rows += batch
-                parts.append(features)
+                writer.add(batch, features)
                 counts["encoded"] += len(batch)
         finally:
-            left = {"not yet encoded": len(photos.names) - len(rows) - len(about["unreadable"])}
+            number = counts["encoded"] + len(unchanged)
+            left = {"not yet encoded": len(photos.names) - number - len(about["unreadable"])}
             about |= {
                 "changes": counts,
                 "left_out": {**photos.left_out, **(left if any(left.values()) else {})},
             }
-            order = np.argsort(rows)
-            rows = [rows[place] for place in order]
-            names = [photos.names[row] for row in rows]
-            stamps = [f"{photos.stamps[row]} {hashes[row]}" for row in rows]
-            if old and counts["encoded"] == 0 and names == list(old.names):
+            if old and counts["encoded"] == counts["removed"] == 0 and number == len(old.names):
                 about["calibration"] = old.about["calibration"]
-            if rows:
-                captions = [photos.captions[row] for row in rows]
-                index = PhotoIndex(np.concatenate(parts)[order], names, stamps, about, captions)
-                index.save(out)
-        if not rows:
+            if number:
+                index = writer.finish()
+        if not number:
             first = next(iter(about["unreadable"].values()))
             raise CompoclipError(f"{request.spec}: no photo can be read; the first is {first}")
         return index
+
+
+def require_out(out: Path, to: Storage | None) -> None:
+    """Raise CompoclipError where an index cannot be written: a foreign folder, another storage."""
+    other = "{} of an index; leave --to out, or choose another --out"
+    require(not (to == "file" and is_table(out)), out, other.format("is the folder"), UsageError)
+    require(not (to == "lancedb" and out.is_file()), out, other.format("is the file"), UsageError)
+    if is_table(out):
+        return
+    if to == "lancedb":
+        files.require_new_folder(out)
+    require(to or not out.is_dir(), out, "is a folder; name a file to write", UsageError)
+
+
+class _FileIndex:
+    """Collects the features of an index, and writes one file of them in the end."""
+
+    def __init__(
+        self,
+        out: Path,
+        old: PhotoIndex | None,
+        photos: _Photos,
+        unchanged: Mapping[int, int],
+        hashes: Mapping[int, str],
+        about: Mapping[str, Any],
+        vectors: Vectors,
+    ) -> None:
+        self._out, self._photos, self._hashes, self._about = out, photos, hashes, about
+        self._vectors, self._rows = vectors, list(unchanged)
+        self._parts = [old.features[[*unchanged.values()]]] if old else []
+
+    def add(self, rows: Sequence[int], features: Matrix) -> None:
+        self._rows += rows
+        self._parts.append(features)
+
+    def finish(self) -> PhotoIndex:
+        order = np.argsort(self._rows)
+        names, stamps, captions = self._photos.columns(
+            [self._rows[place] for place in order], self._hashes
+        )
+        features = np.concatenate(self._parts)[order]
+        stored = Quantised.of(features) if self._vectors == "int8" else features
+        index = PhotoIndex(stored, names, stamps, self._about, captions)
+        index.save(self._out)
+        return index
+
+
+class _TableIndex:
+    """Writes the features of an index into a table as they come; see `_FileIndex`."""
+
+    def __init__(
+        self,
+        out: Path,
+        old: PhotoIndex | None,
+        photos: _Photos,
+        unchanged: Mapping[int, int],
+        hashes: Mapping[int, str],
+        about: Mapping[str, Any],
+        vectors: Vectors,
+    ) -> None:
+        self._out, self._photos, self._hashes = out, photos, hashes
+        _, stamps, captions = photos.columns([*unchanged], hashes)
+        changed = [  # photos whose features hold, and whose file was copied or caption written anew
+            (row, at)
+            for (row, at), stamp, caption in zip(unchanged.items(), stamps, captions)
+            if old and (stamp, caption) != (old.stamps[at], old.captions[at])
+        ]
+        held = {*unchanged.values()} - {at for _, at in changed}
+        stale = [name for at, name in enumerate(old.names if old else ()) if at not in held]
+        self._writer = TableWriter(out, about, stale, anew=old is None)
+        for start in range(0, len(changed), _COPIED):
+            rows, places = zip(*changed[start : start + _COPIED])
+            assert old is not None
+            self.add(rows, old.features[list(places)])
+
+    def add(self, rows: Sequence[int], features: Matrix) -> None:
+        self._writer.add(*self._photos.columns(rows, self._hashes), features)
+
+    def finish(self) -> PhotoIndex:
+        self._writer.finish()
+        return read_index(self._out)
 
 
 def _unchanged(photos: _Photos, old: PhotoIndex, fast: bool) -> dict[int, int]:

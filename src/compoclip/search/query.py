@@ -12,8 +12,8 @@ import numpy as np
 
 from compoclip.console import counted, note, table
 from compoclip.data.decode import decode
-from compoclip.data.images.neighbours import Matrix, nearest
 from compoclip.data.sources.open import Request
+from compoclip.data.vectors import Matrix
 from compoclip.errors import UsageError, require
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.preprocess import Tokenizer
@@ -75,8 +75,8 @@ def found_by(
     ranked: Matrix | None = None,
 ) -> list[Found]:
     """Return the answer to each of (Q, D) vectors; ranked: vectors to rank by in their place."""
-    rows, scores = nearest(index.features, vectors if ranked is None else ranked, top)
-    best = scores if ranked is None else nearest(index.features, vectors, 1)[1]
+    rows, scores = index.nearest(vectors if ranked is None else ranked, top)
+    best = scores if ranked is None else index.nearest(vectors, 1)[1]
     limit = (index.about["calibration"] or {}).get("threshold", -np.inf)
     answers = []
     for query, query_rows, values, (highest, *_) in zip(
@@ -203,7 +203,7 @@ def calibrate(
     indexed = [(caption, place) for caption, place in pairs if place is not None]
     require(indexed, request.spec, "none of its photos is in the index; name others")
     texts, photo_rows = zip(*indexed)
-    rows, scores = nearest(index.features, encode_texts(encoder, texts), 2)
+    rows, scores = index.nearest(encode_texts(encoder, texts), 2)
     without = np.where(rows == np.array(photo_rows)[:, None], -np.inf, scores).max(axis=1)
     threshold = float(np.quantile(scores[:, 0], quantile))
     calibration = {

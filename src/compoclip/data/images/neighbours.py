@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from compoclip.console import track
 from compoclip.data.decode import decode
@@ -22,11 +21,9 @@ from compoclip.data.images import (
     shown_key,
 )
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
+from compoclip.data.vectors import Matrix, Rows, nearest
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.preprocess import Preprocess
-
-Rows = NDArray[np.int64]
-Matrix = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,6 @@ def mine(source: Source, encode: Encode, preprocess: Preprocess, count: int) -> 
 # --- The nearest vectors. ---
 
 _QUERIES = 1024
-_BLOCK, _SCORES = 1 << 16, 1 << 25  # vectors at once, and scores that are in memory
 
 
 def nearest_others(features: Matrix, photos: Rows, count: int) -> Rows:
@@ -147,49 +143,3 @@ def nearest_others(features: Matrix, photos: Rows, count: int) -> Rows:
         neighbours[part, : rows.shape[1]] = np.where(np.isneginf(scores), -1, rows)
     neighbours[photos == -1] = -1
     return neighbours
-
-
-def nearest(
-    features: Matrix,
-    queries: Matrix,
-    top: int,
-    block: int = 0,
-    photos: tuple[Rows, Rows] | None = None,
-) -> tuple[Rows, Matrix]:
-    """Find the vectors with the highest dot products, exactly, block by block.
-
-    Return (Q, K) rows and their scores, K = min(top, N), the highest first; of equal ones the
-    first.
-
-    Args:
-        features: (N, D).
-        queries: (Q, D), Q > 0.
-        top: Number of results per query.
-        block: Vectors at once; 0 chooses.
-        photos: Numbers of the photos of vectors and queries. The scores of a query with vectors of
-            its own photo, and of photo -1, are minus infinity.
-    """
-    block = block or max(1024, min(_BLOCK, _SCORES // len(queries)))
-    rows, scores = np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32)
-    for start in range(0, len(features), block):
-        part = features[start : start + block]
-        # For one query the product of a matrix and a vector, which is faster.
-        products = (part @ queries[0])[None] if len(queries) == 1 else queries @ part.T
-        if photos is not None:
-            number = photos[0][start : start + block]
-            products[(number == photos[1][:, None]) | (number == -1)] = -np.inf
-        best = np.stack([_best(row, top) for row in products])
-        rows = np.concatenate([rows, best + start], axis=1)
-        scores = np.concatenate([scores, np.take_along_axis(products, best, 1)], axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-        rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
-    return rows, scores
-
-
-def _best(scores: Matrix, top: int) -> Rows:
-    """Return the rows of the highest scores, ascending; of equal ones the first."""
-    if len(scores) <= top:
-        return np.arange(len(scores))
-    threshold = np.partition(scores, -top)[-top]
-    above, equal = np.flatnonzero(scores > threshold), np.flatnonzero(scores == threshold)
-    return np.sort(np.concatenate([above, equal[: top - len(above)]]))

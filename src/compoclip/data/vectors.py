@@ -1,0 +1,182 @@
+"""Exact search among vectors: floats, eight bits per number, or what another store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+Matrix = NDArray[np.float32]
+_BLOCK, _SCORES = 1 << 16, 1 << 25  # vectors at once, and scores that are in memory
+
+
+class StoredVectors(Protocol):
+    """(N, D) vectors that are no float32 array in memory, and become one where they are read."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return N and D."""
+        ...
+
+    def __len__(self) -> int:
+        """Return N."""
+        ...
+
+    def __getitem__(self, rows: slice | Sequence[int], /) -> Matrix:
+        """Return the vectors in some rows."""
+        ...
+
+    def nearest(self, queries: Matrix, top: int) -> tuple[Rows, Matrix]:
+        """Return what the function `nearest` returns of the vectors."""
+        ...
+
+
+def nearest(
+    features: Matrix | StoredVectors,
+    queries: Matrix,
+    top: int,
+    block: int = 0,
+    photos: tuple[Rows, Rows] | None = None,
+) -> tuple[Rows, Matrix]:
+    """Find the vectors with the highest dot products, exactly, block by block.
+
+    Return (Q, K) rows and their scores, K = min(top, N), the highest first; of equal ones the
+    first.
+
+    Args:
+        features: (N, D).
+        queries: (Q, D), Q > 0.
+        top: Number of results per query.
+        block: Vectors at once; 0 chooses.
+        photos: Numbers of the photos of vectors and queries, for an array. The scores of a query
+            with vectors of its own photo, and of photo -1, are minus infinity.
+    """
+    if not isinstance(features, np.ndarray):
+        return features.nearest(queries, top)
+    block = block or max(1024, min(_BLOCK, _SCORES // len(queries)))
+
+    def scores_from(start: int) -> Matrix:
+        products = _products(features[start : start + block], queries)
+        if photos is not None:
+            number = photos[0][start : start + block]
+            products[(number == photos[1][:, None]) | (number == -1)] = -np.inf
+        return products
+
+    return _highest(scores_from, range(0, len(features), block), len(queries), top)
+
+
+def _products(vectors: Matrix, queries: Matrix) -> Matrix:
+    """Return (Q, N) dot products of (N, D) vectors with (Q, D) queries."""
+    # One query: a product per row reads memory faster than the product of a matrix and a vector.
+    one = len(queries) == 1
+    products: Matrix = np.vecdot(vectors, queries[0])[None] if one else queries @ vectors.T
+    return products
+
+
+def _highest(
+    scores_from: Callable[[int], Matrix], starts: Sequence[int], queries: int, top: int
+) -> tuple[Rows, Matrix]:
+    """Return the rows of the highest scores and these scores, as `nearest` does.
+
+    Args:
+        scores_from: Returns the (Q, B) scores of the block that begins at a row.
+        starts: The first rows of the blocks.
+        queries: Q.
+        top: Number of results per query.
+    """
+    rows, scores = np.zeros((queries, 0), np.int64), np.zeros((queries, 0), np.float32)
+    for start in starts:
+        products = scores_from(start)
+        best = np.stack([_best(row, top) for row in products])
+        rows = np.concatenate([rows, best + start], axis=1)
+        scores = np.concatenate([scores, np.take_along_axis(products, best, 1)], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+        rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+    return rows, scores
+
+
+def _best(scores: Matrix, top: int) -> Rows:
+    """Return the rows of the highest scores, ascending; of equal ones the first."""
+    if len(scores) <= top:
+        return np.arange(len(scores))
+    threshold = np.partition(scores, -top)[-top]
+    above, equal = np.flatnonzero(scores > threshold), np.flatnonzero(scores == threshold)
+    return np.sort(np.concatenate([above, equal[: top - len(above)]]))
+
+
+# --- Vectors in eight bits per number. ---
+
+_LARGEST = 127  # of a code
+_FLOATS = 1 << 8  # vectors that are floats at once: they stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """(N, D) vectors of unit length as whole numbers from -127 to 127.
+
+    The codes of a vector are its numbers, scaled so that the largest becomes 127, and rounded. The
+    vector that they stand for is the codes divided by their length, so no scale is stored, and
+    vectors that are coded again get the same codes. The floats are not kept.
+
+    Args:
+        codes: (N, D) int8.
+    """
+
+    codes: NDArray[np.int8]
+
+    @classmethod
+    def of(cls, vectors: Matrix) -> Quantised:
+        """Return the codes of vectors."""
+        largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), np.float32(1e-30))
+        return cls(np.rint(vectors * (_LARGEST / largest)).astype(np.int8))
+
+    @cached_property
+    def _scales(self) -> Matrix:
+        """One over the length of the codes of each vector."""
+        lengths = np.empty(len(self), np.float32)
+        for rows in _slices(0, len(self)):
+            vectors = self.codes[rows].astype(np.float32)
+            lengths[rows] = np.sqrt(np.vecdot(vectors, vectors))
+        scales: Matrix = np.float32(1) / np.maximum(lengths, np.float32(1))
+        return scales
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return N and D."""
+        number, size = self.codes.shape
+        return number, size
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice | Sequence[int], /) -> Matrix:
+        """Return the vectors in some rows, as floats."""
+        vectors: Matrix = self.codes[rows].astype(np.float32)
+        return vectors * self._scales[rows][:, None]
+
+    def nearest(self, queries: Matrix, top: int) -> tuple[Rows, Matrix]:
+        """Return the rows with the highest dot products and these, as the function `nearest`."""
+
+        block = max(1024, min(_BLOCK, _SCORES // len(queries)))
+
+        def scores_from(start: int) -> Matrix:
+            scales = self._scales[start : start + block]
+            scores = np.empty((len(queries), len(scales)), np.float32)
+            for rows in _slices(start, start + len(scales)):
+                vectors = self.codes[rows].astype(np.float32)
+                scores[:, rows.start - start : rows.stop - start] = _products(vectors, queries)
+            return scores * scales
+
+        return _highest(scores_from, range(0, len(self), block), len(queries), top)
+
+
+def _slices(start: int, stop: int) -> Iterator[slice]:
+    """The rows from `start` to `stop`, in parts that become floats at once."""
+    for first in range(start, stop, _FLOATS):
+        yield slice(first, min(first + _FLOATS, stop))

@@ -1,0 +1,206 @@
+"""An index in a LanceDB table: vectors stay on the disk, and updates write only what changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from compoclip import files
+from compoclip.data.vectors import Matrix, Rows
+from compoclip.errors import CompoclipError, optional
+
+ABOUT = "compoclip-index.json"
+_TABLE, _TEXTS = "photos", ("name", "stamp", "caption")
+_WRITTEN = 1 << 14  # photos that are written at once
+_NAMED = 1000  # photos that one condition names
+_SPARE = 16  # results more than wanted, for scores that differ in their last digits
+
+
+@contextmanager
+def reading_table(folder: Path) -> Iterator[None]:
+    """Turn what LanceDB raises in the block, errors of every kind, into one CompoclipError."""
+    try:
+        yield
+    except CompoclipError:
+        raise
+    except Exception as error:
+        raise CompoclipError(
+            f"{folder}: a damaged index ({files.reason(error)}); delete it and run compoclip index "
+            "again"
+        ) from error
+
+
+class TableTexts(Sequence[str]):
+    """A column of texts that stays in Arrow's memory."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, row: Any) -> Any:
+        """Return the text in a row, or the list of those in a slice."""
+        found = self._column[row]
+        return found.to_pylist() if isinstance(row, slice) else found.as_py()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._column.to_pylist())
+
+
+class TableVectors:
+    """(N, D) vectors of a table, which are read when they are needed.
+
+    Args:
+        folder: Of the index, for messages.
+        table: The table, at one version.
+        ids: (N,) what LanceDB calls each row.
+    """
+
+    def __init__(self, folder: Path, table: Any, ids: NDArray[np.uint64]) -> None:
+        self._folder, self._table, self._ids = folder, table, ids
+        self._order = np.argsort(ids)
+        self.shape: tuple[int, int] = (len(ids), table.schema.field("vector").type.list_size)
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self._ids)
+
+    def __getitem__(self, rows: slice | Sequence[int], /) -> Matrix:
+        """Return the vectors in some rows."""
+        ids, places = np.unique(self._ids[rows], return_inverse=True)
+        if not len(ids):
+            return np.zeros((0, self.shape[1]), np.float32)
+        with reading_table(self._folder):
+            query = self._table.take_row_ids(ids.tolist()).select(["vector"]).with_row_id()
+            taken, vectors = _ids_and_vectors(query.to_arrow())
+        return vectors[np.argsort(taken)][places]
+
+    def nearest(self, queries: Matrix, top: int) -> tuple[Rows, Matrix]:
+        """Return the rows with the highest dot products and these, as the function `nearest`.
+
+        The table finds the photos, and their scores are computed as those of an array are. A photo
+        whose score equals the last one may be exchanged for it.
+        """
+        rows: list[Rows] = []
+        scores: list[Matrix] = []
+        for vector in queries:
+            with reading_table(self._folder):
+                query = self._table.search(vector, vector_column_name="vector")
+                query = (
+                    query.distance_type("dot").bypass_vector_index().select(["vector", "_distance"])
+                )
+                found = query.with_row_id(True).limit(top + _SPARE).to_arrow()
+                ids, vectors = _ids_and_vectors(found)
+            places = self._order[np.searchsorted(self._ids[self._order], ids)]
+            products = np.vecdot(vectors, vector)
+            best = np.lexsort((places, -products))[:top]
+            rows.append(places[best])
+            scores.append(products[best])
+        return np.stack(rows), np.stack(scores)
+
+
+def _ids_and_vectors(rows: pa.Table) -> tuple[NDArray[np.uint64], Matrix]:
+    vectors = rows["vector"].combine_chunks()
+    flat = vectors.flatten().to_numpy(zero_copy_only=False)
+    return rows["_rowid"].to_numpy(), flat.reshape(len(rows), -1)
+
+
+def read_table(folder: Path) -> tuple[dict[str, Any], TableVectors, dict[str, TableTexts]]:
+    """Return the record, the vectors and the columns of texts of a table, sorted by name.
+
+    Raises CompoclipError for a damaged one, and without LanceDB.
+    """
+    lancedb = optional("lancedb", "lancedb", str(folder))
+    again = "delete the index and run compoclip index again"
+    about = files.read_json_object(folder / ABOUT, damaged=again)
+    with reading_table(folder):
+        table = lancedb.connect(str(folder)).open_table(_TABLE)
+        table.checkout(table.version)  # whatever is written meanwhile
+        rows = table.search().select([*_TEXTS]).with_row_id(True).limit(None).to_arrow()
+        rows = rows.take(pc.sort_indices(rows["name"])).combine_chunks()
+        vectors = TableVectors(folder, table, rows["_rowid"].to_numpy())
+        texts = {name: TableTexts(pa.concat_arrays(rows[name].chunks)) for name in _TEXTS}
+    return about, vectors, texts
+
+
+class TableWriter:
+    """Writes photos into a table batch by batch, those that changed and no others.
+
+    Args:
+        folder: The folder of the table; made by the first batch.
+        about: The record of the index.
+        stale: Names of photos to remove, when the first batch comes.
+        anew: Begin with an empty table.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any], stale: Sequence[str], anew: bool):
+        self._folder, self._about, self._stale, self._anew = folder, about, stale, anew
+        self._lancedb = optional("lancedb", "lancedb", "--to lancedb")
+        self._table: Any = None
+        self._waiting: list[pa.Table] = []
+
+    def add(
+        self, names: list[str], stamps: list[str], captions: list[str], vectors: Matrix
+    ) -> None:
+        """Add photos; names that are in the table already must be stale."""
+        vectors_column = pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors.ravel()), vectors.shape[1]
+        )
+        texts = [pa.array(column, pa.large_string()) for column in (names, stamps, captions)]
+        self._waiting.append(pa.table([*texts, vectors_column], names=[*_TEXTS, "vector"]))
+        if sum(map(len, self._waiting)) >= _WRITTEN:
+            self._write()
+
+    def finish(self) -> None:
+        """Write what is left, and the record."""
+        self._write()
+        with _writing_table(self._folder):
+            self._table.optimize()
+        save_about(self._folder, self._about)
+
+    def _write(self) -> None:
+        with _writing_table(self._folder):
+            if self._table is None:
+                self._open()
+            if self._waiting:
+                self._table.add(pa.concat_tables(self._waiting))
+        self._waiting = []
+
+    def _open(self) -> None:
+        """Open the table without what is stale, or make it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        database = self._lancedb.connect(str(self._folder))
+        if self._anew:
+            database.drop_table(_TABLE, ignore_missing=True)
+            save_about(self._folder, self._about)
+            self._table = database.create_table(_TABLE, schema=self._waiting[0].schema)
+            return
+        self._table = database.open_table(_TABLE)
+        for part in range(math.ceil(len(self._stale) / _NAMED)):
+            names = self._stale[part * _NAMED : (part + 1) * _NAMED]
+            quoted = ", ".join("'{}'".format(name.replace("'", "''")) for name in names)
+            self._table.delete(f"name IN ({quoted})")
+
+
+@contextmanager
+def _writing_table(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except CompoclipError:
+        raise
+    except Exception as error:  # LanceDB raises errors of every kind
+        raise files.unwritable(folder, error) from error
+
+
+def save_about(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write the record of a table."""
+    files.write_json(folder / ABOUT, about)
