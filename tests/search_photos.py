@@ -25,7 +25,7 @@ def write_photos(folder: Path) -> Path:
     for number in range(5):
         photo(folder / ("deep/er" if number > 2 else "") / f"{number}.png", number)
     (folder / "notes.txt").write_text("no photo")
-    (folder / "5.heic").write_bytes(b"x")
+    (folder / "5.jxl").write_bytes(b"x")
     photo(folder / ".hidden" / "6.png", 6)
     return folder
 

@@ -287,7 +287,7 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jfif", "c.JPE", "d.pnm", "e.j2k", "k.avif"):
         (tmp_path / name).touch()
         (tmp_path / name).with_suffix(".txt").write_text(name)
-    for name in ("f.HEIC", "g.heic", "h.eps", "i.xyz"):
+    for name in ("f.JXL", "g.jxl", "h.eps", "i.xyz"):
         (tmp_path / name).touch()
         (tmp_path / name).with_suffix(".txt").write_text(name)
     (tmp_path / "alone.svg").touch()
@@ -296,7 +296,7 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
     (tmp_path / "notes").touch()
     source = open_source(str(tmp_path))
     read = ["a.jpg", "b.jfif", "c.JPE", "d.pnm", "e.j2k"]
-    lost = {".heic": 2, ".eps": 1, ".xyz": 1, ".svg": 1}
+    lost = {".jxl": 2, ".eps": 1, ".xyz": 1, ".svg": 1}
     if "avif" in EXTENSIONS:
         read.append("k.avif")
     else:
@@ -305,9 +305,9 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
     reasons = {f"image of a kind that is not read ({kind})": n for kind, n in lost.items()}
     assert source.left_out == {**reasons, NO_IMAGE: 1}
     for file in tmp_path.iterdir():
-        if file.suffix.lower() not in (".heic", ".txt"):
+        if file.suffix.lower() not in (".jxl", ".txt"):
             file.unlink()
-    with pytest.raises(CompoclipError, match=r"no usable sample .*not read \(\.heic\): 2"):
+    with pytest.raises(CompoclipError, match=r"no usable sample .*not read \(\.jxl\): 2"):
         open_source(str(tmp_path))
 
 

@@ -34,7 +34,7 @@ PASSED_OVER = {
     ".jpg": folders.HIDDEN,
     "notes.txt": folders.NO_IMAGE_FILE,
     "jpg": folders.NO_IMAGE_FILE,
-    "6.heic": "image of a kind that is not read (.heic)",
+    "6.jxl": "image of a kind that is not read (.jxl)",
     "deep/7.PSD": "image of a kind that is not read (.psd)",
     "drafts/8.jpg": folders.EXCLUDED,
     "deep/er/9_copy.jpg": folders.EXCLUDED,
@@ -93,7 +93,7 @@ def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 NAMES = st.sampled_from(
-    ["a.jpg", "b.heic", "c.txt", ".d.jpg", "@eaDir", "__MACOSX", "e", "f.jpg", ".g", "Thumbs.db"]
+    ["a.jpg", "b.jxl", "c.txt", ".d.jpg", "@eaDir", "__MACOSX", "e", "f.jpg", ".g", "Thumbs.db"]
 )
 
 

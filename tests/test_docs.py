@@ -133,6 +133,8 @@ def test_every_command_runs(
 ) -> None:
     if "--to onnx" in command.text:
         pytest.importorskip("onnxscript", reason="needs the extra onnx")
+    if "--to lancedb" in command.text:
+        pytest.importorskip("lancedb", reason="needs the extra lancedb")
     if "--track" in command.text:
         for package in ("tensorboard", "wandb"):
             pytest.importorskip(package, reason="needs the extra track")

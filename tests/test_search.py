@@ -61,7 +61,7 @@ def test_features_are_those_of_the_model(
     for row, name in enumerate(index.names):
         pixels = encoder.read_image.pixels(Image.open(photos / name))
         assert np.abs(index.features[row] - encoder.encode_images([pixels])[0]).max() < 1e-6
-    unread = "image of a kind that is not read (.heic)"
+    unread = "image of a kind that is not read (.jxl)"
     assert index.about["left_out"] == {unread: 1, HIDDEN: 1, NO_IMAGE_FILE: 1}
     read = read_index(tmp_path / "index")
     assert (list(read.names), list(read.stamps)) == (list(index.names), list(index.stamps))

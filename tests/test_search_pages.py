@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from compoclip import files
@@ -16,6 +17,7 @@ from compoclip.data.sources.open import Request
 from compoclip.evaluation import ModelEncoder
 from compoclip.models import load_model
 from compoclip.search import index_page, index_photos, read_index, search
+from compoclip.search.page import scores_explained
 from compoclip.web import Playground, Server, Service, model_site, play_site
 from search_photos import made, photo, write_photos
 from web_client import ask, post
@@ -75,6 +77,27 @@ def test_an_index_of_an_earlier_version_has_no_captions(
     assert list(read_index(tmp_path / "earlier").captions) == [""] * 5
 
 
+def test_a_page_explains_its_scores(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
+    index = made(photos, encoder, tmp_path / "index")
+    answers = search(index, encoder, ["a star"])
+    page = index_page(index, answers, tmp_path / "index")
+    assert f"{answers[0].hits[0].score:.3f}</span>" in page
+    assert "<details class" in page  # folded
+    assert "have the highest of 5 photos" in page
+    assert f"multiplied by {index.about['scale']:.0f}" in page
+    assert "--calibrate finds a threshold" in page
+    assert "bias" not in " ".join(scores_explained(index))
+    calibration = {"threshold": 0.2711, "captions": 40, "missed": 0.05, "noticed": 0.1}
+    about = {**index.about, "scale": 117.3, "bias": -12.9, "calibration": calibration}
+    text = " ".join(scores_explained(replace(index, about=about)))
+    assert "Below 0.271 the page says" in text
+    assert "5% fall below it, and 10% if" in text
+    assert "a bias of -12.9, so that a cosine of 0.110" in text
+    assert f"{np.exp(1.173):.1f} times as likely" in text
+    earlier = {name: each for name, each in index.about.items() if name not in ("scale", "bias")}
+    assert "multiplied" not in " ".join(scores_explained(replace(index, about=earlier)))
+
+
 # --- Over HTTP. ---
 
 
@@ -115,6 +138,7 @@ def test_the_playground_shows_photos(photos: Path, world: Path, tmp_path: Path) 
         status, answer = page("/search?q=a+%3Cb%3Estar")
         assert (status, answer.count('src="data:image/jpeg;base64,')) == (200, 5)
         assert 'value="a &lt;b&gt;star"' in answer
+        assert "What the scores mean" in answer
         assert 'href="photos/4.jpg"' in answer
         assert 'href="./#photo=4&amp;caption=a%20%3Cb%3Estar"' in answer
         status, refused = page(f"/search?q={'a' * 301}")

@@ -11,7 +11,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,10 +28,13 @@ from compoclip.bounds import (
     MAX_WORK,
     MIN_READ_BYTES,
 )
-from compoclip.errors import CompoclipError, printable
+from compoclip.errors import CompoclipError, pip_install, printable
 from compoclip.files import open_regular, reading, reason
 
 _AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
+_HEIF_ENDINGS = ("heic", "heif", "hif")
+_HEIF = find_spec("pillow_heif") is not None  # the extra heic; registered with the first image
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
 #: Format, as Pillow names it -> endings of its files in small letters, that of new files first. All
 #: are read by Pillow's own decoders; EPS and others that start a helper program stay out.
 ENDINGS: Mapping[str, tuple[str, ...]] = {
@@ -43,6 +47,7 @@ ENDINGS: Mapping[str, tuple[str, ...]] = {
     "PPM": ("ppm", "pgm", "pbm", "pnm"),
     "JPEG2000": ("jp2", "j2k", "jpx", "jpf", "j2c", "jpc"),
     **({"AVIF": ("avif", "avifs")} if _AVIF else {}),
+    **({"HEIF": _HEIF_ENDINGS} if _HEIF else {}),
 }
 FORMATS = tuple(ENDINGS)
 #: Endings of images that are read, in small letters.
@@ -50,7 +55,7 @@ EXTENSIONS = frozenset(ending for endings in ENDINGS.values() for ending in endi
 #: Endings of images that are not read: there is no decoder, it starts another program, or grey
 #: values have no black and white.
 UNREAD = (
-    frozenset(("heic", "heif", "hif", "avif", "avifs", "jxl", "bpg", "jxr", "wdp", "qoi"))
+    frozenset((*_HEIF_ENDINGS, "avif", "avifs", "jxl", "bpg", "jxr", "wdp", "qoi"))
     | frozenset(("eps", "svg", "psd", "psb", "tga", "ico", "pcx", "xcf", "djvu", "exr", "hdr"))
     | frozenset(("dds", "icns", "sgi", "ras", "xbm", "xpm", "wmf", "emf", "fits"))
     | frozenset(("pfm", "dng", "cr2", "cr3", "nef", "arw", "orf", "raf", "rw2"))
@@ -65,7 +70,13 @@ def is_read(name: str) -> bool:
 def why_unread(name: str) -> str:
     """Return why a file of this name is left out, if it is an image that is not read; else ""."""
     ending = _ending(name)
-    return f"image of a kind that is not read (.{ending})" if ending in UNREAD else ""
+    remedy = f": {_heif_remedy()}" if ending in _HEIF_ENDINGS else ""
+    return f"image of a kind that is not read (.{ending}{remedy})" if ending in UNREAD else ""
+
+
+@cache
+def _heif_remedy() -> str:
+    return pip_install("heic")
 
 
 def _ending(name: str) -> str:
@@ -86,7 +97,13 @@ def is_encoded(text: str) -> bool:
 ARRAY = ".npy"
 # Pillow's slow decoders -> cost per pixel and per byte, in pixels of a scan of a JPEG (10 ns): the
 # first three run in Python.
-_COSTS = {"ppm": (1000, 0), "ppm_plain": (1000, 0), "bmp_rle": (1000, 130), "jpeg2k": (5, 20)}
+_COSTS = {
+    "ppm": (1000, 0),
+    "ppm_plain": (1000, 0),
+    "bmp_rle": (1000, 130),
+    "jpeg2k": (5, 20),
+    "hevc": (5, 20),
+}
 _COMMENT_COST = 10_000  # of a comment in a plain PPM: all that is read so far is copied
 _BITS, _PHOTOMETRIC, _STRIPS, _TILES = 258, 262, 273, 324  # TIFF tags
 
@@ -183,7 +200,9 @@ class OpenedImage:
 
     @property
     def decoder(self) -> str:
-        """Return the name of Pillow's decoder; "" for what is decoded already."""
+        """Return the name of Pillow's decoder, or hevc; "" for what is decoded already."""
+        if self.stored.format == "HEIF":
+            return "hevc"
         tiles = getattr(self.stored, "tile", ())
         return str(tiles[0][0]) if tiles else ""
 
@@ -235,13 +254,13 @@ def decode(
     """Return the image as RGB, cropped to `box` (left, upper, right, lower) when given.
 
     Pixels are read as stored, as in open_clip and the published benchmark scores, whose boxes refer
-    to them; `upright` applies the EXIF orientation before the crop. (Pillow always applies it to
-    TIFF files.) Transparency is laid over white, 12 and 16 bits per channel are scaled to 8,
-    palette, grey and CMYK images become RGB, and the first frame of an animation is read. 32-bit
-    and signed grey (TIFF, PFM) has no defined black and white and is refused. A box beyond the
-    image is filled with black there, as in the benchmarks' own code. A path that ends in .npy is a
-    numpy array (height, width, 3) of bytes with blue first, as OpenCV reads frames (the YouCook2
-    part of EqBen); arrays of Python objects are never loaded.
+    to them; `upright` applies the EXIF orientation before the crop. (The decoders always apply it
+    to TIFF and HEIC files.) Transparency is laid over white, 12 and 16 bits per channel are scaled
+    to 8, palette, grey and CMYK images become RGB, and the first frame of an animation is read.
+    32-bit and signed grey (TIFF, PFM) has no defined black and white and is refused. A box beyond
+    the image is filled with black there, as in the benchmarks' own code. A path that ends in .npy
+    is a numpy array (height, width, 3) of bytes with blue first, as OpenCV reads frames (the
+    YouCook2 part of EqBen); arrays of Python objects are never loaded.
 
     name: for error messages, by default the path. least: see `OpenedImage.rgb`; not with a box.
     Raises CompoclipError for a missing, damaged or truncated image, one beyond the limits of this
@@ -335,6 +354,12 @@ def _open_stored(reader: _CountedReader) -> ImageFile.ImageFile:
     Raises UnidentifiedImageError.
     """
     Image.init()
+    if _HEIF and "HEIF" not in Image.OPEN:
+        import pillow_heif  # within a worker, and not in a command that reads no image
+
+        pillow_heif.register_heif_opener(
+            thumbnails=False, depth_images=False, aux_images=False, decode_threads=1
+        )
     reader.seek(0)
     start = reader.read(16)
     for name in FORMATS:
@@ -343,6 +368,8 @@ def _open_stored(reader: _CountedReader) -> ImageFile.ImageFile:
             reader.seek(0)
             with suppress(SyntaxError, IndexError, TypeError, struct.error):
                 return plugin(reader, "")
+    if not _HEIF and start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS:
+        raise _RefusedError(f"HEIC needs pillow_heif: {_heif_remedy()}")
     raise UnidentifiedImageError
 
 

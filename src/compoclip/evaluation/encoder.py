@@ -319,6 +319,12 @@ class ModelEncoder:
         """Return s, by which cosines become logits."""
         return float(self._loaded.encoder.logit_scale.detach().exp())
 
+    @property
+    def bias(self) -> float | None:
+        """Return what is added to logits, in models that are trained pair by pair (SigLIP)."""
+        bias = self._loaded.encoder.logit_bias
+        return None if bias is None else float(bias.detach())
+
     def images(self, images: Sequence[Image.Image]) -> Scores:
         """Return the features of RGB images of any size, (N, D); see `Embedder`."""
         return self.encode_images([self.read_image.pixels(image) for image in images])

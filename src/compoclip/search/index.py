@@ -50,7 +50,8 @@ class PhotoIndex:
         names: N paths within the root folder; ids of photos that lie in tables or shards.
         stamps: N texts "state hash": what changes when the file of a photo is written (see
             `file_stamp`), and a hash of the bytes of the photo.
-        about: JSON-ready: "identity" and "model" of the features; "source", "root" and "upright" of
+        about: JSON-ready: "identity" and "model" of the features, "scale" and "bias" that make its
+            cosines logits; "source", "root" and "upright" of
             the photos; "left_out" (reason -> number), "unreadable" (name -> why), "changes" (counts
             of the last run), "calibration".
         captions: The first caption of each photo; "" for a photo without one.
@@ -324,6 +325,8 @@ def index_photos(
         about: dict[str, Any] = {
             "identity": _identity(encoder),
             "model": model,
+            "scale": encoder.scale,
+            "bias": encoder.bias,
             "source": {**vars(request), "spec": spec, "images": images},
             "root": photos.root,
             "upright": photos.upright,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,13 +74,65 @@ def pictures_of(
     return pictures
 
 
-def found_html(answers: Sequence[Found], pictures: Mapping[int, FoundPhoto]) -> str:
-    """Return the part of a page that shows answers; `FOUND_CSS` is its style."""
-    return rendered("found.html.j2", answers=answers, pictures=pictures)
+def scores_explained(index: PhotoIndex) -> list[str]:
+    """Return paragraphs that say what the scores of an index mean, and what they do not."""
+    about, number = index.about, counted(len(index.names), "photo")
+    paragraphs = [
+        f"A score is the cosine of the photo and the query. The photos shown have the highest of "
+        f"{number}. 1 would be the same direction, and 0 a right angle. A text and a photo never "
+        "come near 1, because CLIP models keep texts and photos apart: if they match, scores from "
+        "0.1 to 0.35 are usual. A photo compared with a photo reaches higher scores.",
+        "If the query denies something, a part of the cosine with it is subtracted. Re-ranked "
+        "photos have the score that they were re-ranked by.",
+        "Compare scores within one query, not between queries. A long or unusual text has lower "
+        "scores for all photos, also for the right one. So the rank says more than the score.",
+    ]
+    if calibration := about["calibration"]:
+        paragraphs.append(
+            f"Below {calibration['threshold']:.3f} the page says that nothing matches. Of "
+            f"{counted(calibration['captions'], 'caption')} of these photos, "
+            f"{calibration['missed']:.0%} fall below it, and {calibration['noticed']:.0%} if their "
+            "photo is taken away. So a score above it does not show that a photo matches."
+        )
+    else:
+        paragraphs.append(
+            "This index does not know from which score on a photo matches. compoclip index "
+            "--calibrate finds a threshold from captions of its photos."
+        )
+    if scale := about.get("scale"):  # earlier versions recorded none
+        paragraphs.append(
+            f"The model was trained with cosines multiplied by {scale:.0f}: there, 0.01 more makes "
+            f"a photo {math.exp(min(scale / 100, 50)):.1f} times as likely to be the right one. "
+            "This is no probability that a photo matches. A softmax over the index always adds up "
+            "to one, also when nothing matches."
+        )
+    if (bias := about.get("bias")) is not None and scale:
+        paragraphs.append(
+            f"The model also has a bias of {bias:.1f}, so that a cosine of {-bias / scale:.3f} "
+            "stands for even odds among the pairs of its training. How often photos of your index "
+            "match may differ from that."
+        )
+    return paragraphs
+
+
+def found_html(
+    answers: Sequence[Found],
+    pictures: Mapping[int, FoundPhoto],
+    explained: Sequence[str] = (),
+) -> str:
+    """Return the part of a page that shows answers; `FOUND_CSS` is its style.
+
+    explained: paragraphs on the scores, which are folded.
+    """
+    return rendered("found.html.j2", answers=answers, pictures=pictures, explained=explained)
 
 
 def results_page(
-    answers: Sequence[Found], pictures: Mapping[int, FoundPhoto], about: str, again: str = ""
+    answers: Sequence[Found],
+    pictures: Mapping[int, FoundPhoto],
+    about: str,
+    again: str = "",
+    explained: Sequence[str] = (),
 ) -> str:
     """Return a page of some answers: HTML that needs no other file.
 
@@ -88,8 +141,9 @@ def results_page(
         pictures: The photos, by row.
         about: What was searched, in words.
         again: The command that serves a page to search on.
+        explained: Paragraphs on the scores.
     """
-    values = {"about": about, "again": again, "css": FOUND_CSS}
+    values = {"about": about, "again": again, "css": FOUND_CSS, "explained": explained}
     return rendered("page.html.j2", answers=answers, pictures=pictures, **values)
 
 
@@ -105,7 +159,8 @@ def index_page(
         images: The folder that the photos have moved to.
     """
     again = shlex.join(["compoclip", "play", "--index", str(path)])
-    return results_page(answers, pictures_of(index, answers, images), described(index), again)
+    pictures = pictures_of(index, answers, images)
+    return results_page(answers, pictures, described(index), again, scores_explained(index))
 
 
 def described(index: PhotoIndex) -> str:

@@ -25,7 +25,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.search import PhotoIndex, search
-from compoclip.search.page import FOUND_CSS, described, found_html, pictures_of
+from compoclip.search.page import FOUND_CSS, described, found_html, pictures_of, scores_explained
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Page, Website, json_page
 from compoclip.web.images import RequestImages
@@ -155,7 +155,7 @@ class Playground:
             )
             for row, picture in pictures_of(index, answers).items()
         }
-        return found_html(answers, pictures)
+        return found_html(answers, pictures, scores_explained(index))
 
     @cached_property
     def _searching(self) -> ModelEncoder:
