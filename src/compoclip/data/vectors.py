@@ -142,7 +142,7 @@ class Quantised:
         for rows in _slices(0, len(self)):
             vectors = self.codes[rows].astype(np.float32)
             lengths[rows] = np.sqrt(np.vecdot(vectors, vectors))
-        scales: Matrix = np.float32(1) / np.maximum(lengths, np.float32(1))
+        scales: Matrix = np.reciprocal(np.maximum(lengths, 1), dtype=np.float32)
         return scales
 
     @property

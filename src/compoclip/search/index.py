@@ -343,9 +343,8 @@ def index_photos(
         if old:
             hashes |= {row: old.stamps[at].rpartition(" ")[2] for row, at in unchanged.items()}
             counts["removed"] = len({*old.names} - {*photos.names})
-        writer = (_TableIndex if storage == "lancedb" else _FileIndex)(
-            out, old, photos, unchanged, hashes, about, vectors
-        )
+        update = _Update(out, old, photos, unchanged, hashes, about, vectors)
+        writer = (_TableIndex if storage == "lancedb" else _FileIndex)(update)
         try:
             encoded = _encoded(photos, todo, encoder, batch_size, about["unreadable"], hashes)
             for batch, features in encoded:
@@ -380,73 +379,69 @@ def require_out(out: Path, to: Storage | None) -> None:
     require(to or not out.is_dir(), out, "is a folder; name a file to write", UsageError)
 
 
+class _Update(NamedTuple):
+    """An index that is being made: `unchanged` are rows of photos -> their rows in the old one."""
+
+    out: Path
+    old: PhotoIndex | None
+    photos: _Photos
+    unchanged: Mapping[int, int]
+    hashes: Mapping[int, str]
+    about: Mapping[str, Any]
+    vectors: Vectors
+
+
 class _FileIndex:
     """Collects the features of an index, and writes one file of them in the end."""
 
-    def __init__(
-        self,
-        out: Path,
-        old: PhotoIndex | None,
-        photos: _Photos,
-        unchanged: Mapping[int, int],
-        hashes: Mapping[int, str],
-        about: Mapping[str, Any],
-        vectors: Vectors,
-    ) -> None:
-        self._out, self._photos, self._hashes, self._about = out, photos, hashes, about
-        self._vectors, self._rows = vectors, list(unchanged)
-        self._parts = [old.features[[*unchanged.values()]]] if old else []
+    def __init__(self, update: _Update) -> None:
+        self._update, self._rows = update, list(update.unchanged)
+        old, places = update.old, [*update.unchanged.values()]
+        self._parts = [old.features[places]] if old else []
 
     def add(self, rows: Sequence[int], features: Matrix) -> None:
         self._rows += rows
         self._parts.append(features)
 
     def finish(self) -> PhotoIndex:
+        out, _, photos, _, hashes, about, vectors = self._update
         order = np.argsort(self._rows)
-        names, stamps, captions = self._photos.columns(
-            [self._rows[place] for place in order], self._hashes
-        )
+        names, stamps, captions = photos.columns([self._rows[place] for place in order], hashes)
         features = np.concatenate(self._parts)[order]
-        stored = Quantised.of(features) if self._vectors == "int8" else features
-        index = PhotoIndex(stored, names, stamps, self._about, captions)
-        index.save(self._out)
+        stored = Quantised.of(features) if vectors == "int8" else features
+        index = PhotoIndex(stored, names, stamps, about, captions)
+        index.save(out)
         return index
 
 
 class _TableIndex:
     """Writes the features of an index into a table as they come; see `_FileIndex`."""
 
-    def __init__(
-        self,
-        out: Path,
-        old: PhotoIndex | None,
-        photos: _Photos,
-        unchanged: Mapping[int, int],
-        hashes: Mapping[int, str],
-        about: Mapping[str, Any],
-        vectors: Vectors,
-    ) -> None:
-        self._out, self._photos, self._hashes = out, photos, hashes
+    def __init__(self, update: _Update) -> None:
+        self._update = update
+        out, old, photos, unchanged, hashes, about, _ = update
+        if old is None:
+            self._writer = TableWriter(out, about, (), anew=True)
+            return
         _, stamps, captions = photos.columns([*unchanged], hashes)
         changed = [  # photos whose features hold, and whose file was copied or caption written anew
             (row, at)
             for (row, at), stamp, caption in zip(unchanged.items(), stamps, captions)
-            if old and (stamp, caption) != (old.stamps[at], old.captions[at])
+            if (stamp, caption) != (old.stamps[at], old.captions[at])
         ]
-        held = {*unchanged.values()} - {at for _, at in changed}
-        stale = [name for at, name in enumerate(old.names if old else ()) if at not in held]
-        self._writer = TableWriter(out, about, stale, anew=old is None)
+        current = {*unchanged.values()} - {at for _, at in changed}
+        stale = [name for at, name in enumerate(old.names) if at not in current]
+        self._writer = TableWriter(out, about, stale, anew=False)
         for start in range(0, len(changed), _COPIED):
             rows, places = zip(*changed[start : start + _COPIED])
-            assert old is not None
             self.add(rows, old.features[list(places)])
 
     def add(self, rows: Sequence[int], features: Matrix) -> None:
-        self._writer.add(*self._photos.columns(rows, self._hashes), features)
+        self._writer.add(*self._update.photos.columns(rows, self._update.hashes), features)
 
     def finish(self) -> PhotoIndex:
         self._writer.finish()
-        return read_index(self._out)
+        return read_index(self._update.out)
 
 
 def _unchanged(photos: _Photos, old: PhotoIndex, fast: bool) -> dict[int, int]:

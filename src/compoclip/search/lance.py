@@ -25,17 +25,17 @@ _SPARE = 16  # results more than wanted, for scores that differ in their last di
 
 
 @contextmanager
-def reading_table(folder: Path) -> Iterator[None]:
+def _one_line(folder: Path, *, writing: bool = False) -> Iterator[None]:
     """Turn what LanceDB raises in the block, errors of every kind, into one CompoclipError."""
     try:
         yield
     except CompoclipError:
         raise
     except Exception as error:
-        raise CompoclipError(
-            f"{folder}: a damaged index ({files.reason(error)}); delete it and run compoclip index "
-            "again"
-        ) from error
+        if writing:
+            raise files.unwritable(folder, error) from error
+        problem = f"a damaged index ({files.reason(error)}); delete it and run compoclip index"
+        raise CompoclipError(f"{folder}: {problem} again") from error
 
 
 class TableTexts(Sequence[str]):
@@ -79,7 +79,7 @@ class TableVectors:
         ids, places = np.unique(self._ids[rows], return_inverse=True)
         if not len(ids):
             return np.zeros((0, self.shape[1]), np.float32)
-        with reading_table(self._folder):
+        with _one_line(self._folder):
             query = self._table.take_row_ids(ids.tolist()).select(["vector"]).with_row_id()
             taken, vectors = _ids_and_vectors(query.to_arrow())
         return vectors[np.argsort(taken)][places]
@@ -93,7 +93,7 @@ class TableVectors:
         rows: list[Rows] = []
         scores: list[Matrix] = []
         for vector in queries:
-            with reading_table(self._folder):
+            with _one_line(self._folder):
                 query = self._table.search(vector, vector_column_name="vector")
                 query = (
                     query.distance_type("dot").bypass_vector_index().select(["vector", "_distance"])
@@ -122,7 +122,7 @@ def read_table(folder: Path) -> tuple[dict[str, Any], TableVectors, dict[str, Ta
     lancedb = optional("lancedb", "lancedb", str(folder))
     again = "delete the index and run compoclip index again"
     about = files.read_json_object(folder / ABOUT, damaged=again)
-    with reading_table(folder):
+    with _one_line(folder):
         table = lancedb.connect(str(folder)).open_table(_TABLE)
         table.checkout(table.version)  # whatever is written meanwhile
         rows = table.search().select([*_TEXTS]).with_row_id(True).limit(None).to_arrow()
@@ -163,12 +163,12 @@ class TableWriter:
     def finish(self) -> None:
         """Write what is left, and the record."""
         self._write()
-        with _writing_table(self._folder):
+        with _one_line(self._folder, writing=True):
             self._table.optimize()
         save_about(self._folder, self._about)
 
     def _write(self) -> None:
-        with _writing_table(self._folder):
+        with _one_line(self._folder, writing=True):
             if self._table is None:
                 self._open()
             if self._waiting:
@@ -189,16 +189,6 @@ class TableWriter:
             names = self._stale[part * _NAMED : (part + 1) * _NAMED]
             quoted = ", ".join("'{}'".format(name.replace("'", "''")) for name in names)
             self._table.delete(f"name IN ({quoted})")
-
-
-@contextmanager
-def _writing_table(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except CompoclipError:
-        raise
-    except Exception as error:  # LanceDB raises errors of every kind
-        raise files.unwritable(folder, error) from error
 
 
 def save_about(folder: Path, about: Mapping[str, Any]) -> None:

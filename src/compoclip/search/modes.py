@@ -11,7 +11,7 @@ import numpy as np
 from compoclip.errors import UsageError, closest
 
 if TYPE_CHECKING:  # torch is loaded once it is known that the options are right
-    from compoclip.data.images.neighbours import Matrix
+    from compoclip.data.vectors import Matrix
 
     Encode: TypeAlias = Callable[[Sequence[str]], Matrix]
 
