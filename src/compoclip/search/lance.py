@@ -49,8 +49,8 @@ class TableTexts(Sequence[str]):
 
     def __getitem__(self, row: Any) -> Any:
         """Return the text in a row, or the list of those in a slice."""
-        found = self._column[row]
-        return found.to_pylist() if isinstance(row, slice) else found.as_py()
+        value = self._column[row]
+        return value.to_pylist() if isinstance(row, slice) else value.as_py()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._column.to_pylist())
@@ -98,8 +98,8 @@ class TableVectors:
                 query = (
                     query.distance_type("dot").bypass_vector_index().select(["vector", "_distance"])
                 )
-                found = query.with_row_id(True).limit(top + _SPARE).to_arrow()
-                ids, vectors = _ids_and_vectors(found)
+                results = query.with_row_id(True).limit(top + _SPARE).to_arrow()
+                ids, vectors = _ids_and_vectors(results)
             places = self._order[np.searchsorted(self._ids[self._order], ids)]
             products = np.vecdot(vectors, vector)
             best = np.lexsort((places, -products))[:top]
