@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # torch is loaded once it is known that the options are right
     Encode: TypeAlias = Callable[[Sequence[str]], Matrix]
 
 DEFAULT = "subtract"
-_MOST = 10.0  # weight
+_LIMIT = 10.0  # of weights
 
 _STEPS, _RATE, _STAY = 100, 0.001, 0.2  # of DEO: steps of Adam, their size, weight of the query
 
@@ -31,10 +31,10 @@ _STATED_AND_DENIED = (
 
 
 class Denial(NamedTuple):
-    """A query that denies something. wanted, denied: its parts, by `split_negation`."""
+    """A query that denies something. positive, denied: its parts, by `split_negation`."""
 
     text: str
-    wanted: str
+    positive: str
     denied: tuple[str, ...]
 
 
@@ -45,7 +45,7 @@ class Mode:
     Args:
         about: What the photos are ranked by.
         weight: Its weight unless another is given; None if it takes none.
-        most: The largest weight.
+        limit: The largest weight.
         vectors: Returns the vectors (Q, D) to rank by, from the queries, the features (Q, D) of
             their wanted parts, an encoder of texts, and the weight. None ranks by the wanted part.
         splits: Whether the query is split; if not, all of it is wanted.
@@ -53,7 +53,7 @@ class Mode:
 
     about: str
     weight: float | None = None
-    most: float = _MOST
+    limit: float = _LIMIT
     vectors: Callable[[Sequence[Denial], Matrix, Encode, float], Matrix] | None = None
     splits: bool = True
 
@@ -64,15 +64,19 @@ def _rows_of_denied(queries: Sequence[Denial], encode: Encode) -> tuple[Matrix, 
     return encode([phrase for query in queries for phrase in query.denied]), rows
 
 
-def subtracted(queries: Sequence[Denial], wanted: Matrix, encode: Encode, weight: float) -> Matrix:
+def subtracted(
+    queries: Sequence[Denial], positives: Matrix, encode: Encode, weight: float
+) -> Matrix:
     """Return the wanted part minus `weight` times the sum of the denied phrases."""
     denied, rows = _rows_of_denied(queries, encode)
-    vectors = wanted.copy()
+    vectors = positives.copy()
     np.subtract.at(vectors, rows, np.float32(weight) * denied)
     return vectors
 
 
-def optimized(queries: Sequence[Denial], wanted: Matrix, encode: Encode, weight: float) -> Matrix:
+def optimized(
+    queries: Sequence[Denial], positives: Matrix, encode: Encode, weight: float
+) -> Matrix:
     r"""Return the queries optimized towards what is wanted and away from what is denied (DEO).
 
     DEO (Lee et al., 2026, arXiv:2603.09185) starts at the unit feature q_0 of the whole query and
@@ -89,7 +93,7 @@ def optimized(queries: Sequence[Denial], wanted: Matrix, encode: Encode, weight:
     import torch
 
     denied, rows = _rows_of_denied(queries, encode)
-    wanted_parts, denied_parts = torch.tensor(wanted), torch.tensor(denied)
+    positive_parts, denied_parts = torch.tensor(positives), torch.tensor(denied)
     shares = torch.tensor([1 / len(queries[row].denied) for row in rows])
     start = torch.tensor(encode([query.text for query in queries]))
     with torch.inference_mode(False), torch.enable_grad():
@@ -97,7 +101,7 @@ def optimized(queries: Sequence[Denial], wanted: Matrix, encode: Encode, weight:
         optimizer = torch.optim.Adam([vectors], lr=_RATE)
         for _ in range(_STEPS):
             optimizer.zero_grad()
-            towards = (vectors - wanted_parts).norm(dim=1).sum()
+            towards = (vectors - positive_parts).norm(dim=1).sum()
             stay = (vectors - start).norm(dim=1).sum()
             away = (shares * (vectors[rows] - denied_parts).norm(dim=1)).sum()
             (towards + _STAY * stay - weight * away).backward()
@@ -106,7 +110,7 @@ def optimized(queries: Sequence[Denial], wanted: Matrix, encode: Encode, weight:
     return np.asarray(vectors.detach())
 
 
-def steered(queries: Sequence[Denial], wanted: Matrix, encode: Encode, weight: float) -> Matrix:
+def steered(queries: Sequence[Denial], positives: Matrix, encode: Encode, weight: float) -> Matrix:
     r"""Return the whole queries steered by the direction of negation.
 
     After Sammani et al. (2026, arXiv:2603.20554), with the formula of their program:
@@ -163,9 +167,9 @@ def negation_mode(value: str | float) -> tuple[Mode, float]:
     if mode.weight is None:
         raise UsageError(f"--negation {name} takes no weight; write {name}")
     number = _number(weight)
-    if number is None or not 0 <= number <= mode.most:
+    if number is None or not 0 <= number <= mode.limit:
         raise UsageError(
-            f"--negation {name}: the weight must be a number from 0 to {mode.most:g}, "
+            f"--negation {name}: the weight must be a number from 0 to {mode.limit:g}, "
             f"e.g. {name}:{mode.weight:g}"
         )
     return mode, number

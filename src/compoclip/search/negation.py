@@ -69,9 +69,9 @@ def _split_once(text: str) -> tuple[str, tuple[str, ...]] | None:
         before -= 1
     while not before and after < len(lows) and _dangles(caption, after):
         after += 1
-    wanted = f"{_words(caption, 0, before)} {_words(caption, after, len(lows))}"
-    wanted = wanted.replace(" ,", ",").strip(" ,.;")
-    return (wanted, denial.phrases) if wanted and denial.phrases else None
+    rest = f"{_words(caption, 0, before)} {_words(caption, after, len(lows))}"
+    rest = rest.replace(" ,", ",").strip(" ,.;")
+    return (rest, denial.phrases) if rest and denial.phrases else None
 
 
 def _dangles(caption: Caption, at: int) -> bool:

@@ -115,7 +115,7 @@ def search(
         else Denial(str(query), str(query), ())
         for query in queries
     ]
-    texts = [part.wanted for part, query in zip(split, queries) if isinstance(query, str)]
+    texts = [part.positive for part, query in zip(split, queries) if isinstance(query, str)]
     if not all(text.strip() for text in texts):
         raise UsageError("a query is empty; say what to look for")
     vectors: dict[str | Path, Matrix] = dict(zip(texts, encode_texts(encoder, texts)))
@@ -124,7 +124,7 @@ def search(
         vectors[path] = encoder.encode_images([encoder.read_image.pixels(image)])[0]
     plain = np.stack(
         [
-            vectors[part.wanted if isinstance(query, str) else query]
+            vectors[part.positive if isinstance(query, str) else query]
             for part, query in zip(split, queries)
         ]
     )
@@ -139,7 +139,7 @@ def search(
     return [
         replace(
             answer,
-            asked=part.wanted,
+            asked=part.positive,
             denied=part.denied,
             matches=answer.matches or isinstance(query, Path),
             note=language_note(encoder.tokenizer, query) if isinstance(query, str) else "",
