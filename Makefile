@@ -46,9 +46,9 @@ photo-lab: photos
 bench: install
 	$(BIN)/python -m bench all
 
-# Processes take whole files, in their order. What they start reads compiled modules.
+# Processes take whole files, in their order; one that dies ends the run. What they start reads compiled modules.
 test: install
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 lint: install
 	$(BIN)/ruff check .

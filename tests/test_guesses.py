@@ -68,6 +68,10 @@ GUESSES: dict[str, tuple[Callable[[compoclip.Model], Any], Callable[[Any], Any]]
         lambda model: compoclip.rewrite("a red cup on a blue table"),
         lambda records: "a [blue] cup on a [red] table  (negative, " in repr(records),
     ),
+    "rewrite of a list": (
+        lambda model: compoclip.rewrite(["a red cup on a blue table", "two dogs"], ["negclip"]),
+        lambda records: [record["id"] for record in records] == ["0", "1"] and repr(records),
+    ),
     "list_methods": (
         lambda model: compoclip.list_methods(),
         lambda methods: "negclip" in methods,
@@ -158,7 +162,33 @@ def test_results_of_one_model_are_not_compared_with_themselves(
 ) -> None:
     monkeypatch.chdir(folder)
     results = compoclip.evaluate(model, "suite", out="first", resamples=50)
+    named: Any = {"base": "first", "other": "first"}
+    with pytest.raises(compoclip.UsageError, match="the base first"):
+        compoclip.compare(named)
     alone: tuple[Any, ...] = (results, [], "first")
     for one in alone:
         with pytest.raises(compoclip.UsageError, match=r"at least one other: compare\(BASE"):
             compoclip.compare(one)
+
+
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a model by its name": (lambda _: compoclip.Model("bundled"), r"compoclip\.load\('bundled'\)"),  # type: ignore[arg-type]
+    "nothing to measure": (lambda model: compoclip.evaluate(model), "name what to measure"),
+    "another word for on": (
+        lambda model: compoclip.evaluate(model, benchmarks=["sugarcrepe"]),
+        "name what to measure",
+    ),
+    "a number among captions": (lambda _: compoclip.rewrite(["a dog", 3]), r"caption\[1\]"),  # type: ignore[list-item]
+    "a set of rewrites": (
+        lambda _: compoclip.rewrite("a dog", {"negclip"}),  # type: ignore[arg-type]
+        "rewrites must be",
+    ),
+    "no rewrites": (lambda _: compoclip.rewrite("a dog", []), "names none"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_wrong_guess_is_answered_by_the_right_one(mistake: str, model: compoclip.Model) -> None:
+    call, line = MISTAKES[mistake]
+    with pytest.raises(compoclip.UsageError, match=line):
+        call(model)

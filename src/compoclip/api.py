@@ -66,6 +66,10 @@ class Model:
 
     loaded: LoadedModel
 
+    def __post_init__(self) -> None:
+        if isinstance(self.loaded, str | Path):
+            raise UsageError(f"a model is loaded by compoclip.load({str(self.loaded)!r})")
+
     def __repr__(self) -> str:
         loaded = self.loaded
         millions = sum(parameter.numel() for parameter in loaded.encoder.model.parameters()) / 1e6
@@ -315,6 +319,8 @@ def compare(
     else:
         folders = [entry for entry in base if isinstance(entry, str | Path)]
         results = [entry for entry in base if isinstance(entry, Results)]
+        if isinstance(base, Mapping) or len(folders) + len(results) < len(base):
+            raise UsageError("compare takes folders or results, the base first: [BASE, OTHER]")
         measured = [results] if others and results else [*by_model(results).values()]
         models = [*folders, *measured, *others]
     if len(models) < 2:
@@ -469,36 +475,54 @@ def list_benchmarks() -> dict[str, str]:
 
 @fence()
 def rewrite(
-    caption: str,
-    rewrites: str = "all",
+    caption: str | Sequence[str],
+    rewrites: str | Sequence[str] = "all",
     *,
     seed: int = 0,
     epoch: int = 0,
     tagger: str = "hanta",
 ) -> ShownList[dict[str, Any]]:
-    """Rewrite a caption into hard negatives and hard positives.
+    """Rewrite captions into hard negatives and hard positives.
 
     Args:
-        caption: The text.
-        rewrites: Names joined by commas, or "all".
+        caption: A text, or several. The place of a text among several is its id, which decides
+            with `seed` and `epoch` what is sampled.
+        rewrites: Names, in a list or joined by commas, or "all".
         seed: With `epoch`, decides which of the possible texts is sampled.
         epoch: Another epoch samples another text.
         tagger: hanta, spacy or spacy:MODEL.
 
     Returns:
-        A record for each rewrite, as `compoclip rewrite --json` prints: "rewrite", "keeps_meaning"
-        (hard positive or negative), "text" and "edits"; or "text" None and the "reason" of the
-        refusal.
+        A record for each caption and rewrite, as `compoclip rewrite --json` prints: "rewrite",
+        "keeps_meaning" (hard positive or negative), "text" and "edits"; or "text" None and the
+        "reason" of the refusal.
 
     Raises:
         UsageError: For unknown names, and values of another type.
     """
-    for name, value in (("caption", caption), ("rewrites", rewrites), ("tagger", tagger)):
-        require(name, value, str)
+    captions = _texts("caption", caption)
+    names = rewrites_named(",".join(_texts("rewrites", rewrites)))
+    require("tagger", tagger, str)
     require("seed", seed, int)
     require("epoch", epoch, int)
-    rewritten = records([("0", caption)], Settings(rewrites_named(rewrites), seed, epoch, tagger))
-    return ShownList(rewritten, lambda: text_of(rewritten))
+    settings = Settings(names, seed, epoch, tagger)
+    rewritten = records(((str(i), text) for i, text in enumerate(captions)), settings)
+
+    def text() -> str:
+        starts = range(0, len(rewritten), len(names))
+        return "\n\n".join(text_of(rewritten[i : i + len(names)]) for i in starts)
+
+    return ShownList(rewritten, text)
+
+
+def _texts(name: str, texts: Any) -> list[str]:
+    """Return one text as a list of one; raise UsageError, naming the argument, for other types."""
+    if isinstance(texts, str):
+        return [texts]
+    require(name, texts, str | list | tuple)
+    for place, text in enumerate(texts):
+        require(f"{name}[{place}]", text, str)
+    return list(texts)
 
 
 @fence()
@@ -532,6 +556,8 @@ def _train(method: str | Method, values: Mapping[str, Any], of_model: Model | No
 
 def _measuring(on: Any, settings: Mapping[str, Any]) -> EvaluateOptions:
     """Make options of the benchmarks that a notebook names, or of the types they state."""
+    if on is None:
+        raise UsageError("name what to measure: evaluate(model, on=['sugarcrepe'], ...)")
     if isinstance(on, EvaluateOptions) or not isinstance(on, str | Path | Iterable):
         require("options", on, EvaluateOptions)
         values = {**vars(on), **settings}
