@@ -96,15 +96,17 @@ def settings_table(
 
 
 def columns_table(grounded: Mapping[str, Sequence[Grounded]]) -> str:
-    """Return score - blind of every column, averaged over seeds, in points; a row per column."""
+    """Return the score of every column, averaged over seeds, in points; a row per column.
+
+    Beside them stands the blind score, which a model without the image reaches.
+    """
     first = next(iter(grounded.values()))[0]
     rows = []
     for place, column in enumerate(first.columns):
         cells = [f"{column.part.benchmark.removeprefix('world-')} {column.part.name}"]
         cells.append(f"{100 * column.blind:.1f}")
         for runs in grounded.values():
-            gains = [run.columns[place] for run in runs]
-            cells.append(f"{100 * fmean(c.score - c.blind for c in gains):+.1f}")
+            cells.append(f"{100 * fmean(run.columns[place].score for run in runs):.1f}")
         rows.append([*cells, column.apart])
     return aligned(["column", "blind", *grounded, ""], rows)
 

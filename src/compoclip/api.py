@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from compoclip import run
-from compoclip.config import options_of, require, typed
+from compoclip.config import options_of, require, require_texts, typed
 from compoclip.errors import UsageError, typed_repr
 from compoclip.methods.registry import method_summaries
 from compoclip.notebook import ShownList, ShownPath
@@ -96,16 +96,20 @@ class Model:
         """
         from PIL.Image import Image
 
+        from compoclip.data.folders import image_files
         from compoclip.evaluation.encoder import ModelEncoder
 
         encoder = ModelEncoder(self.loaded)
+        several: Any = [images] if isinstance(images, str | Path | Image) else images
+        if isinstance(images, str | Path) and Path(images).is_dir():
+            several = [Path(images, name) for name in image_files(Path(images), Counter())]
 
         def encode(part: Sequence[Image | str | Path]) -> Features:
             return encoder.encode_images([encoder.read_image.pixels(_pixels(i)) for i in part])
 
         with encoder.evaluating():
             kinds = (str, Path, Image)
-            return _by_batch("images", _listed(images), kinds, "a path or a PIL image", encode)
+            return _by_batch("images", several, kinds, "a path or a PIL image", encode)
 
     def encode_texts(self, captions: str | Sequence[str]) -> Features:
         """Encode captions, cut at the model's context; return (M, D) float32 unit vectors.
@@ -500,8 +504,8 @@ def rewrite(
     Raises:
         UsageError: For unknown names, and values of another type.
     """
-    captions = _texts("caption", caption)
-    names = rewrites_named(",".join(_texts("rewrites", rewrites)))
+    captions = require_texts("caption", caption)
+    names = rewrites_named(",".join(require_texts("rewrites", rewrites)))
     require("tagger", tagger, str)
     require("seed", seed, int)
     require("epoch", epoch, int)
@@ -513,16 +517,6 @@ def rewrite(
         return "\n\n".join(text_of(rewritten[i : i + len(names)]) for i in starts)
 
     return ShownList(rewritten, text)
-
-
-def _texts(name: str, texts: Any) -> list[str]:
-    """Return one text as a list of one; raise UsageError, naming the argument, for other types."""
-    if isinstance(texts, str):
-        return [texts]
-    require(name, texts, str | list | tuple)
-    for place, text in enumerate(texts):
-        require(f"{name}[{place}]", text, str)
-    return list(texts)
 
 
 @fence()
@@ -578,17 +572,6 @@ def _table(results: list[Results]) -> ShownList[Results]:
         return overview_text(results, results[0].model, ground_all(by_model(results)))
 
     return ShownList(results, text)
-
-
-def _listed(images: Any) -> Any:
-    """Return one image as a list, and a folder as the images below it."""
-    from PIL.Image import Image
-
-    from compoclip.data.folders import image_files
-
-    if isinstance(images, str | Path) and Path(images).is_dir():
-        return [Path(images, name) for name in image_files(Path(images), Counter())]
-    return [images] if isinstance(images, str | Path | Image) else images
 
 
 def _pixels(image: Image | str | Path) -> Image:

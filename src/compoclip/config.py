@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -240,6 +240,15 @@ def option_hint(name: str, options: Collection[str]) -> str:
 def require(name: str, value: object, kind: Any) -> None:
     """Raise UsageError unless the value of an option is of its type, as `require_kind` says."""
     require_kind(name, value, kind, error=UsageError)
+
+
+def require_texts(name: str, value: object) -> list[str]:
+    """Return texts as a list, one text as a list of one; raise UsageError for other types."""
+    require(name, value, str | list | tuple)
+    texts = [value] if isinstance(value, str) else list(cast("Sequence[str]", value))
+    for place, text in enumerate(texts):
+        require(f"{name}[{place}]", text, str)
+    return texts
 
 
 def typed(

@@ -28,7 +28,7 @@ from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.files import require_writable
-from compoclip.models.names import require_model
+from compoclip.models.names import BUNDLED, BUNDLED_KNOWS, require_model
 from compoclip.plugins import fence, is_file, split
 from compoclip.ranks import device_named, launched, process_group
 from compoclip.training.settings import OptimOptions, RunSettings, WatchSettings
@@ -114,7 +114,9 @@ class TrainingInputs(DataOptions):
     """
 
     data: Annotated[DataName, Shown(place=True, words=True)]
-    model: Annotated[ModelName, Shown(place=True)] = "bundled"
+    model: Annotated[
+        ModelName, Shown(place=True, hint=f"(default: bundled, which {BUNDLED_KNOWS})")
+    ] = BUNDLED
     init_from: Annotated[tuple[ModelName, ...], Shown(place=True)] = ()
     from_scratch: bool = False
     image_weights: InputFile | None = None
@@ -227,7 +229,7 @@ def require_options(options: TrainOptions, method: Method) -> None:
     require_with(options, "on", "eval_every", "keep_best", "eval_images", "allow_partial")
     require_with(options, "eval_every", "keep_best")
     require_with(options, "keep_best", "patience")
-    if options.init_from and (options.from_scratch or options.model != "bundled"):
+    if options.init_from and (options.from_scratch or options.model != BUNDLED):
         raise UsageError("--init-from replaces --model and --from-scratch: leave them out")
     if options.init_from and method.lora:
         raise UsageError(

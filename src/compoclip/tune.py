@@ -26,6 +26,7 @@ from compoclip.config import (
 from compoclip.console import counted, note, prose
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import only_writer, write_json
+from compoclip.models.names import BUNDLED_KNOWS
 from compoclip.notebook import make_callable, preformatted
 from compoclip.request import TrainRequest
 from compoclip.run import train
@@ -84,7 +85,7 @@ _WEAK = 0.25  # R@1 below which a search among the photos disappoints
 _MARGIN = 0.01  # of recall, that a point to hand out may lose on the photos that choose
 NO_MODEL = (
     "name the model to begin from: --model ViT-B-32-quickgelu:openai, or a checkpoint folder; "
-    "--model bundled begins from the small base of compoclip, which has only seen drawn scenes"
+    f"bundled {BUNDLED_KNOWS}"
 )
 
 
@@ -125,7 +126,7 @@ class TuneOptions:
     caption_column: str | None = None
     templates: str | None = None
     held_out: Annotated[float | None, Shown(hint="(default: 0.1 to 0.2, by their number)")] = None
-    model: Annotated[ModelName, Shown(hint="(required; bundled has only seen drawn scenes)")] = ""
+    model: Annotated[ModelName, Shown(hint=f"(required; bundled {BUNDLED_KNOWS})")] = ""
     on: Annotated[tuple[BenchmarkName, ...], Shown("BENCHMARK ...")] = ()
     device: DeviceName = "auto"
     seed: int = 0

@@ -13,6 +13,8 @@ from compoclip.errors import UsageError, closest, require
 from compoclip.models.config import RECORD
 
 LOCAL, HUB, RANDOM, BUNDLED = "local-dir:", "hf-hub:", "random:", "bundled"
+BUNDLED_KNOWS = "has only seen drawn scenes"
+"""A clause on the bundled model for those who have photos, in help and messages."""
 LIBRARIES = ("hf", "mteb", "st")
 """Libraries whose models are measured as LIBRARY:ID."""
 BLIND = "blind"
