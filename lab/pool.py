@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +10,10 @@ from statistics import fmean
 from compoclip.console import counted, duration, note
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.interrupts import signal_of
-from compoclip.workers import Workers, WorkersDiedError
+from compoclip.workers import Workers, WorkersDiedError, threads_each
 from lab.job import Job, Outcome
 
 _LAST = 16  # jobs that say how long the others take: with a seed that is trained they get longer
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def run_all(
@@ -33,8 +31,6 @@ def run_all(
     """
     if not jobs:
         return []
-    for name in _THREADS:
-        os.environ[name] = "1"  # read when the processes import torch
     waiting, failed = list(jobs), list[Exception]()
     start, seconds = time.monotonic(), deque[float](maxlen=_LAST)
 
@@ -57,7 +53,10 @@ def run_all(
 
     done = 0
     try:
-        with Workers(workers, prepare=_one_thread, ahead=1, retries=0) as pool:
+        with (
+            threads_each(1),
+            Workers(workers, prepare=_one_thread, ahead=1, retries=0) as pool,
+        ):
             for made in pool.as_done(_outcome, todo()):
                 done += 1
                 if isinstance(made, Outcome):

@@ -71,15 +71,15 @@ def pytest_report_header() -> str:
     return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
 
 
-# By pytest for each test; by open_clip and torch when they are imported.
-_SET_BY_LIBRARIES = ("PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "TORCHINDUCTOR_CACHE_DIR")
+_READ = ("OMP_", "MKL_", "TORCH_", "CUDA_", "HF_", "XDG_", "RANK", "WORLD_", "LOCAL_", "COLUMNS")
+"""How names begin in the environment that torch, its ranks, caches and tables read."""
 
 
 def process_state() -> dict[str, object]:
     """Return what all tests of a process share and no test may leave changed."""
     backends: Any = torch.backends
     products = {backends.mkldnn.matmul.fp32_precision, backends.mkldnn.conv.fp32_precision}
-    environment = {k: v for k, v in os.environ.items() if k not in _SET_BY_LIBRARIES}
+    environment = {name: value for name, value in os.environ.items() if name.startswith(_READ)}
     return {
         "lower precision": sorted(products - {"none", "ieee"}),
         "matrix products": torch.get_float32_matmul_precision(),

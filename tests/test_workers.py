@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.workers import Workers, WorkersDiedError, available_cores
+from compoclip.workers import Workers, WorkersDiedError, available_cores, threads_each
 
 
 def double(number: int) -> int:
@@ -205,3 +205,12 @@ def test_a_worker_has_one_core() -> None:
     assert available_cores() >= 1
     with Workers(1) as workers:
         assert list(workers.map(cores_of, range(1))) == [1]
+
+
+def test_threads_of_workers_leave_this_process_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    before = dict(os.environ)
+    with threads_each(2):
+        assert [os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")] == ["2", "2"]
+    assert dict(os.environ) == before

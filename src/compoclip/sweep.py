@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, fields, replace
 from multiprocessing import parent_process
 from pathlib import Path
@@ -26,7 +25,7 @@ from compoclip.request import TrainRequest, known_options
 from compoclip.run import evaluate, train
 from compoclip.training.settings import RunSettings
 from compoclip.typed import Count, Natural, convert
-from compoclip.workers import available_cores, mapper
+from compoclip.workers import available_cores, mapper, threads_each
 
 _RANGE = re.compile(r"(log:)?([^.]\S*?|\.\d\S*?)\.\.(\S+)")
 _FIXED = {"out", "data", "resume", "stop_after", "push_to_hub", "json"}
@@ -168,8 +167,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     todo = [point for point in points if point not in [line["point"] for line in done]]
     left, ahead = max(0, options.draws - len(done)) if tpe else len(todo), iter(todo)
     note(f"{counted(left, 'run')} of {request.method} -> {out}/runs")
-    if jobs > 1:
-        os.environ["OMP_NUM_THREADS"] = str(max(1, available_cores() // jobs))
+    threads = max(1, available_cores() // jobs)
     while left > 0:
         trials, tasks = dict[str, Any](), []
         for _ in range(min(left, jobs) if tpe else left):
@@ -179,7 +177,10 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
             name = run_name(point, trial.number if tpe else None)
             trials[name] = (trial, point)
             tasks.append(request_at(point, name))
-        with mapper(jobs, in_order=False, ahead=1) as apply:
+        with (
+            threads_each(threads) if jobs > 1 else nullcontext(),
+            mapper(jobs, in_order=False, ahead=1) as apply,
+        ):
             for line in apply(run_one, tasks):
                 trial, line["point"] = trials[line["name"]]
                 trial.set_user_attr("line", line)

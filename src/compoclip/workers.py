@@ -31,6 +31,7 @@ R = TypeVar("R")
 RETRIES = 3
 #: Tasks under way, or done and waiting for an earlier one, for each worker (results in order).
 _HELD = 4
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE = 2.0  # seconds that a worker has to tidy up the task it is stopped in
 _Task = tuple[int, tuple[Any, ...]]
 
@@ -47,6 +48,23 @@ def available_cores() -> int:
 def own_cores() -> int:
     """Return the number of cores for this process if ranks on one machine (torchrun) share them."""
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+
+
+@contextmanager
+def threads_each(threads: int) -> Iterator[None]:
+    """Let processes that start inside compute with so many threads; this process stays as it is.
+
+    They read the number from the environment when they import torch.
+    """
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 class WorkersDiedError(CompoclipError):
