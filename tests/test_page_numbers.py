@@ -14,6 +14,10 @@ PAGES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "docs/lab.md": (("lab", "effort", "probes"), {"4.0"}),
     "docs/real-photos.md": (("real-photos",), set()),
     "docs/compo.md": (("compo", "lab", "real-photos", "demo"), {"32,000"}),
+    "docs/base-model.md": (
+        ("base-model",),
+        {"0.1", "6.4", "12.9", "11.0", "13.1", "160,000", "60,000", "11,500", "20,000", "45,000"},
+    ),
     "docs/demo.md": (("demo", "base-model", "compo", "lab"), set()),
     "docs/parser.md": (("parser",), set()),
     "docs/analysis.md": (("analysis",), set()),
