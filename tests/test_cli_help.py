@@ -149,7 +149,7 @@ CHANGED = {
     "index": (
         "+batch-size +calibrate +caption-column +device +duplicates +exclude +fast +held-out "
         "+image-column +images +json +model +orientation +out +quoting +split +split-seed "
-        "+templates"
+        "+templates +to +vectors"
     ),
     "search": "+device +image +images +json +model +negation +open +page +queries +rerank +top",
     "play": "+index",
