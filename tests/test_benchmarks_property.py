@@ -41,6 +41,7 @@ PICTURES = (".png", ".jpg", ".npy")
 MOST_MEMORY = 96 << 20
 MADE = {
     **{name: name for name in benchmark_names()},
+    "probe": "probe:things",
     "retrieval": "retrieval:coco",
     "zero_shot": "zero_shot:things",
 }

@@ -31,7 +31,7 @@ def test_every_benchmark_states_its_facts(name: str) -> None:
     found = meta(name)
     assert found.id == name
     assert all((found.title, found.citation, found.source, found.licence, found.access))
-    assert found.files or (found.family and found.optional and found.images)
+    assert found.files or found.family
     assert set(found.skills.values()) <= set(SKILLS)
     assert all(0 < value < 1 for value in found.chance.values())
     assert all(count > 0 for count in found.expected.values())

@@ -24,6 +24,7 @@ from compoclip.benchmarks.case import (
     Classification,
     Form,
     ImageRef,
+    Probe,
     Retrieval,
     image_key,
     image_names,
@@ -334,12 +335,13 @@ def _gallery(content: Retrieval) -> Iterator[Found]:
             yield "t2i", names[index], kind, "", detail
 
 
-def _classes(content: Classification) -> Iterator[Found]:
-    names = [name.lower() for name in content.classes]
+def _classes(content: Classification | Probe) -> Iterator[Found]:
+    measured = content.test if isinstance(content, Probe) else content
+    part, names = next(iter(content.counts())), [name.lower() for name in measured.classes]
     twice = {name for name, n in Counter(names).items() if n > 1}
-    for name, label in zip(image_names(content.images), content.labels):
+    for name, label in zip(image_names(measured.images), measured.labels):
         if names[label] in twice:
-            yield "zero_shot", name, Kind.SAME_CLASS, "", content.classes[label]
+            yield part, name, Kind.SAME_CLASS, "", measured.classes[label]
 
 
 # --- Defects of training data: captions with hard negatives, as every source yields them. ---

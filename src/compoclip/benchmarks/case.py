@@ -23,7 +23,7 @@ class Form(StrEnum):
     which adds something false. TWO_TRUE: one image, true texts 0 and 1, false texts 2 and 3.
     TEXT_ONLY: no image, the three texts of a TRIPLE. BINARY: one image, one text that is true of it
     (`truth` 1) or not (0); all cases of a benchmark or none.
-    RETRIEVAL, CLASSIFICATION, JUDGED: forms of the items of such sets, not of cases.
+    RETRIEVAL, CLASSIFICATION, PROBE, JUDGED: forms of the items of such sets, not of cases.
     """
 
     CHOOSE_TEXT = "choose-text"
@@ -36,6 +36,7 @@ class Form(StrEnum):
     BINARY = "binary"
     RETRIEVAL = "retrieval"
     CLASSIFICATION = "classification"
+    PROBE = "probe"
     JUDGED = "judged"
 
 
@@ -283,7 +284,56 @@ class Classification:
         )
 
 
-Content = Cases | Retrieval | Classification
+PROBED = "probe"
+"""The sub-task of a set on which a linear probe is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A linear probe: a classifier of image features, fitted to photos of two training sets.
+
+    test: the photos that are measured. validation: those that choose the strength of the penalty,
+    at a classifier of the photos of `train`. All three have the same classes and no prompts. The
+    only sub-task is "probe", with the metric "accuracy" and the label "class".
+    """
+
+    test: Classification
+    train: Classification
+    validation: Classification
+    texts: ClassVar[tuple[str, ...]] = ()
+    cases: ClassVar[Cases] = Cases()
+    forms: ClassVar[tuple[Form, ...]] = (Form.PROBE,)
+
+    @property
+    def images(self) -> tuple[ImageRef, ...]:
+        """Return the images of all three sets, the measured ones first."""
+        return (*self.test.images, *self.train.images, *self.validation.images)
+
+    @property
+    def listed(self) -> Listed:
+        """Return the measured images, each with its class."""
+        listed = self.test.listed
+        return listed._replace(subtasks=[PROBED for _ in listed.labels])
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of measured images."""
+        return {PROBED: len(self.test.images)}
+
+    def rules(self) -> dict[str, Aggregate]:
+        """Return the aggregates: accuracy and mean-per-class."""
+        one = (PROBED,)
+        return {
+            "accuracy": Aggregate(one),
+            "mean-per-class": Aggregate(one, macro_by=CLASS_LABEL),
+        }
+
+    def without(self, absent: Callable[[ImageRef], bool]) -> Probe:
+        """Return the probe without the images for which `absent` holds, with all classes."""
+        sets = (part.without(absent) for part in (self.test, self.train, self.validation))
+        return Probe(*sets)
+
+
+Content = Cases | Retrieval | Classification | Probe
 
 
 @dataclass(frozen=True)

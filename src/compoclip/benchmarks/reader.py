@@ -33,6 +33,7 @@ from compoclip.benchmarks.case import (
     Cases,
     Classification,
     Meta,
+    Probe,
     Retrieval,
     TiePolicy,
 )
@@ -168,7 +169,7 @@ class CaseReader:
         read = self.read(data, **options)
         if isinstance(read, Benchmark):
             return read
-        single = isinstance(read, Retrieval | Classification)
+        single = isinstance(read, Retrieval | Classification | Probe)
         if single:
             data.content = read
         else:

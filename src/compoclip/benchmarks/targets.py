@@ -10,6 +10,7 @@ A target is `SPEC[,KEY=VALUE]...`, for example
     retrieval:captions.csv,images=photos,split=test
     rewrites:captions.csv,images=photos
     zero_shot:labels.csv,images=photos
+    probe:labels.csv,images=photos
 
 with the keys `root` (data root, default layout), `images` (photo folder), `id` (name in the
 results) and the options of the benchmark's reader. A suite is a folder with a `suite.json`
@@ -50,7 +51,11 @@ from compoclip.plugins import is_file
 from compoclip.typed import read_fields
 
 SUITE = "suite.json"
-FILES = {"retrieval": "retrieval:own", "rewrites": "rewrites", "zero_shot": "zero_shot:own"}
+FILES = {
+    "retrieval": "retrieval:own",
+    "rewrites": "rewrites",
+    **{name: f"{name}:own" for name in ("zero_shot", "probe")},
+}
 """Benchmarks that are made of a file, NAME:FILE -> what is loaded with it as `annotations`."""
 
 ALL = "all"
@@ -148,7 +153,8 @@ def file_of(text: str) -> str:
     if name not in FILES or rest in ("", *meta(name).parts):
         return ""
     path = os.path.expanduser(rest)
-    named = name == "zero_shot" and "/" not in rest  # NAME,images=FOLDER, where a folder NAME is
+    # NAME,images=FOLDER, where a folder NAME is
+    named = name in ("zero_shot", "probe") and "/" not in rest
     return rest if os.path.isfile(path) or (os.path.exists(path) and not named) else ""
 
 

@@ -41,7 +41,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import ZERO_SHOT, Aggregate, Classification
+from compoclip.benchmarks.case import ZERO_SHOT, Aggregate, Classification, ImageRef
 from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.photo_set import LABELS, PhotoSet, read_photos
 from compoclip.benchmarks.reader import Loading
@@ -131,6 +131,32 @@ def match(photos: PhotoSet, facts: prompts.PublishedPrompts, location: str) -> l
 # --- Reading a set. ---
 
 
+def find_set(data: Loading, annotations: Path | None) -> tuple[str, Path]:
+    """Return the name of the set that a target names, and where its photos lie.
+
+    Raises CompoclipError when there is no such folder.
+    """
+    name = ",".join(data.parts)
+    if name == OWN and annotations is not None:
+        return annotations.name, data.images or annotations
+    target = f"{data.about.id}:{name}"
+    folder = data.images or files.image_path(data.root / "elevater", name, target)
+    if annotations is None and not folder.exists():
+        hint = "" if name in SETS else f" ({closest(name, SETS)})"
+        absent = f"{folder}: no such folder; put the photos of {name!r} there{hint}"
+        raise CompoclipError(absent) from FileNotFoundError(folder)
+    return name, folder
+
+
+def as_shown(photos: PhotoSet, name: str, reading: DataOptions) -> tuple[ImageRef, ...]:
+    """Return the photos of a set as models are shown them: squashed, or turned upright."""
+    squash = name in SETS and SETS[name].squash
+    upright = name not in SETS
+    if reading.orientation is not None:
+        upright = reading.orientation == "upright"
+    return tuple(replace(ref, squash=squash, upright=upright) for ref in photos.images)
+
+
 def read(
     data: Loading,
     *,
@@ -148,13 +174,7 @@ def read(
     problem = f"no metric {metric!r}; {closest(str(metric), METRICS)}"
     require(metric is None or metric in METRICS, benchmark, problem, UsageError)
     one = SETS.get(name, ZeroShotSet(0))
-    folder = data.images or files.image_path(data.root / "elevater", name, f"zero_shot:{name}")
-    if name == OWN and annotations is not None:
-        name, folder = annotations.name, data.images or annotations
-    hint = "" if name in SETS else f" ({closest(name, SETS)})"
-    if annotations is None and not folder.exists():
-        absent = f"{folder}: no such folder; put the photos of {name!r} there{hint}"
-        raise CompoclipError(absent) from FileNotFoundError(folder)
+    name, folder = find_set(data, annotations)
     photos = read_photos(folder, annotations, reading)
     facts = published(name)
     if index is None and classes is None and photos.folders:
@@ -202,11 +222,10 @@ def read(
             note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
     for assumption in data.assumed:
         note(f"zero_shot:{name}: {assumption}")
-    metric, custom = metric or one.metric, name not in SETS
-    upright = custom if reading.orientation is None else reading.orientation == "upright"
+    metric = metric or one.metric
     tags = tuple(tuple(place[label] for label in labels) for labels in photos.labels)
     content = Classification(
-        images=tuple(replace(ref, squash=one.squash, upright=upright) for ref in photos.images),
+        images=as_shown(photos, name, reading),
         labels=() if metric == MAP11 else tuple(label for labels in tags for label in labels),
         classes=names,
         prompts=tuple(prompts.fill(used, class_name) for class_name in names),
@@ -217,7 +236,7 @@ def read(
     data.stated += [*photos.names, *names, *used, *photos.keys]
     if one.squash:
         data.stated.append("squash")
-    if upright:
+    if content.images[0].upright:
         data.stated.append("upright")
     data.name, data.headline, data.aggregates = f"{benchmark}_{name}", metric, content.rules()
     if name.startswith("imagenet-"):

@@ -357,13 +357,13 @@ class ModelEncoder:
         pixels = self.upload(images).permute(0, 3, 1, 2).contiguous()
         return normalised(pixels, preprocess.mean, preprocess.std)
 
-    def _start(self, compute: Callable[[], Tensor]) -> Pending:
+    def _start(self, compute: Callable[[], Tensor], unit: bool = True) -> Pending:
         with self.evaluating():
             with self._autocast():
                 pooled = compute()
-            unit = F.normalize(pooled.float(), dim=-1)
+            pooled = F.normalize(pooled.float(), dim=-1) if unit else pooled.float()
             # Queued before the next batch, which they would wait for otherwise.
-            copied = unit.to("cpu", non_blocking=self.device.type == "cuda")
+            copied = pooled.to("cpu", non_blocking=self.device.type == "cuda")
             done = mark(self.device)
 
         def wait() -> Scores:
@@ -378,6 +378,37 @@ class ModelEncoder:
     def _autocast(self) -> AbstractContextManager[Any]:
         lower = self.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=lower)
+
+
+class UnprojectedEncoder(ModelEncoder):
+    """A `ModelEncoder` with image features as they are before the last projection, of any length.
+
+    Linear probes read them. Texts are encoded as usual.
+    """
+
+    def tower_weights(self, tower: Tower) -> str:
+        """Return the hash of `ModelEncoder`, and what tells these features from the usual ones."""
+        return f"{super().tower_weights(tower)}{' unprojected' if tower == 'image' else ''}"
+
+    def start_images(self, images: Sequence[np.ndarray]) -> Pending:
+        """Start to encode one batch of results of `read_image`; see `Encoder`."""
+        encoder = self._loaded.encoder
+
+        def unprojected() -> Tensor:
+            return encoder.cached_features(self._pixels(images), False, "trunk")[:, 0]
+
+        return self._start(unprojected, unit=False)
+
+
+def encoder_of_probes(encoder: Encoder) -> Encoder:
+    """Return the encoder of the image features that linear probes read.
+
+    They are those before the last projection where the image tower ends with one, else (attention
+    pools, models from outside) those of the encoder itself.
+    """
+    if isinstance(encoder, ModelEncoder) and encoder._loaded.encoder.has_trunk:
+        return UnprojectedEncoder(encoder._loaded, encoder.precision)
+    return encoder
 
 
 def _local_scores(

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from compoclip.benchmarks.audit import Audit, Faulty
-from compoclip.benchmarks.case import Benchmark, Cases, Form, image_key
+from compoclip.benchmarks.case import Benchmark, Cases, Form, Probe, image_key
 from compoclip.benchmarks.registry import require_present
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
-from compoclip.evaluation.encoder import Encoder, ModelEncoder, described
+from compoclip.evaluation.encoder import Encoder, ModelEncoder, described, encoder_of_probes
 from compoclip.evaluation.forms import form_of, score
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.items import POSITIVE_SCORE, EncodedFeatures, Items
@@ -169,6 +169,9 @@ def evaluate(
         )
     judge = options.judge
     for job in jobs:
+        if isinstance(job.content, Probe) and options.dimensions:
+            problem = "--dimensions cuts features of images and texts, and probes have their own"
+            raise UsageError(f"{job.benchmark.name}: {problem}; leave it out")
         if Form.JUDGED in job.content.forms and (judge is None or not score_of("", judge)):
             problem = "a judge answers questions about what is found: --judge hf:ID"
             raise UsageError(f"{job.benchmark.name}: {problem}")
@@ -199,19 +202,26 @@ def evaluate(
         start = time.monotonic()
         contents, rate = [job.content for job in todo], 0.0
         if pair_score is None:
-            features = encode_contents(encoder, contents, options)
+            probes = [content for content in contents if isinstance(content, Probe)]
+            others = [content for content in contents if not isinstance(content, Probe)]
+            features = encode_contents(encoder, others, options)
             features = replace(features, judge=partial(_judged, options))
+            of_probes = features
+            if probes:
+                of_probes = encode_contents(encoder_of_probes(encoder), probes, options)
             if options.dimensions and ranks.first:
                 features = features.leading(options.dimensions, name)
         else:
             require_pairs([job.benchmark for job in todo], pair_score.name)
             features, rate = score_contents(encoder, pair_score, contents, options)
+            of_probes = features
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
             for job in todo if ranks.first else ():
                 about = job.stamp(encoder, options, pair_score)
                 about |= {"pairs_per_second": float(f"{rate:.3g}")}
-                result = _measure(name, job, features, folder, options, encoding, about)
+                encoded = of_probes if isinstance(job.content, Probe) else features
+                result = _measure(name, job, encoded, folder, options, encoding, about)
                 done[job.benchmark.name] = result
     return [done[key] for key in names] if ranks.first else []
 

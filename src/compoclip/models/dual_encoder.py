@@ -194,6 +194,11 @@ class DualEncoder(nn.Module):
         """
         return self.work(pixels, ids, local).all()
 
+    @property
+    def has_trunk(self) -> bool:
+        """Return whether the image tower has features before a last projection."""
+        return self._image.has_trunk
+
     def require_trunk(self) -> None:
         """Raise UsageError if the image tower cannot start from features of its trunk."""
         self._image.require_trunk()

@@ -74,20 +74,23 @@ class ImageTower:
         problem = f"{purpose} need patch features and this image tower has none ({reason})"
         require(not reason, problem, f"choose another model or do without {purpose}")
 
-    def require_trunk(self) -> None:
-        """Raise UsageError when features before the last projection cannot be had: the tower ends
-        with an attention pool, or with no projection of its own."""
+    @property
+    def has_trunk(self) -> bool:
+        """Return whether the tower ends with a projection of features that can be had alone."""
         visual = self._visual
         if isinstance(visual, TimmModel):
             had = {name for name, _ in visual.head.named_children()} & {"pool", "proj", "mlp"}
-            splits = bool(had) and "pool" not in had
-        else:
-            splits = isinstance(visual, VisionTransformer) and visual.proj is not None
-        remedy = (
-            f"this tower ({type(visual).__name__}) does not end with a projection that could be "
-        )
+            return bool(had) and "pool" not in had
+        return isinstance(visual, VisionTransformer) and visual.proj is not None
+
+    def require_trunk(self) -> None:
+        """Raise UsageError when features before the last projection cannot be had: the tower ends
+        with an attention pool, or with no projection of its own."""
+        kind = type(self._visual).__name__
+        remedy = f"this tower ({kind}) does not end with a projection that could be "
         remedy += "put on them; freeze all of it (--freeze image), or leave --cache-frozen out"
-        require(splits, "features of a frozen image trunk cannot be cached", remedy, UsageError)
+        problem = "features of a frozen image trunk cannot be cached"
+        require(self.has_trunk, problem, remedy, UsageError)
 
     def work(
         self, pixels: Tensor, patches: bool = False, limit: int = 0, cached_at: CachedAt = ""

@@ -14,6 +14,7 @@ from compoclip.benchmarks.case import Benchmark, Content, Form
 from compoclip.evaluation.forms.cases import ONE_BY_ONE, BinaryForm
 from compoclip.evaluation.forms.classification import ClassificationForm
 from compoclip.evaluation.forms.form import ItemForm
+from compoclip.evaluation.forms.probe import ProbeForm
 from compoclip.evaluation.forms.retrieval import JudgedForm, RetrievalForm
 from compoclip.evaluation.items import EncodedFeatures, Items
 
@@ -22,6 +23,7 @@ FORMS: Mapping[Form, ItemForm[Any]] = {
     Form.BINARY: BinaryForm(Form.BINARY, 1, 1, answers=2, metrics=("auc", "accuracy")),
     Form.RETRIEVAL: RetrievalForm(),
     Form.CLASSIFICATION: ClassificationForm(),
+    Form.PROBE: ProbeForm(),
     Form.JUDGED: JudgedForm(),
 }
 
