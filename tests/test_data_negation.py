@@ -22,6 +22,7 @@ from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
+from compoclip.methods.base import Trains
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
 from compoclip.models.architecture import build_model
@@ -163,6 +164,37 @@ def test_the_last_norm_of_the_text_tower_may_stay() -> None:
     learns = {name for name, p in model.named_parameters() if p.requires_grad}
     assert not any(name.startswith(("visual.", "ln_final")) for name in learns)
     assert {"text_projection", "logit_scale", "token_embedding.weight"} <= learns
+
+
+def test_the_first_blocks_of_the_text_tower_may_learn_alone() -> None:
+    """Of three blocks half are two: rounded up, so that some always learn."""
+    model = build_model(
+        config({"layers": 1, "width": 16, "head_width": 8},
+               {"layers": 3, "width": 16, "heads": 2, "context_length": 77, "vocab_size": 64})
+    )  # fmt: skip
+    freeze(model, load_recipe("omni-negclip")().trains)
+    learns = {name for name, p in model.named_parameters() if p.requires_grad}
+    blocks = {name.split(".")[2] for name in learns if name.startswith("transformer.resblocks.")}
+    assert blocks == {"0", "1"}
+    assert {"token_embedding.weight", "positional_embedding", "ln_final.weight"} <= learns
+    assert {"text_projection", "logit_scale"} <= learns
+    assert not any(name.startswith("visual.") for name in learns)
+    for share in (0.0, 1.5, -1.0):
+        with pytest.raises(UsageError, match=r"text_blocks.*must be above 0 and at most 1"):
+            Trains(text_blocks=share)
+
+
+def test_no_caption_of_the_image_names_the_absent_object() -> None:
+    captions = ("A cat on a couch.", "A cat near a lamp.", "A cat beside a remote and a pillow.")
+    texts = TextPlan(load_recipe("omni-negclip")().plan, parsed=Parses())
+    kinds = set()
+    for epoch in range(30):
+        drawn, _ = texts.draw(Sample("1", b"", captions), epoch)
+        stated = [text for text in drawn if text.role is Role.POSITIVE]
+        kinds |= {text.rewrite for text in stated}
+        for text in stated:
+            assert not any(f"no {word}" in text.text for word in ("lamp", "remote", "pillow"))
+    assert kinds == {"absent-object"}
 
 
 def test_runs_without_distractors_or_counterparts_are_named_so(

@@ -20,6 +20,7 @@ from compoclip.losses import (
     grouping_loss,
     paraphrase_loss,
     projected_negation_loss,
+    separation_loss,
     triplet_clip_loss,
 )
 from compoclip.losses.negation import fixed_directions
@@ -127,7 +128,18 @@ def denial(f: Features, layout: Layout) -> Tensor:
     return total / max(1, 2 * len(images))
 
 
+def separation(f: Features, layout: Layout, margin: float = 0.9) -> Tensor:
+    total, count = ZERO, 0
+    for i in range(layout.images):
+        if others := texts_of(layout, i, POSITIVE):
+            cosine = f.text[caption_of(layout, i)] @ f.text[others[0]]
+            total, count = total + torch.clamp(cosine + margin, min=0), count + 1
+    return total / max(1, count)
+
+
 PAIRS: dict[str, tuple[LossFn, LossFn]] = {
+    "separation": (separation_loss, separation),
+    "separation 0.1": (partial(separation_loss, margin=0.1), partial(separation, margin=0.1)),
     "grouping": (grouping_loss, grouping),
     "triplet": (triplet_clip_loss, loops.triplet),
     "conclip": (conclip_loss, conclip),

@@ -95,6 +95,7 @@ LOSSES: dict[str, LossFn] = {
     "conclip without distractors": partial(negation.conclip_loss, distractor_weight=0.0),
     "paraphrase": negation.paraphrase_loss,
     "denial": negation.denial_loss,
+    "separation": negation.separation_loss,
     "projected negation": negation.projected_negation_loss,
 }
 LOSSES |= {

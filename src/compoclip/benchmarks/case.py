@@ -319,14 +319,6 @@ class Probe:
         """Return the number of measured images."""
         return {PROBED: len(self.test.images)}
 
-    def rules(self) -> dict[str, Aggregate]:
-        """Return the aggregates: accuracy and mean-per-class."""
-        one = (PROBED,)
-        return {
-            "accuracy": Aggregate(one),
-            "mean-per-class": Aggregate(one, macro_by=CLASS_LABEL),
-        }
-
     def without(self, absent: Callable[[ImageRef], bool]) -> Probe:
         """Return the probe without the images for which `absent` holds, with all classes."""
         sets = (part.without(absent) for part in (self.test, self.train, self.validation))

@@ -62,7 +62,6 @@ def read(data: Loading, *, reading: DataOptions, annotations: Path | None = None
         data.left_out.update(photos.left_out)
     data.stated += [*classes, *("squash" for ref in probe.images[:1] if ref.squash)]
     data.stated += ["upright" for ref in probe.images[:1] if ref.upright]
-    data.aggregates = probe.rules()
     data.skills = dict.fromkeys(probe.counts(), "recognition")
     return probe
 
@@ -79,20 +78,20 @@ def _splits(folder: Path, annotations: Path | None, reading: DataOptions) -> dic
     if index is not None:
         of_split = TEST if TEST in index.name else VAL
         files = {s: index.with_name(index.name.replace(of_split, s)) for s in (TRAIN, VAL, TEST)}
-        found = {s: read_photo_index(file) for s, file in files.items() if file.is_file()}
+        by_split = {s: read_photo_index(file) for s, file in files.items() if file.is_file()}
     elif place.is_dir() and find_shards(place / TEST):
         shards = [s for s in (TRAIN, VAL, TEST) if find_shards(place / s)]
-        found = {s: read_labelled(place / s, reading) for s in shards}
+        by_split = {s: read_labelled(place / s, reading) for s in shards}
     else:
         images = reading.images if place.is_file() else None
         request = replace(reading, images=images, split="all").request(str(place))
         with naming_options(as_target_option):
             counts = replace(request, needs="labels").open().split_counts()
         named = [s for s in (TRAIN, VAL, TEST) if not any(counts) or members_of(s, counts)]
-        found = {s: read_labelled(place, replace(reading, split=s)) for s in named}
-    if TEST not in found and VAL in found:
-        found[TEST] = found.pop(VAL)
-    return found
+        by_split = {s: read_labelled(place, replace(reading, split=s)) for s in named}
+    if TEST not in by_split and VAL in by_split:
+        by_split[TEST] = by_split.pop(VAL)
+    return by_split
 
 
 def _with_classes(

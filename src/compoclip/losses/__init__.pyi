@@ -29,6 +29,7 @@ from .negation import conclip_loss as conclip_loss
 from .negation import denial_loss as denial_loss
 from .negation import paraphrase_loss as paraphrase_loss
 from .negation import projected_negation_loss as projected_negation_loss
+from .negation import separation_loss as separation_loss
 from .phrases import patch_phrase_loss as patch_phrase_loss
 from .phrases import phrase_loss as phrase_loss
 from .teacher import feature_distillation as feature_distillation

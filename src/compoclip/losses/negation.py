@@ -1,4 +1,4 @@
-"""Losses on negated captions: CoN-CLIP, SemCLIP, and negated captions alone."""
+"""Losses on negated captions: CoN-CLIP, Omni-NegCLIP, SemCLIP, and negated captions alone."""
 
 from __future__ import annotations
 
@@ -91,6 +91,28 @@ def denial_loss(f: Features, layout: Layout) -> Tensor:
         images=(having, Role.NEGATIVE),
         masked=(same, same),
     )
+
+
+@loss_function
+def separation_loss(f: Features, layout: Layout, margin: float = 0.9) -> Tensor:
+    r"""Push a caption and what else is said of its image apart, text against text.
+
+    With t_i the caption and p_i the first POSITIVE of image i, and R the images that have one:
+
+    .. math::
+        L = \tfrac1{|R|} \sum_{i \in R} \max(0,\ t_i \cdot p_i + m)
+
+    1 + m where both are equal. With the published m of 0.9 it is linear in all cosines that occur.
+
+    Args:
+        margin: m.
+
+    Reference: Omni-NegCLIP, arXiv 2603.29258 (2026), released code.
+    """
+    caption, other = layout.indices(with_captions, Role.POSITIVE)
+    total = int(layout.sizes(with_captions, Role.POSITIVE)[0].sum())
+    cosine = (f.text.index_select(0, caption) * f.text.index_select(0, other)).sum(-1)
+    return (cosine + margin).clamp_min(0).sum() / max(1, total)
 
 
 def _same_denial(host: HostLayout) -> tuple[Ints, ...]:

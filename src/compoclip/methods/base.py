@@ -122,6 +122,8 @@ class Trains:
         text_tower: The whole text tower, with its projection.
         logit_scale: The temperature.
         text_norm: The last LayerNorm of the text tower, if that tower learns.
+        text_blocks: Share of the blocks of the text tower that learn, from the first one on; what
+            stands before and after the blocks learns in any case.
         matrix: One matrix of an otherwise frozen text tower: its projection, or a square matrix
             after it, which starts as the identity and is merged into it at the end.
         start_scale: Initial s of a new temperature, which leaves the model's unchanged; 0 trains
@@ -132,6 +134,7 @@ class Trains:
     text_tower: bool = True
     logit_scale: bool = True
     text_norm: bool = True
+    text_blocks: float = 1.0
     matrix: Matrix = ""
     start_scale: float = 0.0
 
@@ -145,6 +148,9 @@ class Trains:
                 ),
                 "trains.matrix: the text tower must be frozen, trains.text_tower=false": (
                     self.matrix and self.text_tower
+                ),
+                f"trains.text_blocks {self.text_blocks:g}: must be above 0 and at most 1": (
+                    not 0 < self.text_blocks <= 1
                 ),
                 f"trains.start_scale {scale:g}: must be 0, or 1 to 100": scale
                 and not 1 <= scale <= 100,

@@ -42,7 +42,7 @@ from compoclip.training.optim import (
     set_learning_rate,
     step_if_finite,
 )
-from compoclip.training.parts import frozen_by, rate_factors
+from compoclip.training.parts import frozen_by, later_blocks, rate_factors
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, damaged, latest_state, load_state, save_state
@@ -464,6 +464,7 @@ def freeze(model: nn.Module, trains: Trains, words: Sequence[str] = ()) -> None:
         words: The values of --freeze.
     """
     still = {name for names in frozen_by(model, words).values() for name in names}
+    still |= later_blocks(model, trains.text_blocks)
     learns = {
         "image": trains.image_tower,
         "text": trains.text_tower,

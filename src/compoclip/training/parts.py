@@ -155,6 +155,19 @@ def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[st
     return frozen
 
 
+def later_blocks(network: nn.Module, share: float) -> set[str]:
+    """Return the names in the state dict of the text tower's blocks after the first `share` of
+    them, which is rounded up to whole blocks."""
+    if share == 1:
+        return set()
+    text = {name: place for name, place in places(network).items() if place.part == "text"}
+    return {
+        name
+        for name, place in text.items()
+        if math.ceil(share * place.blocks) < place.block <= place.blocks
+    }
+
+
 def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
     """The method for what is left to train: towers that are frozen whole do not train.
 

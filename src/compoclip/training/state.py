@@ -161,7 +161,9 @@ def run_fingerprint(
 
     source: the samples as the method reads them. data: of the samples as they were opened.
     """
-    record = method.record()
+    record, trains = method.record(), asdict(method.trains)
+    if method.trains.text_blocks == 1:  # so that states from before it can be resumed
+        del trains["text_blocks"]
     values = {
         "weights": model.identity.weights,
         "activation": model.identity.activation,
@@ -169,7 +171,7 @@ def run_fingerprint(
         "method": method.name,
         **method.settings,
         **asdict(method.optim),
-        "trains": asdict(method.trains),
+        "trains": trains,
         "lora": asdict(method.lora) if method.lora else None,
         **record.pop("sources", {}),
         **record,

@@ -23,6 +23,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from compoclip.benchmarks.case import (
+    CLASS_LABEL,
     PROBED,
     Aggregate,
     Benchmark,
@@ -157,7 +158,8 @@ class ProbeForm(ItemForm[Probe]):
 
     def rules(self, content: Probe, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
         """Accuracy, and its mean over the classes."""
-        return content.rules(), "accuracy"
+        per_class = Aggregate((PROBED,), macro_by=CLASS_LABEL)
+        return {"accuracy": Aggregate((PROBED,)), "mean-per-class": per_class}, "accuracy"
 
 
 def _with_ones(features: Values) -> Values:
