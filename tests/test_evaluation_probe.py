@@ -208,6 +208,7 @@ def test_indexes_of_the_toolkit(tmp_path: Path) -> None:
 MALFORMED = [
     ("probe:voc-2007", {}, UsageError, "its photos have several labels each"),
     ("probe:mine", {"split": "val"}, UsageError, "leave split= out"),
+    ("probe:mine", {"templates": "imagenet-1k"}, UsageError, "leave templates= out"),
     ("probe:few", {}, CompoclipError, "4 training photos; a probe needs 5 at least"),
     ("probe:nothing", {}, CompoclipError, "no such folder; put the photos of 'nothing' there"),
     ("probe:one", {}, CompoclipError, "no train photos .test is all there is."),

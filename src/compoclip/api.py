@@ -489,17 +489,15 @@ def rewrite(
     """Rewrite captions into hard negatives and hard positives.
 
     Args:
-        caption: A text, or several. The place of a text among several is its id, which decides
-            with `seed` and `epoch` what is sampled.
+        caption: A text, or several; the place of a text is its id.
         rewrites: Names, in a list or joined by commas, or "all".
-        seed: With `epoch`, decides which of the possible texts is sampled.
+        seed: With `epoch` and the id, decides which of the possible texts is sampled.
         epoch: Another epoch samples another text.
         tagger: hanta, spacy or spacy:MODEL.
 
     Returns:
-        A record for each caption and rewrite, as `compoclip rewrite --json` prints: "rewrite",
-        "keeps_meaning" (hard positive or negative), "text" and "edits"; or "text" None and the
-        "reason" of the refusal.
+        A record for each caption and rewrite, with the fields of `compoclip rewrite --json`; the
+        "text" of a refusal is None and its "reason" says why.
 
     Raises:
         UsageError: For unknown names, and values of another type.
@@ -509,14 +507,10 @@ def rewrite(
     require("tagger", tagger, str)
     require("seed", seed, int)
     require("epoch", epoch, int)
-    settings = Settings(names, seed, epoch, tagger)
-    rewritten = records(((str(i), text) for i, text in enumerate(captions)), settings)
-
-    def text() -> str:
-        starts = range(0, len(rewritten), len(names))
-        return "\n\n".join(text_of(rewritten[i : i + len(names)]) for i in starts)
-
-    return ShownList(rewritten, text)
+    named = ((str(i), text) for i, text in enumerate(captions))
+    rewritten = records(named, Settings(names, seed, epoch, tagger))
+    by_caption = [rewritten[i : i + len(names)] for i in range(0, len(rewritten), len(names))]
+    return ShownList(rewritten, lambda: "\n\n".join(map(text_of, by_caption)))
 
 
 @fence()

@@ -40,6 +40,8 @@ def read(data: Loading, *, reading: DataOptions, annotations: Path | None = None
     target = f"{data.about.id}:{name}"
     problem = "a probe reads the train, val and test splits itself; leave split= out"
     require(reading.split is None, target, problem, UsageError)
+    problem = "a probe reads no texts; leave templates= out"
+    require(reading.templates is None, target, problem, UsageError)
     metric = SETS[name].metric if name in SETS else ""
     problem = "its photos have several labels each, and a probe has one; measure it as zero_shot:"
     require(metric != MAP11, target, f"{problem}{name}", UsageError)

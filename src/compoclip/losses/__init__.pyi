@@ -4,6 +4,7 @@ from .bags import bag_negative_loss as bag_negative_loss
 from .composite import composite_contrast_loss as composite_contrast_loss
 from .composite import single_negative_loss as single_negative_loss
 from .composite import unimodal_loss as unimodal_loss
+from .concrete import cement_loss as cement_loss
 from .contract import Features as Features
 from .contract import Head as Head
 from .contract import HeadPlan as HeadPlan

@@ -206,10 +206,11 @@ def negclip_loss(
     phantoms = None
     if missing_hn == "zero":
         phantoms = int(layout.sizes(missing, tuple(kinds))[1].sum())
-    return symmetric_contrast(f, layout, columns=(_captions_and_negatives,), phantoms=phantoms)
+    return symmetric_contrast(f, layout, columns=(captions_and_negatives,), phantoms=phantoms)
 
 
-def _captions_and_negatives(host: HostLayout) -> tuple[Ints, ...]:
+def captions_and_negatives(host: HostLayout) -> tuple[Ints, ...]:
+    """Return the caption of each image, then all negatives of the batch."""
     return (np.concatenate([*captions(host), host.of(Role.NEGATIVE)]),)
 
 
