@@ -122,7 +122,7 @@ def translated(command: str) -> tuple[dict[str, Any], dict[str, str], int]:
     first = scripts[-1] + 1 if scripts else 0
     stated, groups = _parsed(words[first:]), flags()
     rows = groups["renamed"] | groups["translated"]
-    value = {flag: stated.get(flag, row.get("default")) for flag, row in rows.items()}
+    value: dict[str, Any] = {f: stated.get(f, row.get("default")) for f, row in rows.items()}
     counts = _PROCESSES.findall(" ".join(words[:first]))
     processes = math.prod(map(int, counts)) if counts else launched()[1]
     options = _model(value) | _data(value)
