@@ -153,8 +153,8 @@ def test_what_the_sentences_say() -> None:
         "rewritten captions 60.0 (chance 50.0), retrieval R@1 4.3 (chance 2.0)."
     )
     assert weak == (
-        "Retrieval ranks the right one first for 4 of 100, among 30 photos: that is too weak for "
-        "search; begin from a larger CLIP, such as --model ViT-B-32-quickgelu:openai."
+        "Retrieval ranks the right one of 30 photos first in 4 % of the searches: that is too weak "
+        "for search; begin from a larger CLIP, such as --model ViT-B-32-quickgelu:openai."
     )
     strong = replace(
         good, scores={**good.scores, RETRIEVAL: replace(good.scores[RETRIEVAL], value=0.5)}
@@ -165,7 +165,12 @@ def test_what_the_sentences_say() -> None:
     assert first.startswith("It helped in part")
     assert "lost: the suite of rewritten captions 50.0 -> 54.0" in second
     first, second, third, _ = sentences(BASE, part, 30, 1, "31 photos that choose")
-    assert first.startswith("Fine-tuning did not help by the 31 photos that choose; 100 % of the")
+    assert first.startswith(
+        "Fine-tuning did not help, according to the 31 photos that choose. The model that was not "
+        "taken is 100 % of the way from the base to the tuned model. It scores on 30 photos that "
+        "training did not see: "
+    )
+    assert "not significant after correction" in sentences(BASE, good, 30, 1, "")[0]
     assert second == "It cost 1 s of training; no accuracy, since the base is kept."
     assert third.startswith("The model is the base itself and reaches the suite of rewritten")
 

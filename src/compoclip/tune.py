@@ -444,6 +444,7 @@ def sentences(
         by: Which photos decided for the base.
     """
     from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
+    from compoclip.evaluation.statistics import NOT_SIGNIFICANT
     from compoclip.evaluation.tables import with_interval
 
     names = {
@@ -452,10 +453,14 @@ def sentences(
         RECOGNITION: "zero-shot accuracy",
     }
 
+    def verdict(difference: Difference) -> str:
+        corrected = " after correction" if difference.verdict == NOT_SIGNIFICANT else ""
+        return difference.verdict + corrected
+
     def changes(differences: Mapping[str, Difference], axes: Sequence[str]) -> str:
         return ", ".join(
             f"{names[axis]} {100 * d.base:.1f} -> {100 * d.other:.1f} "
-            f"({with_interval(d.difference, d.low, d.high, '+')}, {d.verdict})"
+            f"({with_interval(d.difference, d.low, d.high, '+')}, {verdict(d)})"
             for axis in axes
             if (d := differences.get(axis))
         )
@@ -477,15 +482,15 @@ def sentences(
     cost = f"It cost {seconds:.0f} s of training"
     recall = chosen.scores[RETRIEVAL].value if RETRIEVAL in chosen.scores else 1.0
     weak = (
-        f"Retrieval ranks the right one first for {100 * recall:.0f} of 100, among "
-        f"{counted(judged, 'photo')}: that is too weak for search; begin from a larger CLIP, such "
-        "as --model ViT-B-32-quickgelu:openai.",
+        f"Retrieval ranks the right one of {counted(judged, 'photo')} first in {100 * recall:.0f} "
+        "% of the searches: that is too weak for search; begin from a larger CLIP, such as "
+        "--model ViT-B-32-quickgelu:openai.",
     )
     warning = weak if recall < _WEAK else ()
     if base:
         return (
-            f"Fine-tuning did not help by the {by}; {share}, {photos}: "
-            f"{changes(differences, [*names])}.",
+            f"Fine-tuning did not help, according to the {by}. The model that was not taken is "
+            f"{share}. It scores {photos}: {changes(differences, [*names])}.",
             f"{cost}; no accuracy, since the base is kept.",
             f"The model is the base itself and reaches {levels(chosen.scores)}.",
             *warning,

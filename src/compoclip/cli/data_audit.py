@@ -24,7 +24,7 @@ from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_jsonl
 
-_NAMED = 5  # missing images that are named
+_NAMED = 5  # missing images that are named, and undecodable ones
 
 
 @dataclass(frozen=True)
@@ -225,19 +225,26 @@ def _training(
         "counts": {str(kind): levels for kind, levels in faults.counts.items()},
     }
     unnamed = len(faults.missing) - _NAMED
+    damaged = [defect.detail for defect in faults.defects if defect.kind is Kind.UNDECODABLE]
+    clean = not (faults.defects or faults.missing or faults.repeated or rows.left_out)
+    decoded = "every image was decoded" if options.decode else "--decode also decodes every image"
     holds = ", ".join(counted(n, noun.removesuffix("s")) for noun, n in faults.items.items())
     notes = {
         f"  missing: {unnamed:,} more": unnamed > 0,
         "  (--images names the folder that paths start from)": faults.missing,
         f"  equal to an earlier image: {counted(faults.repeated, 'image')}": faults.repeated,
         f"  stored sideways: {counted(faults.sideways, 'image')}": faults.sideways,
+        f"  undecodable: {len(damaged) - _NAMED:,} more": len(damaged) > _NAMED,
+        f"  no faulty row or image; {decoded}": clean,
     }
     lines = [
         f"{spec}: {holds}, {counted(len(faults.missing), 'image')} missing",
         f"  {rows.describe()}, images {rows.orientation}",
         *(f"  missing: {path}" for path in faults.missing[:_NAMED]),
+        *(f"  undecodable: {detail}" for detail in damaged[:_NAMED]),
         *(line for line, applies in notes.items() if applies),
         *_counts(faults.counts, {}),
+        *(["  (--out FILE lists these defects)"] if faults.defects and not options.out else []),
         *(f"  left out by the reader, {reason}: {n:,}" for reason, n in rows.left_out.items()),
     ]
     if held_out:

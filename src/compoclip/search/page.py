@@ -168,7 +168,7 @@ def described(index: PhotoIndex) -> str:
     folder = Path(index.about["source"]["spec"]).name
     model = Path(index.about["model"])
     short = "/".join(model.parts[-2:]) if model.is_absolute() else model
-    return f"{counted(len(index.names), 'photo')} of {folder}, searched with {short}"
+    return f"{counted(len(index.names), 'photo')} from “{folder}”, searched with {short}"
 
 
 def rendered(template: str, **values: Any) -> str:

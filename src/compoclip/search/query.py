@@ -159,7 +159,8 @@ def language_note(tokenizer: Tokenizer, text: str) -> str:
         return ""
     return (
         f"the model may not know the language or a word of this text: its tokenizer spells it out "
-        f"({spelling} of {counted(tokens, 'token')} have one letter or less); try plain English"
+        f"({spelling} of {counted(tokens, 'token')} have one letter or less); "
+        "try common English words"
     )
 
 
