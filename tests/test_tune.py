@@ -310,7 +310,7 @@ def test_photos_ask_for_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["tune", str(write_data(tmp_path / "data", 60)), f"--out={tmp_path / 'out'}"]) == 2
     said = capsys.readouterr().err
     assert "name the model to begin from: --model ViT-B-32-quickgelu:openai" in said
-    assert "--model bundled begins from the small base" in said
+    assert "bundled has only seen drawn scenes" in said
 
 
 def test_too_few_photos_and_splits_that_are_not_there(
