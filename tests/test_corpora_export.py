@@ -165,6 +165,12 @@ def test_images_that_do_not_serve(
     pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     negatives = ["--rewrites", "replace", "-o", str(tmp_path / "x"), "--to"]
+    alone = tmp_path / "captions.txt"
+    assert main(["rewrite", str(alone), *negatives, "negclip"]) == 1
+    assert "captions.txt: not found" in capsys.readouterr().err
+    alone.write_text("a red cup on a table\n")
+    assert main(["rewrite", str(alone), *negatives, "negclip"]) == 2
+    assert "a list of captions is rewritten without --to" in capsys.readouterr().err
     lost = tmp_path / "lost.csv"
     lost.write_text("filepath,title\nno.jpg,a red cup on a table\n")
     assert main(["rewrite", str(lost), *negatives, "negclip"]) == 1

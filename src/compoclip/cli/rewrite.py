@@ -292,9 +292,20 @@ def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> Outcome
             "it runs on this machine alone"
         )
     get_tagger(options.tagger)
-    source = open_source(
-        options.source, images=options.images, caption_column=options.column, split=options.split
-    )
+    try:
+        source = open_source(
+            options.source,
+            images=options.images,
+            caption_column=options.column,
+            split=options.split,
+        )
+    except UsageError as error:
+        if Path(options.source).suffix != ".txt":
+            raise
+        raise UsageError(
+            f"{options.source}: --to writes images with their captions, so name a table of both; "
+            "a list of captions is rewritten without --to"
+        ) from error
     made = export(
         source,
         options.out,

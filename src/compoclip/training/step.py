@@ -212,8 +212,8 @@ def weighted_loss(
     """Compute every loss term, and their weighted sum.
 
     This rank's share of the unweighted terms, by name, and of the sum, as scalars with gradients.
-    targets: texts for heads to write, one per image, or "". Raise UsageError when a loss ignores
-    the other ranks.
+    targets: texts for heads to write, one per image, or "". Raise UsageError when a loss is no
+    single number, or ignores the other ranks.
     """
     terms: dict[str, Tensor] = {}
     for term in active:
@@ -223,6 +223,13 @@ def weighted_loss(
         else:
             head = cast(Head, heads[module_name(term.name)])
             terms[term.name] = head.loss(features, layout, targets)
+        value: object = terms[term.name]
+        if not isinstance(value, Tensor) or value.ndim > 0:
+            kind = f"shape {[*value.shape]}" if isinstance(value, Tensor) else type(value).__name__
+            raise UsageError(
+                f"the loss {term.name} must return a tensor with a single number and no dimension, "
+                f"such as losses.mean(), found {kind}"
+            )
         if layout.peers.world > 1 and layout.peers.calls == before:
             raise UsageError(
                 f"the loss {term.name} ignores the other processes (`Layout.sizes`): train in one "
