@@ -207,6 +207,10 @@ def test_without_weights_a_model_is_trained_from_scratch() -> None:
     assert words[0] == "clip"
     assert "--from-scratch" in words
     assert Path(words[words.index("--model") + 1]).name == "RN50.json"
+    for model in (["--model", "bundled"], ["--model=bundled"]):
+        words = our_words([FROM_OPEN_CLIP, "--model RN50 --name first", *model], KEYS)
+        assert "--from-scratch" not in words
+        assert words[-1].endswith("bundled")
 
 
 def test_the_run_folder_needs_a_name_or_comes_behind() -> None:

@@ -18,6 +18,7 @@ from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.blind import TextOnlyEncoder
+from compoclip.evaluation.closing import closing_sentences
 from compoclip.evaluation.encoder import ModelEncoder, encoder_of_probes
 from compoclip.evaluation.forms.probe import fit, search
 from compoclip.evaluation.run import Options, evaluate
@@ -256,6 +257,8 @@ def test_a_model_is_measured_and_a_blind_one_reaches_chance(tmp_path: Path) -> N
     blind = TextOnlyEncoder(["a cat"])
     (nothing,) = evaluate("blind", blind, [benchmark], tmp_path / "out", options)
     assert nothing.headline_score.value == nothing.headline_score.chance
+    said = closing_sentences([good], "good")[1]
+    assert said.startswith("good: accuracy of linear probes 100.0 (95 % interval")
     with pytest.raises(UsageError, match="--dimensions cuts features of images and texts"):
         evaluate("good", blind, [benchmark], tmp_path / "out", Options(dimensions=4, fresh=True))
 

@@ -25,7 +25,6 @@ from compoclip.data.prompts import library_folder
 from compoclip.errors import UsageError, closest, require
 from compoclip.ranks import launched
 from compoclip.run import TrainOptions
-from compoclip.tables import read_delimited
 
 FLAG = "--from-open-clip"
 _KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -59,6 +58,8 @@ def our_words(argv: Sequence[str], keys: Collection[str]) -> Sequence[str]:
     before, text, rest = argv[:place], argv[place + 1 : place + 2], argv[place + 2 :]
     _need(text, "", "write the command of open_clip behind it, as a text in quotes")
     options, without_effect, processes = translated(text[0])
+    if any(word.partition("=")[0] == "--model" for word in (*before, *rest)):
+        options.pop("from_scratch", None)  # which is said of the model of the command
     if not before or before[0].startswith("-"):
         before = ["clip" if "from_scratch" in options else "clip-ft", *before]
     words = [before[0], *_words(options, keys), *before[1:], *rest]
@@ -191,6 +192,8 @@ def _of_csv(data: str, value: Mapping[str, Any]) -> dict[str, str]:
     by_ending = value["dataset-type"] == "auto" and data.endswith((".csv", ".tsv"))
     if value["dataset-type"] != "csv" and not by_ending:
         return {}
+    from compoclip.tables import read_delimited
+
     columns = {"image_column": value["csv-img-key"], "caption_column": value["csv-caption-key"]}
     _, row = next(read_delimited(Path(data)), (0, {}))
     here = not os.path.isabs(row.get(columns["image_column"], "/"))

@@ -10,6 +10,7 @@ from compoclip.evaluation.comparison import Difference, together
 from compoclip.evaluation.grounded import MEAN, GroundedModels
 from compoclip.evaluation.groups import (
     COMPOSITION,
+    PROBES,
     RECOGNITION,
     Groups,
     against_chance,
@@ -25,6 +26,7 @@ from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 from compoclip.evaluation.tables import percent, span
 
 _MOST = 3  # skills that a sentence names
+_MEANS = (COMPOSITION, RECOGNITION, PROBES)
 
 
 def closing_sentences(
@@ -151,13 +153,13 @@ def giveaways(
 
 
 def _probing(results: Sequence[Results]) -> list[Results]:
-    """Return the results that tell about skills: neither retrieval nor zero-shot accuracy."""
-    return [of_one for of_one in results if kind(of_one) not in ("retrieval", "recognition")]
+    """Return the results that tell about skills: neither retrieval nor accuracy of classes."""
+    return [r for r in results if kind(r) not in ("retrieval", "recognition", "probe")]
 
 
 def _means(results: Sequence[Results]) -> Groups:
-    """Return compositionality, zero-shot accuracy and the directions of retrieval."""
-    means = {n: p for n, p in profile_groups(results).items() if n in (COMPOSITION, RECOGNITION)}
+    """Return compositionality, accuracies of classes and the directions of retrieval."""
+    means = {name: parts for name, parts in profile_groups(results).items() if name in _MEANS}
     return {**means, **retrieval_directions(results)}
 
 
@@ -207,7 +209,7 @@ def change_text(d: Difference) -> str:
 
 def _lower(name: str) -> str:
     """Return the name of a mean as it stands within a sentence; other names stay as they are."""
-    return name[0].lower() + name[1:] if name in (COMPOSITION, RECOGNITION) else name
+    return name[0].lower() + name[1:] if name in _MEANS else name
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compoclip.benchmarks.case import ZERO_SHOT
+from compoclip.benchmarks.case import PROBED, ZERO_SHOT
 from compoclip.benchmarks.registry import SANITY_CHECKS, SUITES
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import (
@@ -225,6 +225,7 @@ def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) ->
 
 COMPOSITION = "Compositionality"
 RECOGNITION = "Zero-shot accuracy"
+PROBES = "Accuracy of linear probes"
 RETRIEVAL = "Retrieval R@1"
 SENSITIVITY = "Hard negatives"
 INVARIANCE = "Hard negatives and hard positives"
@@ -235,14 +236,16 @@ NEITHER_IS_BETTER = frozenset({MATCH})
 
 
 def kind(results: Results) -> str:
-    """The kind of benchmark: "retrieval", "recognition", "invariance", "composition", or "sanity"
-    for one that counts in no mean."""
+    """The kind of benchmark: "retrieval", "recognition", "probe", "invariance", "composition", or
+    "sanity" for one that counts in no mean."""
     if (results.known_as or results.benchmark).partition("@")[0] in SANITY_CHECKS:
         return "sanity"
     if all("r1" in metrics for metrics in results.scores.values()):
         return "retrieval"
     if set(results.scores) == {ZERO_SHOT}:
         return "recognition"
+    if set(results.scores) == {PROBED}:
+        return "probe"
     skills = {results.skills.get(subtask) for subtask in results.scores}
     return "invariance" if skills == {"invariance"} else "composition"
 
@@ -251,7 +254,11 @@ def profile_groups(results: Sequence[Results]) -> Groups:
     """The numbers of the first table: headline means by kind of benchmark, and hard positives."""
     groups = {
         name: tuple(ScorePart(r.benchmark, r.headline, "") for r in results if kind(r) == kind_name)
-        for name, kind_name in ((COMPOSITION, "composition"), (RECOGNITION, "recognition"))
+        for name, kind_name in (
+            (COMPOSITION, "composition"),
+            (RECOGNITION, "recognition"),
+            (PROBES, "probe"),
+        )
     }
     ranked = [result.benchmark for result in results if kind(result) == "retrieval"]
     groups[RETRIEVAL] = tuple(ScorePart(b, way, "r1") for b in ranked for way in ("i2t", "t2i"))

@@ -191,7 +191,7 @@ def recognised(study: Study) -> list[str]:
     ]
 
 
-_RECOGNISED = ("recognition", "retrieval")
+_RECOGNISED = ("recognition", "probe", "retrieval")
 
 
 def skill_rows(study: Study) -> list[NumberRow]:
