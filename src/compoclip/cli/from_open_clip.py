@@ -59,7 +59,7 @@ def our_words(argv: Sequence[str], keys: Collection[str]) -> Sequence[str]:
     _need(text, "", "write the command of open_clip behind it, as a text in quotes")
     options, without_effect, processes = translated(text[0])
     if any(word.partition("=")[0] == "--model" for word in (*before, *rest)):
-        options.pop("from_scratch", None)  # which is said of the model of the command
+        options = {k: v for k, v in options.items() if k not in ("model", "from_scratch")}
     if not before or before[0].startswith("-"):
         before = ["clip" if "from_scratch" in options else "clip-ft", *before]
     words = [before[0], *_words(options, keys), *before[1:], *rest]
