@@ -11,6 +11,7 @@ from PIL import Image
 
 from compoclip.data import decode
 from compoclip.data.decode import opened
+from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError
 
 needs_heic = pytest.mark.skipif(find_spec("pillow_heif") is None, reason="needs the extra heic")
@@ -88,3 +89,6 @@ def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(CompoclipError, match=r"a\.heic: HEIC needs pillow_heif: pip install"):
         decode.decode(path)
     assert decode.why_unread("a.heic").startswith("image of a kind that is not read (.heic: pip")
+    (tmp_path / "a.txt").write_text("a red square")
+    with pytest.raises(CompoclipError, match=r"left out: .*\(\.heic: pip install .*\): 1"):
+        Request(str(tmp_path)).open()

@@ -70,8 +70,13 @@ def is_read(name: str) -> bool:
 def why_unread(name: str) -> str:
     """Return why a file of this name is left out, if it is an image that is not read; else ""."""
     ending = _ending(name)
+    return kind_unread(ending) if ending in UNREAD else ""
+
+
+def kind_unread(ending: str) -> str:
+    """Return the reason for leaving out an image of a kind that is not read, with its remedy."""
     remedy = f": {_heif_remedy()}" if ending in _HEIF_ENDINGS else ""
-    return f"image of a kind that is not read (.{ending}{remedy})" if ending in UNREAD else ""
+    return f"image of a kind that is not read (.{ending}{remedy})"
 
 
 @cache

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compoclip.data.decode import is_read, why_unread
+from compoclip.data.decode import is_read, kind_unread, why_unread
 from compoclip.data.folders import list_folder, walk
 from compoclip.data.sources import Source
 from compoclip.data.sources.published import (
@@ -229,7 +229,7 @@ def open_images(path: Path, request: Request) -> Source:
                 if not unread:
                     builder.add(stem, None, (), split=split)
             for kind in unread:
-                builder.left_out[f"image of a kind that is not read (.{kind.lower()})"] += 1
+                builder.left_out[kind_unread(kind.lower())] += 1
     source = builder.build(f"folder {path}")
     source.classes = tuple(sorted(classes - {""}))
     return source
