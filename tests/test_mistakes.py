@@ -71,7 +71,7 @@ REFUSED = {
     "data audit --data headonly.csv": "headonly.csv: has a header and no rows",
     "data audit none": "no benchmark 'none'",
     "data check none": "no benchmark 'none'",
-    "index photos --model bundled": "give --out INDEX: The index: a file, with --to lancedb a folder; such as",
+    "index photos --model bundled": "give --out INDEX: The index: a file, with --to lancedb",
     "index empty --model bundled --out i": "empty: an empty folder; name one with photos",
     "index none --model bundled --out i": "none: not found",
     "index photos --model none --out i": "no model 'none'",
