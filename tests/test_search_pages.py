@@ -58,7 +58,7 @@ def test_a_page_has_the_captions_of_the_data(
     page = index_page(index, answers, tmp_path / "index")
     assert "a &lt;red&gt; star" in page
     assert "Searched for “a street” without\n“cars”." in page
-    assert "1 photo of pairs.csv" in page
+    assert "1 photo from “pairs.csv”, searched with" in page
     other = [replace(answers[0], matches=False)]
     assert "Nothing matches." in index_page(index, other, tmp_path / "index")
 
