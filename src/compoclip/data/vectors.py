@@ -162,7 +162,6 @@ class Quantised:
 
     def nearest(self, queries: Matrix, top: int) -> tuple[Rows, Matrix]:
         """Return the rows with the highest dot products and these, as the function `nearest`."""
-
         block = max(1024, min(_BLOCK, _SCORES // len(queries)))
 
         def scores_from(start: int) -> Matrix:

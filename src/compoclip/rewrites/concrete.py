@@ -74,9 +74,10 @@ def _proposed(
     s: Reading, rng: random.Random, ratings: Mapping[str, float] | None
 ) -> Iterator[Proposal]:
     concrete = dict(zip(elements(s), concreteness(s, ratings)))
-    # In this order the first element is each with a probability in proportion to its weight.
-    places = {e: rng.random() ** (1 / c) for e, c in concrete.items() if c}
-    for element in sorted(places, key=places.__getitem__, reverse=True):
+    # Sorting by these keys draws without replacement, in proportion to the weights (Efraimidis and
+    # Spirakis, 2006).
+    keys = {element: rng.random() ** (1 / weight) for element, weight in concrete.items() if weight}
+    for element in sorted(keys, key=keys.__getitem__, reverse=True):
         level = min(len(KINDS), 1 + int(concrete[element] * len(KINDS)))
         yield Round()
         for _ in range(MAX_DRAWS):
