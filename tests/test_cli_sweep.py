@@ -54,6 +54,8 @@ def test_values_are_checked_and_stay_texts() -> None:
     assert low_high == [(1e-6, 1e-2, True), (8, 512, False)]
     assert isinstance(drawn["batch_size"], optuna.distributions.IntDistribution)
     assert drawn["beta"].choices == ("0.1", "0.2")
+    parts = space_of(["texts.graph.weights=[[1, 0, 0], [0.08, 0, 0.46]]"], "--grid", KNOWN)
+    assert parts["texts.graph.weights"].choices == ("[1, 0, 0]", "[0.08, 0, 0.46]")
 
 
 @pytest.mark.parametrize(

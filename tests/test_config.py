@@ -309,6 +309,37 @@ def test_flags_of_a_file_are_taken_back(
     assert run_of_file("set: [a.b=1]\n", "--set=optim.eps=1e-3")["set"] == ["optim.eps=1e-3"]
 
 
+def test_parts_of_a_method_have_names_with_a_dot(
+    run_of_file: Callable[[str, str], dict[str, Any]],
+) -> None:
+    text = "set: [optim.eps=1e-7]\nterms.clip.weight: 0.5\ntrains.image_tower: false\n"
+    settings = ["optim.eps=1e-7", "terms.clip.weight=0.5", "trains.image_tower=false"]
+    assert run_of_file(text, "--lr=1e-4")["set"] == settings
+    assert run_of_file(text, "--set=optim.eps=1e-3")["set"] == ["optim.eps=1e-3"]
+    named = run_of_file("texts: [+mosaic]\nset:\n  texts.graph.weights: [1, 0, 0]\n", "--lr=1e-4")
+    assert named["set"] == ["texts.graph.weights=[1, 0, 0]"]
+
+
+def test_parts_of_a_method_in_python() -> None:
+    values = {"data": "x", "out": "y", "set": ("optim.eps=1e-7",)}
+    weights = {"texts.graph.weights": (0.08, 0, 0.46), "texts.graph.filtered": False}
+    request = TrainRequest.of("mosaic-clip", {**values, **weights, "max_negatives": 4})
+    settings = ["texts.graph.weights=[0.08, 0, 0.46]", "texts.graph.filtered=false"]
+    assert request.options.set == ("optim.eps=1e-7", *settings)
+    method = request.composed()
+    (graph,) = method.plan.texts
+    assert graph.record()["weights"] == (0.08, 0.0, 0.46)
+    assert graph.record()["filtered"] is False
+    assert graph.record()["stages"][1]["negatives"] == 4
+    assert method.optim.eps == 1e-7
+    for name, message in (
+        ("texts.graf.weights", "no 'graf'; did you mean graph"),
+        ("part.weights", "no part 'part'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            TrainRequest.of("mosaic-clip", {**values, name: 1}).composed()
+
+
 def test_rare_options_are_keys_and_no_flags(
     run_of_file: Callable[[str, str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,6 +134,18 @@ def test_a_curriculum_limits_graph_texts_by_epoch() -> None:
     assert {text.role for text in without[1:]} == {Role.POSITIVE}
 
 
+@pytest.mark.parametrize(("positives", "negatives"), [(1, 1), (2, 3), (3, 0), (0, 3)])
+def test_at_most_so_many_graph_texts(positives: int, negatives: int) -> None:
+    graph = GraphPlan.published(0.2, 1, positives=positives, negatives=negatives)
+    first = Stage(0, min(1, positives), min(1, negatives))
+    assert graph.stages == (first, Stage(1, positives, negatives))
+    caption = "a small black cat sitting on a red wooden chair next to a large white dog"
+    texts, _ = plan(CaptionPlan(texts=(graph,))).draw(Sample("x", b"", (caption,)), 1)
+    roles = Counter(text.role for text in texts[1:])
+    both = min(positives, negatives) > 0  # every positive has a negative
+    assert roles == ({Role.POSITIVE: positives, Role.NEGATIVE: negatives} if both else {})
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

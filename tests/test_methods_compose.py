@@ -67,9 +67,13 @@ def test_settings_reach_the_parts() -> None:
     less = compose(method("fsc-clip"), settings=["terms.local_hn.weight=0"])
     assert [term.name for term in less.losses] == ["clip", "global_hn"]
     assert not less.needs_local
-    graph = compose(method("mosaic-clip"), settings=["texts.graph.weights=1,0,0"])
-    (texts,) = graph.plan.texts
-    assert texts.record()["weights"] == (1.0, 0.0, 0.0)
+    for weights in ("1,0,0", "[1, 0, 0]"):
+        graph = compose(method("mosaic-clip"), settings=[f"texts.graph.weights={weights}"])
+        (texts,) = graph.plan.texts
+        assert texts.record()["weights"] == (1.0, 0.0, 0.0)
+    bags = compose(method("dac"), settings=['texts.bags.negatives=["negclip", "replace"]'])
+    records = {part.name: part.record() for part in bags.plan.texts}
+    assert records["bags"]["negatives"] == ("negclip", "replace")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +99,10 @@ def test_settings_reach_the_parts() -> None:
         ([], [], ["trains.image_tower=maybe"], "is not true or false"),
         ([], [], ["lora.rank=2"], "clip-ft has no lora"),
         ([], [], ["optim.batch_size=1.5"], "not a whole number"),
+        (["+mosaic"], [], ["texts.graph.weights=[1, x]"], r"'\[1, x\]' is not a list"),
+        (["+mosaic"], [], ["texts.graph.weights=[1, 0"], r"'\[1, 0' is not a list"),
+        (["+mosaic"], [], ["texts.graph.weights=[]"], "graph weights must be three numbers"),
+        (["+mosaic"], [], ["texts.graph.weights=1,0"], "graph weights must be three numbers"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_line(

@@ -15,6 +15,7 @@ Of YAML the plain part is read: `no` and `on` are texts, and 1e-5 is a number.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -290,7 +291,7 @@ def parsed_config(text: str, path: Path) -> dict[str, Any]:
     """Parse the text of a file as `read_config` does; path: for messages."""
     named: dict[str, Any] = {}
     for name, value in parsed_yaml(text, path, "list of options").items():
-        option_name = name.replace("-", "_")
+        option_name = name if is_part(name) else name.replace("-", "_")
         if option_name in named:
             raise UsageError(f"{path}: '{name}' is there twice; keep one of them")
         named[option_name] = value
@@ -338,6 +339,21 @@ def checked(
             if options[name].is_place and value != options[name].default:
                 converted[name] = _moved(value, folder)
     return converted
+
+
+def is_part(name: str) -> bool:
+    """Return whether a name is the path of a part of a method, such as texts.graph.weights, and not
+    the name of an option."""
+    return "." in name
+
+
+def as_settings(values: Mapping[str, Any]) -> list[str]:
+    """Return values by name as NAME=VALUE texts, as --set and --grid take them."""
+    texts = {
+        name: str(value) if isinstance(value, str | Path) else json.dumps(value)
+        for name, value in values.items()
+    }
+    return [f"{name}={text}" for name, text in texts.items()]
 
 
 def config_text(heading: str, values: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from compoclip.config import Option, config_text, options_of, typed
+from compoclip.config import Option, as_settings, config_text, is_part, options_of, typed
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, recipe_card
 from compoclip.run import TrainOptions, require_options
@@ -34,14 +34,18 @@ class TrainRequest:
     def of(cls, method: str | Method, values: Mapping[str, Any]) -> Self:
         """Make a request of values by name, as a file, the command line or a notebook has them.
 
+        A name with a dot, such as texts.graph.weights, sets a part of the method, as --set does.
         Raise UsageError for an unknown method or name, and a value of another type.
         """
         of_run = options_of(TrainOptions)
+        values, of_parts = divided(values)
         parameter = next((name for name in values if name not in of_run), "")
         if parameter and not isinstance(method, str):
             raise UsageError(f"{method.name} is made already: leave {parameter} out")
         parameters = typed(values, known_options(method), owner=str(method))
         run = {name: parameters.pop(name) for name in of_run if name in parameters}
+        if of_parts:
+            run["set"] = (*run.get("set", ()), *of_parts)
         return cls(method, TrainOptions(**run), parameters)
 
     def composed(self) -> Method:
@@ -103,6 +107,14 @@ class TrainRequest:
                 "The run of this folder; to repeat it:\ncompoclip train --config FILE --out RUN"
             )
         return config_text(heading, {"method": self.method, **values})
+
+
+def divided(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Divide values by name into those of options, and those of parts of the method as --set takes
+    them: {"lr": 1e-5, "texts.graph.weights": [1, 0, 0]} has one of each."""
+    parts = {name: value for name, value in values.items() if is_part(name)}
+    options = {name: value for name, value in values.items() if name not in parts}
+    return options, as_settings(parts)
 
 
 def known_options(method: str | Method) -> dict[str, Option]:

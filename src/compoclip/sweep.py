@@ -14,7 +14,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import Option, Shown, parsed_config, read_value, require
+from compoclip.config import Option, Shown, is_part, parsed_config, read_value, require
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
@@ -63,17 +63,19 @@ def space_of(texts: Sequence[str], flag: str, options: Mapping[str, Option]) -> 
     kinds, distributions = _optuna().distributions, dict[str, Any]()
     for text in texts:
         name, _, said = text.partition("=")
-        place, key = f"{flag} {name}", name.replace("-", "_")
+        place = f"{flag} {name}"
+        key = name if is_part(name) else name.replace("-", "_")
         if not said:
             raise UsageError(f"{flag} {text}: write NAME=VALUE,VALUE,...")
-        if key not in options or key in distributions:
+        if (key not in options and not is_part(key)) or key in distributions:
             problem = (
                 "is there twice"
                 if key in distributions
                 else f"no such option; {closest(key, options)}"
             )
             raise UsageError(f"{place}: {problem}")
-        match, plain = _RANGE.fullmatch(said), options[key].plain
+        option = _option_named(key, options)
+        match, plain = _RANGE.fullmatch(said), option.plain
         if match and flag == "--random" and plain in (int, float):
             number = kinds.IntDistribution if plain is int else kinds.FloatDistribution
             try:
@@ -85,9 +87,14 @@ def space_of(texts: Sequence[str], flag: str, options: Mapping[str, Option]) -> 
         values = read_value(said) if said[0] == "[" else said.split(",")
         choices = [value if isinstance(value, str) else json.dumps(value) for value in values]
         for choice in choices:
-            require(place, convert(read_value(choice), options[key].kind), options[key].kind)
+            require(place, convert(read_value(choice), option.kind), option.kind)
         distributions[key] = kinds.CategoricalDistribution(list(dict.fromkeys(choices)))
     return distributions
+
+
+def _option_named(name: str, options: Mapping[str, Option]) -> Option:
+    """Return an option by name; one that takes any value for a part of the method."""
+    return Option(name, Any, None) if is_part(name) else options[name]
 
 
 def run_one(request: TrainRequest) -> dict[str, Any]:
@@ -138,7 +145,8 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
 
     def request_at(point: Mapping[str, Any], name: str) -> TrainRequest:
         values = {
-            key: convert(read_value(str(v)), free_options[key].kind) for key, v in point.items()
+            key: convert(read_value(str(v)), _option_named(key, free_options).kind)
+            for key, v in point.items()
         }
         shared = {**vars(request.options), **request.parameters, "out": out / "runs" / name}
         return TrainRequest.of(request.method, {**shared, **values})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import re
 import textwrap
 from collections.abc import Collection, Sequence
@@ -20,6 +19,7 @@ from compoclip.cli.options import OptionParser, Outcome, help_text
 from compoclip.config import (
     RELATIVE_TO,
     Option,
+    as_settings,
     checked,
     options_of,
     place_in,
@@ -32,7 +32,7 @@ from compoclip.errors import UsageError, require, typed_repr
 from compoclip.files import only_writer, write_text
 from compoclip.methods.registry import method_names, method_summaries, recipe_card
 from compoclip.ranks import launched
-from compoclip.request import TrainRequest
+from compoclip.request import TrainRequest, divided
 from compoclip.run import TrainOptions, evaluate, open_inputs, push, train
 from compoclip.tune import TuneOptions, tune
 from compoclip.typed import is_a
@@ -123,10 +123,10 @@ def called(
     early.add_argument(CONFIG_FILE.flag, type=Path, nargs="?")
     file = early.parse_known_args(words)[0].config  # what the parser is made of
     values = read_config(file) if file else {}
+    values, of_parts = divided(values)
     for key, value in values.items():
-        if isinstance(value, dict):  # as NAME=VALUE texts
-            texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
-            values[key] = [f"{name}={text}" for name, text in texts.items()]
+        if isinstance(value, dict):
+            values[key] = as_settings(value)
     said = values.pop("method", None)
     if not is_a(said, str | None):
         raise UsageError(f"{file}: method: {typed_repr(said)} is not the name of a method")
@@ -144,6 +144,8 @@ def called(
     verbs = {each.name: each for each in of_verb}
     in_file = {**run, **card.options, **{k: each for k, each in verbs.items() if each.group}}
     values = checked(file or Path(), values, in_file, method)
+    if of_parts:
+        values["set"] = (*values.get("set", ()), *of_parts)
 
     defaults = {**card.defaults, **values}
     known = {

@@ -77,8 +77,9 @@ class GraphPlan(Texts):
     def __post_init__(self) -> None:
         weights, starts = self.weights, [stage.start for stage in self.stages]
         rising = starts[:1] == [0] and starts == sorted(set(starts))
-        if min(weights) < 0 or not sum(weights) > 0:
-            raise UsageError(f"graph weights must be at least 0 and not all 0, not {weights}")
+        if len(weights) != len(GRAPH_CATEGORIES) or min(weights) < 0 or not sum(weights) > 0:
+            problem = "graph weights must be three numbers of at least 0, and not all 0"
+            raise UsageError(f"{problem}, not {weights}")
         if not rising:
             raise UsageError(f"curriculum stages must start at epoch 0 and rise, not {starts}")
         if any(min(stage.positives, stage.negatives) < 0 for stage in self.stages):
@@ -86,17 +87,24 @@ class GraphPlan(Texts):
 
     @classmethod
     def published(
-        cls, objects: float, second_stage: int, vocabulary: str = "", filtered: bool = True
+        cls,
+        objects: float,
+        second_stage: int,
+        vocabulary: str = "",
+        filtered: bool = True,
+        positives: int = 3,
+        negatives: int = 6,
     ) -> GraphPlan:
         """Return the plan with weight `objects` for objects, the rest shared by the other two.
 
-        One positive and one negative before epoch `second_stage`, at most 3 and 6 from it on.
+        At most one positive and one negative before epoch `second_stage`, and at most `positives`
+        and `negatives` from it on.
         """
         if not 0 <= objects <= 1:
             raise UsageError(f"the share of object negatives must be 0 to 1, not {objects}")
         other = (1 - objects) / 2
-        first = (Stage(0, 1, 1),) if second_stage > 0 else ()
-        stages = (*first, Stage(max(0, second_stage), 3, 6))
+        first = (Stage(0, min(1, positives), min(1, negatives)),) if second_stage > 0 else ()
+        stages = (*first, Stage(max(0, second_stage), positives, negatives))
         return cls((objects, other, other), stages, vocabulary, filtered)
 
     def at(self, epoch: int) -> Stage:

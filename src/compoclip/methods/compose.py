@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from compoclip import plugins
+from compoclip.config import read_value
 from compoclip.console import note
 from compoclip.data.caption_plan import (
     GIVEN_POSITIVE,
@@ -281,7 +282,8 @@ def _converted(current: Any, value: str) -> Any:
         if kind in _SINGLE:
             return of_text(value, kind)
         if kind is tuple and current and {*map(type, current)} <= _SINGLE:
-            return tuple(of_text(item, type(current[0])) for item in value.split(","))
+            listed = read_value(value) if value.startswith("[") else value.split(",")
+            return tuple(of_text(str(item).strip(), type(current[0])) for item in listed)
     except (ValueError, KeyError):
         raise UsageError(f"'{value}' is not {kind_named(kind)}") from None
     raise UsageError(_NOT_SO)

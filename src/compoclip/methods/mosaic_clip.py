@@ -14,6 +14,8 @@ from compoclip.methods.registry import recipe
 def mosaic_clip(
     *,
     object_share: float = 0.08,
+    max_positives: int = 3,
+    max_negatives: int = 6,
     second_stage: int = 2,
     reduction: TextReduction = "mean",
     filter_negatives: bool = True,
@@ -29,20 +31,25 @@ def mosaic_clip(
             + \mathrm{mean}_{j \in P} (\mathrm{LSE}_i s\, u_i \cdot v_j - s\, u_{o(j)} \cdot v_j)
             \Big].
 
-    At most one sub-graph and one negative before epoch `second_stage`, three and six from it on.
+    At most one sub-graph and one negative before epoch `second_stage`, `max_positives` and
+    `max_negatives` from it on.
     Singh et al., Coarse-to-Fine Contrastive Learning in Image-Text-Graph Space for Improved
     Vision-Language Compositionality (EMNLP 2023), fine-tuning.
 
     Args:
         object_share: Share of negatives about an object's attributes; relations and swapped
             attributes share the rest. The paper tried 0, 0.08 and 0.15.
+        max_positives: Most sub-graphs per caption; each of them has a negative.
+        max_negatives: Most negatives per caption.
         second_stage: Epoch (from 0) in which the second stage starts; 0 turns the curriculum off.
         reduction: Average over images and texts, or sum as printed in the paper.
         filter_negatives: Refuse negatives that may be true; the paper takes them all.
         vocabulary: File with the words of negatives; a built-in list by default.
     """
     loss = partial(multi_text_loss, reduction=reduction)
-    graph = GraphPlan.published(object_share, second_stage, vocabulary, filter_negatives)
+    graph = GraphPlan.published(
+        object_share, second_stage, vocabulary, filter_negatives, max_positives, max_negatives
+    )
     return Method(
         paper="Singh et al., EMNLP 2023",
         plan=CaptionPlan(texts=(graph,)),
