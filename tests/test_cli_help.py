@@ -143,13 +143,13 @@ CHANGED = {
     "verify": "+json",
     "rewrite": "+images +licence +split +to",
     "caption": "-price-in -price-out",
-    "data pack": "+exclude +held-out +split-seed +templates",
-    "data audit": "+exclude +held-out +split-seed +templates",
+    "data pack": "+exclude +fraction +held-out +split-seed +templates",
+    "data audit": "+exclude +fraction +held-out +split-seed +templates",
     "report": "+bounds",
     "index": (
-        "+batch-size +calibrate +caption-column +device +duplicates +exclude +fast +held-out "
-        "+image-column +images +json +model +orientation +out +quoting +split +split-seed "
-        "+templates +to +vectors"
+        "+batch-size +calibrate +caption-column +device +duplicates +exclude +fast +fraction "
+        "+held-out +image-column +images +json +model +orientation +out +quoting +split "
+        "+split-seed +templates +to +vectors"
     ),
     "search": "+device +image +images +json +model +negation +open +page +queries +rerank +top",
     "play": "+index",
@@ -159,8 +159,10 @@ CHANGED = {
         "-image-tower -local-weight -neighbours -unit-weight"
     ),
     "train": (
-        "-decoded-cache +exclude +held-out +matryoshka +near-margin +split-seed +teacher +templates"
+        "-decoded-cache +exclude +fraction +held-out +matryoshka +near-margin +split-seed +teacher "
+        "+templates"
     ),
+    "train mosaic-clip": "+max-negatives +max-positives",
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",
     **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from PIL import Image
 
 import benchmark_files
 from compoclip.cli.main import main
-from compoclip.data.sources.open import Request, open_source
+from compoclip.config import read_config
+from compoclip.data.sources.open import Request, open_source, write_selection
 from compoclip.data.sources.splits import _head, _number, named_splits, split_of
 from compoclip.errors import UsageError
 from data_samples import make_tar, write_jsonl
+from method_data import arguments
 from train_helpers import write_config
 
 Write = Callable[[Path, list[dict[str, Any]]], Path]
@@ -273,3 +276,91 @@ def test_what_is_measured_on(tmp_path: Path) -> None:
         assert list(Request(str(path)).open_held_out().captions()) == captions
     path = write_lines(tmp_path / "both", ROWS)
     assert list(Request(str(path), split="val").open_held_out().captions()) == ["val 3"]
+
+
+# --- A share of the samples, by a hash of their ids. ---
+
+
+def shares_table(folder: Path, number: int, name: str = "t") -> Path:
+    rows = [{"image": f"{name}{k}.jpg", "caption": f"photo {k}"} for k in range(number)]
+    return write_lines(folder / name, rows)
+
+
+def test_a_share_is_a_part_of_every_larger_one(tmp_path: Path) -> None:
+    path = shares_table(tmp_path, 200)
+    ids: set[str] = set()
+    for fraction in (0.3, 0.5, 0.8, 1.0):
+        source = open_source(str(path), fraction=fraction)
+        here = {*source.column("id")}
+        assert ids < here
+        assert len(here) == round(200 * fraction)
+        assert len(source) + sum(source.left_out.values()) == 200
+        ids = here
+    smaller = open_source(str(path), fraction=0.3)
+    assert smaller.left_out == {"sample outside the fraction 0.3 of the data": 140}
+    assert smaller.describe().endswith("), 60 of 200 samples by a hash of the id")
+    # By plain sorting; the order of the rows stays.
+    every = [*open_source(str(path)).column("id")]
+    digests = {id: blake2b(id.encode(), digest_size=8).digest() for id in every}
+    chosen = sorted(every, key=digests.__getitem__)[:60]
+    assert [*smaller.column("id")] == [id for id in every if id in chosen]
+    assert smaller.fingerprint().values["fraction"] == 0.3
+    assert "fraction" not in open_source(str(path)).fingerprint().values
+
+
+def test_a_share_is_taken_of_the_split_and_of_every_data_set_of_a_mixture(tmp_path: Path) -> None:
+    rows = [{"image": f"{k}.jpg", "caption": "x", "split": "train"} for k in range(40)]
+    path = write_lines(tmp_path / "s", [*rows, *ROWS])
+    source = open_source(str(path), fraction=0.5)
+    assert len(source) == 21
+    assert sum(source.left_out.values()) == 21 + 3  # of the split, and of other splits
+    assert len(Request(str(path), fraction=0.5).open_held_out()) == 1
+    parts = [shares_table(tmp_path, 100, "a"), shares_table(tmp_path, 60, "b")]
+    mixed = open_source(f"{parts[0]}=0.5 {parts[1]}=0.5", fraction=0.3)
+    ids = [id for part in parts for id in open_source(str(part), fraction=0.3).column("id")]
+    assert [*mixed.column("id")] == ids
+    assert len(ids) == 48
+    assert mixed.fingerprint().values[str(parts[0])]["fraction"] == 0.3
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1, float("nan"), float("inf")])
+def test_impossible_shares(tmp_path: Path, fraction: float) -> None:
+    path = str(shares_table(tmp_path, 3))
+    with pytest.raises(UsageError, match=r"--fraction \S+: must be above 0 and at most 1"):
+        open_source(path, fraction=fraction)
+
+
+def test_a_share_without_a_sample(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"0 of 3 samples by a hash of the id; raise --fraction"):
+        open_source(str(shares_table(tmp_path, 3)), fraction=0.1)
+
+
+def test_a_selection_of_a_share_and_a_share_of_a_selection(tmp_path: Path) -> None:
+    path = str(shares_table(tmp_path, 40))
+    half = Request(path, fraction=0.5)
+    first, *others = half.open().column("id")
+    write_selection(tmp_path / "kept.json", half, [first], "as a test")
+    assert [*open_source(str(tmp_path / "kept.json")).column("id")] == others
+    assert len(open_source(str(tmp_path / "kept.json"), fraction=0.5)) == 10
+
+
+def test_a_run_on_a_share_is_recorded_and_resumed_on_that_share_alone(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    words = [*arguments(world, "clip-ft", run), "--set"]
+    number = len(open_source(str(world / "plain.jsonl")))
+    assert main([*words, "fraction=0.5", "stop_after=1"]) == 0
+    lost = number - round(number / 2)
+    assert f"left out of the data: {lost} x sample outside the fraction" in capsys.readouterr().err
+    for fraction in ("1.0", "0.25"):
+        assert main([*words, f"fraction={fraction}", "--resume"]) == 1
+        assert "other settings" in capsys.readouterr().err
+    assert main([*words, "fraction=0.5", "--resume"]) == 0
+    assert read_config(run / "config.yaml")["fraction"] == 0.5
+    record = json.loads((run / "model" / "compoclip.json").read_text())
+    assert "samples by a hash of the id" in record["provenance"]["data"]
+    capsys.readouterr()
+    words = [*arguments(world, "clip-ft", tmp_path / "new"), "--set"]
+    assert main([*words, "fraction=0"]) == 2
+    assert "--set fraction=0: must be above 0" in capsys.readouterr().err

@@ -49,9 +49,9 @@ USUAL = (
 """Options that the help of every method shows; --help-all shows the others."""
 
 _KEYS = """
-quoting orientation held_out split_seed templates image_weights activation warmup_lr min_lr beta1
-beta2 eps warmup_share clip_grad max_logit_scale contrast features layer_decay lr_image lr_text
-draft allow_no_negatives max_bad log_every save_every stop_after compile grad_checkpointing
+quoting orientation held_out split_seed fraction templates image_weights activation warmup_lr
+min_lr beta1 beta2 eps warmup_share clip_grad max_logit_scale contrast features layer_decay lr_image
+lr_text draft allow_no_negatives max_bad log_every save_every stop_after compile grad_checkpointing
 mask_duplicates near_margin matryoshka teacher merge ema patience eval_images allow_partial
 lora_alpha lora_towers lora_targets lora_init
 """

@@ -37,6 +37,8 @@ class DataOptions:
             Flickr8k, NegCLIP, ...), upright for all other data.
         held_out: Share of the photos in val, and again in test, if the hash decides.
         split_seed: Seed of the hash.
+        fraction: Share of the samples of the split to use, those with the smallest hash of their
+            id: a smaller share is a part of a larger one.
         exclude: Glob patterns of files and folders that are left out of a folder of images. A
             pattern without a slash applies at any depth. A pattern with a slash is compared with
             the path from that folder on.
@@ -52,6 +54,7 @@ class DataOptions:
     orientation: Literal["upright", "stored"] | None = None
     held_out: float = HELD_OUT
     split_seed: int = 0
+    fraction: float = 1.0
     exclude: Annotated[tuple[str, ...], Shown("PATTERN ...")] = ()
     templates: Annotated[str | None, Shown("TEMPLATES", place=True)] = None
 

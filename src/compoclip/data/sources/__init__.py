@@ -355,11 +355,13 @@ class Source:
         captions: Sequence[Sequence[str]] | None = None,
         splits: Collection[str] | None = None,
         labels: Sequence[str] | None = None,
+        made_from: Mapping[str, Any] = MappingProxyType({}),
     ) -> Source:
         """Return the samples of some rows, ascending, without neighbours that are left out.
 
         left_out: counts to add to those of the reader. captions, labels: other ones. splits: names
-        of the splits that the rows are of; what was left out in others is not counted.
+        of the splits that the rows are of; what was left out in others is not counted. made_from:
+        what else a run on these rows depends on.
         """
         require(len(indices), description, "no usable sample")
         table, unknown = renumbered(self._table.take(pa.array(indices)), indices)
@@ -371,7 +373,8 @@ class Source:
         counts = Counter(self._left_out) + Counter(left_out)
         counts[NO_NEIGHBOUR] += unknown if splits is not None else 0
         lost = {k: v for k, v in self._lost.items() if splits is None or k in splits}
-        source = Source(table, self._places, description, counts, self._made_from, mix, lost)
+        depends_on = {**self._made_from, **made_from}
+        source = Source(table, self._places, description, counts, depends_on, mix, lost)
         source.upright, source.classes = self.upright, self.classes
         return source
 

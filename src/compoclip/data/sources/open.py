@@ -40,6 +40,7 @@ from compoclip.data.sources.splits import (
     NoUseError,
     held_out_split,
     part_of,
+    share_of,
     split_of,
 )
 from compoclip.data.sources.tables import (
@@ -83,18 +84,18 @@ class Request(DataOptions):
         the data name, and everything of data that name none. Raises as `open` does."""
         if self.split is not None:
             return self.open()
-        whole = replace(self, split=ALL).open()
-        counts = whole.split_counts()
-        if not any(counts):
-            return whole
-        return part_of(whole, held_out_split(counts), self.held_out, self.split_seed)
+        source = replace(self, split=ALL, fraction=1.0).open()
+        counts = source.split_counts()
+        if any(counts):
+            source = part_of(source, held_out_split(counts), self.held_out, self.split_seed)
+        return share_of(source, self.fraction)
 
     def parts_of(self, whole: Source, splits: Sequence[str]) -> dict[str, Source]:
         """Return several splits of the data, the same as `open` returns for each.
 
         Args:
-            whole: All of the data. They are opened again only where the name of a split decides
-                which files are read, or how their rows are numbered.
+            whole: All of the data, whatever the fraction. They are opened again only where the name
+                of a split decides which files are read, or how their rows are numbered.
             splits: Names of splits.
         """
         data = Data(self)
@@ -104,7 +105,8 @@ class Request(DataOptions):
             by_name = any(name.startswith(tuple(splits)) or split_of(name) for name in names)
         if by_name or whole.mix or whole.selected:
             return {split: replace(self, split=split).open() for split in splits}
-        return {split: part_of(whole, split, self.held_out, self.split_seed) for split in splits}
+        parts = {split: part_of(whole, split, self.held_out, self.split_seed) for split in splits}
+        return {split: share_of(part, self.fraction) for split, part in parts.items()}
 
     def refuse(self, kind: str, *names: str) -> None:
         """Raise UsageError for an option that was given but means nothing to a format."""
@@ -158,6 +160,7 @@ def open_source(spec: str, **options: Any) -> Source:
             source.upright = False
         if not form.keeps_splits:
             source = part_of(source, request.split, request.held_out, request.split_seed)
+        source = share_of(source, request.fraction)
     if request.orientation is not None:
         source.upright = request.orientation == "upright"
     return source

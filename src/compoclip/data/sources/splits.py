@@ -152,6 +152,26 @@ def by_hash(source: Source, split: str, share: float, seed: int) -> Source:
     return source.take(rows, f"{source.describe()}, {title}", {})
 
 
+def share_of(source: Source, fraction: float) -> Source:
+    """Return the samples with the smallest hash of their id: a share of all, rounded.
+
+    A smaller share is a part of a larger one. Raises UsageError for a share outside (0, 1], and for
+    one that holds no sample.
+    """
+    if not 0 < fraction <= 1:
+        raise UsageError(f"--fraction {fraction:g}: must be above 0 and at most 1")
+    if fraction == 1:
+        return source
+    number = round(fraction * len(source))
+    title = f"{source.describe()}, {number:,} of {len(source):,} samples by a hash of the id"
+    if not number:
+        raise UsageError(f"{title}; raise --fraction {fraction:g}")
+    hashes = np.array([_digest_of(str(id).encode()) for id in source.column("id")], np.uint64)
+    rows = np.sort(np.argsort(hashes, kind="stable")[:number])
+    left_out = {f"sample outside the fraction {fraction:g} of the data": len(source) - number}
+    return source.take(rows, title, left_out, made_from={"fraction": fraction})
+
+
 # --- Copies of photos. ---
 #
 # Byte-equal copies have the same size and first bytes. Re-encoded and scaled copies have nearly
@@ -200,7 +220,11 @@ def _head(image: Path | bytes) -> tuple[int, bytes]:
 
 
 def _digest(key: bytes, size: int, head: bytes) -> int:
-    return int.from_bytes(blake2b(key + b"%d " % size + head, digest_size=8).digest(), "big")
+    return _digest_of(key + b"%d " % size + head)
+
+
+def _digest_of(content: bytes) -> int:
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
 
 
 def _number(seed: int, size: int, head: bytes) -> float:
