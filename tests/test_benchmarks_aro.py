@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from benchmark_files import refuses, vg_row, write_json
 from compoclip.benchmarks.aro import KINDS, LEFT_OUT, shuffled, split_words, trigrams
 from compoclip.benchmarks.case import Aggregate
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.captions.types import Token
 from compoclip.data.decode import decode
+from compoclip.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -153,3 +156,78 @@ def write_order(root: Path) -> Path:
     flickr = [{"image": "flickr30k-images/9.jpg", "caption": captions[:1]}]
     write_json(root / "flickr30k" / "flickr30k_test.json", flickr)
     return root
+
+
+# --- The part of Visual Genome's rows that models are chosen on. ---
+
+
+def vg_rows(number: int) -> list[Any]:
+    """Rows of which every second pair shares photo and caption."""
+    names = [k - 1 if k % 4 == 1 else k for k in range(number)]
+    return [
+        vg_row(image_path=f"{name}.jpg", false_caption=f"f {k}") for k, name in enumerate(names)
+    ]
+
+
+def sides(root: Path, share: float) -> dict[str, list[tuple[str, str]]]:
+    """The photo and the negative of every row of VG-Relation, by side."""
+    return {
+        side: [
+            (case.images[0].path.name, case.texts[1])
+            for case in load_benchmark("aro:vg_relation", root, split=side, held_out=share).content
+        ]
+        for side in ("val", "test")
+    }
+
+
+def test_a_tenth_of_visual_genome_chooses_models(tmp_path: Path) -> None:
+    rows = vg_rows(200)
+    write_order(write_vg(write_vg(tmp_path, rows), rows[:100], "attribution"))
+    whole = load_benchmark("aro", tmp_path)
+    val, test = (load_benchmark("aro", tmp_path, split=side) for side in ("val", "test"))
+    assert (val.name, test.name) == ("aro_val", "aro")
+    assert len({whole.data_hash, val.data_hash, test.data_hash}) == 3
+    counts = {side.name: side.content.counts() for side in (whole, val, test)}
+    assert set(counts["aro_val"]) == {"vg_relation", "vg_attribution"} == {*val.skills}
+    assert "vl_compo" not in val.aggregates
+    assert "vl_compo" in test.aggregates
+    # Of the official counts, those on the other side are missing.
+    for part, number in {"vg_relation": 200, "vg_attribution": 100}.items():
+        here = val.content.counts()[part]
+        assert number / 10 <= here <= number / 10 + 1
+        assert test.content.counts()[part] == number - here
+        assert val.expected[part] == whole.expected[part] - (number - here)
+        assert test.expected[part] == whole.expected[part] - here
+
+
+def test_the_validation_part_by_plain_sorting(tmp_path: Path) -> None:
+    rows = vg_rows(60)
+    write_vg(tmp_path, rows)
+    found = sides(tmp_path, 0.3)
+    assert not {photo for photo, _ in found["val"]} & {photo for photo, _ in found["test"]}
+    assert len(found["val"]) + len(found["test"]) == 60
+
+    def number(row: Any) -> bytes:
+        text = f"{row['image_path']}\0{row['true_caption']}"
+        return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+    last = sorted(map(number, rows))[17]
+    chosen = [row["false_caption"] for row in rows if number(row) <= last]
+    assert [text for _, text in found["val"]] == chosen
+    smaller = sides(tmp_path, 0.1)["val"]
+    assert {*smaller} < {*found["val"]}
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("aro:vg_*,split=dev", "split must be val or test, not 'dev'"),
+        ("aro:vg_*,split=val,held_out=x", "held_out must be a number"),
+        ("aro:vg_*,split=val,held_out=1", "aro: held_out=1 must lie between 0 and 1"),
+        ("aro:*_order,split=val", "split=val has Visual Genome's sub-tasks alone"),
+    ],
+)
+def test_malformed_parts_of_aro(tmp_path: Path, target: str, message: str) -> None:
+    write_vg(write_vg(tmp_path), None, "attribution")
+    with pytest.raises(UsageError, match=message):
+        parse_targets([target], tmp_path)[0].load()

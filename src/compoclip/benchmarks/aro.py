@@ -10,6 +10,8 @@ chance return the caption itself; such distractors stay, as in the original.
 Rules: `vl_compo` is the mean of VG-Relation averaged over relation names, VG-Attribution averaged
 over attribute pairs with at least 25 cases, and the two order tasks; `paper` leaves out the
 relation names that the official notebook leaves out; `mosaiclip` counts the two order tasks as one.
+
+`aro,split=val` is the validation part of Visual Genome's rows, and `aro,split=test` all the others.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef
 from compoclip.benchmarks.entries import entries
@@ -30,6 +32,8 @@ from compoclip.benchmarks.retrieval import Captioned, locate, read_captions
 from compoclip.benchmarks.table import Row
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
+from compoclip.data.options import HELD_OUT
+from compoclip.errors import UsageError, require
 
 T = TypeVar("T")
 
@@ -94,6 +98,8 @@ def with_orders(
     rows: Iterable[Row],
     data: Loading,
     *,
+    split: Literal["val", "test"] | None = None,
+    held_out: float = HELD_OUT,
     coco_captions: Path | None = None,
     flickr30k_captions: Path | None = None,
     coco_images: Path | None = None,
@@ -103,10 +109,12 @@ def with_orders(
 ) -> Iterator[Row]:
     """Add the order tasks to the rows of Visual Genome.
 
-    tagger: whose nouns and adjectives they shuffle (see `captions.tagger`); scores
-    under different taggers have different data hashes. workers: processes that tag; the result does
-    not depend on it."""
-    yield from rows
+    split: val takes the part of Visual Genome's rows that models are chosen on, and no order task,
+    test everything else; all is taken by default. held_out: share of the rows in val. tagger: whose
+    nouns and adjectives the order tasks shuffle (see `captions.tagger`); scores under different
+    taggers have different data hashes. workers: processes that tag; the result does not depend on
+    it."""
+    yield from one_side(rows, data, split, held_out) if split else rows
     coco, flickr = data.root / "coco", data.root / "flickr30k"
     order = {
         "coco_order": (coco_captions or coco / "coco_karpathy_test.json", coco, coco_images),
@@ -116,10 +124,10 @@ def with_orders(
             flickr30k_images or flickr / "images",
         ),
     }
-    for part in data.parts:
-        if part not in order:
-            continue
-        data.stated = [tagger_stated(tagger)]
+    parts = [part for part in data.parts if part in order]
+    if parts:
+        data.stated.append(tagger_stated(tagger))
+    for part in parts:
         path, default, flat = order[part]
         data.files[part] = path
         table = {"form": Form.CHOOSE_TEXT, "id": "{key}", "texts": ["texts*"]}
@@ -131,6 +139,37 @@ def with_orders(
             for key, texts in cases:
                 values = {"texts": [*texts]}
                 yield Row(values, location, key, 0, part, path, table, {}, images=images)
+
+
+def one_side(
+    rows: Iterable[Row], data: Loading, split: Literal["val", "test"], held_out: float
+) -> Iterator[Row]:
+    """Yield the rows of Visual Genome that are in the validation part, or all others.
+
+    MosaiCLIP (Singh et al., EMNLP 2023, appendix H.1) chooses models on a tenth of each sub-task.
+    Here it is the rows with the smallest hash of photo and caption; rows that share both are on one
+    side. Raises UsageError for a share outside (0, 1), and for order tasks alone with val.
+    """
+    good = 0 < held_out < 1
+    require(good, "aro", f"held_out={held_out:g} must lie between 0 and 1", UsageError)
+    data.stated.append(f"split {split}, held out {held_out:g}")
+    if split == "val":
+        data.name += "_val"
+        data.parts = tuple(part for part in data.parts if part not in _ORDER.parts)
+        problem = "split=val has Visual Genome's sub-tasks alone: vg_relation, vg_attribution"
+        require(data.parts, "aro", problem, UsageError)
+        data.expected = {part: data.expected[part] for part in data.parts}
+        data.skills = {part: data.skills[part] for part in data.parts}
+    numbered: dict[str, list[tuple[int, Row]]] = {}
+    for row in rows:
+        number = hash_number(f"{row.text('image_path')}\0{row.text('true_caption')}")
+        numbered.setdefault(row.part, []).append((number, row))
+    for part, of_part in numbered.items():
+        smallest = sorted(number for number, _ in of_part)[: round(held_out * len(of_part))]
+        last = smallest[-1] if smallest else -1
+        chosen = [row for number, row in of_part if (number <= last) == (split == "val")]
+        data.expected[part] -= len(of_part) - len(chosen)
+        yield from chosen
 
 
 def tagger_stated(tagger: str) -> str:
