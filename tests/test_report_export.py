@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import csv
 import re
+from pathlib import Path
 
 import pytest
 
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.groups import RECOGNITION
+from compoclip.evaluation.results import load_items
+from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.models.checkpoint import load_model
 from compoclip.report.looks import require_measured
+from compoclip.report.plotting import levels as plots_by_level
 from compoclip.report.plotting import tradeoff
-from compoclip.report.study import read_study
-from compoclip.report.write import coverage, write_tables
-from report_study import make_study
+from compoclip.report.study import curves_of, read_study
+from compoclip.report.write import coverage, write_report, write_tables
+from report_study import AbleEncoder, draw, foil, make_study
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +97,77 @@ def test_command_line(study, tmp_path, capsys):
     capsys.readouterr()
     assert main([*argv, "--maps", "base=bundled"]) == 1
     assert re.search(r"--maps base: bundled has weights \w+", capsys.readouterr().err)
+
+
+LEVELS = ("4", "5", "12")
+
+
+def measured_by_level(folder: Path) -> Path:
+    """Measure two models on two sub-tasks whose items have a number."""
+    photos = draw(folder / "photos", 24)
+
+    def only(parts: tuple[str, ...], label: str, value: str, values: tuple[str, ...]) -> Aggregate:
+        return Aggregate(parts, macro_by=label, exclude=tuple({*values} - {value}))
+
+    cases = [
+        Case(
+            f"{part}/{k}",
+            Form.CHOOSE_TEXT,
+            (photo.ref,),
+            (photo.caption, foil(photo, skill)),
+            part,
+            labels={"complexity": LEVELS[k % 3], "half": str(k % 2)},
+        )
+        for part, skill in (("atom", "object"), ("swap", "binding"))
+        for k, photo in enumerate(photos)
+    ]
+    rules: dict[str, Aggregate] = {}
+    for level in LEVELS:
+        parts = {part: only((part,), "complexity", level, LEVELS) for part in ("atom", "swap")}
+        rules |= {f"{part}_complexity_{level}": rule for part, rule in parts.items()}
+        rules[f"complexity_{level}"] = Aggregate(tuple(parts.values()))
+    halves = ("0", "1")
+    rules |= {f"half_{value}": only(("atom",), "half", value, halves) for value in halves}
+    benchmark = Benchmark(
+        "crepe_prod@world", Cases(cases), "c0" * 8, aggregates=rules, headline="micro"
+    )
+    for name in ("base", "negclip"):
+        encoder = AbleEncoder(name, photos, "")
+        evaluate(name, encoder, [benchmark], folder / "results", Options(resamples=20))
+    return folder / "results"
+
+
+def test_the_curve_over_a_number_that_items_have(tmp_path: Path) -> None:
+    study = read_study([measured_by_level(tmp_path)], None, Bootstrap(20))
+    curves = curves_of(study, "crepe_prod@world")
+    assert list(curves) == ["atom_complexity", "swap_complexity", "complexity"]  # half has two
+    for curve, levels in curves.items():
+        assert list(levels) == [4, 5, 12]
+        assert all(list(scores) == ["base", "negclip"] for scores in levels.values()), curve
+    # By plain means over the items.
+    items = load_items(study.results["base"]["crepe_prod@world"]).to_pylist()
+    for k, level in enumerate((4, 5, 12)):
+        right = {
+            part: [
+                row["used.accuracy"]
+                for row in items
+                if row["subtask"] == part and int(row["item"].rpartition("/")[2]) % 3 == k
+            ]
+            for part in ("atom", "swap")
+        }
+        means = {part: sum(values) / len(values) for part, values in right.items()}
+        assert curves["atom_complexity"][level]["base"].value == pytest.approx(means["atom"])
+        mean = (means["atom"] + means["swap"]) / 2
+        assert curves["complexity"][level]["base"].value == pytest.approx(mean)
+    plots = plots_by_level(study)["crepe_prod@world"]
+    assert [plot.title for plot in plots] == list(curves)
+    value = curves["complexity"][12]["base"].value
+    assert f"12: base {100 * value:.1f}" in plots[2].alt
+    page = tmp_path / "report.html"
+    write_report([tmp_path / "results"], page, tables=tmp_path / "tables", bootstrap=Bootstrap(20))
+    assert page.read_text().count("by atom_complexity, with 95 % intervals") == 1
+    with (tmp_path / "tables" / "levels-crepe_prod@world.csv").open() as file:
+        header, *rows = csv.reader(file)
+    assert header == ["curve", "level", "base", "negclip", "chance"]
+    assert [row[:2] for row in rows[6:9]] == [["complexity", level] for level in LEVELS]
+    assert rows[8][2].startswith(f"{100 * value:.1f} [")

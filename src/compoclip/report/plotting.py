@@ -28,7 +28,7 @@ from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import Estimate
 from compoclip.files import write_atomically
 from compoclip.report.findings import SAME, direction, recognised, skill_rows
-from compoclip.report.study import Study
+from compoclip.report.study import Levels, Study, curves_of
 from compoclip.report.training import LogCurve, Run
 from compoclip.report.wording import interval, percent, short
 
@@ -438,11 +438,7 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
         if chance is not None and chance > axes.get_ylim()[0] - _FAR:
             axes.axhline(chance, color=theme.soft, linewidth=1, linestyle=(0, (1, 3)))
         axes.set_xlabel("step")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10, handlelength=2.6,
-            borderaxespad=0.2,
-        )  # fmt: skip
+        _by_whole_numbers(axes)
 
     plots = []
     for quantity in quantities:
@@ -455,7 +451,53 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
         chance = next(iter(curves.values())).chance
         if chance is not None:
             said += f"; with 95 % intervals; dotted: chance, {chance:.4g}"
-        size = (WIDTH, 230 + 16 * ((len(curves) + 1) // 2))
         alt = f"{quantity} during training. {said}"
-        plots.append(plot(quantity, alt, size, partial(draw, curves=curves)))
+        plots.append(plot(quantity, alt, _size(len(curves)), partial(draw, curves=curves)))
+    return plots
+
+
+def _size(lines: int) -> tuple[int, int]:
+    """Return the size of a plot with a legend of so many lines above it."""
+    return WIDTH, 230 + 16 * ((lines + 1) // 2)
+
+
+def _by_whole_numbers(axes: Axes) -> None:
+    """Label the axis across with whole numbers, and name the lines above the plot."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10, handlelength=2.6,
+        borderaxespad=0.2,
+    )  # fmt: skip
+
+
+def levels(study: Study) -> dict[str, list[Plot]]:
+    """Make the plots of `curves_of` of each benchmark, with a line per model."""
+
+    def draw(axes: Axes, theme: Theme, curve: str, scores: Levels) -> None:
+        for place, model in enumerate(study.models):
+            points = {level: of[model] for level, of in scores.items() if model in of}
+            if not points:
+                continue
+            look = theme.line(place)
+            values = [100 * score.value for score in points.values()]
+            axes.plot([*points], values, label=short(model), markersize=5, **look)
+            low, high = ([100 * end for end in side] for side in zip(*map(ends, points.values())))
+            axes.fill_between([*points], low, high, color=look["color"], alpha=0.15, lw=0)
+        chance = 100 * next(iter(next(iter(scores.values())).values())).chance
+        if chance > axes.get_ylim()[0] - _FAR:
+            axes.axhline(chance, color=theme.soft, linewidth=1, linestyle=(0, (1, 3)))
+        axes.set(xlabel=curve.rpartition("_")[2], ylabel="%")
+        _by_whole_numbers(axes)
+
+    plots: dict[str, list[Plot]] = {}
+    for benchmark in study.benchmarks:
+        for curve, scores in curves_of(study, benchmark).items():
+            values = "; ".join(
+                f"{level}: {', '.join(f'{m} {percent(s.value)}' for m, s in of.items())}"
+                for level, of in scores.items()
+            )
+            alt = f"{benchmark} by {curve}, with 95 % intervals; dotted: chance. {values}."
+            models = {model for of in scores.values() for model in of}
+            drawn = partial(draw, curve=curve, scores=scores)
+            plots.setdefault(benchmark, []).append(plot(curve, alt, _size(len(models)), drawn))
     return plots

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compoclip.benchmarks.case import Aggregate
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.closing import bound_scores, giveaways
 from compoclip.evaluation.comparison import (
@@ -95,6 +96,33 @@ class Study:
     def measured(self, benchmark: str) -> dict[str, Results]:
         """Return model -> its results on a benchmark, for the models that have any."""
         return {m: self.results[m][benchmark] for m in self.models if benchmark in self.results[m]}
+
+
+Levels = Mapping[int, Mapping[str, Score]]
+"""Level of a numbered label -> model -> its mean over the items of that level."""
+_FEWEST_LEVELS = 3
+
+
+def curves_of(study: Study, benchmark: str) -> dict[str, Levels]:
+    """Return the scores of a benchmark by a number that its items have, by name of the curve.
+
+    The aggregate of one value of a label is called after both: "atom_complexity_4" belongs to the
+    curve "atom_complexity" (CREPE's productivity by the length of captions). A curve has at least
+    three levels.
+    """
+    curves: dict[str, dict[int, dict[str, Score]]] = {}
+    for model, results in study.measured(benchmark).items():
+        for name, rule in results.rules.items():
+            curve, _, level = name.rpartition("_")
+            labels = {part.macro_by for part in (rule, *rule.parts) if isinstance(part, Aggregate)}
+            if level.isdigit() and any(label and curve.endswith(label) for label in labels):
+                scores = curves.setdefault(curve, {}).setdefault(int(level), {})
+                scores[model] = results.aggregates[name]
+    return {
+        curve: dict(sorted(levels.items()))
+        for curve, levels in curves.items()
+        if len(levels) >= _FEWEST_LEVELS
+    }
 
 
 def read_study(

@@ -64,7 +64,7 @@ from compoclip.report.findings import (
 )
 from compoclip.report.looks import Album, require_measured
 from compoclip.report.plotting import DARK, LIGHT
-from compoclip.report.study import Study, read_study
+from compoclip.report.study import Levels, Study, curves_of, read_study
 from compoclip.report.training import Run, read_run
 from compoclip.report.wording import interval, listed
 from compoclip.version import __version__
@@ -80,7 +80,8 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     """Write every table of a study in every layout.
 
     overall, skills, benchmarks (headlines): a row per model, a column per score. subtasks:
-    transposed. compare-MODEL: paired differences to the base. TABLE: every published table with a
+    transposed. levels-BENCHMARK: the scores by a number that its items have, such as CREPE's
+    complexity. compare-MODEL: paired differences to the base. TABLE: every published table with a
     column that a model fills, with our rows below the papers'; rows on other than the official
     items are marked.
 
@@ -109,6 +110,9 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     head = ["benchmark", "sub-task", "metric", *study.models, "chance"]
     remark = ["In percent [95 %]."]
     texts["subtasks"] = partial(laid_out, rows, head, title="Sub-tasks", left=3, notes=remark)
+    for benchmark in study.benchmarks:
+        if curves := curves_of(study, benchmark):
+            texts[f"levels-{file_stem(benchmark)}"] = _by_level(study, benchmark, curves)
     for model, comparison in study.comparisons.items():
         gain = study.grounded.differences.get(model)
         texts[f"compare-{file_stem(model)}"] = partial(comparison_text, comparison, gain=gain)
@@ -123,6 +127,19 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
             written.append(folder / f"{stem}.{suffix}")
             write_text(written[-1], text_in(layout=layout) + "\n")
     return tuple(written)
+
+
+def _by_level(study: Study, benchmark: str, curves: Mapping[str, Levels]) -> partial[str]:
+    """A row per curve and level, a column per model."""
+    rows = []
+    for curve, levels in curves.items():
+        for level, scores in levels.items():
+            measured = [scores.get(model) for model in study.models]
+            cells = [f"{percent(s.value)} [{span(s.low, s.high)}]" if s else "-" for s in measured]
+            rows.append([curve, str(level), *cells, percent(next(iter(scores.values())).chance)])
+    head = ["curve", "level", *study.models, "chance"]
+    title = f"{benchmark} by level"
+    return partial(laid_out, rows, head, title=title, left=2, notes=["In percent [95 %]."])
 
 
 def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]]) -> partial[str]:
@@ -411,6 +428,7 @@ def render(
         tradeoff=plotting.tradeoff(study),
         published_tradeoffs=published_tradeoffs(study),
         curves=plotting.training(runs, study.models),
+        levels=plotting.levels(study),
         watched=any(curve.interval for run in runs for curve in run.curves.values()),
         first=first,
         winner=most_improved(study) if study.others else "",
