@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from compoclip.analysis.trees import (
     thresholds_of,
     tree_score,
 )
+from compoclip.cli.caption_input import validation_captions
 from compoclip.cli.explain import _cell
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
@@ -169,9 +171,74 @@ def test_the_command(saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert (out / f"tree-score.{ending}").stat().st_size > 1000
 
 
+COCO = {
+    "images": [{"id": k, "file_name": f"{k}.jpg"} for k in range(3)],
+    "annotations": [{"image_id": k % 3, "caption": text} for k, text in enumerate(CAPTIONS[:4])],
+}
+KARPATHY = {
+    "images": [
+        {
+            "filename": f"{k}.jpg",
+            "filepath": "val2014",
+            "split": split,
+            "sentences": [{"raw": text}],
+            "cocoid": k,
+        }
+        for k, (split, text) in enumerate(zip(("train", "val", "test", "val"), CAPTIONS))
+    ]
+}
+BLIP = [{"image": f"val2014/{k}.jpg", "caption": CAPTIONS[k : k + 2]} for k in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "captions"),
+    [
+        ("captions_val2014.json", COCO, [CAPTIONS[0], CAPTIONS[3], *CAPTIONS[1:3]]),
+        ("dataset_coco.json", KARPATHY, [CAPTIONS[1], CAPTIONS[3]]),
+        ("coco_karpathy_val.json", BLIP, [*CAPTIONS[:2], *CAPTIONS[1:3]]),
+    ],
+)
+def test_captions_of_validation_photos(
+    name: str, content: object, captions: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(json.dumps(content))
+    assert validation_captions(tmp_path / name) == captions
+
+
+def test_the_preset_samples_as_the_paper_does(
+    saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "captions_val2014.json"
+    captions = [{"image_id": 0, "caption": f"a dog and {k} cats"} for k in range(5010)]
+    path.write_text(json.dumps({**COCO, "annotations": captions}))
+    sampled: list[Sequence[str]] = []
+
+    def measured(name: str, loaded: LoadedModel, chosen: Sequence[str], *more: object) -> object:
+        sampled.append(chosen)
+        return measure_trees(name, loaded, chosen[:2], *more)  # type: ignore[arg-type]
+
+    command = ["tree-score", saved, "--preset=mosaiclip", f"--captions={path}", "--resamples=20"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("compoclip.analysis.trees.measure_trees", measured)
+        for more in ([], [], ["--seed=1"], ["--sample=3"]):
+            assert main([*command, *more]) == 0
+    first, again, other, few = sampled
+    assert len(first) == len({*first}) == 5000
+    assert first == again
+    assert {*first} != {*other}
+    assert len(few) == 3
+    capsys.readouterr()
+    path.write_text(json.dumps({"annotations": []}))
+    assert main(command) == 1
+    assert "lacks 'images'; are these COCO's caption annotations?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(["--sample", "0"], "--sample"), (["--threshold", "9"], "give 0 to 3")],
+    [
+        (["--sample", "0"], "--sample"),
+        (["--threshold", "9"], "give 0 to 3"),
+    ],
 )
 def test_wrong_requests(
     saved: str, more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -114,6 +114,18 @@ def _bare(path: Path, column: str | None) -> CaptionFile | None:
     return CaptionFile(path, column or usual_column(CAPTION_COLUMNS, names) or DEFAULT_COLUMN)
 
 
+def validation_captions(data: Path) -> list[str]:
+    """Return all captions of the split val of training data; of data that name no splits, such as
+    COCO's captions_val2014.json, all captions. Raises like the readers of data."""
+    from compoclip.data.options import HELD_OUT
+    from compoclip.data.sources.open import open_source
+    from compoclip.data.sources.splits import ALL, VAL, part_of
+
+    whole = open_source(str(data), split=ALL)
+    named = any(whole.split_counts())
+    return list((part_of(whole, VAL, HELD_OUT, 0) if named else whole).captions())
+
+
 # --- Every caption in a file or folder, true or false. ---
 
 

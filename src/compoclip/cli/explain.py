@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip import console
-from compoclip.cli.caption_input import read_captions
+from compoclip.cli.caption_input import read_captions, validation_captions
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing
 from compoclip.config import InputFile, InputPlace, ModelName, OutputFolder, Shown
 from compoclip.errors import CompoclipError, UsageError
@@ -277,7 +277,10 @@ class TreeScoreOptions(OnDevice):
         models: Models, written as evaluate takes them; NAME=MODEL gives a name. The others are
             compared with the first.
         captions: A .txt (one caption per line), .json or .jsonl file, or a folder of them.
-        sample: Number of distinct captions to sample.
+        preset: mosaiclip samples 5,000 captions of validation photos, as its paper does: --captions
+            is then COCO's captions_val2014.json or any other data of train; data with splits give
+            val.
+        sample: Number of distinct captions to sample [default: 1000, or the preset's].
         seed: Seed of the sample, the random trees and the bootstrap.
         threshold: The layers h [default: 0 to half the layers; the last one is the headline].
         batch_size: Captions encoded at once; changes scores by rounding only.
@@ -287,7 +290,8 @@ class TreeScoreOptions(OnDevice):
 
     models: Models
     captions: InputPlace
-    sample: Count = 1000
+    preset: Literal["mosaiclip"] | None = None
+    sample: Count | None = None
     seed: int = 0
     threshold: tuple[int, ...] = ()
     batch_size: Count = 64
@@ -295,13 +299,19 @@ class TreeScoreOptions(OnDevice):
     resamples: Count = 2000
 
 
+_SAMPLES = {None: 1000, "mosaiclip": 5000}
+"""Captions to sample, by preset."""
+
+
 def tree_score_main(options: TreeScoreOptions) -> Outcome:
     """Parse, draw captions, measure every model, print and write."""
     models = named_models(options.models)
-    known = list(dict.fromkeys(read_captions(options.captions)))
-    if len(known) < options.sample:
-        console.note(f"{options.captions}: only {len(known)} distinct captions, all are taken")
-    drawn = random.Random(options.seed).sample(known, min(options.sample, len(known)))
+    captions = (validation_captions if options.preset else read_captions)(options.captions)
+    number = options.sample or _SAMPLES[options.preset]
+    distinct = list(dict.fromkeys(captions))
+    if len(distinct) < number:
+        console.note(f"{options.captions}: only {len(distinct)} distinct captions, all are taken")
+    sampled = random.Random(options.seed).sample(distinct, min(number, len(distinct)))
 
     from compoclip.analysis.trees import BEST, TREES, differences, estimates, measure_trees
     from compoclip.evaluation.statistics import Bootstrap
@@ -314,7 +324,7 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
     for name, spec in models.items():
         loaded = load_model(spec, device=device)
         each = measure_trees(
-            name, loaded, drawn, options.threshold, options.batch_size, options.seed
+            name, loaded, sampled, options.threshold, options.batch_size, options.seed
         )
         scores.append(each)
         means.append({tree: estimates(each.scores[tree], bootstrap) for tree in TREES})
