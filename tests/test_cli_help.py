@@ -146,6 +146,7 @@ CHANGED = {
     "data pack": "+exclude +fraction +held-out +split-seed +templates",
     "data audit": "+exclude +fraction +held-out +split-seed +templates",
     "report": "+bounds",
+    "tree-score": "+preset",
     "index": (
         "+batch-size +calibrate +caption-column +device +duplicates +exclude +fast +fraction "
         "+held-out +image-column +images +json +model +orientation +out +quoting +split "
