@@ -11,9 +11,16 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+from compoclip.config import Names, Option, marks_of
 from compoclip.methods import registry
 
 FILE = Path(registry.__file__).with_name("recipes.json")
+
+
+def kind(option: Option) -> str | list[str]:
+    """Return the choices of an option, what it names, or its type."""
+    names = marks_of(option.kind, Names)
+    return names[0].kind if names else list(get_args(option.kind)) or option.kind.__name__
 
 
 def catalogue() -> str:
@@ -25,16 +32,13 @@ def catalogue() -> str:
         module = importlib.import_module(f"compoclip.methods.{name}".rstrip("."))
         for key, made in registry.recipes_of(vars(module)).items():
             card = made.card
-            head = {"module": name, "about": card.about, "defaults": card.defaults}
-            options = (
-                [
-                    o.name,
-                    list(get_args(o.kind)) or o.kind.__name__,
-                    o.default,
-                    o.help,
-                ]
-                for o in card.options.values()
-            )
+            head = {
+                "module": name,
+                "about": card.about,
+                "defaults": card.defaults,
+                "terms": card.terms,
+            }
+            options = ([o.name, kind(o), o.default, o.help] for o in card.options.values())
             listed = ",\n".join(f"  {json.dumps(each)}" for each in options)
             entry = f'{json.dumps(head)[:-1]}, "options": [\n{listed}\n]}}'
             entries[key.replace("_", "-")] = entry

@@ -13,12 +13,13 @@ import torch
 from PIL import Image
 
 from compoclip.cli.main import main
-from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, NONE_GIVEN, TOO_LONG, CaptionPlan
+from compoclip.data.caption_plan import NONE_GIVEN, TOO_LONG, CaptionPlan
 from compoclip.data.images import SINGLE, BatchBuilder, Companions
 from compoclip.data.images.distractors import Distractors
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
+from compoclip.data.text_names import GIVEN, GIVEN_POSITIVE
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role

@@ -14,7 +14,7 @@ import torch
 from compoclip.captions.clip_text import token_key
 from compoclip.captions.types import Caption
 from compoclip.data.batch import TextBlock
-from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
+from compoclip.data.caption_plan import CaptionPlan, OneOf
 from compoclip.data.drawing import (
     EQUALS_CAPTION,
     EQUALS_OTHER,
@@ -27,6 +27,7 @@ from compoclip.data.images.groups import Groups
 from compoclip.data.images.neighbours import Neighbours
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
+from compoclip.data.text_names import WRITTEN_NEGATIVE
 from compoclip.data.texts import (
     BAG,
     BAG_NEGATIVE,

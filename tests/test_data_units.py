@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.data.caption_plan import GIVEN, CaptionPlan, FirstOf
+from compoclip.data.caption_plan import CaptionPlan, FirstOf
 from compoclip.data.drawing import NONE_WRITTEN
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
+from compoclip.data.text_names import GIVEN
 from compoclip.data.texts import UnitPlan
 from compoclip.data.written import read_units
 from compoclip.errors import CompoclipError, UsageError

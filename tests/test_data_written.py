@@ -9,10 +9,11 @@ import pytest
 
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
-from compoclip.data.caption_plan import WRITTEN_NEGATIVE, WRITTEN_POSITIVE, CaptionPlan
+from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.drawing import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
+from compoclip.data.text_names import WRITTEN_NEGATIVE, WRITTEN_POSITIVE
 from compoclip.data.written import read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role

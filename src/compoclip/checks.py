@@ -7,15 +7,17 @@ makes later, called early; nothing is read here that is not small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 from compoclip.config import Names, Option, marks_of, options_of
 from compoclip.errors import UsageError, require
 from compoclip.files import require_writable
+from compoclip.plugins import is_file, require_file
 
 
 def check_options(options: Any) -> None:
@@ -26,8 +28,13 @@ def check_options(options: Any) -> None:
     for part in (getattr(options, field.name) for field in fields(options)):
         if is_dataclass(part):
             check_options(part)
-    for option in options_of(type(options)).values():
-        value = getattr(options, option.name, None)
+    known = options_of(type(options)).values()
+    check_values([(option, getattr(options, option.name, None)) for option in known], options)
+
+
+def check_values(values: Iterable[tuple[Option, object]], options: Any) -> None:
+    """Check the values of options as `check_options` does. options: those of the command."""
+    for option, value in values:
         for names in marks_of(option.kind, Names):
             for one in value if isinstance(value, tuple) else (value,):
                 if one not in (None, ""):
@@ -48,9 +55,11 @@ def _folder(path: Path, _: Any, option: Option) -> None:
 
 def _model_folder(path: Path, options: Any, option: Option) -> None:
     """Check the folder of a model, which may be written as local-dir:FOLDER."""
-    from compoclip.models.names import LOCAL
+    from compoclip.models.names import LOCAL, require_folder
 
-    _folder(Path(str(path).removeprefix(LOCAL)), options, option)
+    folder = Path(str(path).removeprefix(LOCAL))
+    _folder(folder, options, option)
+    require_folder(folder)
 
 
 def _place(path: Path, _: Any, option: Option) -> None:
@@ -100,10 +109,12 @@ def _benchmark(target: str, options: Any, _: Option) -> None:
 
 
 def _model(spec: str, options: Any, option: Option) -> None:
+    from compoclip.models.config import read_config
     from compoclip.models.names import require_model
 
     if getattr(options, "from_scratch", False):
         _place(Path(spec), options, option)
+        read_config(Path(spec))
     else:
         require_model(spec)
 
@@ -124,6 +135,72 @@ def _device(text: str, _: Any, __: Option) -> None:
     from compoclip.ranks import require_device
 
     require_device(text)
+
+
+def _method(name: str, _: Any, __: Option) -> None:
+    from compoclip.methods.registry import require_method
+
+    require_method(name)
+
+
+def _part(name: str, _: Any, option: Option) -> None:
+    """Check a part of another method, or a setting, of --texts, --terms and --set."""
+    from compoclip.methods import names
+
+    checks = {"texts": names.require_texts, "terms": names.require_term}
+    try:
+        checks.get(option.name, names.part_and_value)(name)
+    except UsageError as error:
+        raise UsageError(f"{option.flag} {name}: {error}") from None
+
+
+def _frozen(word: str, _: Any, __: Option) -> None:
+    from compoclip.training.settings import require_frozen_parts
+
+    require_frozen_parts((word,))
+
+
+def _files(pattern: str, _: Any, option: Option, word: str = "") -> None:
+    """Check files that a recipe reads. word: what may stand in their place."""
+    from compoclip.tables import expand_braces
+
+    there = Path(pattern).exists() or any(map(glob, expand_braces(pattern)))
+    require(there or pattern == word, pattern, f"no such file; {_remedy(option)}")
+
+
+def _decoder(name: str, _: Any, __: Option) -> None:
+    """Check a Python file, or the folder or id of a model of transformers."""
+    from compoclip.models.names import require_folder_or_id
+
+    if is_file(name):
+        require_file(name)
+    else:
+        require_folder_or_id(name)
+
+
+def _score(name: str, _: Any, __: Option) -> None:
+    from compoclip.evaluation.scores import require_score
+
+    require_score(name)
+
+
+def _table(name: str, _: Any, __: Option) -> None:
+    from compoclip.evaluation.published.read import require_table
+
+    require_table(name)
+
+
+def _repository(name: str, _: Any, __: Option) -> None:
+    from compoclip.models.names import require_pushable
+
+    require_pushable(name)
+
+
+def _language_model(name: str, options: Any, _: Option) -> None:
+    """Check a folder or id of a model that answers in this process; a server knows its own."""
+    from compoclip.models.names import require_folder_or_id
+
+    require_folder_or_id("" if options.server else name)
 
 
 def _index(path: Path, _: Any, __: Option) -> None:
@@ -147,6 +224,16 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "NAME=MODEL": _named_model,
     "NAME=MODEL of any kind": partial(_named_model, external=True),
     "device": _device,
+    "method": _method,
+    "part of a method": _part,
+    "frozen part": _frozen,
+    "files": _files,
+    "files or captions": partial(_files, word="captions"),
+    "decoder": _decoder,
+    "score": _score,
+    "published table": _table,
+    "repository of the hub": _repository,
+    "language model": _language_model,
     "index": _index,
 }
 """Kind of thing that an option names -> its check, given the value, all options, the option."""

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import reading
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ def split(name: str) -> tuple[Path, str]:
     """Return the file of FILE.py:NAME, and the NAME in it; "" for FILE.py."""
     file, _, part = name.partition(":")
     return Path(file).expanduser(), part
+
+
+def require_file(name: str) -> None:
+    """Raise CompoclipError unless the file of FILE.py or FILE.py:NAME is there; it is not read."""
+    file = split(name)[0]
+    require(file.is_file(), file, "no such file; check the path")
 
 
 def parts_of(name: str) -> dict[str, Any]:

@@ -16,10 +16,13 @@ from compoclip.config import (
     BenchmarkName,
     DataName,
     DeviceName,
+    HubName,
     InputFile,
     InputFolder,
     ModelName,
     OutputFolder,
+    PartName,
+    ScoreName,
     ScoringModel,
     Shown,
     require_with,
@@ -27,8 +30,9 @@ from compoclip.config import (
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
+from compoclip.evaluation.scores import require_score
 from compoclip.files import require_writable
-from compoclip.models.names import BUNDLED, BUNDLED_KNOWS, require_model
+from compoclip.models.names import BUNDLED, BUNDLED_KNOWS, require_model, require_pushable
 from compoclip.plugins import fence, is_file, split
 from compoclip.ranks import device_named, launched, process_group
 from compoclip.training.settings import OptimOptions, RunSettings, WatchSettings
@@ -157,10 +161,10 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
     lora_towers: Literal["both", "image", "text"] | None = None
     lora_targets: Literal["linear", "+conv"] | None = None
     lora_init: Literal["zero", "xavier_ab"] | None = None
-    texts: Annotated[tuple[str, ...], Shown(place=True)] = ()
-    terms: Annotated[tuple[str, ...], Shown(place=True)] = ()
-    set: tuple[str, ...] = ()
-    push_to_hub: Annotated[str | None, Shown(once=True)] = None
+    texts: Annotated[tuple[PartName, ...], Shown(place=True)] = ()
+    terms: Annotated[tuple[PartName, ...], Shown(place=True)] = ()
+    set: tuple[PartName, ...] = ()
+    push_to_hub: Annotated[HubName | None, Shown(once=True)] = None
     json: Annotated[bool, Shown(once=True)] = False
 
     def measuring(self, out: Path = Path("results")) -> EvaluateOptions:
@@ -195,8 +199,6 @@ def train(
     Raise CompoclipError as `run_training`.
     """
     if options.push_to_hub:
-        from compoclip.models.formats.hub import require_pushable
-
         require_pushable(options.push_to_hub)
     from compoclip.evaluation.run import watch_model
     from compoclip.training.checks import require_trainable
@@ -413,7 +415,7 @@ class EvaluateOptions(Measuring):
         tuple[ScoringModel, ...], Shown("MODEL ...", positional=True, hint="(required)")
     ] = ()
     out: OutputFolder = Path("results")
-    score: Annotated[str, Shown(place=True)] = ""
+    score: Annotated[ScoreName, Shown(place=True)] = ""
     precision: Literal["fp32", "bf16"] = "fp32"
     dimensions: Count | None = None
     judge: Annotated[ScoringModel, Shown(place=True)] = ""
@@ -450,19 +452,17 @@ def evaluate(
     if not options.on:
         raise UsageError("name a benchmark with --on; compoclip list benchmarks shows all")
     require_writable(options.out)
+    require_score(options.score)
     for model in models.values():
         if isinstance(model, str):
             require_model(model, external=True)
     benchmarks = options.benchmarks()
-    from compoclip.evaluation.embedder import ExternalEncoder, open_encoder
-    from compoclip.evaluation.libraries import YES_OR_NO, ModelOptions
-    from compoclip.evaluation.pairs import require_score
-    from compoclip.models.checkpoint import LoadedModel
-
-    require_score(options.score)
     from compoclip.benchmarks.audit import audit
+    from compoclip.evaluation.embedder import ExternalEncoder, open_encoder
     from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.evaluation.libraries import YES_OR_NO, ModelOptions
     from compoclip.evaluation.run import evaluate as evaluate_one
+    from compoclip.models.checkpoint import LoadedModel
 
     settings, device = options.settings(
         options.cache or options.out / ".features",

@@ -14,6 +14,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from compoclip.checks import check_values
 from compoclip.config import Option, Shown, is_part, parsed_config, read_value, require
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint
@@ -140,6 +141,11 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     space = {**grid, **sampled}
     if not space or len(space) < len(grid) + len(sampled):
         raise UsageError("name the options to vary, each once: --grid NAME=VALUE,VALUE or --random")
+    for name, choices in space.items():
+        option = _option_named(name, free_options)
+        texts = getattr(choices, "choices", ())
+        values = [(option, convert(read_value(text), option.kind)) for text in texts]
+        check_values(values, request.options)
     if bool(options.draws) != (tpe or bool(sampled)):
         raise UsageError("--random and --draws go together: what to sample, and how often")
 

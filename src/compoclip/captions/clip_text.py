@@ -14,7 +14,6 @@ import itertools
 from functools import lru_cache
 from pathlib import Path
 
-import ftfy
 import regex
 
 CONTEXT_LENGTH = 77
@@ -32,6 +31,8 @@ _PIECE = regex.compile(
 def _clean(text: str) -> str:
     """The text after CLIP's cleaning: fixed, unescaped, whitespace collapsed, lower case."""
     if not (text.isascii() and text.isprintable() and "&" not in text):
+        import ftfy  # slow, and few texts need it
+
         text = html.unescape(html.unescape(ftfy.fix_text(text)))
     return " ".join(text.split()).lower()
 

@@ -12,7 +12,7 @@ from compoclip import console
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.caption_input import caption_items
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import DeviceName, OutputFile, Shown, require_with
+from compoclip.config import DeviceName, Names, OutputFile, Shown, require_with
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -74,7 +74,7 @@ class CaptionOptions(Printing):
 
     data: Annotated[str, Shown("DATA", positional=True)]
     task: str
-    model: str
+    model: Annotated[str, Names("language model")]
     out: OutputFile
     server: str | None = None
     key_env: str | None = None

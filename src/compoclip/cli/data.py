@@ -22,7 +22,7 @@ from compoclip.benchmarks.sources import RemoteFile
 from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
-from compoclip.config import Shown
+from compoclip.config import DataName, InputFile, OutputFile, OutputFolder, Shown
 from compoclip.console import counted, note, progress_bar, table, without
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
@@ -345,8 +345,8 @@ class PackOptions(DataOptions, Printing):
         workers: Processes that write shards; auto is one per core for thousands of images.
     """
 
-    data: Annotated[str, Shown("DATA", positional=True)]
-    out: Path
+    data: Annotated[DataName, Shown("DATA", positional=True)]
+    out: OutputFolder
     size: int = 256
     quality: int = 90
     keep: bool = False
@@ -400,8 +400,8 @@ class CcNegOptions(Printing):
         out: Table to write, .tsv: title, filepath, neg_caption.
     """
 
-    pickle: Annotated[Path, Shown(positional=True)]
-    out: Path
+    pickle: Annotated[InputFile, Shown("PICKLE", positional=True)]
+    out: OutputFile
 
 
 def cc_neg_main(options: CcNegOptions) -> Outcome:

@@ -417,11 +417,12 @@ class MapsOptions(OnDevice):
 
 def maps_main(options: MapsOptions) -> Outcome:
     """Write OUT/MODEL/01-word.png, a picture per word and model."""
-    models = load_models(options.models, options.device)
-    from compoclip.analysis.maps import overlay, patch_maps
     from compoclip.data.decode import decode
 
     image = decode(options.image, upright=True)
+    from compoclip.analysis.maps import overlay, patch_maps
+
+    models = load_models(options.models, options.device)
     records, rows = [], []
     for name, model in models.items():
         maps = patch_maps(model, image, options.caption)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import InputPlace, ModelFolder, ModelName, OutputFolder, Shown
+from compoclip.config import HubName, InputPlace, ModelFolder, ModelName, OutputFolder, Shown
 from compoclip.errors import CompoclipError
 from compoclip.typed import Count, Within
 
@@ -124,7 +124,7 @@ class ConvertOptions(Printing):
     dtype: Literal["float32", "float16"] = "float32"
     context_length: Annotated[int, Within(2)] | None = None
     image_size: Count | None = None
-    push_to_hub: Annotated[str | None, Shown("REPO")] = None
+    push_to_hub: HubName | None = None
 
 
 def convert_main(options: ConvertOptions) -> Outcome:
@@ -132,8 +132,6 @@ def convert_main(options: ConvertOptions) -> Outcome:
     from compoclip.models.conversion import convert
     from compoclip.models.formats import hub
 
-    if options.push_to_hub:
-        hub.require_pushable(options.push_to_hub)
     made = convert(
         options.source,
         options.destination,
@@ -177,7 +175,7 @@ class PushOptions(Printing):
     """
 
     folder: Annotated[ModelFolder, Shown("FOLDER", positional=True)]
-    repository: Annotated[str, Shown("REPO", positional=True)]
+    repository: Annotated[HubName, Shown("REPO", positional=True)]
     results: Annotated[tuple[InputPlace, ...], Shown("RESULTS ...")] = ()
     private: bool = False
     message: str = ""

@@ -18,6 +18,7 @@ from compoclip.config import Shown
 from compoclip.console import columns, counted, help_width, table, without
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import cache_folder, reason, write_text, writing
+from compoclip.methods.names import TERMS
 from compoclip.methods.registry import load_recipe, method_names, method_origin, method_summaries
 
 if TYPE_CHECKING:
@@ -101,6 +102,14 @@ def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
 
 
 def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
+    added = plugins.installed("losses")
+    for name in names:
+        if plugins.is_file(name):
+            plugins.require_file(name)
+        elif name not in (*TERMS, *added):
+            raise UsageError(
+                f"unknown loss '{name}' in your files and packages; list losses shows all"
+            )
     from compoclip import losses
     from compoclip.losses.rows import OnlyKinds
     from compoclip.methods.compose import loss_named
@@ -126,13 +135,9 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
             more = ["..."] if len(terms) > _MOST_TERMS else []
             kind = ", ".join([*terms[:_MOST_TERMS], *more])
             rows.append((name, kind, _summary(loss), plugins.PACKAGE))
-    added = plugins.installed("losses")
     for name in names or sorted(added):
         found = loss_named(name)
-        if found is None:
-            raise UsageError(
-                f"unknown loss '{name}' in your files and packages; list losses shows all"
-            )
+        assert found is not None
         called = found.name if plugins.is_file(name) else name
         about = _summary(function(found.loss))
         rows.append((called, f"term {found.name}", about, _origin(name, added)))

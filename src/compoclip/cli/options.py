@@ -80,8 +80,12 @@ _PLACES = {
     "NAME=MODEL of any kind": "MODEL",
     "device": "DEVICE",
     "index": "INDEX",
+    "files": "FILE",
+    "files or captions": "FILE",
+    "published table": "TABLE",
+    "repository of the hub": "REPO",
 }
-"""Kind of thing that an option names (`config.Names`) -> its placeholder in the usage."""
+"""Kind of thing that an option names (`config.Names`) -> its placeholder, if it has one."""
 _SHARED = (Printing.__name__, OnDevice.__name__)  # in the help behind a verb's own
 
 
@@ -263,7 +267,7 @@ def _place(option: Option) -> str:
     """Return what stands for a value of an option in the usage."""
     if option.usage.metavar:
         return option.usage.metavar.removesuffix(" ...")
-    named = [_PLACES[names.kind] for names in marks_of(option.kind, Names)]
+    named = [_PLACES[n.kind] for n in marks_of(option.kind, Names) if n.kind in _PLACES]
     return named[0] if named else _metavar(option.plain)
 
 

@@ -16,6 +16,7 @@ from compoclip.config import (
     OutputFile,
     OutputFolder,
     Shown,
+    TableName,
     require_with,
 )
 from compoclip.errors import CompoclipError, UsageError, printable
@@ -110,7 +111,7 @@ class CompareOptions(Printing):
     """
 
     results: ResultPaths
-    against: str | None = None
+    against: TableName | None = None
     allow_partial: bool = False
     mteb: OutputFolder | None = None
     details: bool = False
@@ -315,7 +316,7 @@ class BundleOptions(Printing):
     run: Annotated[InputFolder, Shown("RUN", positional=True)]
     results: InputPlace
     out: Path
-    against: Annotated[tuple[str, ...], Shown("TABLE ...")] = ()
+    against: Annotated[tuple[TableName, ...], Shown("TABLE ...")] = ()
 
 
 def bundle_main(options: BundleOptions) -> Outcome:

@@ -18,7 +18,7 @@ from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
 from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
-from compoclip.config import Shown, require_with
+from compoclip.config import InputFolder, Shown, require_with
 from compoclip.corpora.export import Trainer, export
 from compoclip.corpora.job import (
     CorpusJob,
@@ -251,7 +251,7 @@ class RewriteOptions(CorpusOptions):
     seed: int = 0
     epoch: int = 0
     to: Trainer | None = None
-    images: Path | None = None
+    images: InputFolder | None = None
     split: str | None = None
     licence: str = ""
 

@@ -28,6 +28,7 @@ from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
+from compoclip.models.names import require_model
 from compoclip.ranks import device_named
 from compoclip.run import load_models
 from compoclip.typed import Count, Within
@@ -342,7 +343,8 @@ _REMEDIES = {
 
 def search_main(options: SearchOptions) -> Outcome:
     """Load index and model, search, print a table per query."""
-    from compoclip.search import negation_mode, read_index, rerank, search
+    from compoclip.search.index import read_index
+    from compoclip.search.modes import negation_mode
 
     negation_mode(options.negation)
     if options.rerank and options.image:
@@ -355,11 +357,13 @@ def search_main(options: SearchOptions) -> Outcome:
     ]
     if not queries:
         raise UsageError('say what to look for: compoclip search INDEX "a red cup"')
+    index = read_index(options.index)
+    require_model(options.model or index.about["model"])
     from compoclip.data.folders import NO_LOSS
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
+    from compoclip.search import rerank, search
 
-    index = read_index(options.index)
     model = load_model(options.model or index.about["model"], device=device_named(options.device))
     encoder = ModelEncoder(model)
     index.require(encoder, options.index)

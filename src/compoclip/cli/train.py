@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compoclip import console, plugins
-from compoclip.checks import check_options
+from compoclip.checks import check_options, check_values
 from compoclip.cli import from_open_clip
 from compoclip.cli.options import OptionParser, Outcome, help_text
 from compoclip.config import (
@@ -32,7 +32,7 @@ from compoclip.errors import UsageError, require, typed_repr
 from compoclip.files import only_writer, write_text
 from compoclip.methods.registry import method_names, method_summaries, recipe_card
 from compoclip.ranks import launched
-from compoclip.request import TrainRequest, divided
+from compoclip.request import TrainRequest, divided, known_options
 from compoclip.run import TrainOptions, evaluate, open_inputs, push, train
 from compoclip.tune import TuneOptions, tune
 from compoclip.typed import is_a
@@ -227,7 +227,7 @@ _NOT_FINITE = "the loss or gradient was not finite (train.jsonl names them)"
 def start(request: TrainRequest) -> int:
     """Train, print a summary, and put the result on the hub where the options ask for it."""
     options = request.options
-    check_options(options)
+    check_request(request)
     options.require_new((options.out / "model").exists())
     # A mistake in the data is said before torch is loaded; ranks fail together later.
     inputs = open_inputs(options) if launched()[1] == 1 else None
@@ -237,6 +237,14 @@ def start(request: TrainRequest) -> int:
     show(options, summary, model.tokenizer.context_length)
     push(options, summary)
     return 0
+
+
+def check_request(request: TrainRequest) -> None:
+    """Raise UsageError or CompoclipError for what the options of run and recipe name and is not
+    there; torch is not loaded for it."""
+    check_options(request.options)
+    known = known_options(request.method)
+    check_values([(known[k], v) for k, v in request.parameters.items()], request.options)
 
 
 def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
@@ -315,7 +323,7 @@ def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
     from compoclip.sweep import sweep
 
     run, out = request.options, request.options.out
-    check_options(run)
+    check_request(request)
     measuring = run.measuring(out / "results")
     names = [each.name for each in measuring.benchmarks()] if run.on else []
     by = options.sort_by or next(iter(names), "loss")

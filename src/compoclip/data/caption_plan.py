@@ -14,16 +14,10 @@ from typing import Any, ClassVar, Literal
 from compoclip.captions.clip_text import fits_context, token_key
 from compoclip.data.drawing import EQUALS_CAPTION, NONE_APPLIES, NOT_CHOSEN, Drawing, Drawn
 from compoclip.data.sources import NEGATIVES, POSITIVES, Source
+from compoclip.data.text_names import GIVEN, GIVEN_POSITIVE, OF_DATA, OTHER_CAPTION
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import kind_named
-
-# Names of texts of the data: hard negatives, paraphrases, and other captions of the image.
-GIVEN, GIVEN_POSITIVE, OTHER_CAPTION = "given", "given-positive", "other-caption"
-OF_DATA = (GIVEN, GIVEN_POSITIVE, OTHER_CAPTION)
-# Names of texts of a file of written texts.
-WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
-WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 
 NONE_GIVEN = "none-given"
 TOO_LONG = "too-long"

@@ -62,6 +62,7 @@ IMAGE_COLUMNS = (
     "jpg",
 )
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "cls", "target")
+UNIT_CAPTION = "original_caption"  # in CS-CLIP's training data
 CAPTION_COLUMNS = (
     *("title", "caption", "captions", "text", "texts", "sentences", "txt", "comment"),
     *("description", "alt", "alt_text", "conversations", "messages"),

@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 from compoclip.captions.clip_text import fits_context
-from compoclip.data.columns import require_texts
+from compoclip.data.columns import UNIT_CAPTION, require_texts
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.rewrites.base import Refused, Rewritten
@@ -37,7 +37,6 @@ from compoclip.rewrites.units import UNIT_FOIL
 from compoclip.tables import ROW_FILES, has_ending, read_records
 from compoclip.typed import read_fields
 
-UNIT_CAPTION = "original_caption"
 _ENTITIES = ("entities", "positive_components")
 _FOILS = ("negative_entities", "negative_components")
 _RELATION = dict.fromkeys(("subject", "relation_type", "object"), str)

@@ -42,10 +42,8 @@ from compoclip.evaluation.encode import (
 from compoclip.evaluation.encoder import Encoder, require_finite
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import EncodedFeatures, Scores, cosines
+from compoclip.evaluation.scores import COSINE, PARTS, require_score
 
-COSINE, PARTS = "cosine", "parts"
-SCORES = (COSINE, "itm", "local", "maxsim", PARTS, "vqa")
-"""Names that `--score` takes, besides files."""
 _GRID = 3  # windows of half the sides, in so many rows and columns
 _REMEDY = "correct the file"
 Pairs = Mapping[tuple[int, int], tuple[ImageRef, str]]
@@ -65,12 +63,6 @@ class PairScore:
     read_image: Callable[[ImageRef], Any]
     match: Callable[[Sequence[Any], Sequence[str]], Scores]
     about: Mapping[str, Any]
-
-
-def require_score(name: str) -> None:
-    """Raise UsageError for an unknown score; "" is the model's own."""
-    if name and name not in SCORES and not plugins.is_file(name):
-        raise UsageError(f"--score {name}: must be {', '.join(SCORES)} or a file ./NAME.py")
 
 
 def score_of(name: str, encoder: Encoder) -> PairScore | None:

@@ -27,7 +27,7 @@ from compoclip.evaluation.encoder import Encoder, ModelEncoder, described, encod
 from compoclip.evaluation.forms import form_of, score
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.items import POSITIVE_SCORE, EncodedFeatures, Items
-from compoclip.evaluation.pairs import COSINE, PairScore, require_pairs, score_contents, score_of
+from compoclip.evaluation.pairs import PairScore, require_pairs, score_contents, score_of
 from compoclip.evaluation.results import (
     Results,
     file_stem,
@@ -37,6 +37,7 @@ from compoclip.evaluation.results import (
     score_named,
     split_score,
 )
+from compoclip.evaluation.scores import COSINE
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 from compoclip.evaluation.summary import summarise
 from compoclip.files import file_stamp, sweep_abandoned

@@ -9,38 +9,43 @@ from typing import Any
 from compoclip import plugins
 from compoclip.config import read_value
 from compoclip.console import note
-from compoclip.data.caption_plan import (
-    GIVEN_POSITIVE,
-    OF_DATA,
-    OTHER_CAPTION,
-    WRITTEN,
-    WRITTEN_POSITIVE,
-    CaptionPlan,
-)
+from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.images import SINGLE
+from compoclip.data.text_names import (
+    GIVEN_POSITIVE,
+    OTHER_CAPTION,
+    WRITTEN_POSITIVE,
+)
 from compoclip.data.texts import BY_VALUE
-from compoclip.errors import CompoclipError, UsageError, closest, refuse
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.losses import Role, all_images_loss, similarity_distillation
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import LossTerm, Method, Teacher
-from compoclip.methods.registry import load_recipe, method_names
+from compoclip.methods.names import (
+    FROM_FILES,
+    TERMS,
+    method_named,
+    part_and_value,
+    require_term,
+    require_texts,
+    unknown,
+)
+from compoclip.methods.registry import load_recipe
 from compoclip.rewrites.base import get_rewrite, rewrite_names
 from compoclip.rewrites.base import kind_named as rewrite_named
 from compoclip.typed import kind_named, of_text
 
+_ALL_IMAGES, _SIMILARITY = TERMS
 _TERMS = {
-    "all-images": LossTerm("all-images", all_images_loss, needs_bank=True),
-    "similarity": LossTerm(
-        "similarity",
+    _ALL_IMAGES: LossTerm(_ALL_IMAGES, all_images_loss, needs_bank=True),
+    _SIMILARITY: LossTerm(
+        _SIMILARITY,
         similarity_distillation,
         reads=(Role.POSITIVE, Role.NEGATIVE),
         needs_teacher=True,
     ),
 }
 """Terms of no method; texts besides captions are read where there are any."""
-_SUFFIX = "-clip"  # may be left out of the name of a method
-_FROM_FILES = (*OF_DATA, *WRITTEN)
-_PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
 _SINGLE = {int, float, str}
 _NOT_SO = "cannot be set in this way"
 
@@ -90,15 +95,15 @@ def compose(
 
 
 def _with_texts(method: Method, name: str) -> Method:
+    require_texts(name)
     plan, name = method.plan, name.removeprefix("+")
     plugins.refresh(name)
-    if plugins.is_file(name) or name in _FROM_FILES or name in rewrite_names():
+    if plugins.is_file(name) or name in FROM_FILES or name in rewrite_names():
         if plugins.is_file(name):
             get_rewrite(name)  # says what is wrong with the file
         added = CaptionPlan(rewrites=(name,))
     else:
-        names = [*method_names(), *rewrite_names(), *_FROM_FILES]
-        other = _method_named(name, "method or rewrite", names)
+        other = load_recipe(method_named(name))()
         added = other.plan
         if not added.kinds:
             raise UsageError(f"{other.name} adds no texts to captions")
@@ -114,17 +119,8 @@ def _with_texts(method: Method, name: str) -> Method:
     return replace(method, plan=plan, name=f"{method.name}+{rewrite_named(name)}")
 
 
-def _method_named(name: str, label: str, names: Sequence[str]) -> Method:
-    """The method of that name, or of that name with "-clip" after it."""
-    for full in (name, f"{name}{_SUFFIX}"):
-        if full in method_names():
-            return load_recipe(full)()
-    raise _unknown(label, name, names)
-
-
 def _with_terms(method: Method, name: str) -> Method:
-    if not name.startswith("+"):
-        raise UsageError("write +METHOD or +METHOD.TERM")
+    require_term(name)
     taken = {term.name for term in method.losses}
     if local := loss_named(name[1:]):
         lacks = local.reads and not method.kinds and local.name not in _TERMS
@@ -140,14 +136,12 @@ def _with_terms(method: Method, name: str) -> Method:
         added, teacher = [local], method.teacher
     else:
         origin, _, term_name = name[1:].partition(".")
-        other = _method_named(origin, "method", method_names())
+        other = load_recipe(method_named(origin))()
         terms = {term.name: term for term in other.losses}
         chosen = [terms[term_name]] if term_name in terms else other.losses
         misses = not set(other.kinds) & set(method.kinds)
         if other.images != SINGLE:
             raise UsageError(f"the terms of {other.name} need batches that only {other.name} makes")
-        if term_name and term_name not in terms:
-            raise _unknown("term", term_name, list(terms))
         lacks = misses and any(term.reads for term in chosen)
         if lacks:
             raise UsageError(
@@ -208,7 +202,7 @@ def _note_unread(method: Method) -> None:
     names: dict[Role, list[str]] = {}
     for name in method.plan.rewrite_names:
         positive = name in (GIVEN_POSITIVE, OTHER_CAPTION, WRITTEN_POSITIVE)
-        if name not in _FROM_FILES:
+        if name not in FROM_FILES:
             positive = get_rewrite(name).keeps_meaning
         names.setdefault(Role.POSITIVE if positive else Role.NEGATIVE, []).append(name)
     for part in method.plan.texts:
@@ -225,19 +219,12 @@ def _note_unread(method: Method) -> None:
 
 
 def _with_setting(method: Method, setting: str) -> Method:
-    path, equals, value = setting.partition("=")
-    part, _, rest = path.strip().partition(".")
-    if not equals or not rest:
-        raise UsageError("write PATH=VALUE, such as terms.clip.weight=0.5")
-    if part not in _PARTS:
-        raise _unknown("part", part, _PARTS)
+    part, rest, value = part_and_value(setting)
     if part == "terms":
-        name, _, attribute = rest.rpartition(".")
+        name = rest.rpartition(".")[0]
         terms = {term.name: term for term in method.losses}
-        if attribute != "weight":
-            raise UsageError("only the weight of a term can be set")
         if name not in terms:
-            raise _unknown("term", name, list(terms))
+            raise unknown("term", name, list(terms))
         terms[name] = replace(terms[name], weight=_converted(0.0, value))
         losses = tuple(term for term in terms.values() if term.weight)
         if not losses:
@@ -265,7 +252,7 @@ def _set(target: Any, path: Sequence[str], value: str) -> Any:
             return replace(target, texts=tuple(sorts[name] for name in place))
         names = [*(name for name in names if name != "texts"), *sorts]
     if path[0] not in names:
-        raise _unknown("", path[0], names)
+        raise unknown("", path[0], names)
     current = getattr(target, path[0])
     if len(path) > 1 and not is_dataclass(current):
         raise UsageError(f"{path[0]} has no '{path[-1]}'")
@@ -287,10 +274,3 @@ def _converted(current: Any, value: str) -> Any:
     except (ValueError, KeyError):
         raise UsageError(f"'{value}' is not {kind_named(kind)}") from None
     raise UsageError(_NOT_SO)
-
-
-def _unknown(label: str, name: str, names: Sequence[str]) -> UsageError:
-    """The error about a name that is not known, with the closest ones."""
-    short = [full.removesuffix(_SUFFIX) for full in names if full.endswith(_SUFFIX)]
-    hint = closest(name, dict.fromkeys([*names, *short]))
-    return UsageError(f"no {label}{' ' if label else ''}'{name}'; {hint}")

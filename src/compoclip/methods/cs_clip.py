@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.caption_plan import GIVEN, FirstOf
+from compoclip.config import FileNames
+from compoclip.data.caption_plan import FirstOf
+from compoclip.data.text_names import GIVEN
 from compoclip.data.texts import UnitPlan
 from compoclip.losses import negclip_loss, unit_loss
 from compoclip.losses.rows import OnlyKinds
@@ -23,7 +25,7 @@ def cs_clip(
     unit_weight: float = 0.5,
     unit_slots: int = 2,
     pair_share: float = 0.5,
-    units: str = "",
+    units: FileNames = "",
     negatives: Literal["made", "given"] = "made",
     slots: Slots = "filled",
 ) -> Method:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
-from compoclip.data.caption_plan import WRITTEN_NEGATIVE, OneOf
+from compoclip.config import FileNames, Names
+from compoclip.data.caption_plan import OneOf
+from compoclip.data.text_names import WRITTEN_NEGATIVE
 from compoclip.data.texts import BAG, BAG_NEGATIVE, BagPlan
 from compoclip.errors import UsageError
 from compoclip.losses import bag_loss, bag_negative_loss, global_hn_loss, negclip_loss
@@ -18,11 +20,11 @@ from compoclip.methods.registry import recipe
 @recipe
 def dac(
     *,
-    bags: str = "",
+    bags: Annotated[str, Names("files or captions")] = "",
     bag_size: int = 10,
     bag_draw: Literal["replacement", "distinct"] = "replacement",
     neg_type: Literal["rand_both", "rule_based"] = "rand_both",
-    negatives: str = "",
+    negatives: FileNames = "",
     actions: tsvlc.Actions = "spatial",
     negative_weight: float = 1.0,
     bag_weight: float = 1.0,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.caption_plan import GIVEN, OneOf
+from compoclip.data.caption_plan import OneOf
+from compoclip.data.text_names import GIVEN
 from compoclip.losses import feature_distillation, global_hn_loss, teacher_text_contrast
 from compoclip.losses.teacher import OwnNegatives
 from compoclip.methods.base import NEGATIVES, NEGCLIP, CaptionPlan, LossTerm, Method, Optim, Teacher

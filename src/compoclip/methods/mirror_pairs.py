@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images import NegativeImages
+from compoclip.data.text_names import GIVEN
 from compoclip.losses import grouping_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method
 from compoclip.methods.registry import recipe

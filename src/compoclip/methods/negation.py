@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, OneOf, Texts
+from compoclip.data.caption_plan import OneOf, Texts
 from compoclip.data.drawing import Drawing, Drawn
+from compoclip.data.text_names import GIVEN, GIVEN_POSITIVE
 from compoclip.errors import UsageError
 from compoclip.losses import (
     clip_loss,

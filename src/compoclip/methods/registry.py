@@ -6,13 +6,13 @@ import functools
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from compoclip import plugins
-from compoclip.config import Option, described
+from compoclip.config import Names, Option, described
 from compoclip.errors import CompoclipError, UsageError, closest
 
 if TYPE_CHECKING:
@@ -29,11 +29,13 @@ class RecipeCard:
         about: Its docstring up to `Args:`.
         options: Its parameters, by name.
         defaults: The method's values of options of the run (`lr`, `epochs`, ..., `crop`).
+        terms: The names of its loss terms.
     """
 
     about: str
     options: Mapping[str, Option]
     defaults: Mapping[str, Any]
+    terms: Sequence[str]
 
     @property
     def summary(self) -> str:
@@ -86,7 +88,8 @@ class Recipe:
         """Return what help and lists say of it."""
         about = f"{inspect.getdoc(self._function) or ''}\n".partition("\nArgs:")[0].strip()
         method = self()
-        return RecipeCard(about, self.options, {**asdict(method.optim), "crop": method.crop})
+        defaults = {**asdict(method.optim), "crop": method.crop}
+        return RecipeCard(about, self.options, defaults, [term.name for term in method.losses])
 
 
 def recipe(function: Callable[..., Method]) -> Recipe:
@@ -139,7 +142,8 @@ def variant(
 
 
 def _options(function: Callable[..., Method]) -> dict[str, Option]:
-    hints, help_of = get_type_hints(function), described(function.__doc__ or "")
+    hints = get_type_hints(function, include_extras=True)
+    help_of = described(function.__doc__ or "")
     return {
         name: Option(name, hints[name], parameter.default, help_of.get(name, ""))
         for name, parameter in inspect.signature(function).parameters.items()
@@ -168,11 +172,15 @@ def recipe_card(name: str) -> RecipeCard:
     if name not in _recipes():
         return load_recipe(name).card
     entry = _recipes()[name]
-    options = {
-        key: Option(key, Literal[tuple(kind)] if isinstance(kind, list) else _KINDS[kind], *rest)
-        for key, kind, *rest in entry["options"]
-    }
-    return RecipeCard(entry["about"], options, entry["defaults"])
+    options = {key: Option(key, _kind(kind), *rest) for key, kind, *rest in entry["options"]}
+    return RecipeCard(entry["about"], options, entry["defaults"], entry["terms"])
+
+
+def _kind(stated: str | list[str]) -> Any:
+    """Return the type of an option: choices, a plain type, or a text that names something."""
+    if isinstance(stated, list):
+        return Literal[tuple(stated)]
+    return _KINDS.get(stated) or Annotated[str, Names(stated)]
 
 
 def recipes_of(module: Mapping[str, Any]) -> dict[str, Recipe]:
@@ -214,6 +222,15 @@ def method_origin(name: str) -> str:
     return plugins.origin(None if name in _recipes() else plugins.installed("methods").get(name))
 
 
+def require_method(name: str) -> None:
+    """Raise UsageError for an unknown method, with the closest names, CompoclipError for a file
+    that is absent."""
+    if plugins.is_file(name):
+        plugins.require_file(name)
+    elif name not in method_names():
+        raise UsageError(f"no method '{name}'; {closest(name, method_names())}")
+
+
 def load_recipe(name: str) -> Recipe:
     """Load the recipe of a method: options by keyword in, `Method` out.
 
@@ -225,6 +242,7 @@ def load_recipe(name: str) -> Recipe:
         UsageError: For an unknown method, with the closest names, and a file without the recipe.
         CompoclipError: When the file, or the package of the method, cannot be read or run.
     """
+    require_method(name)
     if plugins.is_file(name):
         plugins.refresh(name)
         recipes = recipes_of(plugins.parts_of(name))
@@ -234,10 +252,8 @@ def load_recipe(name: str) -> Recipe:
     if name in _recipes():
         module = importlib.import_module(f"compoclip.methods.{_recipes()[name]['module']}")
         loaded = getattr(module, name.replace("-", "_"))
-    elif name in (added := plugins.installed("methods")):
-        loaded = plugins.imported(added[name], "method")
     else:
-        raise UsageError(f"no method '{name}'; {closest(name, method_names())}")
+        loaded = plugins.imported(plugins.installed("methods")[name], "method")
     if not isinstance(loaded, Recipe):
         raise CompoclipError(f"method {name!r} must name a function under @recipe, not {loaded!r}")
     return loaded

@@ -3,13 +3,14 @@ milliseconds. Whether a model can be loaded shows when it is."""
 
 from __future__ import annotations
 
+import ast
 import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from compoclip import plugins
-from compoclip.errors import UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.models.config import RECORD
 
 LOCAL, HUB, RANDOM, BUNDLED = "local-dir:", "hf-hub:", "random:", "bundled"
@@ -29,13 +30,58 @@ def architectures() -> tuple[str, ...]:
     return tuple(loaded.list_models()) if loaded else _files_of_architectures()
 
 
+def _folder_of_open_clip() -> Path:
+    """Return where open_clip lies: importing it loads torch."""
+    package = find_spec("open_clip")
+    return Path(*((package and package.submodule_search_locations) or ("open_clip",))[:1])
+
+
 @cache
 def _files_of_architectures() -> tuple[str, ...]:
-    """Return the names by open_clip's files: importing it loads torch."""
-    package = find_spec("open_clip")
-    folders = (package and package.submodule_search_locations) or ()
-    files = (file for folder in folders for file in Path(folder, "model_configs").glob("*.json"))
-    return tuple(sorted(file.stem for file in files))
+    """Return the names by open_clip's files."""
+    return tuple(sorted(file.stem for file in _folder_of_open_clip().glob("model_configs/*.json")))
+
+
+def tags_of(architecture: str) -> tuple[str, ...]:
+    """Return the tags of the weights that open_clip publishes of an architecture."""
+    loaded = sys.modules.get("open_clip")
+    if loaded:
+        return tuple(loaded.list_pretrained_tags_by_model(architecture))
+    return _tags_in_source().get(architecture, ())
+
+
+@cache
+def _tags_in_source() -> dict[str, tuple[str, ...]]:
+    """Return architecture -> tags, read from the source of open_clip, as it is not imported.
+
+    There a variable holds the weights of an architecture, `_VITB32 = dict(openai=_pcfg(...), ...)`,
+    and `_PRETRAINED` has the variables by architecture. Weights with `quick_gelu=True` are also
+    those of the architecture whose name ends so.
+    """
+    source = ast.parse((_folder_of_open_clip() / "pretrained.py").read_text(encoding="utf-8"))
+    values = {
+        target.id: node.value
+        for node in source.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    tags: dict[str, tuple[str, ...]] = {}
+    for architecture, weights in _entries(values["_PRETRAINED"]).items():
+        published = _entries(values[weights.id] if isinstance(weights, ast.Name) else weights)
+        quick = [tag for tag, entry in published.items() if "quick_gelu" in _entries(entry)]
+        tags[architecture] = tuple(published)
+        if quick:
+            tags[f"{architecture}-quickgelu"] = tuple(quick)
+    return tags
+
+
+def _entries(node: ast.expr) -> dict[str, ast.expr]:
+    """Return what `{NAME: VALUE}` or `function(NAME=VALUE)` holds by name."""
+    if isinstance(node, ast.Call):
+        return {word.arg: word.value for word in node.keywords if word.arg}
+    pairs = zip(node.keys, node.values) if isinstance(node, ast.Dict) else ()
+    return {str(key.value): value for key, value in pairs if isinstance(key, ast.Constant)}
 
 
 def require_architecture(name: str) -> None:
@@ -68,6 +114,8 @@ def require_model(spec: str, external: bool = False) -> None:
     if external and is_external(spec):
         file = plugins.split(spec)[0]
         require(not plugins.is_file(spec) or file.is_file(), file, "no such file", UsageError)
+        library, _, id = spec.partition(":")
+        require_folder_or_id(id if library in LIBRARIES else "")
         return
     place, _ = split_part(spec.removeprefix(LOCAL))
     if spec.startswith(LOCAL):
@@ -75,12 +123,20 @@ def require_model(spec: str, external: bool = False) -> None:
     if spec.startswith(HUB) or spec == BUNDLED or place.is_file():
         return
     if place.is_dir():
-        _require_folder(place)
+        require_folder(place)
         return
     name, at, weights = spec.partition("@")
-    architecture, colon, _ = spec.removeprefix(RANDOM).partition(":")
-    if colon or spec.startswith(RANDOM):
+    architecture, colon, tag = spec.removeprefix(RANDOM).partition(":")
+    if spec.startswith(RANDOM):
         require_architecture(architecture)
+        number = not tag or (tag.isdecimal() and len(tag) < 19)
+        require(number, spec, f"the seed '{tag}' is not a number below 10^18", UsageError)
+    elif colon:
+        require_architecture(architecture)
+        tags = tags_of(architecture)
+        hint = closest(tag, tags) if tags else "it has no published weights"
+        if tag not in tags:
+            raise UsageError(f"open_clip has no weights '{tag}' for {architecture}; {hint}")
     elif at:
         require_architecture(name)
         require(split_part(weights)[0].is_file(), weights, "no such file of weights", UsageError)
@@ -88,7 +144,30 @@ def require_model(spec: str, external: bool = False) -> None:
         raise UsageError(_unknown(spec))
 
 
-def _require_folder(folder: Path) -> None:
+def require_folder_or_id(name: str) -> None:
+    """Raise UsageError for a path to no folder, where the id of a repository of the hub will do."""
+    is_path = name.startswith((".", "/", "~"))
+    require(not is_path or Path(name).expanduser().is_dir(), name, "no such folder", UsageError)
+
+
+def require_pushable(repository: str) -> None:
+    """Find out before long work what would forbid to push after it, as far as is known here.
+
+    Raises UsageError for an impossible name, CompoclipError when HF_HUB_OFFLINE is set.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise UsageError(f"{repository}: not a name on the hub ({error})") from None
+    if constants.HF_HUB_OFFLINE:
+        raise CompoclipError(f"{repository}: HF_HUB_OFFLINE forbids the network; unset it to push")
+
+
+def require_folder(folder: Path) -> None:
     """Raise UsageError for a folder without any configuration, such as that of a run."""
     if any(any(folder.glob(pattern)) for pattern in ("*.json", "*-encoder/*.json", "*.onnx")):
         return

@@ -8,18 +8,20 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
 from compoclip.archives import SUFFIXES, Members
 from compoclip.benchmarks.case import MIRRORED, UPRIGHT
 from compoclip.data.decode import data_uri, decode
 from compoclip.errors import CompoclipError, require
-from compoclip.models.checkpoint import LoadedModel
 from compoclip.report.study import Study
+
+if TYPE_CHECKING:  # a report without maps needs no torch
+    from compoclip.analysis.maps import PatchMaps
+    from compoclip.models.checkpoint import LoadedModel
 
 # --- Small copies of benchmark photos as data URIs. ---
 
@@ -124,9 +126,11 @@ class Album:
         """Maps of the first runs of changed words of a text on a photo, of every model that has
         any."""
         runs, photo = changed_runs(pieces)[:_RUNS], self.photo(key)
-        if photo is None or not runs:
+        if photo is None or not runs or not self.models:
             return ()
         text = "".join(piece.text for piece in pieces)
+        from compoclip.analysis.maps import patch_maps, small_overlay
+
         by_model: dict[str, PatchMaps] = {}
         for name, model in self.models.items():
             if name not in self.refused:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -49,7 +49,6 @@ from compoclip.evaluation.tables import (
     tie_values,
 )
 from compoclip.files import write_text
-from compoclip.models.checkpoint import LoadedModel
 from compoclip.report import plotting, wording
 from compoclip.report.cards import before_after, examples, most_improved, read_items, scenes
 from compoclip.report.findings import (
@@ -68,6 +67,9 @@ from compoclip.report.study import Levels, Study, curves_of, read_study
 from compoclip.report.training import Run, read_run
 from compoclip.report.wording import interval, listed
 from compoclip.version import __version__
+
+if TYPE_CHECKING:
+    from compoclip.models.checkpoint import LoadedModel
 
 # --- The tables of a study as files: Markdown, LaTeX and CSV, models as rows as papers print
 # them. ---

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -20,14 +20,8 @@ from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import Part, part_of
 from compoclip.models.image_tower import projection_of
 from compoclip.models.lora import Lora, Towers, attach_lora, towers_of
-from compoclip.training.settings import RunSettings
+from compoclip.training.settings import RunSettings, require_frozen_parts
 from compoclip.training.sharding import repeated_units
-
-_WORD = re.compile(r"(image|text)(-trunk|:[1-9][0-9]*-?)?|temperature")
-_WORDS = (
-    "image, text, image-trunk, text-trunk, image:N, text:N (its first N blocks), image:N-, text:N- "
-    "(block N and what follows) or temperature"
-)
 
 
 @dataclass(frozen=True)
@@ -116,18 +110,13 @@ def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[s
 # --- Freezing. ---
 
 
-def require_words(freeze: Iterable[str]) -> None:
-    """Raise UsageError for an unknown word of --freeze."""
-    refuse({f"--freeze {word}: must be {_WORDS}": not _WORD.fullmatch(word) for word in freeze})
-
-
 def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[str, ...]]:
     """The names in the state dict of what each word of --freeze holds still.
 
     Raises UsageError for an unknown word, a tower without a projection of its own, and more blocks
     than there are.
     """
-    require_words(freeze)
+    require_frozen_parts(freeze)
     all_places = places(network) if freeze else {}
     frozen = {}
     for word in dict.fromkeys(freeze):
@@ -174,7 +163,7 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
     Adapters leave the rest of a tower frozen, so one whose trunk is frozen is frozen whole. Raises
     UsageError when no tower is left, and for some blocks of a tower that gets adapters.
     """
-    require_words(freeze)
+    require_frozen_parts(freeze)
     gone = {word.removesuffix("-trunk") if method.lora else word for word in freeze}
     trains = replace(
         method.trains,

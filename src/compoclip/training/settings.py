@@ -5,12 +5,14 @@ Free of torch, so that `compoclip train --help` and the Python API can name it f
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import BenchmarkName, InputFolder, OutputFolder, Shown
-from compoclip.errors import UsageError
+from compoclip.config import BenchmarkName, InputFolder, Names, OutputFolder, Shown
+from compoclip.errors import UsageError, refuse
 from compoclip.typed import Natural
 
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
@@ -23,6 +25,18 @@ _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
 # Recorded where they are used alone, so that states of runs without them can still be resumed.
 _WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay"}
 _WHERE_USED |= {"ema", "matryoshka", "max_steps", "near_margin"}
+FrozenPart = Annotated[str, Names("frozen part")]
+_FROZEN = re.compile(r"(image|text)(-trunk|:[1-9][0-9]*-?)?|temperature")
+_FROZEN_PARTS = (
+    "image, text, image-trunk, text-trunk, image:N, text:N (its first N blocks), image:N-, text:N- "
+    "(block N and what follows) or temperature"
+)
+
+
+def require_frozen_parts(freeze: Iterable[str]) -> None:
+    """Raise UsageError for an unknown word of --freeze."""
+    unknown = {f"--freeze {w}: must be {_FROZEN_PARTS}": not _FROZEN.fullmatch(w) for w in freeze}
+    refuse(unknown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +157,7 @@ class RunSettings:
     cache_frozen: bool = False
     features: OutputFolder | None = None
     crops: Natural = 0
-    freeze: tuple[str, ...] = ()
+    freeze: tuple[FrozenPart, ...] = ()
     lr_image: float | None = None
     lr_text: float | None = None
     layer_decay: float = 1.0

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from compoclip import console
 from compoclip.cli.options import Outcome
+from compoclip.config import MethodName, ModelName, OutputFolder
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, RunInterruptedError
-from compoclip.files import content_hash, only_writer, require_writable
+from compoclip.files import content_hash, only_writer
 from compoclip.interrupts import PARENT, signal_of
 from compoclip.run import EvaluateOptions, evaluate
 from compoclip.workers import available_cores
@@ -61,9 +62,9 @@ class DemoOptions:
         json: Print the results as JSON.
     """
 
-    out: Path = Path("demo-out")
-    methods: tuple[str, ...] = ("clip-ft", "negclip", "fsc-clip", "compo")
-    model: str = "bundled"
+    out: OutputFolder = Path("demo-out")
+    methods: tuple[MethodName, ...] = ("clip-ft", "negclip", "fsc-clip", "compo")
+    model: ModelName = "bundled"
     scenes: int = 16000
     items_per_task: int = 500
     epochs: float = 2.0
@@ -75,7 +76,6 @@ class DemoOptions:
 
 def main(options: DemoOptions) -> Outcome:
     """Run the stages in order, print the table, name the report."""
-    require_writable(options.out)
     with only_writer(options.out, folder=True):
         return _run(options)
 

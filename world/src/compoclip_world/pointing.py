@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from PIL import Image
 
 from compoclip import console
-from compoclip.analysis.maps import Box, Floats, patch_maps
 from compoclip.cli.options import Models, OnDevice, Outcome
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import Bootstrap, Estimate
 from compoclip.evaluation.tables import with_interval
 from compoclip.files import require_writable, write_json
-from compoclip.models.checkpoint import LoadedModel
 from compoclip.run import load_models
 from compoclip.typed import Count
 from compoclip_world.dataset import bundled_world
@@ -30,6 +28,10 @@ from compoclip_world.render import render
 from compoclip_world.sampling import generator, scene_for
 from compoclip_world.scene import Thing, WorldConfig
 from compoclip_world.wording import Wording
+
+if TYPE_CHECKING:
+    from compoclip.analysis.maps import Box, Floats
+    from compoclip.models.checkpoint import LoadedModel
 
 MASS, HIT, OWN = "mass", "peak", "own"
 MEASURES = {
@@ -59,7 +61,7 @@ class Pointed:
     targets: tuple[PointedWord, ...]
 
 
-Pointing = dict[str, dict[str, Floats]]
+Pointing: TypeAlias = "dict[str, dict[str, Floats]]"
 """kind -> measure -> (images, 2): the mean over the image's words of the kind, and that of an even
 map (OWN: of a coin)."""
 
@@ -79,6 +81,8 @@ def measure_pointing(model: LoadedModel, scenes: Sequence[Pointed]) -> Pointing:
     Raises CompoclipError as `patch_maps` does, and when the tokenizer sees other words than white
     space separates.
     """
+    from compoclip.analysis.maps import patch_maps
+
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for scene in scenes:
         maps = patch_maps(model, scene.image, scene.caption)

@@ -24,13 +24,13 @@ from PIL import Image
 
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.cached import CachedFeatures
-from compoclip.data.caption_plan import GIVEN
 from compoclip.data.decode import Mirrored, Picture, decode, opened, unmirrored
 from compoclip.data.drawing import Drawn, PlanCounts
 from compoclip.data.masks import Mask
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
 from compoclip.data.sources.mixture import WeightedMix, permutation
+from compoclip.data.text_names import GIVEN
 from compoclip.data.texts import TARGET
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError

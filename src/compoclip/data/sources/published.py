@@ -22,6 +22,7 @@ from compoclip.data.columns import (
     NO_CAPTION,
     NO_ORIGINAL,
     POS_CAPTION,
+    UNIT_CAPTION,
     pick_captions,
     read_label,
 )
@@ -29,7 +30,6 @@ from compoclip.data.sources import ImageColumn, Source
 from compoclip.data.sources.splits import COLUMN
 from compoclip.data.sources.table import RowBuilder
 from compoclip.data.sources.tables import open_tables, table_of
-from compoclip.data.written import UNIT_CAPTION
 from compoclip.errors import CompoclipError, require
 from compoclip.files import reading
 from compoclip.tables import (

@@ -110,10 +110,15 @@ def table_names() -> tuple[str, ...]:
 
 
 @cache
-def published_table(name: str) -> PublishedTable:
-    """Read a published table by its id; raise UsageError for an unknown one."""
+def require_table(name: str) -> None:
+    """Raise UsageError for a name of no published table."""
     if name not in table_names():
         raise UsageError(f"no published table '{name}'; {closest(name, table_names())}")
+
+
+def published_table(name: str) -> PublishedTable:
+    """Read a published table by its id; raise UsageError for an unknown one."""
+    require_table(name)
     path, remedy = _FOLDER / f"{name}.json", "install compoclip again"
     data = read_json(path, damaged=remedy)
     columns: dict[str, Column] = {}

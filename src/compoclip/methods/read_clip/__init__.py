@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated
 
-from compoclip.data.caption_plan import OTHER_CAPTION, WRITTEN_POSITIVE, OneOf
+from compoclip.config import FileNames, Names
+from compoclip.data.caption_plan import OneOf
+from compoclip.data.text_names import OTHER_CAPTION, WRITTEN_POSITIVE
 from compoclip.data.texts import TargetPlan
 from compoclip.losses import caption_alignment
 from compoclip.losses.alignment import Align
@@ -24,10 +27,10 @@ STAND_INS = {
 @recipe
 def read_clip(
     *,
-    decoder: str = "",
+    decoder: Annotated[str, Names("decoder")] = "",
     reconstruction: float = 0.1,
     alignment: float = 0.5,
-    positives: str = "",
+    positives: FileNames = "",
     align: Align = "paraphrase",
     target: Target = "other",
 ) -> Method:

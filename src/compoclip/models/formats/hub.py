@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, require
 from compoclip.files import reason, write_atomically
 from compoclip.models.checkpoint import format_of, formats
 from compoclip.models.config import MERGES, RECORD, ModelIdentity, as_json, read_config, read_record
-from compoclip.models.names import HUB
+from compoclip.models.names import HUB, require_pushable
 
 _PATIENCE = 5.0  # seconds for the hub to answer at all; the files may take as long as they do
 _GATEWAYS = (502, 503, 504)  # what a proxy says of a server that it does not reach
@@ -144,23 +144,6 @@ def publish(
             "set HF_TOKEN to a token that may write there"
         ) from error
     return Pushed(str(getattr(commit, "repo_url", "") or commit.commit_url), names)
-
-
-def require_pushable(repository: str) -> None:
-    """Find out before long work what would forbid to push after it, as far as is known here.
-
-    Raises UsageError for an impossible name, CompoclipError when HF_HUB_OFFLINE is set.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-
-    try:
-        validate_repo_id(repository)
-    except HFValidationError as error:
-        raise UsageError(f"{repository}: not a name on the hub ({error})") from None
-    if constants.HF_HUB_OFFLINE:
-        raise CompoclipError(f"{repository}: HF_HUB_OFFLINE forbids the network; unset it to push")
 
 
 def model_files(folder: Path) -> list[str]:
