@@ -245,12 +245,14 @@ def test_a_run_that_fails_stops_no_other(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = world / "base"
-    gone = tmp_path / "gone"
-    assert sweep(world, tmp_path / "sweep", "--grid", f"model={base},{gone}", "lr=1e-4") == 1
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "open_clip_config.json").write_text("{}")
+    assert sweep(world, tmp_path / "sweep", "--grid", f"model={base},{damaged}", "lr=1e-4") == 1
     assert "1 run failed; the same command tries again" in capsys.readouterr().err
     rows = table(tmp_path / "sweep")
     assert [row["loss"] == "failed" for row in rows] == [False, True]
-    assert str(gone) in rows[1]["error"]
+    assert str(damaged) in rows[1]["error"]
 
 
 def test_a_sweep_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
