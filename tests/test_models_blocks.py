@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -158,6 +159,67 @@ def test_attention_on_the_list_is_that_in_buckets(
     monkeypatch.setattr(blocks, "_varlen", lambda: one_text_after_the_other)
     monkeypatch.setattr(text_tower, "_by_segment", None)
     assert_close(outcome(encoder), expected, 1e-5)
+
+
+def alike(encoder: DualEncoder, tokens: bool) -> dict[str, Tensor]:
+    """Features of texts that begin alike, and the gradients of the text tower."""
+    ids = token_ids([12, 12, 9, 20, 15, 5, 12], seed=1)
+    ids[1, :6], ids[3, :4], ids[4, :8], ids[6] = ids[0, :6], ids[0, :4], ids[2, :8], ids[0]
+    encoder.zero_grad(set_to_none=True)
+    found = encoder.encode_texts(ids, tokens)
+    features = {"pooled": found.pooled} | ({} if found.tokens is None else {"tokens": found.tokens})
+    torch.stack([each.pow(3).sum() for each in features.values()]).sum().backward()
+    gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
+    assert len(gradients) > 30
+    return features | gradients
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("how", ["plain", "recompute", "hook", "list"])
+def test_beginnings_that_texts_share_change_nothing(
+    how: str, tokens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(text_tower._BUCKET_COST, "cpu", 8)
+    encoder = shaken(config())
+    with monkeypatch.context() as patch:
+        patch.setattr("compoclip.models.text_plan._WORTH_SHARING", 0)
+        patch.setattr(encoder._text, "_run_packed", one_by_one(encoder))
+        expected = alike(encoder, tokens)
+    positions = []
+    packed = text_tower.TextTower._run_packed
+
+    def counted(self: Any, group: Any, places: Any) -> Tensor:
+        positions.append((len(group.ids), len(group.place)))
+        return packed(self, group, places)
+
+    monkeypatch.setattr(text_tower.TextTower, "_run_packed", counted)
+    encoder.set_grad_checkpointing(how == "recompute")
+    if how == "hook":
+        encoder.model.transformer.resblocks[1].register_forward_hook(lambda *_: None)
+        encoder.model.transformer.resblocks[1].mlp.register_forward_hook(lambda *_: None)
+    if how == "list":
+        monkeypatch.setattr(text_tower, "attends_to_lists", lambda *_: True)
+        monkeypatch.setattr(blocks, "_varlen", lambda: one_text_after_the_other)
+    assert_close(alike(encoder, tokens), expected, 1e-5)
+    assert positions == [(53, 73)]
+
+
+def one_by_one(encoder: DualEncoder) -> Any:
+    """The layers as they are written, on each text by itself."""
+
+    def run(packed: Any, places: Tensor | None) -> Tensor:
+        assert packed.shared is None
+        layers = text_tower.TextLayers(encoder.model)
+        starts = packed.starts.tolist()
+        states = torch.cat(
+            [
+                layers.run(layers.embed(packed.ids[None, start:stop]), 0, layers.depth)[0]
+                for start, stop in pairwise(starts)
+            ]
+        )
+        return states if places is None else states[places]
+
+    return run
 
 
 def test_where_attention_works_on_lists(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,12 +130,22 @@ class Halves(NamedTuple):
         """Return the same compiled once, for every block. dynamic: for any number of positions."""
         return Halves(*(torch.compile(half, dynamic=dynamic) for half in self))
 
-    def run(self, block: Any, x: Tensor, attend: Attend, turn: bool = False) -> Tensor:
-        """Return the states after a block. turn: turn its weights into the type of the states."""
+    def run(
+        self,
+        block: Any,
+        x: Tensor,
+        attend: Attend,
+        places: Tensor | None = None,
+        turn: bool = False,
+    ) -> Tensor:
+        """Return the states after a block. places: those of a list (M, W) to return; all by
+        default. turn: turn its weights into the type of the states."""
         quick, weights = turn and type(block.mlp.gelu) is QuickGELU, _weights(block)
         if turn:
             weights = _Turned.apply(x.dtype, _QUICK if quick else (), *weights)
         mixed = attend(self.before(block, weights, x), block.attn.num_heads)
+        if places is not None:
+            x, mixed = x.index_select(0, places), mixed.index_select(0, places)
         return self.after(block, weights, quick, x, mixed)
 
 
@@ -143,11 +153,17 @@ AS_WRITTEN = Halves()
 
 
 def run_blocks(
-    blocks: Sequence[nn.Module], x: Tensor, attend: Attend, halves: Halves, recompute: bool
+    blocks: Sequence[nn.Module],
+    x: Tensor,
+    attend: Attend,
+    halves: Halves,
+    recompute: bool,
+    places: Tensor | None = None,
 ) -> Tensor:
     """Run plain blocks on (..., W) states, one after the other.
 
-    halves: what is computed around attention. recompute: compute a block again for backward."""
+    halves: what is computed around attention. recompute: compute a block again for backward.
+    places: the states of a list (M, W) to return; the last block computes no others."""
     turn = under_autocast(x.device)
     within: AbstractContextManager[object] = nullcontext()
     if turn:
@@ -155,10 +171,11 @@ def run_blocks(
         x = x.to(computed_in(x))
     with within:
         for block in blocks:
+            wanted = places if block is blocks[-1] else None
             if recompute:
-                x = checkpoint(halves.run, block, x, attend, turn, use_reentrant=False)
+                x = checkpoint(halves.run, block, x, attend, wanted, turn, use_reentrant=False)
             else:
-                x = halves.run(block, x, attend, turn)
+                x = halves.run(block, x, attend, wanted, turn)
     return x
 
 

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Move = Callable[[Tensor], Tensor]
+_WORTH_SHARING = 0.9
+"""Share of the positions that may remain for it to be worth to copy what attention reads."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,28 @@ def micro_batches(buckets: Sequence[Bucket], limit: int) -> list[list[Bucket]]:
     return groups
 
 
+class SharedBeginnings(NamedTuple):
+    """Where texts that begin alike have their positions, in a list of M that holds each once.
+
+    of_texts: (P,) for the P real positions of all rows, text after text, the place in the list.
+    in_texts: (M,) for each position of the list, one of its places among those P.
+    """
+
+    of_texts: Tensor
+    in_texts: Tensor
+
+
 @dataclass(frozen=True)
 class PackedTokens:
-    """The real positions of some rows as one list of M, text after text.
+    """The real positions of some rows, P in all, as one list of M.
 
-    ids, position: (M,) token and its place in its row. place: (M,) where it stands in (rows,
-    length) laid out flat. starts: (rows + 1,) index of each row's first position in the list, and
-    M. ends: (rows,) of its last. length: of the longest row. segments: the buckets, which attention
-    works on where it cannot work on the list.
+    The list has them text after text. With `shared`, positions whose text is the same up to there
+    are in it once (M < P).
+
+    ids, position: (M,) token and its place in its row. place: (P,) where it stands in (rows,
+    length) laid out flat. starts: (rows + 1,) number of positions before each row, and P. ends:
+    (rows,) place of each row's last position in the list. length: of the longest row. segments: the
+    buckets of the P positions, which attention works on where it cannot work on a list.
     """
 
     ids: Tensor
@@ -96,6 +112,7 @@ class PackedTokens:
     rows: int
     length: int
     segments: tuple[Segment, ...]
+    shared: SharedBeginnings | None = None
 
     def mapped(self, move: Move) -> PackedTokens:
         """Return the same with every tensor moved."""
@@ -104,7 +121,8 @@ class PackedTokens:
         segments = tuple(
             s if s.place is None else replace(s, place=move(s.place)) for s in self.segments
         )
-        return replace(self, segments=segments, **moved)
+        shared = None if self.shared is None else SharedBeginnings(*map(move, self.shared))
+        return replace(self, segments=segments, shared=shared, **moved)
 
 
 @dataclass(frozen=True)
@@ -173,6 +191,8 @@ class TextPlanner:
         end: Id of that token; None is the highest id of a row.
         cost: Padding that one more bucket must save, in token positions.
         limit: Texts of full length that have as many positions as a micro-batch may; 0 is all.
+        shares: Whether what texts have in common at their beginning is encoded once, where equal
+            rows are.
     """
 
     causal: bool
@@ -180,6 +200,7 @@ class TextPlanner:
     end: int | None
     cost: int
     limit: int = 0
+    shares: bool = False
 
     def inputs(self, ids: Tensor, deduplicate: bool = True) -> TextInputs:
         """Plan the encoding of texts and lay out its tensors, on the CPU.
@@ -200,7 +221,9 @@ class TextPlanner:
         rows, last, place = rows[order], last[order], order.argsort()[place]
         lengths = (last + 1).tolist()
         groups = micro_batches(choose_buckets(lengths, self.cost), self.limit * context)
-        packed = tuple(pack(rows, last, buckets) for buckets in groups)
+        # `torch.unique` has sorted the rows by their tokens, which `order` still tells.
+        alphabet = order if deduplicate and self.shares else None
+        packed = tuple(pack(rows, last, buckets, alphabet) for buckets in groups)
         return TextInputs(packed, last, place, lengths[-1])
 
     def ends(self, ids: Tensor) -> Tensor:
@@ -208,11 +231,15 @@ class TextPlanner:
         return (ids if self.end is None else (ids == self.end).int()).argmax(dim=-1)
 
 
-def pack(ids: Tensor, last: Tensor, buckets: Sequence[Bucket]) -> PackedTokens:
-    """Pack the rows of adjacent buckets. ids: (R, L) by ascending length. last: (R,)."""
+def pack(
+    ids: Tensor, last: Tensor, buckets: Sequence[Bucket], alphabet: Tensor | None = None
+) -> PackedTokens:
+    """Pack the rows of adjacent buckets. ids: (R, L) by ascending length. last: (R,). alphabet:
+    (R,) the rank of each row in the order of their tokens, to share beginnings."""
     first, stop, length = buckets[0].start, buckets[-1].stop, buckets[-1].length
     ids, last = ids[first:stop, :length], last[first:stop]
-    row, position = (torch.arange(length) <= last[:, None]).nonzero(as_tuple=True)
+    real = torch.arange(length) <= last[:, None]
+    row, position = real.nonzero(as_tuple=True)
     ends = (last + 1).cumsum(0)
     segments = []
     start = 0
@@ -222,7 +249,7 @@ def pack(ids: Tensor, last: Tensor, buckets: Sequence[Bucket]) -> PackedTokens:
         whole = end - start == rows * bucket.length
         segments.append(Segment(start, end, rows, bucket.length, None if whole else place))
         start = end
-    return PackedTokens(
+    packed = PackedTokens(
         ids=ids[row, position],
         position=position,
         place=row * length + position,
@@ -232,3 +259,34 @@ def pack(ids: Tensor, last: Tensor, buckets: Sequence[Bucket]) -> PackedTokens:
         length=length,
         segments=tuple(segments),
     )
+    if alphabet is None:
+        return packed
+    shared = shared_beginnings(ids, real, alphabet[first:stop].argsort())
+    if len(shared.in_texts) > _WORTH_SHARING * len(shared.of_texts):
+        return packed
+    return replace(
+        packed,
+        ids=packed.ids[shared.in_texts],
+        position=position[shared.in_texts],
+        ends=shared.of_texts[packed.ends],
+        shared=shared,
+    )
+
+
+def shared_beginnings(ids: Tensor, real: Tensor, order: Tensor) -> SharedBeginnings:
+    """Find the positions (R, L) of rows whose tokens are the same up to there.
+
+    Compares neighbours in `order`, so that all are found if that is the order of the tokens. real:
+    (R, L) bool, the positions of each row, from its first to its last.
+    """
+    rows, in_order = ids.masked_fill(~real, -1)[order], real[order]
+    differs = torch.ones_like(real)
+    differs[1:] = (rows[1:] != rows[:-1]).cumsum(1) > 0
+    begins = differs & in_order
+    # The last row in order that began a beginning is the one that holds it.
+    held_by = torch.where(begins, torch.arange(len(ids))[:, None], 0).cummax(0).values
+    holder, listed = torch.empty_like(held_by), torch.empty_like(begins)
+    holder[order], listed[order] = order[held_by], begins
+    number = listed.flatten().cumsum(0).view_as(ids) - 1
+    of_texts = number.gather(0, holder)[real]
+    return SharedBeginnings(of_texts, listed[real].nonzero()[:, 0])

@@ -1,10 +1,11 @@
 """Text encoding without padding: distinct rows once, cut to their own length.
 
 This is exact: in a causal tower the state at a position depends on earlier positions only, and the
-pooled feature is the state at the end-of-text token, so later positions do not matter. The real
-positions of all texts go through the layers as one list, attention in a few buckets of similar
-length; layers of an unusual kind run bucket by bucket. A bidirectional tower, or one with another
-pooling, uses open_clip's full-length path.
+pooled feature is the state at the end-of-text token, so later positions do not matter. On a CPU a
+beginning that several texts share is encoded once, too. The real positions of all texts go through
+the layers as one list, attention in a few buckets of similar length; layers of an unusual kind run
+bucket by bucket. The last layer computes only the states that are read. A bidirectional tower, or
+one with another pooling, uses open_clip's full-length path.
 """
 
 from __future__ import annotations
@@ -92,13 +93,22 @@ class TextLayers:
 def _by_segment(x: Tensor, segments: Sequence[Segment], run: Callable[[Tensor], Tensor]) -> Tensor:
     """Run something on the rows (n, length, W) of each segment of a list (M, W)."""
     outputs = []
-    for s in segments:
-        part = x[s.start : s.stop]
+    # Gradients of slices would each be as large as the list.
+    parts = torch.split(x, [s.stop - s.start for s in segments])
+    for s, part in zip(segments, parts):
         if s.place is not None:
             part = part.new_zeros(s.rows * s.length, x.shape[1]).index_copy(0, s.place, part)
         part = run(part.view(s.rows, s.length, -1)).flatten(0, 1)
         outputs.append(part if s.place is None else part.index_select(0, s.place))
     return joined(outputs)
+
+
+def _taken(x: Tensor, places: Tensor) -> Tensor:
+    """Return the rows of x (M, W) at places that may repeat.
+
+    The gradients of a row are added faster than with `index_select`.
+    """
+    return F.embedding(places, x)
 
 
 # Padding that one more bucket must save, in token positions, to be worth its cost.
@@ -154,6 +164,7 @@ class TextTower:
             end=int(self._end) if self._pool_type == "eos" else None,
             cost=_BUCKET_COST.get(device.type, _BUCKET_COST["cuda"]),
             limit=limit,
+            shares=device.type == "cpu",
         )
 
     @property
@@ -232,7 +243,7 @@ class TextTower:
         tower, ends = self._tower, group.ends
         if isinstance(group, PackedTokens):
             n, length = group.rows, group.length
-            x = self._run_packed(group)
+            x = self._run_packed(group, None if tokens else ends)
         elif tokens or state:
             n, length = group.ids.shape
             x = tower.transformer(TextLayers(tower).embed(group.ids), attn_mask=tower.attn_mask)
@@ -241,28 +252,47 @@ class TextTower:
             pooled = self._model.encode_text(group.ids, normalize=False)
             return (pooled[0] if isinstance(pooled, tuple) else pooled,)
         if not tokens:
-            last = tower.ln_final(x.index_select(0, ends))
+            if not isinstance(group, PackedTokens):
+                x = x.index_select(0, ends)
+            last = tower.ln_final(x)
             return (self.project(last), last) if state else (self.project(last),)
         normed = tower.ln_final(x)
         states = grid = self.project(normed)
         if isinstance(group, PackedTokens):
+            of_texts = states if group.shared is None else _taken(states, group.shared.of_texts)
             grid = states.new_zeros(n * length, states.shape[-1])
-            grid = grid.index_copy(0, group.place, states)
+            grid = grid.index_copy(0, group.place, of_texts)
         outputs = states.index_select(0, ends), grid.view(n, length, -1)
         return (*outputs, normed.index_select(0, ends)) if state else outputs
 
-    def _run_packed(self, packed: PackedTokens) -> Tensor:
-        """(M, W) states after all layers, of the real positions of many texts."""
+    def _run_packed(self, packed: PackedTokens, places: Tensor | None) -> Tensor:
+        """States after all layers of a list of positions, (M, W), or of those at `places`."""
         layers, transformer = TextLayers(self._tower), self._tower.transformer
         x = layers.embed(packed.ids, packed.position)
-        if not layers.plain:
-            return _by_segment(x, packed.segments, lambda rows: layers.run(rows, 0, layers.depth))
 
-        def attend(qkv: Tensor, heads: int) -> Tensor:
-            run = partial(within_rows, heads=heads, causal=True)
-            return _by_segment(qkv, packed.segments, run)
+        def over_texts(x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+            """Run something on the positions of all texts, text after text."""
+            if packed.shared is None:
+                return run(x)
+            return _taken(run(_taken(x, packed.shared.of_texts)), packed.shared.in_texts)
+
+        def by_segment(x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+            return over_texts(x, lambda listed: _by_segment(listed, packed.segments, run))
+
+        if not layers.plain:
+            x = by_segment(x, lambda rows: layers.run(rows, 0, layers.depth))
+            return x if places is None else x.index_select(0, places)
 
         recompute = transformer.grad_checkpointing and torch.is_grad_enabled()
         if attends_to_lists(x.device, computed_in(x), transformer.resblocks[0].attn.head_dim):
-            attend = partial(within_texts, starts=packed.starts.int(), longest=packed.length)
-        return run_blocks(transformer.resblocks, x, attend, self._halves, recompute)
+            within = partial(within_texts, starts=packed.starts.int(), longest=packed.length)
+
+            def attend(qkv: Tensor, heads: int) -> Tensor:
+                return over_texts(qkv, partial(within, heads=heads))
+
+        else:
+
+            def attend(qkv: Tensor, heads: int) -> Tensor:
+                return by_segment(qkv, partial(within_rows, heads=heads, causal=True))
+
+        return run_blocks(transformer.resblocks, x, attend, self._halves, recompute, places)
