@@ -95,6 +95,20 @@ def test_the_same_run_with_each_image_encoded_once(
         assert_equal(tmp_path / name, tmp_path / "first")
 
 
+def test_pooled_features_are_read_from_those_with_patches(
+    world: Path, tmp_path: Path, encoded: list[int]
+) -> None:
+    for name, method, more, times in (
+        ("plain", "negclip", (), 2 * 40),
+        ("patches", "fsc-clip", ("--cache-frozen",), 40),
+        ("kept", "negclip", ("--cache-frozen",), 0),
+    ):
+        encoded.clear()
+        assert main(arguments(world, method, tmp_path / name, *FROZEN, *more)) == 0
+        assert sum(encoded) == times, name
+    assert_alike(tmp_path / "kept", tmp_path / "plain")
+
+
 @pytest.mark.parametrize("name", differing())
 def test_recipes_of_every_part_learn_the_same_from_cached_features(
     name: str, world: Path, tmp_path: Path, encoded: list[int]

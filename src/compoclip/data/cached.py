@@ -41,12 +41,23 @@ _PART_PHOTOS = 1000
 _TENSOR, _BAD = "features", "bad"
 
 
+def features_folder(root: Path, record: Mapping[str, Any]) -> Path:
+    """Return the folder of features that depend on what `record` states."""
+    return root / f"features-{_digest(record)}"
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    text = json.dumps(record, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
 class CachedFeatures:
     """Features of the photos of a source, computed once and read from disk one by one.
 
     root: holds the folder of the features, named by the hash of `record`: everything that they
     depend on, JSON-ready. shape: (crops, 1 + P, C) of a photo's features. at: the place in the
-    tower at which they are taken. rows: name of a photo (`photo_key`) -> its number.
+    tower at which they are taken. rows: name of a photo (`photo_key`) -> its number. pooled:
+    whether patches are left on disk.
     """
 
     def __init__(
@@ -56,10 +67,11 @@ class CachedFeatures:
         shape: tuple[int, int, int],
         at: CachedAt,
         rows: Mapping[str, int],
+        pooled: bool = False,
     ) -> None:
-        text = json.dumps(record, sort_keys=True)
-        self._digest = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-        self.folder = root / f"features-{self._digest}"
+        self._digest = _digest(record)
+        self.folder = features_folder(root, record)
+        self._read = slice(1 if pooled else None)
         self.at, self._record, self._rows = at, record, rows
         self._photo_bytes = 4 * math.prod(shape)
         self._per_part = max(1, min(_PART_PHOTOS, _PART_BYTES // self._photo_bytes))
@@ -139,7 +151,7 @@ class CachedFeatures:
         if part not in self._maps:
             file: Any = safe_open(self._path(part), "pt")
             self._maps[part] = file.get_slice(_TENSOR)
-        features: torch.Tensor = self._maps[part][place, crop]
+        features: torch.Tensor = self._maps[part][place, crop, self._read]
         return features
 
     def _path(self, part: int) -> Path:

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from compoclip.console import track
 from compoclip.data.batch import Batch, TextBlock
-from compoclip.data.cached import CachedFeatures
+from compoclip.data.cached import CachedFeatures, features_folder
 from compoclip.data.decode import Picture, unmirrored
 from compoclip.data.fingerprint import photo_hash
 from compoclip.data.images import fixed_rng, photo_key
@@ -171,6 +171,7 @@ def frozen_features(
 ) -> CachedFeatures | None:
     """Cache the features of a frozen image tower for all photos of a source.
 
+    A method that reads no patches takes the pooled features that another one has cached with them.
     Rank 0 computes missing features; the others read them from disk. None without --cache-frozen.
     Raise UsageError when there is nothing to cache, CompoclipError when the disk is too small or
     the folder cannot be written.
@@ -186,9 +187,15 @@ def frozen_features(
     if not photos:
         raise UsageError(f"--cache-frozen: {alone}: leave it out")
     places = list(photos.values())
-    maker = _Maker(model, source, method, transform, settings.precision, at, places, digest)
+    read = _Maker(
+        *(model, source, method, transform, settings.precision, at, places, digest),
+        patches=method.needs_patches,
+    )
     root = settings.features or cache_folder() / "features"
-    cached = CachedFeatures(root, *maker.spec, at, {name: n for n, name in enumerate(photos)})
+    more = replace(read, patches=True)
+    maker = more if features_folder(root, more.record).is_dir() else read
+    rows = {name: n for n, name in enumerate(photos)}
+    cached = CachedFeatures(root, maker.record, maker.shape, at, rows, pooled=not read.patches)
     with ranks.rank0_first():
         if ranks.first:
             cached.make(maker)
@@ -223,7 +230,8 @@ def _shown_photos(source: Source, method: Method) -> tuple[dict[str, tuple[int, 
 
 @dataclass(frozen=True)
 class _Maker:
-    """Encodes photos as far as the frozen tower does it. photos: sample and place of each."""
+    """Encodes photos as far as the frozen tower does it. photos: sample and place of each. patches:
+    whether to encode them, too."""
 
     model: LoadedModel
     source: Source
@@ -233,10 +241,11 @@ class _Maker:
     at: CachedAt
     photos: list[tuple[int, int]]
     digest: str
+    patches: bool
 
     @cached_property
-    def spec(self) -> tuple[dict[str, Any], tuple[int, int, int]]:
-        """Everything the features depend on, and the shape of an image's features."""
+    def record(self) -> dict[str, Any]:
+        """Return everything that the features depend on."""
         network, transform = self.model.encoder.model, self.transform
         image_places = {
             n: place for n, place in layer_places(network).items() if place.part == "image"
@@ -247,12 +256,12 @@ class _Maker:
             if name in image_places and (self.at == "tower" or not image_places[name].projection)
         }
         crop = transform.crop
-        record = {
+        return {
             "weights": weights_hash(frozen),
             "architecture": dict(self.model.config.model_cfg["vision_cfg"]),
             "activation": self.model.identity.activation,
             "at": self.at,
-            "patches": self.method.needs_patches,
+            "patches": self.patches,
             "precision": self.precision,
             "preprocess": asdict(transform.preprocess),
             "crops": None if crop is None else asdict(crop),
@@ -261,16 +270,20 @@ class _Maker:
             "decoded": "",
             "photos": self.digest,
         }
-        one = torch.zeros(1, 3, *transform.preprocess.size, device=self.model.encoder.device)
-        crops = crop.fixed if crop else 1
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int]:
+        """Return the shape of an image's features."""
+        crop, size = self.transform.crop, self.transform.preprocess.size
+        one = torch.zeros(1, 3, *size, device=self.model.encoder.device)
         _, tokens, width = self._features(one).shape
-        return record, (crops, tokens, width)
+        return crop.fixed if crop else 1, tokens, width
 
     def __call__(self, numbers: range) -> tuple[NDArray[np.float32], dict[int, str]]:
         """Return the features of some photos, and the reasons why others cannot be read."""
-        features = np.zeros((len(numbers), *self.spec[1]), np.float32)
+        features = np.zeros((len(numbers), *self.shape), np.float32)
         bad: dict[int, str] = {}
-        views = [(number, crop) for number in numbers for crop in range(self.spec[1][0])]
+        views = [(number, crop) for number in numbers for crop in range(self.shape[0])]
         mean, std = self.method.images.mean_and_std(self.transform.preprocess, "single")
         with ThreadPoolExecutor(available_cores()) as pool:  # reads ahead of the encoder
             coming = zip(views, pool.map(self._read, views))
@@ -301,7 +314,7 @@ class _Maker:
     def _features(self, pixels: Tensor) -> Tensor:
         encoder = self.model.encoder
         with autocast(encoder.device, self.precision):
-            return encoder.cached_features(pixels, self.method.needs_patches, self.at)
+            return encoder.cached_features(pixels, self.patches, self.at)
 
 
 _NO_TEXTS = TextBlock((), (), (), (), 0)
