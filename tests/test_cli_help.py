@@ -142,7 +142,7 @@ CHANGED = {
     "bundle": "+against +json +out +results",
     "verify": "+json",
     "rewrite": "+images +licence +split +to",
-    "caption": "-price-in -price-out",
+    "caption": "-price-in -price-out +batch-size +images",
     "data pack": "+exclude +fraction +held-out +split-seed +templates",
     "data audit": "+exclude +fraction +held-out +split-seed +templates",
     "report": "+bounds",

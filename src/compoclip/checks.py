@@ -198,9 +198,13 @@ def _repository(name: str, _: Any, __: Option) -> None:
 
 def _language_model(name: str, options: Any, _: Option) -> None:
     """Check a folder or id of a model that answers in this process; a server knows its own."""
-    from compoclip.models.names import require_folder_or_id
+    from compoclip.language.engine import PHOTOS
+    from compoclip.models.names import require_folder_or_id, require_model
 
-    require_folder_or_id("" if options.server else name)
+    if options.task == PHOTOS:
+        require_model(name, external=True)
+    else:
+        require_folder_or_id("" if options.server else name)
 
 
 def _index(path: Path, _: Any, __: Option) -> None:

@@ -1,9 +1,11 @@
-"""`compoclip caption DATA --task TASK`: texts by a language model, checked, for `train`."""
+"""`compoclip caption DATA --task TASK`: texts by a language model, or captions of photos."""
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -12,12 +14,12 @@ from compoclip import console
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.caption_input import caption_items
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import DeviceName, Names, OutputFile, Shown, require_with
+from compoclip.config import DeviceName, InputFolder, Names, OutputFile, Shown, require_with
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
 from compoclip.language.ask import Asking, collect
-from compoclip.language.engine import ChatServer, Engine, InProcessModel, load_task
+from compoclip.language.engine import PHOTOS, ChatServer, Engine, InProcessModel, load_task
 from compoclip.language.judge import RULES_VERSION
 from compoclip.language.rows import Outputs, write_outputs
 from compoclip.typed import Count, Natural, Within
@@ -26,7 +28,7 @@ from compoclip.typed import Count, Natural, Within
 @dataclass(frozen=True)
 class CaptionOptions(Printing):
     """Let a language model write texts for captions: hard positives, hard negatives, dense
-    captions, paraphrases. Each is checked; train takes the file.
+    captions, paraphrases. Each is checked; train takes the file. Or caption photos.
 
     Tasks:
         positives-swap, positives-replace, positives-verb, positives-spatial
@@ -36,6 +38,7 @@ class CaptionOptions(Printing):
                           +written-negative --set texts.written=OUT
         dense             for train dac --bags OUT
         paraphrase        for train clic --paraphrases OUT
+        photos            captions of photos that have no texts, for train --data OUT
 
     OUT gets one row per caption (dense: per sample), in the order of the data, with task, hash of
     the prompt, engine, model, temperature and seed. OUT.rejected.jsonl gets the rejected texts with
@@ -48,27 +51,34 @@ class CaptionOptions(Printing):
         compoclip caption captions.txt --task dense --out bags.jsonl --model ./small-model
         compoclip caption data.csv --task negatives --out negatives.parquet \
             --server https://api.openai.com/v1 --model gpt-4o-mini --key-env OPENAI_API_KEY
+        compoclip caption photos/ --task photos --out captions.jsonl \
+            --model coca_ViT-L-14:mscoco_finetuned_laion2b_s13b_b90k
 
     Args:
         data: Data as for train --data; or captions only: .txt (one per line), .jsonl, .csv, .tsv.
+            For photos: a folder of photos, or a table that names them.
         task: Kind of text to write.
         model: Name of the model on the server; without --server a folder or hub id of a model that
-            transformers loads in this process.
+            transformers loads in this process. For photos: a CoCa, named as for evaluate, or
+            hf:ID, an image captioner of transformers such as BLIP.
         out: .jsonl or .parquet file to write.
         server: URL of a server with OpenAI's chat interface (vLLM, llama.cpp, Ollama, OpenAI);
             needs the package openai.
         key_env: Environment variable with the API key; by default no key is sent.
         column: Column with the captions, for tables.
+        images: Folder that the paths of photos are relative to, for tables.
         split: Split to use, for data with several splits; all uses everything. The default is
             train.
-        temperature: Sampling temperature [default: the task's].
-        max_tokens: Largest number of tokens per answer [default: the task's].
+        temperature: Sampling temperature [default: the task's; 0, the likeliest tokens, for
+            photos].
+        max_tokens: Largest number of tokens per answer [default: the task's; 30 for photos].
         seed: Seed of the sampling. Seed, caption and try fix an answer.
         tries: Largest number of prompts per caption. If an answer is unusable, the caption is asked
             about again.
         concurrency: Requests in flight to a server; the result does not depend on it.
         timeout: Seconds without a response before a request is given up.
         retries: Retries after transient errors (429, 5xx, a broken connection).
+        batch_size: Photos captioned at once; a caption depends on it by rounding only.
         device: Device of a model in this process: cpu, cuda, cuda:N, mps or auto.
     """
 
@@ -79,6 +89,7 @@ class CaptionOptions(Printing):
     server: str | None = None
     key_env: str | None = None
     column: str | None = None
+    images: InputFolder | None = None
     split: str | None = None
     temperature: Annotated[float, Within(0)] | None = None
     max_tokens: Count | None = None
@@ -87,11 +98,16 @@ class CaptionOptions(Printing):
     concurrency: Count = 8
     timeout: float = 120.0
     retries: Natural = 6
+    batch_size: Count = 16
     device: DeviceName = "auto"
 
 
 def caption_main(options: CaptionOptions) -> Outcome:
     """Ask, write, sum up; exit code 1 when captions are left without an answer."""
+    if options.task == PHOTOS:
+        return _caption_photos(options)
+    if options.images is not None:
+        raise UsageError(f"--images goes with --task {PHOTOS}")
     task = load_task(options.task)
     if options.timeout <= 0:
         raise UsageError("--timeout must be above 0")
@@ -142,13 +158,8 @@ def caption_main(options: CaptionOptions) -> Outcome:
     console.note(f"{task.name}: {len(captions):,} distinct captions, {engine.name}")
     track = partial(console.track, description="captions answered", unit="captions")
     start = time.monotonic()
-    try:
+    with _resumable(out):
         collected = collect(task, captions, engine, asking, out.answers, made_from, track)
-    except KeyboardInterrupt as error:
-        raise RunInterruptedError(
-            f"interrupted; the answers are kept in {out.answers}.part, the same command resumes",
-            signal_of(error),
-        ) from None
     seconds = time.monotonic() - start
     numbers = {caption: number for number, caption in enumerate(captions)}
     tally = write_outputs(task, items, numbers, collected, provenance, out)
@@ -186,3 +197,71 @@ def caption_main(options: CaptionOptions) -> Outcome:
         f"  tokens: {tally.tokens_in:,} in, {tally.tokens_out:,} out",
     ]
     return summary, "\n".join(lines), int(bool(collected.unanswered))
+
+
+@contextmanager
+def _resumable(out: Outputs) -> Iterator[None]:
+    """Say on an interruption where the answers are."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise RunInterruptedError(
+            f"interrupted; the answers are kept in {out.answers}.part, the same command resumes",
+            signal_of(error),
+        ) from None
+
+
+def _caption_photos(options: CaptionOptions) -> Outcome:
+    """Caption photos, write a table for `train`; exit code 1 when photos have no caption."""
+    for name in ("server", "key_env", "column"):
+        if getattr(options, name) is not None:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} has no use with --task {PHOTOS}; leave it out")
+    out = Outputs(options.out)
+    out.require_free()
+    require_writable(options.out.parent)
+    from compoclip.data.captioner import MAX_TOKENS, PhotoAsking, caption_photos, open_captioner
+    from compoclip.data.sources.open import Request
+    from compoclip.ranks import device_named
+
+    request = Request(options.data, images=options.images, split=options.split, needs="photos")
+    source = request.open()
+    for cause, number in source.left_out.items():
+        console.note(f"left out of the data: {number} x {cause}")
+    asking = PhotoAsking(
+        options.temperature or 0.0,
+        options.max_tokens or MAX_TOKENS,
+        options.seed,
+        options.batch_size,
+    )
+    provenance = {
+        "task": PHOTOS,
+        "model": options.model,
+        "temperature": asking.temperature,
+        "seed": asking.seed,
+    }
+    captioner = open_captioner(options.model, str(device_named(options.device)))
+    console.note(f"{PHOTOS}: {len(source):,} photos, {captioner.name}")
+    track = partial(console.track, description="photos captioned", unit="batches")
+    start = time.monotonic()
+    with _resumable(out):
+        tally = caption_photos(source, captioner, asking, provenance, out, track)
+    seconds = time.monotonic() - start
+    summary: dict[str, Any] = {
+        **asdict(tally),
+        "left_out": dict(sorted(tally.left_out.items())),
+        "seconds": round(seconds, 1),
+        "out": str(out.rows),
+        **provenance,
+    }
+    before = f", {tally.before:,} were there" if tally.before else ""
+    lines = [
+        f"{PHOTOS}: {tally.captions:,} captions for {tally.photos:,} photos in {seconds:.0f} s"
+        f"{before} -> {out.rows}"
+    ]
+    if tally.left_out:
+        reasons = ", ".join(f"{n:,} x {cause}" for cause, n in summary["left_out"].items())
+        lines.append(f"  without a caption: {reasons} -> {out.rejected}")
+    if tally.cut:
+        lines.append(f"  {tally.cut:,} captions end at the limit of {asking.max_tokens} tokens")
+    return summary, "\n".join(lines), int(bool(tally.left_out))

@@ -71,6 +71,10 @@ class PromptTask:
         return re.search(rf"\b{self.needs_word}\b", caption, re.IGNORECASE) is not None
 
 
+PHOTOS = "photos"
+"""The task that no prompt describes: captions of photos (see `data.captioner`)."""
+
+
 def task_names() -> tuple[str, ...]:
     """Return the names of all tasks, in alphabetical order."""
     return tuple(sorted(f.name.removesuffix(".toml") for f in _FOLDER.iterdir()))
@@ -85,7 +89,7 @@ def load_task(name: str) -> PromptTask:
     """
     names = task_names()
     if name not in names:
-        raise UsageError(f"no task '{name}'; {closest(name, names)}")
+        raise UsageError(f"no task '{name}'; {closest(name, (*names, PHOTOS))}")
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     examples = tuple((one, other) for one, other in data.pop("examples"))
     return PromptTask(name=name, examples=examples, **data)

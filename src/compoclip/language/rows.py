@@ -25,8 +25,9 @@ Item = tuple[str, Sequence[str]]
 
 NOT_ASKED, UNANSWERED, REFUSED = "not-asked", "no-answer", "refused-by-the-server"
 _BATCH = 4096
-_TEXT = pa.large_string()
-_COLUMNS = ("task", "prompt", "model", "temperature", "seed", "rules", "engine")
+TEXT = pa.large_string()
+_TYPES = {"temperature": pa.float64(), "seed": pa.int64()}
+"""Types of fields of the provenance that are no texts."""
 
 
 @dataclass
@@ -134,23 +135,47 @@ def write_outputs(
                 row = {"id": id, "caption": caption, task.gives: accepted.get(number, [])}
                 yield {**row, **provenance, "engine": engines.get(number)}
 
+    columns = {"id": TEXT, "caption": TEXT, task.gives: pa.large_list(TEXT)}
+    rejected = _rejected(task.name, numbers, collected, verdicts)
+    tally.rows = write_rows(out, columns, provenance, rows(), rejected)
+    return tally
+
+
+def write_rows(
+    out: Outputs,
+    columns: Mapping[str, pa.DataType],
+    provenance: Mapping[str, Any],
+    rows: Iterator[Record],
+    rejected: Iterable[Record],
+) -> int:
+    """Write rows as JSON lines or Parquet, and the rejections beside them.
+
+    Args:
+        out: The files.
+        columns: The types of the columns besides those of the provenance and the engine.
+        provenance: Fields that every row has.
+        rows: The rows.
+        rejected: The rejections.
+
+    Returns:
+        The number of rows.
+    """
+    stated = {name: _TYPES.get(name, TEXT) for name in (*provenance, "engine")}
+    schema, written = pa.schema({**columns, **stated}), 0
+
     def write(path: Path) -> None:
+        nonlocal written
         if out.rows.suffix == ".jsonl":
-            tally.rows = _write_lines(path, rows())
+            written = _write_lines(path, rows)
             return
-        columns = {"id": _TEXT, "caption": _TEXT, task.gives: pa.large_list(_TEXT)}
-        columns |= dict.fromkeys(_COLUMNS, _TEXT)
-        schema = pa.schema({**columns, "temperature": pa.float64(), "seed": pa.int64()})
-        records = rows()
         with pq.ParquetWriter(path, schema) as writer:
-            while chunk := list(islice(records, _BATCH)):
+            while chunk := list(islice(rows, _BATCH)):
                 writer.write_batch(pa.RecordBatch.from_pylist(chunk, schema))
-                tally.rows += len(chunk)
+                written += len(chunk)
 
     write_atomically(out.rows, write)
-    rejected = _rejected(task.name, numbers, collected, verdicts)
     write_atomically(out.rejected, lambda path: _write_lines(path, rejected))
-    return tally
+    return written
 
 
 def _rejected(
