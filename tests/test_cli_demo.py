@@ -32,7 +32,20 @@ def test_demo_runs_end_to_end_and_resumes(
         "fsc-clip",
     ]
     assert main(arguments) == 0
-    shown = capsys.readouterr().out
+    printed = capsys.readouterr()
+    shown = printed.out
+    assert re.match(
+        r"draws 16 scenes, trains 1 model and measures them, in about \d.* if this machine stays",
+        printed.err,
+    )
+    assert re.search(
+        r'^the first scene, \S+\.png: ".+" is true and ".+" is false; the base scores them '
+        r"-?0\.\d{3} and -?0\.\d{3}, which is (right|wrong)$",
+        printed.err,
+        re.M,
+    )
+    assert "fsc-clip: step" not in printed.err
+    assert (out / "runs" / "fsc-clip.log").is_file()
     assert re.search(r"^foils \(macro\)", shown, re.M)
     assert re.search(r"^exchanged colours( +\d+\.\d[+-]?){3}$", shown, re.M)
     assert re.search(

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from compoclip import console
 from compoclip.cli.options import Outcome
-from compoclip.config import MethodName, ModelName, OutputFolder
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, RunInterruptedError
-from compoclip.files import content_hash, only_writer
+from compoclip.files import content_hash, only_writer, require_writable
 from compoclip.interrupts import PARENT, signal_of
 from compoclip.run import EvaluateOptions, evaluate
+from compoclip.training.log import LOG, read_log
 from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
@@ -28,6 +32,14 @@ if TYPE_CHECKING:
 
 BASE = "base"
 _SETTINGS = ("model", "scenes", "items_per_task", "epochs", "batch_size", "lr", "seed")
+_PRODUCT = 0.0145
+"""Seconds of the product in `_announce` on two idle cores of an AMD EPYC, on which these hold:"""
+_SCENE = 5.0e-3
+"""processor seconds to draw a scene and to encode its image,"""
+_TRAINING = {"clip-ft": 2.0e-3, "negclip": 3.0e-3, "fsc-clip": 6.5e-3, "compo": 7.5e-3}
+"""to train a method on a sample,"""
+_ITEM, _MEASURED = 0.28, 0.04
+"""to draw a test item of every sub-task and encode its images, and to measure one model on it."""
 _HEADLINES = {  # (benchmark, sub-task): what it asks
     ("world-foils", "bind_colour"): "exchanged colours",
     ("world-foils", "negation"): "negation, wordings of training",
@@ -62,9 +74,9 @@ class DemoOptions:
         json: Print the results as JSON.
     """
 
-    out: OutputFolder = Path("demo-out")
-    methods: tuple[MethodName, ...] = ("clip-ft", "negclip", "fsc-clip", "compo")
-    model: ModelName = "bundled"
+    out: Path = Path("demo-out")
+    methods: tuple[str, ...] = ("clip-ft", "negclip", "fsc-clip", "compo")
+    model: str = "bundled"
     scenes: int = 16000
     items_per_task: int = 500
     epochs: float = 2.0
@@ -76,6 +88,7 @@ class DemoOptions:
 
 def main(options: DemoOptions) -> Outcome:
     """Run the stages in order, print the table, name the report."""
+    require_writable(options.out)
     with only_writer(options.out, folder=True):
         return _run(options)
 
@@ -83,6 +96,8 @@ def main(options: DemoOptions) -> Outcome:
 def _run(options: DemoOptions) -> Outcome:
     started = time.monotonic()
     _require_same_demo(options)
+    if not (options.out / "results").is_dir():
+        _announce(options)
     _write_world(options)
     _train_all(options)
     models = _models(options)
@@ -114,6 +129,25 @@ def _run(options: DemoOptions) -> Outcome:
         ]
     )
     return record, text
+
+
+def _announce(options: DemoOptions) -> None:
+    """Print how long the demo takes here, judged by how fast this machine multiplies matrices."""
+    matrix = np.ones((1024, 1024), np.float32)
+    seconds = []
+    for _ in range(12):
+        started = time.perf_counter()
+        matrix @ matrix
+        seconds.append(time.perf_counter() - started)
+    models = len(options.methods)
+    processor = options.scenes * (
+        _SCENE + options.epochs * sum(map(_cost, options.methods))
+    ) + options.items_per_task * (_ITEM + _MEASURED * (1 + models))
+    expected = processor / 2 * statistics.median(seconds) / _PRODUCT
+    console.note(
+        f"draws {options.scenes:,} scenes, trains {console.counted(models, 'model')} and measures "
+        f"them, in about {console.duration(expected)} if this machine stays as busy as it is now"
+    )
 
 
 def _headlines(results: Sequence[Results], bounds: Sequence[Results]) -> str:
@@ -164,7 +198,9 @@ def _write_world(options: DemoOptions) -> None:
 
     data, suite = options.out / "data", options.out / "suite"
     world = bundled_world()
-    spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=1)
+    # Four shards keep up to four cores busy to the end.
+    shard = max(1, math.ceil(options.scenes / 4))
+    spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=1, shard_size=shard)
     if not (data / "world.json").is_file():
         console.note(f"drawing {options.scenes} training scenes -> {data}")
         write_training_set(data, spec, available_cores())
@@ -175,32 +211,54 @@ def _write_world(options: DemoOptions) -> None:
 
 
 def _train_all(options: DemoOptions) -> None:
-    """All runs, finished or resumed: as many at a time as there are cores, each a process.
+    """Train every method, or resume it: as many at a time as there are cores, each a process.
 
-    The last method starts first; of the default ones it takes longest.
+    The last method starts first; of the default ones it takes longest. What a process prints is in
+    runs/METHOD.log.
     """
     waiting = [m for m in options.methods if not (options.out / "runs" / m / "model").is_dir()]
     for method in [m for m in options.methods if m not in waiting]:
         console.note(f"{method}: already trained -> {options.out / 'runs' / method}")
+    if not waiting:
+        return
     cores = available_cores()
-    at_once = max(1, min(len(waiting), cores))
+    at_once = min(len(waiting), cores)
     # Small matrices: two runs of one thread each do more than one run of two threads.
     settings = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), PARENT: str(os.getpid())}
     running: dict[str, subprocess.Popen[bytes]] = {}
-    try:
+
+    def percents() -> Iterator[int]:
+        """Yield once for every percent of the training that is done."""
+        methods, shown = tuple(waiting), 0
         while waiting or running:
             while waiting and len(running) < at_once:
                 method = waiting.pop()
-                command = _train_command(options, method)
-                running[method] = subprocess.Popen(command, env={**os.environ, **settings})
+                with _printed(options, method).open("ab") as log:
+                    command = _train_command(options, method)
+                    running[method] = subprocess.Popen(
+                        command, env={**os.environ, **settings}, stdout=log, stderr=log
+                    )
             time.sleep(0.2)
             for method, process in list(running.items()):
                 if process.poll() is not None:
                     del running[method]
                     if process.returncode:
+                        log_path = _printed(options, method)
                         raise CompoclipError(
-                            f"{method} was not trained (see above); the same command resumes"
+                            f"{method} was not trained ({_last_line(log_path)}; more in "
+                            f"{log_path}); the same command resumes"
                         )
+            percent = int(100 * _trained(options, methods))
+            yield from range(shown, percent)
+            shown = max(shown, percent)
+
+    names = ", ".join(reversed(waiting))
+    (options.out / "runs").mkdir(parents=True, exist_ok=True)
+    _encode_images(options, waiting)
+    console.note(_first_scene(options))
+    try:
+        for _ in console.track(percents(), f"training {names}", 100, "%"):
+            pass
     except KeyboardInterrupt as error:
         raise RunInterruptedError(
             "interrupted; the same command resumes", signal_of(error)
@@ -210,6 +268,74 @@ def _train_all(options: DemoOptions) -> None:
             process.terminate()  # they save their state, as after a Ctrl-C that reached them too
         for process in running.values():
             process.wait()
+
+
+def _encode_images(options: DemoOptions, methods: Sequence[str]) -> None:
+    """Cache the features of the training images for all methods, by all cores."""
+    from compoclip.data.sources.open import open_source
+    from compoclip.data.transform import ImageTransform
+    from compoclip.methods.registry import load_recipe
+    from compoclip.models.checkpoint import load_model
+    from compoclip.ranks import SINGLE
+    from compoclip.training.caches import frozen_features
+    from compoclip.training.parts import with_frozen
+    from compoclip.training.settings import RunSettings
+
+    settings = RunSettings(
+        out=options.out / "runs", precision="fp32", freeze=("image",), crop=False, cache_frozen=True
+    )
+    recipes = [with_frozen(load_recipe(method)(), settings.freeze) for method in methods]
+    model, source = load_model(options.model), open_source(str(options.out / "data"))
+    transform = ImageTransform(model.preprocess, None, settings.draft, source.upright)
+    # Those with patches serve the methods that read none, too.
+    method = max(recipes, key=lambda recipe: recipe.needs_patches)
+    frozen_features(model, method, source, transform, settings, SINGLE)
+
+
+def _printed(options: DemoOptions, method: str) -> Path:
+    """Return the file of what the training of a method prints."""
+    return options.out / "runs" / f"{method}.log"
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _trained(options: DemoOptions, methods: Sequence[str]) -> float:
+    """Return how much of the training of some methods is done, as a share of its processor time."""
+    steps = max(1, round(options.epochs * (options.scenes // options.batch_size)))
+    done = 0.0
+    for method in methods:
+        log = options.out / "runs" / method / LOG
+        records = read_log(log) if log.is_file() else []
+        done += _cost(method) * (records[-1]["step"] / steps if records else 0.0)
+    return min(1.0, done / sum(map(_cost, methods)))
+
+
+def _cost(method: str) -> float:
+    return _TRAINING.get(method, max(_TRAINING.values()))
+
+
+def _first_scene(options: DemoOptions) -> str:
+    """Return the first scene of exchanged colours in words, and what the base makes of it."""
+    from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.models.checkpoint import load_model
+
+    suite = str(options.out / "suite")
+    benchmark, task = next(iter(_HEADLINES))
+    (foils,) = EvaluateOptions(on=(suite,)).benchmarks(only=(benchmark,))
+    case = next(case for case in foils.content.cases if case.subtask == task)
+    encoder = ModelEncoder(load_model(options.model))
+    (image,) = encoder.encode_images([encoder.read_image(case.images[0])])
+    (right, *_), (wrong, *_) = case.sides
+    texts = case.texts[right], case.texts[wrong]
+    caption, foil = encoder.encode_texts(texts) @ image
+    return (
+        f'the first scene, {case.images[0].path}: "{texts[0]}" is true and "{texts[1]}" is false; '
+        f"the base scores them {caption:.3f} and {foil:.3f}, which is "
+        f"{'right' if caption > foil else 'wrong'}"
+    )
 
 
 def _train_command(options: DemoOptions, method: str) -> list[str]:
