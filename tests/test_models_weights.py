@@ -26,7 +26,7 @@ from compoclip.models.checkpoint import (
 )
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import inspect_model, interpolate
-from compoclip.models.weights import read_state_dict
+from compoclip.models.weights import load_into, read_state_dict
 from models_thin import config, timm_config
 
 NAME = "visual.proj"
@@ -257,3 +257,39 @@ def test_openai_s_archives_are_told_by_their_name(
 def test_wrappers_around_wrappers_end(tmp_path: Path) -> None:
     torch.save({"module." * 9 + "x": torch.zeros(2)}, tmp_path / "w.pt")
     assert list(read_state_dict(tmp_path / "w.pt")) == ["module.x"]
+
+
+def test_weights_of_a_file_become_the_parameters_without_a_copy(
+    model: LoadedModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = []
+
+    def read(path: Path) -> dict[str, Tensor]:
+        states.append(read_state_dict(path))
+        return states[-1]
+
+    monkeypatch.setattr("compoclip.models.formats.open_clip.read_state_dict", read)
+    loaded = load_model(folder).encoder.model.state_dict()
+    saved = model.encoder.model.state_dict()
+    assert [name for name, value in saved.items() if not value.equal(loaded[name])] == []
+    assert all(value.data_ptr() == states[0][name].data_ptr() for name, value in loaded.items())
+
+
+def test_tensors_that_share_memory_in_a_file_are_parameters_apart(
+    model: LoadedModel, tmp_path: Path
+) -> None:
+    state = dict(model.encoder.model.state_dict())
+    first, second = "transformer.resblocks.0.ln_1.weight", "transformer.resblocks.0.ln_2.weight"
+    both = torch.ones(2, len(state[first]))
+    state[first], state[second] = both[0], both[1]
+    state["ln_final.weight"] = state["ln_final.bias"] = torch.zeros(len(state["ln_final.bias"]))
+    network = build_model(TINY, seed=None)
+    load_into(network, state, "shared.pt", "tiny", own=True)
+    with torch.no_grad():
+        network.get_parameter("ln_final.weight").fill_(3)
+        network.get_parameter(first).fill_(4)
+    loaded = network.state_dict()
+    assert loaded["ln_final.bias"].sum() == 0
+    assert loaded[second].eq(1).all()
+    assert both.eq(1).all()
+    assert all(parameter.requires_grad for parameter in network.parameters())

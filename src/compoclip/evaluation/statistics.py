@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 Floats = NDArray[np.float64]
 Interval = tuple[float | None, float | None]
@@ -40,7 +40,7 @@ def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]
         raise ValueError(f"{successes} successes of {n} items")
     if n == 0:
         return 0.0, 1.0
-    z = float(stats.norm.ppf(0.5 + level / 2))
+    z = float(special.ndtri(0.5 + level / 2))
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
@@ -129,7 +129,7 @@ def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Inte
     defined = draws[~np.isnan(draws)]
     if photos < 2 or not len(defined):
         return None, None
-    wide = np.sqrt(photos / (photos - 1)) * stats.t.isf(0.5 - level / 2, photos - 1)
+    wide = np.sqrt(photos / (photos - 1)) * -special.stdtrit(photos - 1, 0.5 - level / 2)
     tail = float(special.ndtr(-wide))
     low, high = np.quantile(defined, [tail, 1 - tail])
     return float(low), float(high)

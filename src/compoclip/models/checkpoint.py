@@ -53,6 +53,7 @@ from compoclip.models.weights import (
     require_finite,
     weights_hash,
 )
+from compoclip.process import give_back
 
 Above = tuple[Path, ...]
 
@@ -109,6 +110,7 @@ def load_model(
     for sentence in loaded.identity.assumed:
         note_once(f"{spec}: assumed, as no file of the model states it: {sentence}")
     loaded.encoder.to(device)
+    give_back()  # of reading and hashing; activations take other sizes
     return loaded
 
 
@@ -199,9 +201,13 @@ def assemble(
     network: nn.Module | None = None,
     seed: int = 0,
     path: Path | None = None,
+    own: bool = False,
 ) -> LoadedModel:
     """Return network, tokenizer, preprocessing and identity, on the CPU in eval mode; weights are
-    from `state` or `network`, else from `seed`. Raises CompoclipError for parts that do not fit."""
+    from `state` or `network`, else from `seed`. Raises CompoclipError for parts that do not fit.
+
+    own: whether nothing else keeps the tensors of `state`, which then become the parameters.
+    """
     source = str(path or name)
     with sound(source):
         architecture = described(config.model_cfg)
@@ -214,7 +220,7 @@ def assemble(
         initial_seed = seed if state is None else None
         model = build_model(config.model_cfg, initial_seed, fits) if network is None else network
     if state is not None:
-        load_into(model, state, source, architecture)
+        load_into(model, state, source, architecture, own)
     require_finite(model.state_dict(), source)
     with sound(source):
         tokenizer = build_tokenizer(config.model_cfg["text_cfg"], config.folder)

@@ -17,7 +17,7 @@ import open_clip
 import torch
 from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from compoclip.bounds import MAX_SHARED, MAX_WRAPPERS
@@ -191,7 +191,7 @@ def _content(path: Path) -> Any:
     )
     try:
         if safe:
-            return load_file(path)
+            return _tensors(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on the file's form; errors say it better
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -206,6 +206,20 @@ def _content(path: Path) -> Any:
             remedy += "which is never run: copy or download it again, or save its state_dict() as "
             remedy += ".safetensors"
         raise CompoclipError(f"{path}: {remedy}") from error
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """Read a .safetensors file tensor by tensor.
+
+    The file is mapped anew for each, so that what is read does not stay in memory beside its copy.
+    """
+    with safe_open(path, "pt") as file:
+        names = list(file.keys())
+    tensors = {}
+    for name in names:
+        with safe_open(path, "pt") as file:
+            tensors[name] = file.get_tensor(name).clone()
+    return tensors
 
 
 def _dtype(value: Tensor) -> str:
@@ -225,9 +239,32 @@ def require_finite(state: Mapping[str, Tensor], source: str) -> None:
             )
 
 
-def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: str) -> None:
-    """Copy `state` into `model`. Raises like `fitting`."""
-    model.load_state_dict(fitting(model, state, source, name))
+def load_into(
+    model: nn.Module, state: Mapping[str, Tensor], source: str, name: str, own: bool = False
+) -> None:
+    """Load `state` into `model`. Raises like `fitting`.
+
+    own: whether nothing else keeps the tensors; they then become the parameters, without a copy.
+    """
+    tensors = fitting(model, state, source, name)
+    present = model.state_dict(keep_vars=True)
+    tied = len({id(value) for value in present.values()}) < len(present)
+    if own and not tied:
+        tensors = _apart({k: v.detach().to(present[k].dtype) for k, v in tensors.items()})
+    model.load_state_dict(tensors, assign=own and not tied)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors that share no memory: those that do, or are parts of a larger one, copied."""
+    apart: dict[str, Tensor] = {}
+    places = set[int]()
+    for name, value in tensors.items():
+        storage = value.untyped_storage()
+        alone = storage.nbytes() == value.nbytes and storage.data_ptr() not in places
+        places.add(storage.data_ptr())
+        plain = alone and value.is_contiguous()
+        apart[name] = value if plain else value.clone(memory_format=torch.contiguous_format)
+    return apart
 
 
 def fitting(

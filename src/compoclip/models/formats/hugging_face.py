@@ -176,7 +176,7 @@ class HuggingFaceFolder(Format):
                 preprocess = self.table.get("preprocess", {})
                 assumed.append(f"images are prepared as for {self.family}, no file says how")
             model = ModelConfig(config, preprocess, folder=path, assumed=tuple(assumed))
-            loaded = assemble(model, name, state=state, path=path)
+            loaded = assemble(model, name, state=state, path=path, own=True)
         facts = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
         return override_activation(recorded(loaded, path, facts), activation)
 

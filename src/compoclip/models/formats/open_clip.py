@@ -75,7 +75,7 @@ class OpenClipFolder(Format):
         config = replace(read_config(path / CONFIG), assumed=tuple(unread_files(path, "open_clip")))
         paths = [path / name for name in (WEIGHTS, *_OTHER_WEIGHTS) if (path / name).is_file()]
         require(paths, path, f"has no weights; expected {WEIGHTS}")
-        loaded = assemble(config, name, state=read_state_dict(paths[0]), path=path)
+        loaded = assemble(config, name, state=read_state_dict(paths[0]), path=path, own=True)
         return override_activation(recorded(loaded, path, {}), activation)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:

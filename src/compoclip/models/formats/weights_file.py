@@ -272,7 +272,7 @@ def _load(
         "file": {"name": file.name, **weights.facts},
         "activation": f"{activation_of(model_cfg)}, {origin}",
     }
-    loaded = assemble(config, name, state=weights.state, path=file)
+    loaded = assemble(config, name, state=weights.state, path=file, own=True)
     return replace(loaded, provenance=provenance)
 
 
