@@ -34,6 +34,7 @@ from compoclip.evaluation.scores import require_score
 from compoclip.files import require_writable
 from compoclip.models.names import BUNDLED, BUNDLED_KNOWS, require_model, require_pushable
 from compoclip.plugins import fence, is_file, split
+from compoclip.process import give_back
 from compoclip.ranks import device_named, launched, process_group
 from compoclip.training.settings import OptimOptions, RunSettings, WatchSettings
 from compoclip.typed import Count, Natural
@@ -500,6 +501,7 @@ def evaluate(
                     encoder = ModelEncoder(model, options.precision)
                 else:
                     encoder = ExternalEncoder(name, model, device, options.precision)
+                give_back()  # of reading the weights; activations take other sizes
                 everything += evaluate_one(name, encoder, benchmarks, options.out, settings)
             except CompoclipError as error:
                 if failed is None or ranks.world > 1 or isinstance(error, RunInterruptedError):

@@ -53,7 +53,6 @@ from compoclip.models.weights import (
     require_finite,
     weights_hash,
 )
-from compoclip.process import give_back
 
 Above = tuple[Path, ...]
 
@@ -110,7 +109,6 @@ def load_model(
     for sentence in loaded.identity.assumed:
         note_once(f"{spec}: assumed, as no file of the model states it: {sentence}")
     loaded.encoder.to(device)
-    give_back()  # of reading and hashing; activations take other sizes
     return loaded
 
 
