@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip_world import demo
 from ranks_helpers import Forked
 
 
@@ -73,3 +76,32 @@ def test_demo_runs_end_to_end_and_resumes(
     assert main([*arguments, "--epochs=3", "--seed=1"]) == 2
     error = capsys.readouterr().err
     assert "is of another demo (epochs was 2.0, is 3.0; seed was 0, is 1); choose another" in error
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("print('step 1'); print('the disk is full'); exit(3)", "the disk is full"), ("exit(3)", "")],
+)
+def test_a_training_that_fails_is_told_with_its_log(
+    program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "_encode_images", lambda *_: None)
+    monkeypatch.setattr(demo, "_first_scene", lambda _: "")
+    monkeypatch.setattr(demo, "_train_command", lambda *_: [sys.executable, "-c", program])
+    options = demo.DemoOptions(out=tmp_path, methods=("negclip",))
+    log = re.escape(str(tmp_path / "runs" / "negclip.log"))
+    cause = said or "it printed nothing"
+    with pytest.raises(CompoclipError, match=rf"^negclip was not trained \({cause}; more in {log}"):
+        demo._train_all(options)
+
+
+def test_progress_weighs_methods_by_what_they_cost(tmp_path: Path) -> None:
+    options = demo.DemoOptions(out=tmp_path, scenes=1280, epochs=1)
+    methods = ("clip-ft", "compo")
+    assert demo._trained(options, methods) == 0
+    for method, step in (("clip-ft", 10), ("compo", 5)):
+        log = tmp_path / "runs" / method / "train.jsonl"
+        log.parent.mkdir(parents=True)
+        log.write_text(f'{{"step": {step}}}\n')
+    cheap, dear = (demo._TRAINING[method] for method in methods)
+    assert demo._trained(options, methods) == pytest.approx((cheap + dear / 2) / (cheap + dear))
