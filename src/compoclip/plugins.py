@@ -4,8 +4,9 @@ Methods, rewrites, losses and benchmarks are found by name. A name that ends in 
 `./my_rewrite.py`, or `./my_rewrite.py:NAME` where it defines several. Other packages add names
 through the entry-point groups `compoclip.methods`, `.rewrites`, `.losses`, `.benchmarks`, `.models`
 (an embedder or scorer, or what makes one), `.verbs` (what the verb does, "module:function"),
-`.checkpoints` (the folder of `bundled`) and `.examples` (for the playground, a function: size in
-pixels -> captions with PNG files).
+`.checkpoints` (the folder of `bundled`), `.examples` (for the playground, a function: size in
+pixels -> captions with PNG files) and `.scales` (for `reproduce --scale`, a function: folder for
+its data -> `experiments.Scale`).
 
 A file becomes a module below this one. Its name holds the path, so that a worker process, which
 knows the name alone, can import it, too.
@@ -38,7 +39,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Kind = Literal[
-    "methods", "rewrites", "losses", "benchmarks", "models", "verbs", "checkpoints", "examples"
+    "methods",
+    "rewrites",
+    "losses",
+    "benchmarks",
+    "models",
+    "verbs",
+    "checkpoints",
+    "examples",
+    "scales",
 ]
 
 PACKAGE = "compoclip"

@@ -40,7 +40,7 @@ from compoclip.files import (
 from compoclip.methods.registry import recipe_card
 from compoclip.request import TrainRequest
 from compoclip.run import EvaluateOptions, evaluate, train
-from compoclip.typed import Count, read_fields
+from compoclip.typed import Count, Natural, read_fields
 
 if TYPE_CHECKING:
     import torch
@@ -59,21 +59,37 @@ _PLAN: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
-    """Reproduce a paper: download, train with its settings, measure on its columns, bundle.
+    """Reproduce a table or figure of a paper, or one model: download, train, measure, compare.
 
-    Measures this machine for a minute, states downloads, time, memory and disk, and asks. Every
-    stage resumes: repeat the command after an interruption. OUT/page.md has the numbers beside the
-    paper's, OUT/NAME.zip is a bundle for compoclip verify. Benchmarks that cannot be fetched are
-    measured where they lie in --data, else left out and named.
+    With --table or --figure every row of a paper's table is trained with every seed and measured on
+    its columns. OUT/TABLE.md has the numbers beside the paper's. Without them one model is
+    trained: OUT/page.md has the numbers, OUT/NAME.zip is a bundle for compoclip verify. Both
+    measure this machine, state downloads, time, memory and disk, and ask. Every stage resumes:
+    repeat the command after an interruption. Benchmarks that cannot be fetched are measured where
+    they lie in --data, else left out and named.
 
     Examples:
+        compoclip reproduce --list
+        compoclip reproduce fsc-clip --table 2 --out fsc --data /data
+        compoclip reproduce fsc-clip --table 2 --scale world --out fsc-scenes
         compoclip reproduce fsc-clip --out fsc --data /data
         compoclip reproduce fsc-clip --out fsc-small --data /data --budget 6h
 
     Args:
-        name: fsc-clip, fsc-clip-lora, negclip, hard-positives, clic or compo; or a YAML file of
-            yours, as protocols.yaml of the package.
-        out: Folder for everything but the data.
+        name: With --table or --figure a paper: fsc-clip, mosaic-clip, hard-positives or clic. Else
+            a model: fsc-clip, fsc-clip-lora, negclip, hard-positives, clic or compo, or a YAML file
+            of yours, as protocols.yaml of the package.
+        list: Show the tables and figures of all papers, what each runs, and what has to be got by
+            hand.
+        table: Number of a table, such as 2 or 3a.
+        figure: Number of a figure.
+        scale: full is the paper's data and models. world runs the same rows on drawn scenes with
+            the bundled model, in minutes.
+        seeds: Seeds of every row [default: the paper's].
+        arms: Rows to run, by a part of their labels, besides the one that they are compared with.
+        max_steps: End every training run early, to try a command out.
+        jobs: Runs at once [default: one per core with --scale world, else 1].
+        out: Folder for everything but the data. Tables in the same folder share equal runs.
         data: Data root, in the default layout; downloads go there.
         captions: Training data in place of the protocol's, in a form that train --data takes.
         images: Folder that image paths in --captions are relative to.
@@ -86,8 +102,16 @@ class ReproduceOptions:
         json: Print the plan and the result as JSON.
     """
 
-    name: Annotated[str, Shown("NAME", positional=True)]
-    out: OutputFolder
+    name: Annotated[str, Shown("NAME", positional=True, hint="(required, but for --list)")] = ""
+    list: bool = False
+    table: str = ""
+    figure: str = ""
+    scale: str = "full"
+    seeds: tuple[Natural, ...] = ()
+    arms: tuple[str, ...] = ()
+    max_steps: Count | None = None
+    jobs: Count | None = None
+    out: OutputFolder = Path("reproduced")
     data: Path = Path("data")
     captions: DataName | None = None
     images: InputFolder | None = None
@@ -117,10 +141,9 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     limit = _seconds(options.budget) if options.budget else 0.0
     device = device_named(options.device)
     usual = chosen.small if limit else chosen.benchmarks
-    named = [spec for name in options.on or usual for spec in SUITES.get(name, (name,))]
-    jobs, benchmarks, left_out = _missing(named, options.data)
+    jobs, benchmarks, left_out = missing_files(options.on or usual, options.data)
     custom = options.captions is not None
-    precision = _precision(device, bool(limit))
+    precision = usual_precision(device, bool(limit))
     if not benchmarks:
         raise CompoclipError(f"nothing to measure on; {next(iter(left_out.values()), '')}")
     published = {**recipe_card(chosen.recipe).defaults, **chosen.settings}
@@ -131,7 +154,7 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     images = (
         published["epochs"] * (speed.again if micro else 1) * (speed.image + speed.step / batch)
     )  # seconds per photo of the training data
-    counts = {spec: _work(spec) for spec in benchmarks}
+    counts = {spec: encoded_work(spec) for spec in benchmarks}
     evaluating = _MODELS * sum(p * speed.photo + t * speed.text for p, t in counts.values())
     number, name = data.number, chosen.name
     if limit:
@@ -147,7 +170,7 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
         name = f"{name}-{number}-{precision}"
     folders = data.small if limit and number <= data.small_number else data.photos
     if not custom:
-        jobs = {**_training_jobs(data, folders, options.data), **jobs}
+        jobs = {**training_jobs(data, folders, options.data), **jobs}
     steps = max(1, round(published["epochs"] * (number // batch)))
     per_step = images * batch / published["epochs"]
     sizes = [job.size for job in jobs.values()]
@@ -197,7 +220,7 @@ def _seconds(text: str) -> float:
     return float(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0}[match[2]]
 
 
-def _work(spec: str) -> tuple[int, int]:
+def encoded_work(spec: str) -> tuple[int, int]:
     """Return photos and texts to encode: as counted, of a part by its items; else two per item."""
     if counted := work(spec):
         return counted
@@ -208,7 +231,8 @@ def _work(spec: str) -> tuple[int, int]:
     return min(photos, expected), round(texts * expected / items)
 
 
-def _precision(device: torch.device, small: bool) -> str:
+def usual_precision(device: torch.device, small: bool) -> str:
+    """Return the precision of training on a device; small: of a smaller protocol, for old GPUs."""
     import torch
 
     if device.type == "cpu":
@@ -220,10 +244,14 @@ def _precision(device: torch.device, small: bool) -> str:
 # --- Downloads. ---
 
 
-def _missing(
+def missing_files(
     specs: Sequence[str], root: Path
 ) -> tuple[dict[str, RemoteFile], list[str], dict[str, str]]:
-    """Return what to fetch, the benchmarks to measure, and why others are left out."""
+    """Return what to fetch, the benchmarks to measure, and why others are left out.
+
+    specs: names of benchmarks, their parts, and suites of the literature.
+    """
+    specs = [spec for name in specs for spec in SUITES.get(name, (name,))]
     jobs: dict[str, RemoteFile] = {}
     benchmarks: list[str] = []
     left_out: dict[str, str] = {}
@@ -245,7 +273,7 @@ def _missing(
     return jobs, benchmarks, left_out
 
 
-def _training_jobs(
+def training_jobs(
     data: TrainingPhotos, folders: Sequence[str], root: Path
 ) -> dict[str, RemoteFile]:
     """Return what is missing of the training data, not whole, or not the official file."""
@@ -323,10 +351,10 @@ def reproduce(
             write_json(out / PLAN, plan)
         done: set[str] = set()
         while True:  # once more for photos that only the annotations could name
-            jobs = _missing(plan["benchmarks"], options.data)[0]
+            jobs = missing_files(plan["benchmarks"], options.data)[0]
             if not options.captions:
                 data = protocol(options.name).data
-                jobs = {**_training_jobs(data, plan["folders"], options.data), **jobs}
+                jobs = {**training_jobs(data, plan["folders"], options.data), **jobs}
             left = [job for target, job in jobs.items() if target not in done]
             for job in left:
                 get(job)

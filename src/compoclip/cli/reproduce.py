@@ -1,33 +1,215 @@
-"""`compoclip reproduce NAME`: a paper's experiment from the downloads to a bundle."""
+"""`compoclip reproduce NAME`: a paper's table, or one model from the downloads to a bundle."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
-from typing import Any
+from contextlib import redirect_stdout
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from compoclip.benchmarks.fetch import fetch
-from compoclip.benchmarks.sources import RemoteFile
 from compoclip.cli.data import agreed, byte_progress
 from compoclip.cli.options import Outcome
-from compoclip.console import columns, note
-from compoclip.evaluation.plan_page import stated
-from compoclip.reproduce import ReproduceOptions, reproduce
+from compoclip.console import columns, counted, duration, note
+from compoclip.errors import UsageError
+from compoclip.reproduce import ReproduceOptions
+from compoclip.workers import available_cores
+
+if TYPE_CHECKING:
+    from compoclip.benchmarks.sources import RemoteFile
+    from compoclip.evaluation.published.read import PublishedTable
+    from compoclip.experiments import Experiment
 
 
 def reproduce_main(options: ReproduceOptions) -> Outcome | int:
+    """List the tables, run one of them, or reproduce one model."""
+    if options.list:
+        return _list()
+    if not options.name:
+        raise UsageError("name a paper or a model; compoclip reproduce --list shows the papers")
+    if options.table and options.figure:
+        raise UsageError("--table and --figure exclude each other; choose one")
+    if options.table or options.figure:
+        return _table(options)
+    return _model(options)
+
+
+def _model(options: ReproduceOptions) -> Outcome | int:
     """State what it takes, ask, run all stages, print the page."""
+    from compoclip.evaluation.plan_page import stated
+    from compoclip.reproduce import reproduce
 
     def agree(plan: Mapping[str, Any]) -> bool:
         note(columns(stated(plan)))
         return options.yes or agreed("Start this?")
 
-    def get(job: RemoteFile) -> None:
-        with byte_progress(job.target) as progress:
-            note(fetch(job, options.data, url_base=options.url_base, progress=progress))
-
-    bundle = reproduce(options, agree, get)
+    bundle = reproduce(options, agree, lambda job: _get(options, job))
     if bundle is None:
         return 1
     text = (options.out / "page.md").read_text(encoding="utf-8")
-    told = f"{text}\n{bundle}: compoclip verify {bundle} checks it"
-    return {"bundle": str(bundle), "page": text}, told
+    check = f"{text}\n{bundle}: compoclip verify {bundle} checks it"
+    return {"bundle": str(bundle), "page": text}, check
+
+
+def _get(options: ReproduceOptions, job: RemoteFile) -> None:
+    from compoclip.benchmarks.fetch import fetch
+
+    with byte_progress(job.target) as progress:
+        note(fetch(job, options.data, url_base=options.url_base, progress=progress))
+
+
+def _list() -> Outcome:
+    from compoclip.evaluation.published.read import paper, paper_names
+
+    records, lines = [], []
+    for name in paper_names():
+        of_paper = paper(name)
+        lines.append([of_paper.title, "", ""])
+        for table in of_paper.tables:
+            trained = sum(bool(row.arm and row.arm.recipe) for row in table.rows)
+            runs = f"{counted(trained, 'row')}, {counted(len(table.seeds), 'seed')}"
+            option, number = table.place.split(" ", 1)
+            command = f"  {name} --{option} {number}"
+            lines.append([command, table.title.partition(", ")[2], runs if trained else "-"])
+            if table.needs:
+                lines.append(["", f"needs {table.needs}", ""])
+            records.append(
+                {
+                    "paper": name,
+                    "place": table.place,
+                    "id": table.id,
+                    "title": table.title,
+                    "rows": trained,
+                    "seeds": list(table.seeds),
+                    "measured_on": list(table.measure),
+                    "needs": table.needs,
+                }
+            )
+    usage = "compoclip reproduce PAPER --table N --out FOLDER runs one; add --scale world to try it"
+    return records, f"{columns(lines)}\n\n{usage}"
+
+
+def _table(options: ReproduceOptions) -> Outcome | int:
+    """State what a table takes, ask, run it, print its page."""
+    from compoclip.evaluation.published.read import paper
+    from compoclip.experiments import Place, experiment, scale_named
+
+    place_name = f"table {options.table}" if options.table else f"figure {options.figure}"
+    table = paper(options.name).table(place_name)
+    scale = scale_named(options.scale, options.out)
+    jobs = options.jobs or (available_cores() if scale else 1)
+    place = Place(
+        out=options.out,
+        data=options.data,
+        captions=options.captions or "",
+        images=options.images,
+        device="cpu" if scale else options.device,
+        seeds=options.seeds,
+        arms=options.arms,
+        max_steps=options.max_steps or 0,
+        jobs=jobs,
+    )
+    planned = experiment(table, place, scale)
+    return _run_table(options, planned)
+
+
+def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
+    from compoclip.evaluation.experiment_page import experiment_page
+    from compoclip.evaluation.results import by_model, load_results
+    from compoclip.experiments import BLIND_MODEL, estimate, mixed_name, run_experiment, write_page
+
+    planned = _with_downloads(options, planned)
+    seconds = estimate(planned)
+    whole = sum(seconds.values()) / max(1, planned.place.jobs)
+    note(
+        f"{planned.table.title}: {counted(len(seconds), 'run')}, {planned.place.jobs} at once; "
+        f"training takes about {duration(whole)} here"
+    )
+    if not options.yes and not agreed("Start this?"):
+        return 1
+    captions = str(planned.scale.data["scenes"]) if planned.scale else ""
+    run_experiment(planned, captions, seconds)
+    measured = by_model(load_results(planned.place.out / "results"))
+    runs: dict[tuple[str, ...], dict[str, list[Any]]] = {}
+    for (labels, block), of_row in planned.runs.items():
+        results = [measured[name] for name in map(mixed_name, of_row) if name in measured]
+        if results:
+            runs.setdefault(labels, {})[block] = results
+    about = planned.scale.about if planned.scale else "the paper's data, models and settings"
+    blind = measured.get(BLIND_MODEL, [])
+    text = experiment_page(planned.table, runs, blind, about, planned.scale is not None)
+    path = write_page(planned, text)
+    _call_commands(planned)
+    record = {"page": str(path), "text": text, "runs": [run.name for run in planned.unique]}
+    return record, f"{text}\nwritten to {path}"
+
+
+def _call_commands(planned: Experiment) -> None:
+    """Call what a figure computes from its models; a command with {arm} is called for each."""
+    from compoclip.cli.main import main
+
+    place, on = planned.place, planned.measuring().on
+    models = {run.name: run.model for run in planned.unique}
+    tuned = {run.name: run.model for run in planned.trained}
+    for command in planned.table.commands:
+        for name, model in tuned.items() if "{arm}" in command else [("", "")]:
+            values = {
+                "{models}": [f"{key}={value}" for key, value in models.items()],
+                "{model}": [next(iter(planned.unique)).arm.model],
+                "{arm}": [model],
+                "{on}": list(on),
+                "{captions}": [_test_captions(planned)],
+                "{results}": [str(place.out / "results" / key) for key in models],
+            }
+            out = place.out / planned.table.id
+            if name:
+                out = out / name
+                out.parent.mkdir(parents=True, exist_ok=True)
+            arguments: list[str] = []
+            for word in command.split():
+                arguments += values.get(word, [word.replace("{out}", str(out))])
+            note(f"compoclip {shlex.join(arguments)}")
+            with redirect_stdout(sys.stderr):
+                code = main(arguments)
+            if code:
+                raise UsageError(f"compoclip {arguments[0]} failed; the same command repeats it")
+
+
+def _test_captions(planned: Experiment) -> str:
+    """Return captions that no arm was trained on, for commands that read texts alone."""
+    if planned.scale:
+        return str(planned.scale.captions)
+    return str(planned.place.data / "coco" / "coco_karpathy_test.json")
+
+
+def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experiment:
+    """Fetch what the paper's own scale needs; leave out benchmarks that cannot be fetched."""
+    if planned.scale:
+        return planned
+    from compoclip.experiments import training_data
+    from compoclip.reproduce import missing_files, training_jobs
+
+    if planned.table.needs:
+        note(f"needs {planned.table.needs}")
+    data = training_data(planned)
+    for name, photos in data.items():
+        if photos.by_hand and not (options.captions and options.images):
+            raise UsageError(f"{name}: needs {photos.by_hand}; name it: --captions and --images")
+    jobs, benchmarks, left_out = missing_files(planned.table.measure, options.data)
+    for photos in data.values():
+        if not photos.by_hand:
+            jobs = {**training_jobs(photos, photos.photos, options.data), **jobs}
+    for spec, reason in left_out.items():
+        note(f"left out: {spec}: {reason}")
+    if not benchmarks:
+        raise UsageError(f"nothing to measure on; {next(iter(left_out.values()), '')}")
+    size = sum(job.size for job in jobs.values())
+    if jobs and not options.yes:
+        note(f"{counted(len(jobs), 'file')} to fetch, {size / 1e9:.2f} GB")
+        if not agreed("Fetch them?"):
+            raise UsageError("nothing was fetched")
+    for job in jobs.values():
+        _get(options, job)
+    table: PublishedTable = replace(planned.table, measure=tuple(benchmarks))
+    return replace(planned, table=table)

@@ -33,8 +33,8 @@ from compoclip.evaluation.published.measured import (
 )
 from compoclip.evaluation.published.read import (
     PublishedTable,
+    comparison_tables,
     published_table,
-    table_names,
 )
 from compoclip.evaluation.results import Results, Score, file_stem
 from compoclip.evaluation.statistics import BOOTSTRAP, FEWEST, Bootstrap
@@ -119,10 +119,10 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
         gain = study.grounded.differences.get(model)
         texts[f"compare-{file_stem(model)}"] = partial(comparison_text, comparison, gain=gain)
     entries = entries_of([result for m in study.models for result in study.results[m].values()])
-    for name in table_names():
-        table = published_table(name)
-        if measured := fill_table(table, entries):
-            texts[name] = partial(table_text, table, measured)
+    for table in comparison_tables():
+        measured = fill_table(table, entries)
+        if measured:
+            texts[table.id] = partial(table_text, table, measured)
     written = []
     for stem, text_in in texts.items():
         for layout, suffix in LAYOUTS.items():
@@ -408,8 +408,7 @@ def render(
     first = next(iter(before_after(study, items, album, count=1, all_models=True)), None)
     by_skill = examples(study, items, album)
     places = study.profile.groups.get(COMPOSITION, ())
-    tables = map(published_table, table_names())
-    published_beside = [(table, published_rows(study, table)) for table in tables]
+    published_beside = [(table, published_rows(study, table)) for table in comparison_tables()]
     return environment.get_template("report.html.j2").render(
         title=title,
         study=study,

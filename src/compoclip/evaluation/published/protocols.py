@@ -10,10 +10,12 @@ from typing import Any
 
 from compoclip.config import parsed_yaml
 from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.evaluation.published.read import published_table
 from compoclip.files import read_text
 from compoclip.typed import build
 
 _FILE = Path(__file__).with_name("protocols.yaml")
+_REMEDY = "see protocols.yaml of the package"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,15 @@ def protocol(name: str) -> Protocol:
     return _read(Path(name), _names(Path(name))[-1])
 
 
+def training_photos(name: str) -> TrainingPhotos:
+    """Return training data of the package by name; raise UsageError for an unknown one."""
+    known = _content(_FILE)["_data"]
+    if name not in known:
+        raise UsageError(f"no training data '{name}'; {closest(name, known)}")
+    data: TrainingPhotos = build(TrainingPhotos, known[name], f"{_FILE}: {name}", _REMEDY)
+    return data
+
+
 def work(benchmark: str) -> tuple[int, int] | None:
     """Return the numbers of photos and texts that a benchmark encodes; None where not counted."""
     counted = _content(_FILE)["_work"].get(benchmark)
@@ -82,11 +93,22 @@ def _names(path: Path) -> tuple[str, ...]:
 
 
 def _read(path: Path, name: str) -> Protocol:
-    data, remedy = _content(path), "see protocols.yaml of the package"
+    data = _content(path)
     try:
-        entry = {"name": name, **data[name]}
+        entry = {"name": name, **_of_row(data[name]), **data[name]}
         entry["data"] = {**_content(_FILE)["_data"], **data.get("_data", {})}[entry["data"]]
     except (KeyError, TypeError) as error:
-        raise CompoclipError(f"{path}: {name} is malformed ({error}); {remedy}") from error
-    loaded: Protocol = build(Protocol, entry, f"{path}: {name}", remedy)
+        raise CompoclipError(f"{path}: {name} is malformed ({error}); {_REMEDY}") from error
+    loaded: Protocol = build(Protocol, entry, f"{path}: {name}", _REMEDY)
     return loaded
+
+
+def _of_row(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recipe, model and settings of the arm that gives a protocol's row."""
+    if "recipe" in entry:
+        return {}
+    for row in published_table(entry["table"]).rows:
+        if list(row.labels) == entry["row"] and row.arm is not None:
+            arm = row.arm
+            return {"recipe": arm.recipe, "model": arm.model, "settings": arm.settings}
+    return {}

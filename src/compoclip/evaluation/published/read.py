@@ -1,4 +1,9 @@
-"""The published tables that come with the package: `tables/*.json`, described in its README."""
+"""The published tables that come with the package.
+
+`tables/*.json` are tables to compare with; their README describes the format. `papers/*.yaml` hold
+the tables and figures of one paper each, with what `reproduce` runs for every row; their README
+describes what they add.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from compoclip.config import parsed_yaml
 from compoclip.errors import UsageError, closest
-from compoclip.files import read_json
+from compoclip.files import read_json, read_text
 from compoclip.typed import build
 
-_FOLDER = Path(__file__).parent / "tables"
+_TABLES = Path(__file__).parent / "tables"
+_PAPERS = Path(__file__).parent / "papers"
+_REMEDY = "install compoclip again"
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,47 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Arm:
+    """What `reproduce` runs for a row of a table.
+
+    recipe: the method to train with; "" for the model that training starts from. settings: options
+    of train beside the recipe's defaults. data: the training data, a name of `protocols.yaml`.
+    block_data: block of the table -> its training data. scene_data: which of the drawn captions
+    stand for them with --scale world. model: what training starts from. wise_ft: share of the
+    tuned weights in a mix with those of `model`. scope: the part of the model that is mixed.
+    checkpoint: file with the authors' weights, of a row that is not trained again.
+    """
+
+    recipe: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    data: str = ""
+    block_data: Mapping[str, str] = field(default_factory=dict)
+    scene_data: str = "scenes"
+    model: str = ""
+    wise_ft: float = 1.0
+    scope: Literal["all", "image"] = "all"
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True)
 class PublishedRow:
     """Published numbers of a method in percent, one a column (None: not printed).
 
-    marks: column id -> remark on a cell. note: remark on the row.
+    deviations: published standard deviations over seeds, one a column, where the paper has them.
+    marks: column id -> remark on a cell. note: remark on the row. arm: what gives the row.
     """
 
     labels: tuple[str, ...]
     values: tuple[float | None, ...]
+    deviations: tuple[float | None, ...] = ()
     marks: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    arm: Arm | None = None
+
+    @property
+    def name(self) -> str:
+        """The labels in one line."""
+        return " ".join(label for label in self.labels if label)
 
 
 @dataclass(frozen=True)
@@ -80,9 +119,16 @@ class MtebTask:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table of a paper. blocks: id -> label of column groups with different models of one method,
-    for example one per fine-tuning set. models: description of the published rows. tasks: of mteb,
-    which has the same numbers."""
+    """A table or figure of a paper.
+
+    blocks: id -> label of column groups with different models of one method, for example one per
+    fine-tuning set. models: description of the published rows. tasks: of mteb, which has the same
+    numbers. The other fields are of a table that `reproduce` runs, see the README of `papers/`.
+    place: "table 2" or "figure 4". measure: the benchmarks to measure on. reference: labels of the
+    row that the others are compared with. seeds: of every arm. commands: what to call with the
+    models of the arms afterwards. needs: what has to be got by hand. borrowed: id of the table that
+    has the columns, which this one shows again.
+    """
 
     id: str
     title: str
@@ -95,6 +141,13 @@ class PublishedTable:
     table: str = ""
     notes: tuple[str, ...] = ()
     tasks: tuple[MtebTask, ...] = ()
+    place: str = ""
+    measure: tuple[str, ...] = ()
+    reference: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    commands: tuple[str, ...] = ()
+    needs: str = ""
+    borrowed: str = ""
 
     @property
     def benchmarks(self) -> set[str]:
@@ -103,30 +156,103 @@ class PublishedTable:
         return {name for source in sources for name in (source.benchmark, source.instead)}
 
 
+@dataclass(frozen=True)
+class Paper:
+    """The tables and figures of a paper, in its order. title: what it is called in short."""
+
+    name: str
+    title: str
+    tables: tuple[PublishedTable, ...]
+
+    def table(self, place: str) -> PublishedTable:
+        """Return the table of a place, such as "table 2"; raise UsageError for an unknown one."""
+        for table in self.tables:
+            if table.place == place:
+                return table
+        hint = closest(place, [table.place for table in self.tables])
+        raise UsageError(f"{self.name}: no {place}; {hint}")
+
+
+@cache
+def paper_names() -> tuple[str, ...]:
+    """Return the names of the papers whose tables `reproduce` runs."""
+    return tuple(sorted(path.stem for path in _PAPERS.glob("*.yaml")))
+
+
+@cache
+def paper(name: str) -> Paper:
+    """Read a paper by its name; raise UsageError for an unknown one."""
+    if name not in paper_names():
+        raise UsageError(f"no paper '{name}'; {closest(name, paper_names())}")
+    path = _PAPERS / f"{name}.yaml"
+    data = parsed_yaml(read_text(path), path, "paper")
+    shared = {"paper": data["paper"], "models": data["models"]}
+    usual = data["arm"]
+    tables: dict[str, PublishedTable] = {}
+    for facts in data["tables"]:
+        of_table = facts.pop("arm", {})
+        rows = [_with_arm(row, usual, of_table) for row in facts["rows"]]
+        whole = {"row_labels": ["method"], **shared, **facts, "rows": rows}
+        if isinstance(whole["columns"], str):  # the columns of an earlier table, all or some
+            whole["borrowed"] = whole["columns"]
+            columns = tables[whole["columns"]].columns
+            only = whole.pop("only", [column.id for column in columns])
+            whole["columns"] = tuple(column for column in columns if column.id in only)
+        table = _table(whole.pop("id"), whole, path)
+        tables[table.id] = table
+    return Paper(name, data["title"], tuple(tables.values()))
+
+
+def _with_arm(row: Mapping[str, Any], *usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose arm has what the paper and the table say of all arms."""
+    if "arm" not in row:
+        return dict(row)
+    arm: dict[str, Any] = {}
+    for facts in (*usual, row["arm"]):
+        settings = {**arm.get("settings", {}), **facts.get("settings", {})}
+        arm = {**arm, **facts, "settings": settings}
+    return {**row, "arm": arm}
+
+
 @cache
 def table_names() -> tuple[str, ...]:
     """Return the sorted ids of the published tables that come with the package."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+    of_papers = [table.id for name in paper_names() for table in paper(name).tables]
+    return tuple(sorted([*(path.stem for path in _TABLES.glob("*.json")), *of_papers]))
 
 
-@cache
+def comparison_tables() -> tuple[PublishedTable, ...]:
+    """Return the tables beside which results stand in a report: those with columns of their own."""
+    tables = map(published_table, table_names())
+    return tuple(table for table in tables if not table.borrowed)
+
+
 def require_table(name: str) -> None:
     """Raise UsageError for a name of no published table."""
     if name not in table_names():
         raise UsageError(f"no published table '{name}'; {closest(name, table_names())}")
 
 
+@cache
 def published_table(name: str) -> PublishedTable:
     """Read a published table by its id; raise UsageError for an unknown one."""
     require_table(name)
-    path, remedy = _FOLDER / f"{name}.json", "install compoclip again"
-    data = read_json(path, damaged=remedy)
+    for of_paper in paper_names():
+        for table in paper(of_paper).tables:
+            if table.id == name:
+                return table
+    path = _TABLES / f"{name}.json"
+    return _table(name, read_json(path, damaged=_REMEDY), path)
+
+
+def _table(name: str, data: Mapping[str, Any], path: Path) -> PublishedTable:
     columns: dict[str, Column] = {}
     for column in data["columns"]:
-        columns[column["id"]] = _column(column, columns)
+        made = column if isinstance(column, Column) else _column(column, columns)
+        columns[made.id] = made
     blocks = {block["id"]: block["label"] for block in data.get("blocks", ())}
     facts = {**data, "id": name, "blocks": blocks, "columns": []}
-    table: PublishedTable = build(PublishedTable, facts, str(path), remedy)
+    table: PublishedTable = build(PublishedTable, facts, str(path), _REMEDY)
     return replace(table, columns=tuple(columns.values()))
 
 

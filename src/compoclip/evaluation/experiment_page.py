@@ -1,0 +1,283 @@
+"""The page of a table that was run again: printed numbers, ours, and whether directions agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compoclip.console import counted
+from compoclip.evaluation.comparison import Difference, Pair, Parts, ScorePart, corrected
+from compoclip.evaluation.comparison import differences as paired_differences
+from compoclip.evaluation.grounded import MEAN, ground_all
+from compoclip.evaluation.published.measured import MeasuredCell, fill_table
+from compoclip.evaluation.published.read import Column, PublishedRow, PublishedTable
+from compoclip.evaluation.results import Results, by_benchmark
+from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
+from compoclip.evaluation.tables import laid_out, percent, span
+
+SEED_NOISE = 0.5
+"""Points: printed differences below it say nothing. FSC-CLIP's Table 8 has deviations up to 0.52
+over three seeds."""
+
+Labels = tuple[str, ...]
+Runs = Mapping[Labels, Mapping[str, Sequence[Sequence[Results]]]]
+"""Row labels -> block of the table -> results of the run of each seed."""
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A printed difference of a row from the reference row, and ours on the same column.
+
+    printed: points. here: our paired difference.
+    """
+
+    row: str
+    column: str
+    printed: float
+    here: Difference
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the signs are equal; None where ours is not significant."""
+        if not self.here.significant:
+            return None
+        return (self.printed > 0) == (self.here.difference > 0)
+
+
+def experiment_page(
+    table: PublishedTable,
+    runs: Runs,
+    blind: Sequence[Results],
+    about: str,
+    partial: bool,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> str:
+    """Return a table with the numbers of the paper and ours, in Markdown.
+
+    Args:
+        table: with the columns to show.
+        runs: the results of the rows that were run.
+        blind: results of a model that sees no image, for the mean grounded gain; may be empty.
+        about: how this run differs from the paper's, a sentence without its stop.
+        partial: fill columns that are means of several benchmarks from those that were measured.
+        bootstrap: the draws for intervals.
+    """
+    cells = {labels: _cells(table, blocks, partial) for labels, blocks in runs.items()}
+    shown = [
+        number
+        for number, _ in enumerate(table.columns)
+        if any(row[number] for of_row in cells.values() for row in of_row)
+    ]
+    gains = _gains(table, runs, blind, bootstrap)
+    lines = []
+    for row in table.rows:
+        if row.labels not in runs:
+            continue
+        printed = [_printed(row, number) for number in shown]
+        here = [_over_seeds([seed[number] for seed in cells[row.labels]]) for number in shown]
+        if gains:
+            printed.append("-")
+            here.append(gains[row.labels])
+        lines.append([*row.labels, "paper", *printed])
+        lines.append([*("" for _ in row.labels), "here", *here])
+    heads = [table.columns[number].label for number in shown]
+    header = [*table.row_labels, "", *heads, *([MEAN] if gains else [])]
+    found = directions(table, runs, bootstrap)
+    notes = [
+        f"Paper: {table.paper}; {table.models}.",
+        f"Here: {about}.",
+        *_seed_notes(runs),
+        *_column_notes(table, shown, cells),
+        *_direction_notes(table, found),
+    ]
+    left = len(table.row_labels) + 1
+    return (
+        laid_out(lines, header, "markdown", title=f"# {table.title}", left=left, notes=notes) + "\n"
+    )
+
+
+def _cells(
+    table: PublishedTable, blocks: Mapping[str, Sequence[Sequence[Results]]], partial: bool
+) -> list[tuple[MeasuredCell | None, ...]]:
+    """Return the cells of a row, one tuple per seed."""
+    rows = []
+    for seed in range(max(len(seeds) for seeds in blocks.values())):
+        entry = {name: seeds[min(seed, len(seeds) - 1)] for name, seeds in blocks.items()}
+        filled = fill_table(table, [("", entry)], allow_partial=partial)
+        rows.append(filled[0].cells if filled else tuple(None for _ in table.columns))
+    return rows
+
+
+def _printed(row: PublishedRow, number: int) -> str:
+    value = row.values[number]
+    if value is None:
+        return "-"
+    deviation = row.deviations[number] if row.deviations else None
+    return f"{value:.1f}" if deviation is None else f"{value:.1f} ±{deviation:.2f}"
+
+
+def _over_seeds(cells: Sequence[MeasuredCell | None]) -> str:
+    """Return one number with its interval, or the mean and standard deviation over seeds."""
+    values = [cell.value for cell in cells if cell]
+    if not values:
+        return "-"
+    first = next(cell for cell in cells if cell)
+    if len(values) > 1:
+        return f"{percent(float(np.mean(values)))} ±{100 * np.std(values, ddof=1):.2f}{first.signs}"
+    interval = f" [{span(first.low, first.high).replace(' to ', ', ')}]" if first.low else ""
+    return f"{percent(values[0])}{first.signs}{interval}"
+
+
+def _gains(
+    table: PublishedTable, runs: Runs, blind: Sequence[Results], bootstrap: Bootstrap
+) -> dict[Labels, str]:
+    """Return the mean grounded gain of every row, over its seeds; empty without a blind model."""
+    if not blind:
+        return {}
+    block = next(iter(table.blocks), "")
+    by_row = {}
+    for labels, blocks in runs.items():
+        means = []
+        for number, results in enumerate(blocks[block]):
+            grounded = ground_all({f"{labels} {number}": results}, blind, bootstrap)
+            mean = grounded.models[0].mean()
+            if mean:
+                means.append(mean.value)
+        by_row[labels] = percent(float(np.mean(means))) if means else "-"
+    return by_row
+
+
+# --- Directions. ---
+
+
+def directions(
+    table: PublishedTable, runs: Runs, bootstrap: Bootstrap = BOOTSTRAP
+) -> list[Direction]:
+    """Compare printed differences from the reference row with ours, corrected together (Holm).
+
+    Columns that the paper prints for both rows count, if they are a plain mean of numbers that were
+    measured here and the printed difference is at least `SEED_NOISE`. Outcomes are averaged over
+    seeds before the test.
+    """
+    printed = {row.labels: row.values for row in table.rows}
+    if table.reference not in runs:
+        return []
+    found = []
+    for row in table.rows:
+        if row.labels == table.reference or row.labels not in runs:
+            continue
+        for number, column in enumerate(table.columns):
+            value, base = row.values[number], printed[table.reference][number]
+            if value is None or base is None or abs(value - base) < SEED_NOISE:
+                continue
+            block = column.block
+            reference, other = (
+                runs[labels].get(block, ()) for labels in (table.reference, row.labels)
+            )
+            difference = _difference(column, reference, other, bootstrap)
+            if difference:
+                found.append(Direction(row.name, column.label, value - base, difference))
+    tested = corrected([direction.here for direction in found])
+    return [replace(direction, here=here) for direction, here in zip(found, tested)]
+
+
+def _difference(
+    column: Column,
+    base: Sequence[Sequence[Results]],
+    other: Sequence[Sequence[Results]],
+    bootstrap: Bootstrap,
+) -> Difference | None:
+    if column.difference or not base or not other:
+        return None
+    parts: list[ScorePart] = []
+    pairs: dict[str, Pair] = {}
+    for source, _ in column.terms:
+        for result in base[0]:
+            if result.reader_name.partition("@")[0] != source.benchmark:
+                continue
+            name = source.score or result.headline
+            here = result.scores.get(name, {}) if source.metric else result.aggregates
+            if (source.metric or name) in here:
+                parts.append(ScorePart(result.benchmark, name, source.metric))
+                pairs[result.benchmark] = _pair(result.benchmark, base, other)
+    if not parts:
+        return None
+    groups: dict[str, Parts] = {column.label: tuple(parts)}
+    return paired_differences(pairs, groups, bootstrap)[column.label]
+
+
+def _pair(
+    benchmark: str, base: Sequence[Sequence[Results]], other: Sequence[Sequence[Results]]
+) -> Pair:
+    """Pair two rows on a benchmark; outcomes are the means over their seeds."""
+    number = max(len(base), len(other))
+    pairs = []
+    for seed in range(number):
+        sides = (side[min(seed, len(side) - 1)] for side in (base, other))
+        pairs.append(Pair.of(*(by_benchmark(side)[benchmark] for side in sides)))
+    if number == 1:
+        return pairs[0]
+
+    def mean(which: str) -> dict[str, np.ndarray]:
+        every = [getattr(pair, which) for pair in pairs]
+        return {
+            metric: np.mean([values[metric] for values in every], axis=0) for metric in every[0]
+        }
+
+    return replace(pairs[0], base=mean("base"), other=mean("other"))
+
+
+# --- Words. ---
+
+
+def _seed_notes(runs: Runs) -> list[str]:
+    numbers = {len(seeds) for blocks in runs.values() for seeds in blocks.values()}
+    if max(numbers) == 1:
+        return ["Brackets hold 95 % intervals over images; a mean of several benchmarks has none."]
+    return [f"± is the standard deviation over {max(numbers)} seeds."]
+
+
+def _column_notes(
+    table: PublishedTable,
+    shown: Sequence[int],
+    cells: Mapping[Labels, Sequence[Sequence[MeasuredCell | None]]],
+) -> list[str]:
+    notes = []
+    absent = len(table.columns) - len(shown)
+    if absent:
+        notes.append(f"{counted(absent, 'column')} of the paper's table were not measured here.")
+    parts = {}
+    for number in shown:
+        for rows in cells.values():
+            for cell in (row[number] for row in rows):
+                if cell and cell.have < cell.of:
+                    parts[table.columns[number].label] = f"{cell.have} of {cell.of}"
+    if parts:
+        listed = ", ".join(f"{label} from {part} benchmarks" for label, part in parts.items())
+        notes.append(f"+ marks means that were made of a part: {listed}.")
+    return notes
+
+
+def _direction_notes(table: PublishedTable, found: Sequence[Direction]) -> list[str]:
+    """Say in one sentence how many printed differences have their direction here."""
+    if not found:
+        return []
+    reference = " ".join(label for label in table.reference if label)
+    by_verdict: dict[bool | None, list[Direction]] = {True: [], False: [], None: []}
+    for direction in found:
+        by_verdict[direction.agrees].append(direction)
+    agree, contrary, unclear = (len(by_verdict[key]) for key in (True, False, None))
+    lines = [
+        f"The paper prints {counted(len(found), 'difference')} from {reference} of at least "
+        f"{SEED_NOISE} points in these columns. Of these {agree} agree in direction here, "
+        f"{contrary} are contrary, and {unclear} are not significant (paired tests, Holm)."
+    ]
+    for direction in by_verdict[False]:
+        printed, here = direction.printed, 100 * direction.here.difference
+        lines.append(
+            f"Contrary: {direction.row}, {direction.column}: {printed:+.1f} in the paper, "
+            f"{here:+.1f} here."
+        )
+    return lines

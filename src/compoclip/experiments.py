@@ -1,0 +1,504 @@
+"""Run a table or figure of a paper: its arms with every seed, measured beside the printed numbers.
+
+    OUT/fingerprint.safetensors   scale, data and options that all runs share
+    OUT/plans/TABLE.json          arms and estimate of a table, stated before it starts
+    OUT/runs/NAME                 run folders; tables of one OUT share the runs that are equal
+    OUT/results/NAME              results of every run, of the models they start from, and blind
+    OUT/TABLE.md                  the page of a table, named by its id
+
+`--scale world` runs the same arms on drawn scenes; what it needs comes from another package through
+the entry-point group `compoclip.scales`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from compoclip import plugins
+from compoclip.console import counted, duration, note
+from compoclip.data.fingerprint import FILE, Fingerprint
+from compoclip.differences import require_same
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.published.protocols import (
+    Protocol,
+    TrainingPhotos,
+    training_photos,
+)
+from compoclip.evaluation.published.read import Arm, PublishedNumber, PublishedTable
+from compoclip.files import bytes_hash, only_writer, write_json, write_text
+from compoclip.methods.registry import load_recipe
+from compoclip.request import TrainRequest
+from compoclip.run import EvaluateOptions, evaluate, train
+from compoclip.sweep import run_one
+from compoclip.workers import available_cores, mapper, threads_each
+
+FULL = "full"
+BLIND_MODEL = "captions-alone"
+"""The name in results of the model that knows the training captions and sees no image."""
+CHECKPOINTS = "checkpoints"
+"""Folder of a data root for weights that authors published."""
+_PILOT_STEPS = 8
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where the arms of a table run, in place of the paper's data, model and optimiser.
+
+    model: what every arm starts from. data: training data -> its place; an arm names one as
+    `Arm.scene_data`. captions: text file with captions that no arm is trained on. on: the
+    benchmarks. usual: options of train that an arm may change. by_recipe: the same for the arms of
+    a recipe. fixed: options that no arm changes. lr, lora_lr: the learning rates of arms whose
+    recipe has none in `by_recipe`, and of adapters. columns: id of a column -> the numbers it is
+    the mean of here. about: what differs from the paper, in one sentence.
+    """
+
+    model: str
+    data: Mapping[str, Path]
+    captions: Path
+    on: tuple[str, ...]
+    usual: Mapping[str, Any]
+    by_recipe: Mapping[str, Mapping[str, Any]]
+    fixed: Mapping[str, Any]
+    lr: float
+    lora_lr: float
+    columns: Mapping[str, tuple[PublishedNumber, ...]]
+    about: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Options of the folder that all runs of a paper share.
+
+    data: data root. captions, images: training data in place of the paper's. seeds: empty for the
+    table's. arms: parts of row labels; empty for all rows. max_steps: ends every run early; 0 for
+    none. jobs: runs at once.
+    """
+
+    out: Path
+    data: Path = Path("data")
+    captions: str = ""
+    images: Path | None = None
+    device: str = "auto"
+    seeds: tuple[int, ...] = ()
+    arms: tuple[str, ...] = ()
+    max_steps: int = 0
+    jobs: int = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """An arm with one seed. name: its folder, in which equal arms of other tables find it."""
+
+    name: str
+    arm: Arm
+    request: TrainRequest | None = None
+
+    @property
+    def model(self) -> str:
+        """What is measured: the trained model, or the one that the arm names."""
+        return str(self.request.options.out / "model") if self.request else self.arm.model
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table at a scale. runs: label tuple of a row and block -> its runs, one per seed."""
+
+    table: PublishedTable
+    place: Place
+    scale: Scale | None
+    runs: Mapping[tuple[tuple[str, ...], str], tuple[Run, ...]] = field(default_factory=dict)
+
+    @property
+    def unique(self) -> tuple[Run, ...]:
+        """All runs, each once."""
+        every = {run.name: run for runs in self.runs.values() for run in runs}
+        return tuple(every.values())
+
+    @property
+    def trained(self) -> tuple[Run, ...]:
+        """The runs that have to be trained."""
+        return tuple(run for run in self.unique if run.request is not None)
+
+    def measuring(self) -> EvaluateOptions:
+        """Return how every model of the table is measured."""
+        on = self.scale.on if self.scale else self.table.measure
+        return EvaluateOptions(
+            on=on, data=self.place.data, out=self.place.out / "results", device=self.place.device
+        )
+
+
+def scale_named(name: str, out: Path) -> Scale | None:
+    """Return a scale of another package, None for the paper's own.
+
+    Raise UsageError when no package has it.
+    """
+    if name == FULL:
+        return None
+    points = plugins.installed("scales")
+    if name not in points:
+        hint = "pip install compoclip-world" if name == "world" else f"known: {', '.join(points)}"
+        raise UsageError(f"--scale {name}: no such scale; {hint}")
+    scale = plugins.imported(points[name], "scale")(out / name)
+    assert isinstance(scale, Scale)
+    return scale
+
+
+def experiment(table: PublishedTable, place: Place, scale: Scale | None) -> Experiment:
+    """Choose the arms and seeds of a table, and make their training requests.
+
+    Raise UsageError for an arm that the table does not have, or a table without arms.
+    """
+    if scale:  # all data sets of the paper are one here
+        table = _at_scale(table, scale)
+    rows = [row for row in table.rows if row.arm is not None]
+    for words in place.arms:
+        if not any(words.casefold() in row.name.casefold() for row in rows):
+            names = ", ".join(row.name for row in rows)
+            raise UsageError(f"--arms {words}: no row of {table.title}; its rows: {names}")
+    runs: dict[tuple[tuple[str, ...], str], tuple[Run, ...]] = {}
+    for row in rows:
+        chosen = not place.arms or any(a.casefold() in row.name.casefold() for a in place.arms)
+        if not (chosen or row.labels == table.reference):
+            continue
+        assert row.arm is not None
+        if scale and row.arm.settings.get("from_scratch"):
+            note(f"left out: {row.name}: it trains from scratch, which takes the paper's data")
+            continue
+        if row.arm.checkpoint:
+            path = place.data / CHECKPOINTS / row.arm.checkpoint
+            if scale:
+                continue
+            if not path.is_file():
+                note(f"left out: {row.name}: put the authors' weights at {path}")
+                continue
+        for block in table.blocks or ("",):
+            arm = replace(row.arm, data=row.arm.block_data.get(block, row.arm.data))
+            seeds = (place.seeds or table.seeds) if arm.recipe else (0,)
+            runs[row.labels, block] = tuple(_run(arm, seed, place, scale) for seed in seeds)
+    if not runs:
+        reason = f"needs {table.needs}" if table.needs else "no row of it is trained here"
+        raise UsageError(f"{table.title}: {reason}")
+    return Experiment(table, place, scale, runs)
+
+
+def _at_scale(table: PublishedTable, scale: Scale) -> PublishedTable:
+    """Return the table for one set of training data: the columns of its first block, and means."""
+    first = next(iter(table.blocks), "")
+    columns = []
+    values = []
+    for number, column in enumerate(table.columns):
+        if column.block not in ("", first):
+            continue
+        sources = [term for term in column.terms if term[0].block in ("", first)]
+        whole = 1.0 if column.difference else sum(weight for _, weight in sources)
+        terms = [(replace(source, block=""), weight / whole) for source, weight in sources]
+        if column.id in scale.columns:
+            numbers = scale.columns[column.id]
+            terms = [(source, 1 / len(numbers)) for source in numbers]
+        columns.append(replace(column, block="", terms=tuple(terms)))
+        values.append(number)
+    rows = [
+        replace(
+            row,
+            values=tuple(row.values[number] for number in values),
+            deviations=tuple(row.deviations[number] for number in values if row.deviations),
+        )
+        for row in table.rows
+    ]
+    return replace(table, columns=tuple(columns), blocks={}, rows=tuple(rows))
+
+
+def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> Run:
+    """Return the run of an arm with a seed, named by all that decides what it computes."""
+    if arm.checkpoint:
+        path = place.data / CHECKPOINTS / arm.checkpoint
+        return Run(path.stem, replace(arm, model=f"{arm.model.partition(':')[0]}@{path}"))
+    if scale:
+        arm = replace(arm, model=scale.model)
+    if not arm.recipe:
+        return Run(_slug("base", arm.model), arm)
+    values = {**_values(arm, place, scale), "seed": seed}
+    request = TrainRequest.of(arm.recipe, {**values, "out": place.out})
+    decisive = {"config": request.text(repeats=True), "mix": [arm.wise_ft, arm.scope]}
+    settings = "_".join(f"{name}-{value}" for name, value in arm.settings.items())
+    mix = f"{arm.scope}-{arm.wise_ft:g}" if arm.wise_ft != 1 else ""
+    words = "_".join(filter(None, (arm.recipe, settings, mix, f"seed-{seed}")))
+    name = f"{_slug(words)}-{bytes_hash(json.dumps(decisive).encode())[:8]}"
+    values["out"] = place.out / "runs" / name
+    return Run(name, arm, TrainRequest.of(arm.recipe, values))
+
+
+def _values(arm: Arm, place: Place, scale: Scale | None) -> dict[str, Any]:
+    """Return the options of train for an arm, all but seed and folder."""
+    more: dict[str, Any] = {"device": place.device, "model": arm.model}
+    if place.max_steps:
+        more["max_steps"] = place.max_steps
+    if scale is None:
+        data = training_photos(arm.data)
+        captions = place.captions if data.by_hand else str(place.data / data.captions)
+        images = place.images if data.by_hand else place.data / data.images
+        return {**arm.settings, **more, "data": captions, "images": images, "workers": "auto"}
+    of_recipe = {"lr": scale.lr, **scale.by_recipe.get(arm.recipe, {})}
+    if load_recipe(arm.recipe)().lora:
+        of_recipe["lr"] = scale.lora_lr
+    arm_settings = {name: value for name, value in arm.settings.items() if name != "lr"}
+    values = {**scale.usual, **of_recipe, **arm_settings, **scale.fixed, **more}
+    values["data"] = str(scale.data[arm.scene_data])
+    if arm.wise_ft != 1 and arm.scope == "image":
+        values["freeze"] = ()  # the tower that is mixed has to be trained
+    values["cache_frozen"] = "image" in values["freeze"] and values.get("alternate", True)
+    return values
+
+
+def _slug(*words: str) -> str:
+    return re.sub(r"[^\w.@+-]+", "-", "-".join(words)).strip("-.")[:80]
+
+
+# --- What it takes. ---
+
+
+def estimate(planned: Experiment, log: Callable[[str], None] = note) -> dict[str, float]:
+    """Return run name -> seconds of training and measuring, from a short measurement here.
+
+    Runs that are done take none. At the paper's own scale speed is measured with random weights and
+    generated photos (`compoclip.estimate`). At another scale a few steps of each arm are trained in
+    a temporary folder and thrown away, and the first of these models is measured.
+    """
+    if planned.scale is None:
+        return _from_speed(planned, log)
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, available_cores() // planned.place.jobs))
+    try:
+        return _from_pilots(planned, log)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _from_pilots(planned: Experiment, log: Callable[[str], None]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    by_arm: dict[str, float] = {}
+    measuring: float | None = None
+    data_seen: set[str] = set()
+    for run in planned.trained:
+        request = run.request
+        assert request is not None
+        if _is_done(run, planned):
+            seconds[run.name] = 0.0
+            continue
+        key = json.dumps(asdict(run.arm), default=str)
+        if key not in by_arm:
+            log(f"measuring {run.name.rpartition('-')[0]} for the estimate")
+            with TemporaryDirectory() as name:
+                folder = Path(name)
+                if request.options.data[0] not in data_seen:  # features of images are made once
+                    _pilot(request, folder / "first", 1)
+                    data_seen.add(request.options.data[0])
+                by_arm[key] = _pilot(request, folder / "run", _PILOT_STEPS)
+                if measuring is None:
+                    measuring = _measuring_seconds(planned, folder)
+        seconds[run.name] = by_arm[key] + (measuring or 0.0)
+    return seconds
+
+
+def _pilot(request: TrainRequest, out: Path, steps: int) -> float:
+    """Train a few steps; return the seconds that the whole run takes."""
+    from compoclip.ranks import silent
+    from compoclip.training.log import LOG, read_log
+
+    options = replace(request.options, out=out, stop_after=steps, log_every=1)
+    begin = time.monotonic()
+    with silent():
+        _, summary = train(options, replace(request, options=options).composed())
+    whole = time.monotonic() - begin
+    ends = [line["seconds"] for line in read_log(out / LOG) if "loss" in line]
+    times = sorted(after - before for before, after in pairwise(ends))
+    per_step = times[len(times) // 2] if times else 0.0
+    return whole + per_step * (summary.total_steps - len(ends))
+
+
+def _measuring_seconds(planned: Experiment, folder: Path) -> float:
+    """Measure the first base, whose images all others share, and time another model's texts."""
+    import torch
+
+    from compoclip.models.checkpoint import load_model
+    from compoclip.ranks import silent
+
+    assert planned.scale is not None
+    measuring = planned.measuring()
+    elsewhere = replace(measuring, out=folder / "results", cache=measuring.out / ".features")
+    with silent():
+        evaluate(elsewhere, {"base": planned.scale.model})
+        changed = load_model(planned.scale.model)
+        names = changed.encoder.model.named_parameters()
+        with torch.no_grad():  # another model whose image features are the same
+            next(value for name, value in names if "token_embedding" in name).mul_(1.001)
+        begin = time.monotonic()
+        evaluate(elsewhere, {"pilot": changed})
+    return time.monotonic() - begin
+
+
+def _from_speed(planned: Experiment, log: Callable[[str], None]) -> dict[str, float]:
+    from compoclip.benchmarks.registry import SUITES
+    from compoclip.estimate import measure
+    from compoclip.ranks import device_named
+    from compoclip.reproduce import encoded_work, usual_precision
+
+    device = device_named(planned.place.device)
+    precision = usual_precision(device, small=False)
+    specs = [spec for name in planned.table.measure for spec in SUITES.get(name, (name,))]
+    counts = [encoded_work(spec) for spec in specs]
+    speeds = {}
+    seconds = {}
+    for run in planned.trained:
+        if _is_done(run, planned):
+            seconds[run.name] = 0.0
+            continue
+        assert run.request is not None
+        method = run.request.composed()
+        data = training_photos(run.arm.data)
+        key = run.arm.recipe, run.arm.model, data.sentences
+        if key not in speeds:
+            log(f"measuring {run.arm.recipe} from {run.arm.model} on {device} for the estimate")
+            trial = Protocol(
+                name=run.name,
+                recipe=run.arm.recipe,
+                model=run.arm.model,
+                data=data,
+                table=planned.table.id,
+                base=(),
+                row=(),
+                benchmarks=planned.table.measure,
+                small=(),
+                settings={},
+            )
+            speeds[key] = measure(trial, method.optim.batch_size, device, precision)
+        speed, batch = speeds[key], method.optim.batch_size
+        steps = method.optim.epochs * (data.number // batch)
+        if planned.place.max_steps:
+            steps = min(steps, planned.place.max_steps)
+        measuring = sum(p * speed.photo + t * speed.text for p, t in counts)
+        seconds[run.name] = steps * (speed.step + batch * speed.image) + measuring
+    return seconds
+
+
+def _is_done(run: Run, planned: Experiment) -> bool:
+    results = planned.place.out / "results" / mixed_name(run)
+    return Path(run.model).exists() and results.is_dir()
+
+
+# --- Running. ---
+
+
+def run_experiment(planned: Experiment, captions: str, estimated: Mapping[str, float]) -> None:
+    """Train and measure all that is missing; an interrupted table resumes.
+
+    captions: training captions for the model that sees no image; "" for none. Raise CompoclipError
+    when a run fails, after the others are done, and UsageError when OUT holds other options.
+    """
+    place = planned.place
+    with only_writer(place.out, folder=True):
+        _require_same_place(planned)
+        plan = {
+            "table": planned.table.id,
+            "runs": {run.name: asdict(run.arm) for run in planned.unique},
+            "estimated_seconds": dict(estimated),
+        }
+        write_json(place.out / "plans" / f"{planned.table.id}.json", plan)
+        measuring = planned.measuring()
+        bases = {run.name: run.model for run in planned.unique if run.request is None}
+        for run in planned.trained:
+            if not run.arm.settings.get("from_scratch"):
+                bases[_slug("base", run.arm.model)] = run.arm.model
+        if captions:
+            bases[BLIND_MODEL] = f"blind:{captions}"
+        evaluate(measuring, bases)
+        failed = []
+        for run, error, seconds in _train_all(planned):
+            if error:
+                failed.append(f"{run.name}: {error}")
+            elif seconds > 1:
+                expected = estimated.get(run.name, 0.0)
+                note(f"{run.name}: {duration(seconds)}, {duration(expected)} were estimated")
+        for run in planned.trained:
+            if run.arm.wise_ft != 1 and Path(run.model).exists():
+                _measure_mix(run, measuring)
+        if failed:
+            raise CompoclipError(f"{len(failed)} of the runs failed; {failed[0]}")
+
+
+def _train_all(planned: Experiment) -> Iterator[tuple[Run, str, float]]:
+    """Train and measure the runs, several at once; yield each with its error and seconds."""
+    place = planned.place
+    by_name = {run.name: run for run in planned.trained}
+    on = planned.measuring().on
+    requests = []
+    for run in by_name.values():
+        assert run.request is not None
+        options = replace(run.request.options, on=on, eval_data=place.data)
+        requests.append(replace(run.request, options=options))
+    jobs = min(place.jobs, len(requests)) or 1
+    threads = max(1, available_cores() // jobs)
+    note(f"{counted(len(requests), 'run')} -> {place.out / 'runs'}")
+    with (
+        threads_each(threads) if jobs > 1 else nullcontext(),
+        mapper(jobs, in_order=False, ahead=1) as apply,
+    ):
+        for line in apply(_timed, requests):
+            yield by_name[line["name"]], line["error"], line["seconds"]
+
+
+def _timed(request: TrainRequest) -> dict[str, Any]:
+    """Train and measure one run in a worker; "seconds" are of the whole."""
+    begin = time.monotonic()
+    line = run_one(request)
+    return {**line, "seconds": time.monotonic() - begin}
+
+
+def mixed_name(run: Run) -> str:
+    """Return the name of a run in results, that of its mix where the arm has one."""
+    return f"{run.name}-mixed" if run.arm.wise_ft != 1 else run.name
+
+
+def _measure_mix(run: Run, measuring: EvaluateOptions) -> None:
+    from compoclip.models.checkpoint import load_model
+    from compoclip.models.conversion import interpolate
+
+    base, tuned = load_model(run.arm.model), load_model(run.model)
+    mixed = interpolate(base, tuned, run.arm.wise_ft, run.arm.scope)
+    evaluate(measuring, {mixed_name(run): mixed})
+
+
+def _require_same_place(planned: Experiment) -> None:
+    place = planned.place
+    values: dict[str, Any] = {"max_steps": place.max_steps, "captions": place.captions}
+    values["data"] = str(place.data) if planned.scale is None else planned.scale.about
+    now = Fingerprint(values)
+    if (place.out / FILE).exists():
+        differences = Fingerprint.load(place.out).differences(now)
+        require_same(place.out, differences, "holds runs of other options")
+    now.save(place.out)
+
+
+def write_page(planned: Experiment, text: str) -> Path:
+    """Write the page of a table; return its place."""
+    path = planned.place.out / f"{planned.table.id}.md"
+    write_text(path, text)
+    return path
+
+
+def training_data(planned: Experiment) -> dict[str, TrainingPhotos]:
+    """Return the training data of the paper's own scale that the arms name."""
+    if planned.scale:
+        return {}
+    return {run.arm.data: training_photos(run.arm.data) for run in planned.trained}

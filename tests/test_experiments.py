@@ -1,0 +1,263 @@
+"""Tables of the papers: every one is there, and every one runs on a few drawn scenes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compoclip import experiments
+from compoclip.benchmarks.case import Aggregate
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.experiment_page import directions, experiment_page
+from compoclip.evaluation.published.protocols import training_photos
+from compoclip.evaluation.published.read import (
+    Arm,
+    Column,
+    PublishedNumber,
+    PublishedRow,
+    PublishedTable,
+    paper,
+    paper_names,
+)
+from compoclip.evaluation.results import Results
+from compoclip.evaluation.run import Options, evaluate
+from compoclip.experiments import Place, Scale, experiment
+from compoclip.request import TrainRequest
+from compoclip_world import scale as world_scale
+from evaluation_helpers import FakeEncoder, choice_benchmark
+
+PLACES = {
+    "clic": "table 1, table data, table large, table more, table losses, table llava",
+    "fsc-clip": (
+        "table 1, table 2, table 3a, table 3b, table 3c, table 4, table 5, table 6, table 7, "
+        "table 8, table 9, table 10, figure 1, figure 4, figure 5"
+    ),
+    "hard-positives": "table 1, table shares, table transfer",
+    "mosaic-clip": (
+        "table 1, table 2, table 3, table 4, table 5, table 6, table 7, table 8, table 9, "
+        "table 10, table 11, table 12, table 13, table 14, table 15, table 17, table 18, table 20, "
+        "table 22, table crepe-cc12m, table crepe-yfcc15m, figure 4a, figure 4b, figure 4c, "
+        "figure 4d, figure 6, figure 7, figure 8, figure 9, figure 10, figure 11, figure 12, "
+        "figure 13, figure 14, figure 3"
+    ),
+}
+"""The tables and figures of each paper that have experiments, written by hand from the papers."""
+TABLES = [(name, table.place) for name in paper_names() for table in paper(name).tables]
+SHORT = ("world-aro", "world-hard-positives", "world-retrieval", "world-winoground")
+
+
+@pytest.mark.parametrize("name", paper_names())
+def test_every_table_of_a_paper_is_there(name: str) -> None:
+    assert [table.place for table in paper(name).tables] == PLACES[name].split(", ")
+
+
+@pytest.mark.parametrize(("name", "place"), TABLES)
+def test_arms_have_known_recipes_settings_and_data(name: str, place: str) -> None:
+    table = paper(name).table(place)
+    labels = [row.labels for row in table.rows]
+    assert len({*labels}) == len(labels)
+    assert table.reference in (*labels, ())
+    assert table.measure or not any(row.arm for row in table.rows)
+    for row in table.rows:
+        assert len(row.values) == len(table.columns)
+        assert len(row.deviations) in (0, len(table.columns))
+        if row.arm and row.arm.recipe:
+            values = {**row.arm.settings, "data": "captions.csv", "out": "run"}
+            TrainRequest.of(row.arm.recipe, values)
+            for data in (row.arm.data, *row.arm.block_data.values()):
+                assert training_photos(data).number
+            assert set(row.arm.block_data) <= set(table.blocks)
+
+
+def test_the_list_names_all_tables_and_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--list"]) == 0
+    text = capsys.readouterr().out
+    for name, place in TABLES:
+        option, number = place.split(" ", 1)
+        assert f"{name} --{option} {number}" in text
+    assert main(["reproduce", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(row["paper"], row["place"]) for row in listed] == TABLES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("fsc-clip --table 12", "fsc-clip: no table 12; did you mean table 2"),
+        ("fsc-clip --figure 9", "fsc-clip: no figure 9"),
+        ("fsc --table 2", "no paper 'fsc'; known: clic, fsc-clip"),
+        ("fsc-clip --table 2 --figure 4", "--table and --figure exclude each other"),
+        ("fsc-clip --table 2 --scale moon", "--scale moon: no such scale"),
+        ("", "name a paper or a model; compoclip reproduce --list shows the papers"),
+        ("fsc-clip --table 2", "laion-coco-100k: needs 100,000 photos of LAION-COCO"),
+        ("fsc-clip --table 6", "FSC-CLIP, Table 6 (benchmarks): needs nothing to be trained"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["reproduce", *arguments.split(), "--out", str(tmp_path / "out")]) != 0
+    assert message in capsys.readouterr().err
+
+
+# --- Runs on a few scenes, two steps each. ---
+
+
+@pytest.fixture(scope="module")
+def small_world(tmp_path_factory: pytest.TempPathFactory) -> Scale:
+    """The world's scale with few scenes, few items and a part of its suite."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world_scale, "SCENES", 512)
+        patch.setattr(world_scale, "ITEMS", 6)
+        scale: Scale = world_scale.scale(tmp_path_factory.mktemp("world"))
+    suite = Path(scale.on[0]) / "suite.json"
+    listed = json.loads(suite.read_text())
+    listed["benchmarks"] = [each for each in listed["benchmarks"] if each["id"] in SHORT]
+    suite.write_text(json.dumps(listed))
+    return scale
+
+
+@pytest.fixture(scope="module")
+def papers_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all tables: equal arms are trained once."""
+    return tmp_path_factory.mktemp("papers")
+
+
+@pytest.mark.parametrize(("name", "place"), TABLES)
+def test_a_table_runs_with_two_steps(
+    name: str,
+    place: str,
+    small_world: Scale,
+    papers_out: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(experiments, "scale_named", lambda *_: small_world)
+    monkeypatch.setattr(experiments, "estimate", lambda planned: {})
+    option, number = place.split(" ", 1)
+    table = paper(name).table(place)
+    command = ["reproduce", name, f"--{option}", number, "--scale", "world", "--max-steps", "2"]
+    command += ["--jobs", "1", "--yes", "--out", str(papers_out), "--json"]
+    if table.id != "fsc-clip-table8":
+        command += ["--seeds", "0"]
+    arms = [row.arm for row in table.rows if row.arm and row.arm.recipe]
+    if all(arm.settings.get("from_scratch") for arm in arms):
+        assert main(command) == 2
+        assert table.needs in capsys.readouterr().err
+        return
+    assert main(command) == 0
+    record = json.loads(capsys.readouterr().out)
+    page = Path(record["page"]).read_text()
+    assert page.startswith(f"# {table.title}")
+    for row in table.rows:
+        arm = row.arm
+        run = arm and not arm.checkpoint and not arm.settings.get("from_scratch")
+        assert bool(run) == (f"| {' | '.join(row.labels)} | paper |" in page)
+
+
+def test_equal_arms_of_two_tables_are_one_run(small_world: Scale, tmp_path: Path) -> None:
+    fsc = paper("fsc-clip")
+    place = Place(tmp_path)
+    two, three = (
+        experiment(fsc.table(name), place, small_world) for name in ("table 2", "table 7")
+    )
+    shared = {run.name for run in two.trained} & {run.name for run in three.trained}
+    assert len(shared) == 1
+    few = experiment(fsc.table("table 2"), replace(place, arms=("yes yes yes yes",)), small_world)
+    assert len(few.trained) == 1
+    seeds = experiment(fsc.table("table 7"), replace(place, seeds=(0, 1)), small_world)
+    assert len(seeds.trained) == 2 * len(three.trained)
+    with pytest.raises(UsageError, match="--arms none: no row of FSC-CLIP, Table 2"):
+        experiment(fsc.table("table 2"), replace(place, arms=("none",)), small_world)
+
+
+def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) -> None:
+    table = paper("fsc-clip").table("table 7")
+    place = Place(tmp_path, arms=("softmax",), max_steps=2)
+    planned = experiment(table, place, small_world)
+    before = experiments.estimate(planned)
+    assert [*before] == [run.name for run in planned.trained]
+    assert all(seconds > 0 for seconds in before.values())
+    assert not (tmp_path / "runs").exists()
+    experiments.run_experiment(planned, "", before)
+    plan = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
+    assert plan["estimated_seconds"] == before
+    assert set(experiments.estimate(planned).values()) == {0.0}
+
+
+def test_other_options_in_the_same_folder_are_refused(small_world: Scale, tmp_path: Path) -> None:
+    table = paper("fsc-clip").table("table 7")
+    place = Place(tmp_path, arms=("softmax",), max_steps=1)
+    experiments.run_experiment(experiment(table, place, small_world), "", {})
+    other = experiment(table, replace(place, max_steps=2), small_world)
+    with pytest.raises(CompoclipError, match="max_steps was 1, is 2"):
+        experiments.run_experiment(other, "", {})
+
+
+# --- The page, by hand. ---
+
+BENCHMARKS = ("one", "two")
+
+
+def results_of(folder: Path, model: str) -> list[Results]:
+    """Results of a fake model on two small benchmarks."""
+    rules = {"all": Aggregate(("even", "odd"))}
+    made = [
+        replace(
+            choice_benchmark(folder / name, n=400, shared=1, name=name, aggregates=rules),
+            headline="all",
+        )
+        for name in BENCHMARKS
+    ]
+    return evaluate(model, FakeEncoder(model), made, folder / model, Options(resamples=50))
+
+
+def table_of(printed: dict[str, list[float | None]]) -> PublishedTable:
+    """A table of two benchmarks and their mean, with these printed numbers by row."""
+    columns = [
+        Column(name, name, "", ((PublishedNumber(name), 1.0),), "as measured")
+        for name in BENCHMARKS
+    ]
+    both = tuple((PublishedNumber(name), 0.5) for name in BENCHMARKS)
+    columns.append(Column("mean", "mean", "", both, "plain mean of 2 numbers"))
+    rows = tuple(
+        PublishedRow((name,), tuple(values), arm=Arm()) for name, values in printed.items()
+    )
+    return PublishedTable(
+        id="made", title="Made", paper="Nobody", models="none", row_labels=("method",), blocks={},
+        columns=tuple(columns), rows=rows, place="table 1", reference=("base",),
+    )  # fmt: skip
+
+
+def test_differences_are_those_of_the_results(tmp_path: Path) -> None:
+    table = table_of({"base": [50.0, 50.0, 50.0], "new": [60.0, 50.2, None], "other": [40.0] * 3})
+    measured = {name: results_of(tmp_path, name) for name in ("base", "new")}
+    runs = {(name,): {"": [results]} for name, results in measured.items()}
+    (direction,) = directions(table, runs)  # 50.2 is noise, and what is not printed says nothing
+    one = {name: results[0].aggregates["all"].value for name, results in measured.items()}
+    assert (direction.row, direction.column, direction.printed) == ("new", "one", 10.0)
+    assert direction.here.difference == pytest.approx(one["new"] - one["base"])
+    expected = (one["new"] > one["base"]) if direction.here.significant else None
+    assert direction.agrees == expected
+
+
+def test_the_mean_of_two_seeds_and_of_two_benchmarks(tmp_path: Path) -> None:
+    table = table_of({"base": [50.0, 50.0, 50.0], "new": [None, None, 60.0]})
+    base, *seeds = (results_of(tmp_path, name) for name in ("base", "seed-0", "seed-1"))
+    runs = {("base",): {"": [base]}, ("new",): {"": seeds}}
+    (direction,) = directions(table, runs)
+    values = [[result.aggregates["all"].value for result in results] for results in (base, *seeds)]
+    mean = np.mean(values[1:]) - np.mean(values[0])
+    assert direction.here.difference == pytest.approx(mean)
+    page = experiment_page(table, runs, (), "made results", partial=False)
+    over_seeds = [np.mean(of_seed) for of_seed in values[1:]]
+    cell = f"{100 * np.mean(over_seeds):.1f} ±{100 * np.std(over_seeds, ddof=1):.2f}"
+    assert f"| {cell} |" in page
+    assert "- Here: made results." in page
+    assert "± is the standard deviation over 2 seeds." in page
+    assert "The paper prints 1 difference from base of at least 0.5 points" in page
