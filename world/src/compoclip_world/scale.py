@@ -38,10 +38,10 @@ def scale(folder: Path) -> Scale:
     bundled model frozen where the arm does not say otherwise.
     """
     world = bundled_world()
-    for name, (weights, captions) in _CAPTIONS.items():
+    for name, (weights, number) in _CAPTIONS.items():
         if not (folder / name / "world.json").is_file():
             console.note(f"drawing {SCENES:,} training scenes -> {folder / name}")
-            spec = TrainingSet(_described(world, weights), SCENES, captions=captions)
+            spec = TrainingSet(_described(world, weights), SCENES, captions=number)
             write_training_set(folder / name, spec, available_cores())
     captions = folder / "test-captions.txt"
     if not captions.is_file():
