@@ -95,7 +95,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Run:
+class ArmRun:
     """An arm with one seed. name: its folder, in which equal arms of other tables find it."""
 
     name: str
@@ -104,7 +104,7 @@ class Run:
 
     @property
     def model(self) -> str:
-        """What is measured: the trained model, or the one that the arm names."""
+        """Return the model to measure: the trained one, or the one that the arm names."""
         return str(self.request.options.out / "model") if self.request else self.arm.model
 
 
@@ -115,17 +115,17 @@ class Experiment:
     table: PublishedTable
     place: Place
     scale: Scale | None
-    runs: Mapping[tuple[tuple[str, ...], str], tuple[Run, ...]] = field(default_factory=dict)
+    runs: Mapping[tuple[tuple[str, ...], str], tuple[ArmRun, ...]] = field(default_factory=dict)
 
     @property
-    def unique(self) -> tuple[Run, ...]:
-        """All runs, each once."""
+    def unique(self) -> tuple[ArmRun, ...]:
+        """Return all runs, each once."""
         every = {run.name: run for runs in self.runs.values() for run in runs}
         return tuple(every.values())
 
     @property
-    def trained(self) -> tuple[Run, ...]:
-        """The runs that have to be trained."""
+    def trained(self) -> tuple[ArmRun, ...]:
+        """Return the runs that have to be trained."""
         return tuple(run for run in self.unique if run.request is not None)
 
     def measuring(self) -> EvaluateOptions:
@@ -164,7 +164,7 @@ def experiment(table: PublishedTable, place: Place, scale: Scale | None) -> Expe
         if not any(words.casefold() in row.name.casefold() for row in rows):
             names = ", ".join(row.name for row in rows)
             raise UsageError(f"--arms {words}: no row of {table.title}; its rows: {names}")
-    runs: dict[tuple[tuple[str, ...], str], tuple[Run, ...]] = {}
+    runs: dict[tuple[tuple[str, ...], str], tuple[ArmRun, ...]] = {}
     for row in rows:
         chosen = not place.arms or any(a.casefold() in row.name.casefold() for a in place.arms)
         if not (chosen or row.labels == table.reference):
@@ -217,15 +217,15 @@ def _at_scale(table: PublishedTable, scale: Scale) -> PublishedTable:
     return replace(table, columns=tuple(columns), blocks={}, rows=tuple(rows))
 
 
-def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> Run:
+def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> ArmRun:
     """Return the run of an arm with a seed, named by all that decides what it computes."""
     if arm.checkpoint:
         path = place.data / CHECKPOINTS / arm.checkpoint
-        return Run(path.stem, replace(arm, model=f"{arm.model.partition(':')[0]}@{path}"))
+        return ArmRun(path.stem, replace(arm, model=f"{arm.model.partition(':')[0]}@{path}"))
     if scale:
         arm = replace(arm, model=scale.model)
     if not arm.recipe:
-        return Run(_slug("base", arm.model), arm)
+        return ArmRun(_slug("base", arm.model), arm)
     values = {**_values(arm, place, scale), "seed": seed}
     request = TrainRequest.of(arm.recipe, {**values, "out": place.out})
     decisive = {"config": request.text(repeats=True), "mix": [arm.wise_ft, arm.scope]}
@@ -234,7 +234,7 @@ def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> Run:
     words = "_".join(filter(None, (arm.recipe, settings, mix, f"seed-{seed}")))
     name = f"{_slug(words)}-{bytes_hash(json.dumps(decisive).encode())[:8]}"
     values["out"] = place.out / "runs" / name
-    return Run(name, arm, TrainRequest.of(arm.recipe, values))
+    return ArmRun(name, arm, TrainRequest.of(arm.recipe, values))
 
 
 def _values(arm: Arm, place: Place, scale: Scale | None) -> dict[str, Any]:
@@ -392,7 +392,7 @@ def _from_speed(planned: Experiment, log: Callable[[str], None]) -> dict[str, fl
     return seconds
 
 
-def _is_done(run: Run, planned: Experiment) -> bool:
+def _is_done(run: ArmRun, planned: Experiment) -> bool:
     results = planned.place.out / "results" / mixed_name(run)
     return Path(run.model).exists() and results.is_dir()
 
@@ -437,7 +437,7 @@ def run_experiment(planned: Experiment, captions: str, estimated: Mapping[str, f
             raise CompoclipError(f"{len(failed)} of the runs failed; {failed[0]}")
 
 
-def _train_all(planned: Experiment) -> Iterator[tuple[Run, str, float]]:
+def _train_all(planned: Experiment) -> Iterator[tuple[ArmRun, str, float]]:
     """Train and measure the runs, several at once; yield each with its error and seconds."""
     place = planned.place
     by_name = {run.name: run for run in planned.trained}
@@ -465,12 +465,12 @@ def _timed(request: TrainRequest) -> dict[str, Any]:
     return {**line, "seconds": time.monotonic() - begin}
 
 
-def mixed_name(run: Run) -> str:
+def mixed_name(run: ArmRun) -> str:
     """Return the name of a run in results, that of its mix where the arm has one."""
     return f"{run.name}-mixed" if run.arm.wise_ft != 1 else run.name
 
 
-def _measure_mix(run: Run, measuring: EvaluateOptions) -> None:
+def _measure_mix(run: ArmRun, measuring: EvaluateOptions) -> None:
     from compoclip.models.checkpoint import load_model
     from compoclip.models.conversion import interpolate
 

@@ -40,7 +40,7 @@ class Direction:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the signs are equal; None where ours is not significant."""
+        """Return whether the signs are equal; None where ours is not significant."""
         if not self.here.significant:
             return None
         return (self.printed > 0) == (self.here.difference > 0)

@@ -104,7 +104,7 @@ class PublishedRow:
 
     @property
     def name(self) -> str:
-        """The labels in one line."""
+        """Return the labels in one line."""
         return " ".join(label for label in self.labels if label)
 
 
