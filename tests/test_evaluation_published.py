@@ -80,7 +80,11 @@ def test_derived_columns_follow_from_the_others_within_rounding() -> None:
         "fsc-clip-zero-shot zs": 5,
         "hard-positives replace_delta": 3,
         "hard-positives swap_delta": 3,
+        "hard-positives-shares replace_delta": 2,
+        "hard-positives-transfer replace_delta": 2,
+        "hard-positives-transfer swap_delta": 2,
         "mosaiclip-table1 meta": 5,
+        "mosaiclip-table5 average": 4,
         "mosaiclip-table8 meta": 3,
     }
 

@@ -66,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Arm:
-    """What `reproduce` runs for a row of a table.
+    """An arm of an experiment: what `reproduce` runs for a row of a table.
 
     recipe: the method to train with; "" for the model that training starts from. settings: options
     of train beside the recipe's defaults. data: the training data, a name of `protocols.yaml`.
