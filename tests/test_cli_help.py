@@ -137,7 +137,8 @@ CHANGED = {
     "list": "+json",
     "evaluate": "+dimensions +image-prompt +judge +text-prompt +trust-remote-code",
     "compare": "+details +mteb",
-    "reproduce": "+budget +captions +data +device +images +json +on +out +url-base +yes",
+    "reproduce": "+arms +budget +captions +data +device +figure +images +jobs +json +list "
+    "+max-steps +on +out +scale +seeds +table +url-base +yes",
     "convert": "+context-length +image-size",
     "bundle": "+against +json +out +results",
     "verify": "+json",
