@@ -65,7 +65,7 @@ def experiment_page(
         bootstrap: the draws for intervals.
     """
     cells = {labels: _cells(table, blocks, partial) for labels, blocks in runs.items()}
-    shown = [
+    filled = [
         number
         for number, _ in enumerate(table.columns)
         if any(row[number] for of_row in cells.values() for row in of_row)
@@ -75,22 +75,22 @@ def experiment_page(
     for row in table.rows:
         if row.labels not in runs:
             continue
-        printed = [_printed(row, number) for number in shown]
-        here = [_over_seeds([seed[number] for seed in cells[row.labels]]) for number in shown]
+        printed = [_printed(row, number) for number in filled]
+        here = [_over_seeds([seed[number] for seed in cells[row.labels]]) for number in filled]
         if gains:
             printed.append("-")
             here.append(gains[row.labels])
         lines.append([*row.labels, "paper", *printed])
         lines.append([*("" for _ in row.labels), "here", *here])
-    heads = [table.columns[number].label for number in shown]
+    heads = [table.columns[number].label for number in filled]
     header = [*table.row_labels, "", *heads, *([MEAN] if gains else [])]
-    found = directions(table, runs, bootstrap)
+    compared = directions(table, runs, bootstrap)
     notes = [
         f"Paper: {table.paper}; {table.models}.",
         f"Here: {about}.",
         *_seed_notes(runs),
-        *_column_notes(table, shown, cells),
-        *_direction_notes(table, found),
+        *_column_notes(table, filled, cells),
+        *_direction_notes(table, compared),
     ]
     left = len(table.row_labels) + 1
     return (
@@ -105,8 +105,8 @@ def _cells(
     rows = []
     for seed in range(max(len(seeds) for seeds in blocks.values())):
         entry = {name: seeds[min(seed, len(seeds) - 1)] for name, seeds in blocks.items()}
-        filled = fill_table(table, [("", entry)], allow_partial=partial)
-        rows.append(filled[0].cells if filled else tuple(None for _ in table.columns))
+        measured = fill_table(table, [("", entry)], allow_partial=partial)
+        rows.append(measured[0].cells if measured else tuple(None for _ in table.columns))
     return rows
 
 
@@ -164,7 +164,7 @@ def directions(
     printed = {row.labels: row.values for row in table.rows}
     if table.reference not in runs:
         return []
-    found = []
+    compared = []
     for row in table.rows:
         if row.labels == table.reference or row.labels not in runs:
             continue
@@ -178,9 +178,9 @@ def directions(
             )
             difference = _difference(column, reference, other, bootstrap)
             if difference:
-                found.append(Direction(row.name, column.label, value - base, difference))
-    tested = corrected([direction.here for direction in found])
-    return [replace(direction, here=here) for direction, here in zip(found, tested)]
+                compared.append(Direction(row.name, column.label, value - base, difference))
+    tested = corrected([direction.here for direction in compared])
+    return [replace(direction, here=here) for direction, here in zip(compared, tested)]
 
 
 def _difference(
@@ -241,15 +241,15 @@ def _seed_notes(runs: Runs) -> list[str]:
 
 def _column_notes(
     table: PublishedTable,
-    shown: Sequence[int],
+    filled: Sequence[int],
     cells: Mapping[Labels, Sequence[Sequence[MeasuredCell | None]]],
 ) -> list[str]:
     notes = []
-    absent = len(table.columns) - len(shown)
+    absent = len(table.columns) - len(filled)
     if absent:
         notes.append(f"{counted(absent, 'column')} of the paper's table were not measured here.")
     parts = {}
-    for number in shown:
+    for number in filled:
         for rows in cells.values():
             for cell in (row[number] for row in rows):
                 if cell and cell.have < cell.of:
@@ -260,17 +260,17 @@ def _column_notes(
     return notes
 
 
-def _direction_notes(table: PublishedTable, found: Sequence[Direction]) -> list[str]:
+def _direction_notes(table: PublishedTable, compared: Sequence[Direction]) -> list[str]:
     """Say in one sentence how many printed differences have their direction here."""
-    if not found:
+    if not compared:
         return []
     reference = " ".join(label for label in table.reference if label)
     by_verdict: dict[bool | None, list[Direction]] = {True: [], False: [], None: []}
-    for direction in found:
+    for direction in compared:
         by_verdict[direction.agrees].append(direction)
     agree, contrary, unclear = (len(by_verdict[key]) for key in (True, False, None))
     lines = [
-        f"The paper prints {counted(len(found), 'difference')} from {reference} of at least "
+        f"The paper prints {counted(len(compared), 'difference')} from {reference} of at least "
         f"{SEED_NOISE} points in these columns. Of these {agree} agree in direction here, "
         f"{contrary} are contrary, and {unclear} are not significant (paired tests, Holm)."
     ]
