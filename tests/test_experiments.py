@@ -112,14 +112,14 @@ def test_what_cannot_be_run_is_one_line(
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Scale:
     """The world's scale with few scenes, few items and a part of its suite."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world_scale, "SCENES", 512)
+        patch.setattr(world_scale, "SCENES", 96)
         patch.setattr(world_scale, "ITEMS", 6)
         scale: Scale = world_scale.scale(tmp_path_factory.mktemp("world"))
     suite = Path(scale.on[0]) / "suite.json"
     listed = json.loads(suite.read_text())
     listed["benchmarks"] = [each for each in listed["benchmarks"] if each["id"] in SHORT]
     suite.write_text(json.dumps(listed))
-    return scale
+    return replace(scale, fixed={**scale.fixed, "batch_size": 16})
 
 
 @pytest.fixture(scope="module")
