@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip import experiments
+from compoclip import experiments, reproduce
 from compoclip.benchmarks.case import Aggregate
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.experiment_page import directions, experiment_page
+from compoclip.evaluation.published import read
 from compoclip.evaluation.published.protocols import training_photos
 from compoclip.evaluation.published.read import (
     Arm,
@@ -27,9 +28,11 @@ from compoclip.evaluation.published.read import (
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.experiments import Place, Scale, experiment
+from compoclip.models.checkpoint import save_model
 from compoclip.request import TrainRequest
 from compoclip_world import scale as world_scale
 from evaluation_helpers import FakeEncoder, choice_benchmark
+from train_helpers import new_model, write_data
 
 PLACES = {
     "clic": "table 1, table data, table large, table more, table losses, table llava",
@@ -197,6 +200,44 @@ def test_other_options_in_the_same_folder_are_refused(small_world: Scale, tmp_pa
     other = experiment(table, replace(place, max_steps=2), small_world)
     with pytest.raises(CompoclipError, match="max_steps was 1, is 2"):
         experiments.run_experiment(other, "", {})
+
+
+# --- The paper's own scale, on made photos. ---
+
+
+def test_a_table_at_its_own_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_model(new_model(tmp_path), tmp_path / "tiny")
+    captions = write_data(tmp_path / "photos", 40)
+    fsc = paper("fsc-clip")
+    table = fsc.table("table 7")
+    few = {"epochs": 1.0, "batch_size": 8, "warmup": 1}
+    rows = []
+    for row in table.rows:
+        assert row.arm is not None
+        arm = replace(row.arm, model=str(tmp_path / "tiny"), settings={**row.arm.settings, **few})
+        rows.append(replace(row, arm=arm))
+    on = (f"rewrites:{captions},images={captions.parent},split=all",)
+    made = replace(fsc, tables=(replace(table, rows=tuple(rows), measure=on),))
+    monkeypatch.setattr(read, "paper", lambda _: made)
+    monkeypatch.setattr(reproduce, "missing_files", lambda specs, _: ({}, list(specs), {}))
+    command = ["reproduce", "fsc-clip", "--table", "7", "--yes", "--json", "--device", "cpu"]
+    command += ["--captions", str(captions), "--images", str(captions.parent)]
+    command += ["--out", str(tmp_path / "out"), "--data", str(tmp_path)]
+    assert main(command) == 0
+    streams = capsys.readouterr()
+    record = json.loads(streams.out)
+    assert "training takes about" in streams.err
+    assert "laion-coco-100k" not in streams.err
+    trained = [name for name in record["runs"] if name.startswith("fsc-clip")]
+    assert len(trained) == 3
+    for name in trained:
+        assert (tmp_path / "out" / "runs" / name / "model").is_dir()
+        assert (tmp_path / "out" / "results" / name).is_dir()
+    assert "Here: the paper's data, models and settings." in record["text"]
+    assert main(command) == 0  # everything is done
+    assert "training takes about 0 s here" in capsys.readouterr().err
 
 
 # --- The page, by hand. ---
