@@ -2,8 +2,8 @@
 
     python scripts/papers_report.py OUT... > reports/papers.md
 
-OUT: folders of `--out`. The pages stand in the order of the papers' tables; the beginning counts, over
-all pages, how many printed differences have the same direction.
+OUT: folders of `--out`. The pages stand in the order of the papers' tables; the beginning counts,
+over all pages, how many printed differences have the same direction.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ DIRECTIONS = re.compile(
 INTRODUCTION = """# The papers' tables on drawn scenes
 
 Every section is a table or figure of one of the four papers, run with
-`compoclip reproduce PAPER --table N --scale world`: the same rows as in the paper, but on 8,000 drawn scenes with the
-bundled model. Such runs cannot repeat a paper's numbers. They show whether its differences have the same direction
-on other data, with a model that has 5 million parameters. [Reproduce a paper](../docs/guide/reproduce.md) describes
-the command."""
+`compoclip reproduce PAPER --table N --scale world`: the same rows as in the paper, but on 8,000
+drawn scenes with the bundled model. Such runs cannot repeat a paper's numbers. They show whether its
+differences have the same direction on other data, with a model of 5 million parameters.
+[Reproduce a paper](../docs/guide/reproduce.md) describes the command."""
 
 
 def main(folders: list[str]) -> None:
