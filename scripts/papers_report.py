@@ -22,8 +22,8 @@ INTRODUCTION = """# The papers' tables on drawn scenes
 
 Every section is a table or figure of one of the four papers, run with
 `compoclip reproduce PAPER --table N --scale world`: the same rows as in the paper, but on 8,000
-drawn scenes with the bundled model. Such runs cannot repeat a paper's numbers. They show whether its
-differences have the same direction on other data, with a model of 5 million parameters.
+drawn scenes with the bundled model. Such runs cannot repeat a paper's numbers. They show whether
+its differences have the same direction on other data, with a model of 5 million parameters.
 [Reproduce a paper](../docs/guide/reproduce.md) describes the command."""
 
 
