@@ -34,11 +34,11 @@ def check_options(options: Any) -> None:
 
 def check_values(values: Iterable[tuple[Option, object]], options: Any) -> None:
     """Check the values of options as `check_options` does. options: those of the command."""
-    for option, value in values:
-        for names in marks_of(option.kind, Names):
-            for one in value if isinstance(value, tuple) else (value,):
-                if one not in (None, ""):
-                    CHECKS[names.kind](one, options, option)
+    named = [(n.kind, o, v) for o, v in values for n in marks_of(o.kind, Names)]
+    for kind, option, value in sorted(named, key=lambda row: [*CHECKS].index(row[0])):
+        for one in value if isinstance(value, tuple) else (value,):
+            if one not in (None, ""):
+                CHECKS[kind](one, options, option)
 
 
 def _remedy(option: Option) -> str:
@@ -120,7 +120,6 @@ def _model(spec: str, options: Any, option: Option) -> None:
 
 
 def _named_model(text: str, _: Any, __: Option, external: bool = False) -> None:
-    from compoclip.data.sources.open import Request, require_there
     from compoclip.models.names import BLIND, require_model
     from compoclip.run import named_models
 
@@ -128,6 +127,8 @@ def _named_model(text: str, _: Any, __: Option, external: bool = False) -> None:
         require_model(spec, external)
         library, _, captions = spec.partition(":")
         if library == BLIND:
+            from compoclip.data.sources.open import Request, require_there
+
             require_there(Request(captions))
 
 
@@ -221,13 +222,8 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "BLOCK=file or folder": _block_place,
     "output folder": _output_folder,
     "output file": _output_file,
-    "output index": _output_index,
-    "data": _data,
-    "benchmark": _benchmark,
-    "model": _model,
-    "NAME=MODEL": _named_model,
-    "NAME=MODEL of any kind": partial(_named_model, external=True),
     "device": _device,
+    "model": _model,
     "method": _method,
     "part of a method": _part,
     "frozen part": _frozen,
@@ -238,6 +234,14 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "published table": _table,
     "repository of the hub": _repository,
     "language model": _language_model,
+    "NAME=MODEL": _named_model,
+    "NAME=MODEL of any kind": partial(_named_model, external=True),
     "index": _index,
+    "output index": _output_index,
+    "data": _data,
+    "benchmark": _benchmark,
 }
-"""Kind of thing that an option names -> its check, given the value, all options, the option."""
+"""Kind of thing that an option names -> its check, given the value, all options, the option.
+
+The quick ones come first, and are made first.
+"""
