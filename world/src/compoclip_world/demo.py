@@ -17,6 +17,7 @@ import numpy as np
 
 from compoclip import console
 from compoclip.cli.options import Outcome
+from compoclip.config import MethodName, ModelName, OutputFolder
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, RunInterruptedError
@@ -74,9 +75,9 @@ class DemoOptions:
         json: Print the results as JSON.
     """
 
-    out: Path = Path("demo-out")
-    methods: tuple[str, ...] = ("clip-ft", "negclip", "fsc-clip", "compo")
-    model: str = "bundled"
+    out: OutputFolder = Path("demo-out")
+    methods: tuple[MethodName, ...] = ("clip-ft", "negclip", "fsc-clip", "compo")
+    model: ModelName = "bundled"
     scenes: int = 16000
     items_per_task: int = 500
     epochs: float = 2.0
