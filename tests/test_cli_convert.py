@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 import open_clip
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -278,9 +279,11 @@ def test_facts_are_printed_as_words(
     text = capsys.readouterr().out
     assert re.search(r"^  texts +hn fraction 1\.0, kinds a; b$", text, re.M)
     assert not re.search(r"[{}\[\]]|settings", text)
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (8, 8)).save(photo)
     for verb, *more in (
         ["inspect"],
-        ["maps", "--image=x", "--caption=a", "--out=o"],
+        ["maps", f"--image={photo}", "--caption=a", "--out=o"],
         ["convert", str(tmp_path / "x"), "--to=hf"],
     ):
         assert main([verb, str(run), *more]) == 2

@@ -115,6 +115,15 @@ def test_what_a_user_should_know_is_a_line(
     assert not [word for word in words if word not in shown], shown
 
 
+def test_adapters_need_weights_to_adapt(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "config.json", merges=FEW_MERGES)
+    options = ["--lora", "--from-scratch", f"--model={config}"]
+    assert main(arguments(world, "negclip", tmp_path / "run", *options)) == 2
+    assert "leave --lora or --from-scratch out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -130,7 +139,6 @@ def test_what_a_user_should_know_is_a_line(
         (["--lora-rank=2"], "--lora-rank goes with --lora"),
         (["--set=merge=false"], "--no-merge goes with --lora"),
         (["--lora", "--lora-rank=0"], "LoRA rank must be at least 1, found 0"),
-        (["--lora", "--from-scratch"], "leave --lora or --from-scratch out"),
         (["--cache-frozen", "--no-crop"], "negclip trains the image tower"),
         (["--cache-frozen", "--lora", "--set=lora_towers=text"], "add --no-crop"),
         (["--no-crop", "--crops=2"], "leave --no-crop out"),

@@ -187,9 +187,14 @@ def test_half_precision_is_that_of_the_plain_step() -> None:
         after(model.encoder, model.tokenizer, method, batch, each)[1]
         for each in (plain, half, pieces)
     )
-    for name, gradient in exact.items():
-        error = (whole[name] - gradient).norm() + 1e-6
-        assert (cached[name] - gradient).norm() <= 2 * error, name
+    errors = [], []
+    for name, gradient in exact.items():  # of one parameter it is a matter of chance
+        one, other = ((made[name] - gradient).norm() for made in (whole, cached))
+        assert other <= 3 * (one + 1e-6), name
+        errors[0].append(one)
+        errors[1].append(other)
+    of_whole, of_cached = (torch.stack(each).norm() for each in errors)
+    assert of_cached <= 1.5 * of_whole
 
 
 class _Noisy(nn.Module):
