@@ -37,10 +37,12 @@ _PRODUCT = 0.0145
 """Seconds of the product in `_announce` on two idle cores of an AMD EPYC, on which these hold:"""
 _SCENE = 5.0e-3
 """processor seconds to draw a scene and to encode its image,"""
-_TRAINING = {"clip-ft": 2.0e-3, "negclip": 3.0e-3, "fsc-clip": 6.5e-3, "compo": 7.5e-3}
+_TRAINING = {"clip-ft": 1.8e-3, "negclip": 3.2e-3, "fsc-clip": 8.0e-3, "compo": 10.8e-3}
 """to train a method on a sample,"""
-_ITEM, _MEASURED = 0.28, 0.04
+_ITEM, _MEASURED = 0.35, 0.085
 """to draw a test item of every sub-task and encode its images, and to measure one model on it."""
+_BUSY = 1.6
+"""Processors of two that were busy on average."""
 _HEADLINES = {  # (benchmark, sub-task): what it asks
     ("world-foils", "bind_colour"): "exchanged colours",
     ("world-foils", "negation"): "negation, wordings of training",
@@ -144,7 +146,7 @@ def _announce(options: DemoOptions) -> None:
     processor = options.scenes * (
         _SCENE + options.epochs * sum(map(_cost, options.methods))
     ) + options.items_per_task * (_ITEM + _MEASURED * (1 + models))
-    expected = processor / 2 * statistics.median(seconds) / _PRODUCT
+    expected = processor / _BUSY * statistics.median(seconds) / _PRODUCT
     console.note(
         f"draws {options.scenes:,} scenes, trains {console.counted(models, 'model')} and measures "
         f"them, in about {console.duration(expected)} if this machine stays as busy as it is now"
