@@ -141,7 +141,7 @@ def test_a_table_runs_with_two_steps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(experiments, "scale_named", lambda *_: small_world)
-    monkeypatch.setattr(experiments, "estimate", lambda planned: {})
+    monkeypatch.setattr(experiments, "estimate", lambda _: {})
     option, number = place.split(" ", 1)
     table = paper(name).table(place)
     command = ["reproduce", name, f"--{option}", number, "--scale", "world", "--max-steps", "2"]

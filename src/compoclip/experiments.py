@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -115,7 +115,7 @@ class Experiment:
     table: PublishedTable
     place: Place
     scale: Scale | None
-    runs: Mapping[tuple[tuple[str, ...], str], tuple[ArmRun, ...]] = field(default_factory=dict)
+    runs: Mapping[tuple[tuple[str, ...], str], tuple[ArmRun, ...]]
 
     @property
     def unique(self) -> tuple[ArmRun, ...]:
@@ -160,13 +160,14 @@ def experiment(table: PublishedTable, place: Place, scale: Scale | None) -> Expe
     if scale:  # all data sets of the paper are one here
         table = _at_scale(table, scale)
     rows = [row for row in table.rows if row.arm is not None]
+    names = {row.labels: row.name.casefold() for row in rows}
     for words in place.arms:
-        if not any(words.casefold() in row.name.casefold() for row in rows):
-            names = ", ".join(row.name for row in rows)
-            raise UsageError(f"--arms {words}: no row of {table.title}; its rows: {names}")
+        if not any(words.casefold() in name for name in names.values()):
+            listed = ", ".join(row.name for row in rows)
+            raise UsageError(f"--arms {words}: no row of {table.title}; its rows: {listed}")
     runs: dict[tuple[tuple[str, ...], str], tuple[ArmRun, ...]] = {}
     for row in rows:
-        chosen = not place.arms or any(a.casefold() in row.name.casefold() for a in place.arms)
+        chosen = not place.arms or any(a.casefold() in names[row.labels] for a in place.arms)
         if not (chosen or row.labels == table.reference):
             continue
         assert row.arm is not None
@@ -174,9 +175,9 @@ def experiment(table: PublishedTable, place: Place, scale: Scale | None) -> Expe
             note(f"left out: {row.name}: it trains from scratch, which takes the paper's data")
             continue
         if row.arm.checkpoint:
-            path = place.data / CHECKPOINTS / row.arm.checkpoint
             if scale:
                 continue
+            path = _checkpoint(row.arm, place)
             if not path.is_file():
                 note(f"left out: {row.name}: put the authors' weights at {path}")
                 continue
@@ -217,10 +218,14 @@ def _at_scale(table: PublishedTable, scale: Scale) -> PublishedTable:
     return replace(table, columns=tuple(columns), blocks={}, rows=tuple(rows))
 
 
+def _checkpoint(arm: Arm, place: Place) -> Path:
+    return place.data / CHECKPOINTS / arm.checkpoint
+
+
 def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> ArmRun:
     """Return the run of an arm with a seed, named by all that decides what it computes."""
     if arm.checkpoint:
-        path = place.data / CHECKPOINTS / arm.checkpoint
+        path = _checkpoint(arm, place)
         return ArmRun(path.stem, replace(arm, model=f"{arm.model.partition(':')[0]}@{path}"))
     if scale:
         arm = replace(arm, model=scale.model)
@@ -266,7 +271,7 @@ def _slug(*words: str) -> str:
 # --- What it takes. ---
 
 
-def estimate(planned: Experiment, log: Callable[[str], None] = note) -> dict[str, float]:
+def estimate(planned: Experiment) -> dict[str, float]:
     """Return run name -> seconds of training and measuring, from a short measurement here.
 
     Runs that are done take none. At the paper's own scale speed is measured with random weights and
@@ -274,18 +279,18 @@ def estimate(planned: Experiment, log: Callable[[str], None] = note) -> dict[str
     a temporary folder and thrown away, and the first of these models is measured.
     """
     if planned.scale is None:
-        return _from_speed(planned, log)
+        return _from_speed(planned)
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, available_cores() // planned.place.jobs))
     try:
-        return _from_pilots(planned, log)
+        return _from_pilots(planned)
     finally:
         torch.set_num_threads(threads)
 
 
-def _from_pilots(planned: Experiment, log: Callable[[str], None]) -> dict[str, float]:
+def _from_pilots(planned: Experiment) -> dict[str, float]:
     seconds: dict[str, float] = {}
     by_arm: dict[str, float] = {}
     measuring: float | None = None
@@ -298,7 +303,7 @@ def _from_pilots(planned: Experiment, log: Callable[[str], None]) -> dict[str, f
             continue
         key = json.dumps(asdict(run.arm), default=str)
         if key not in by_arm:
-            log(f"measuring {run.name.rpartition('-')[0]} for the estimate")
+            note(f"measuring {run.name.rpartition('-')[0]} for the estimate")
             with TemporaryDirectory() as name:
                 folder = Path(name)
                 if request.options.data[0] not in data_seen:  # features of images are made once
@@ -348,7 +353,7 @@ def _measuring_seconds(planned: Experiment, folder: Path) -> float:
     return time.monotonic() - begin
 
 
-def _from_speed(planned: Experiment, log: Callable[[str], None]) -> dict[str, float]:
+def _from_speed(planned: Experiment) -> dict[str, float]:
     from compoclip.benchmarks.registry import SUITES
     from compoclip.estimate import measure
     from compoclip.ranks import device_named
@@ -369,7 +374,7 @@ def _from_speed(planned: Experiment, log: Callable[[str], None]) -> dict[str, fl
         data = training_photos(run.arm.data)
         key = run.arm.recipe, run.arm.model, data.sentences
         if key not in speeds:
-            log(f"measuring {run.arm.recipe} from {run.arm.model} on {device} for the estimate")
+            note(f"measuring {run.arm.recipe} from {run.arm.model} on {device} for the estimate")
             trial = Protocol(
                 name=run.name,
                 recipe=run.arm.recipe,
