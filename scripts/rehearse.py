@@ -1,11 +1,15 @@
 """Rehearse `compoclip reproduce` without a network: made files of the real layouts, ten kills.
 
     python scripts/rehearse.py OUT [--annotations DIR] [--on sugarcrepe] [--kills 10] [--most 60]
+    python scripts/rehearse.py OUT --table fsc-clip 7 [--arms ROW ...]
 
 A server on the loopback address has random weights of ViT-B/32 where the hub has OpenAI's, made
 photos in archives of COCO's layout, captions in BLIP's, and the official SugarCrepe files of DIR.
 The command runs in a process that is killed at random moments (SIGKILL) and started again, until
 it ends with a bundle, which `compoclip verify` checks. Prints the minutes and the estimate.
+
+With --table it is a table of a paper, with two steps of every row. Training data that have to be
+got by hand are made; then the first row that was trained is bundled and checked.
 """
 
 from __future__ import annotations
@@ -108,6 +112,12 @@ class Rehearsal:
         ]
         self.add(shared()["coco/coco_karpathy_train.json"], json.dumps(rows).encode())
         self.add(shared()["coco/val2014"], archive(trained))
+        others = [f"train2014/COCO_train2014_{k:012d}.jpg" for k in range(4)]
+        self.add(shared()["coco/train2014"], archive(others))
+        by_hand = folder / "by-hand"
+        with zipfile.ZipFile(io.BytesIO(archive(trained))) as photos:
+            photos.extractall(by_hand)
+        (by_hand / "captions.json").write_text(json.dumps(rows))
 
     def add(self, source: RemoteFile, data: bytes) -> None:
         """Serve a file where the official one lies; expect its size and MD5 where it is made."""
@@ -131,6 +141,14 @@ class Rehearsal:
         places = ["--out", str(out), "--data", str(self.protocol.parent / "data")]
         more = ["--url-base", url, "--device", "cpu", "--yes"]
         return ["reproduce", str(self.protocol), *places, *more]
+
+    def table_arguments(self, out: Path, url: str, table: Sequence[str]) -> list[str]:
+        """Return the command line of a paper's table, given as its name and number."""
+        paper, number = table
+        by_hand = self.protocol.parent / "by-hand"
+        given = ["--captions", str(by_hand / "captions.json"), "--images", str(by_hand)]
+        _, _, *more = self.arguments(out, url)
+        return ["reproduce", paper, "--table", number, *more, *given, "--max-steps", "2"]
 
 
 def archive(names: Sequence[str] | set[str]) -> bytes:
@@ -203,6 +221,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--most", type=float, default=60.0)
     parser.add_argument("--on", default="sugarcrepe")
+    parser.add_argument("--table", nargs=2, metavar=("PAPER", "NUMBER"))
+    parser.add_argument("--arms", nargs="*", default=[])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--child", nargs=argparse.REMAINDER)
     options = parser.parse_args()
@@ -214,25 +234,37 @@ def main() -> int:
     begin = time.monotonic()
     weights = {"open_clip_model.safetensors": vit_b_32()}
     run = {"recipe": "fsc-clip", "model": "ViT-B-32-quickgelu:openai", "batch": 8, "epochs": 1}
-    rehearsal = Rehearsal(options.out, options.annotations, weights, HUB_COPY, 32, **run)
+    number = 300 if options.table else 32
+    rehearsal = Rehearsal(options.out, options.annotations, weights, HUB_COPY, number, **run)
     record = {"expected": rehearsal.expected, "official": rehearsal.official}
     facts.write_text(json.dumps(record))
     rng, times = random.Random(options.seed), 0
     place = options.out / "out"
     with rehearsal.served() as (url, environment):
         words = [*rehearsal.arguments(place, url), "--on", options.on]
+        started = place / "plan.json"
+        if options.table:
+            words = [*rehearsal.table_arguments(place, url, options.table), "--on", options.on]
+            words += ["--arms", *options.arms] if options.arms else []
+            started = place / "plans"
         command = [sys.executable, __file__, str(options.out), "--child", *words]
         while killed(
             command,
             environment,
             rng.uniform(1, options.most) if times < options.kills else 1e9,
-            place / "plan.json",
+            started,
         ):
             times += 1
             print(f"killed {times} times, {(time.monotonic() - begin) / 60:.1f} min", flush=True)
-    print((place / "page.md").read_text())
+    page, bundle = place / "page.md", place / "rehearsal.zip"
+    if options.table:
+        page = next(place.glob("*.md"))
+        run_folder = next(iter(sorted((place / "runs").iterdir())))
+        results = ["--results", str(place / "results"), "--out", str(bundle)]
+        compoclip(["bundle", str(run_folder), *results])
+    print(page.read_text())
     print(f"{times} kills, {(time.monotonic() - begin) / 60:.1f} minutes in all")
-    return compoclip(["verify", str(place / "rehearsal.zip")])
+    return compoclip(["verify", str(bundle)])
 
 
 if __name__ == "__main__":

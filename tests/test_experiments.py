@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,14 @@ from compoclip.evaluation.published.read import (
 )
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.experiments import Place, Scale, experiment
+from compoclip.experiments import (
+    Experiment,
+    Place,
+    RunCost,
+    Scale,
+    experiment,
+    within_budget,
+)
 from compoclip.models.checkpoint import save_model
 from compoclip.request import TrainRequest
 from compoclip_world import scale as world_scale
@@ -99,6 +106,10 @@ def test_the_list_names_all_tables_and_commands(capsys: pytest.CaptureFixture[st
         ("", "name a paper or a model; compoclip reproduce --list shows the papers"),
         ("fsc-clip --table 2", "laion-coco-100k: needs 100,000 photos of LAION-COCO"),
         ("fsc-clip --table 6", "FSC-CLIP, Table 6 (benchmarks): needs nothing to be trained"),
+        ("fsc-clip --table 7 --captions none.csv", "none.csv: not found; check the path"),
+        ("fsc-clip --seeds 0 1", "--seeds goes with --table or --figure"),
+        ("fsc-clip --scale world", "--scale goes with --table or --figure"),
+        ("fsc-clip --max-steps 3", "--max-steps goes with --table or --figure"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(
@@ -109,6 +120,11 @@ def test_what_cannot_be_run_is_one_line(
 
 
 # --- Runs on a few scenes, two steps each. ---
+
+
+def no_cost(planned: Experiment) -> dict[str, RunCost]:
+    """An estimate that measures nothing."""
+    return {run.name: RunCost(0.0, 0.0) for run in planned.trained}
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +157,7 @@ def test_a_table_runs_with_two_steps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(experiments, "scale_named", lambda *_: small_world)
-    monkeypatch.setattr(experiments, "estimate", lambda _: {})
+    monkeypatch.setattr(experiments, "estimate", no_cost)
     option, number = place.split(" ", 1)
     table = paper(name).table(place)
     command = ["reproduce", name, f"--{option}", number, "--scale", "world", "--max-steps", "2"]
@@ -189,21 +205,55 @@ def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) ->
     planned = experiment(table, place, small_world)
     before = experiments.estimate(planned)
     assert [*before] == [run.name for run in planned.trained]
-    assert all(seconds > 0 for seconds in before.values())
+    assert all(cost.training > 0 and cost.measuring > 0 for cost in before.values())
     assert not (tmp_path / "runs").exists()
     experiments.run_experiment(planned, "", before)
     plan = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
-    assert plan["estimated_seconds"] == before
-    assert set(experiments.estimate(planned).values()) == {0.0}
+    assert plan["estimated"] == {name: asdict(cost) for name, cost in before.items()}
+    assert {*plan["taken_seconds"]} == {*before}
+    assert all(cost.seconds == 0 for cost in experiments.estimate(planned).values())
+    more = experiment(table, replace(place, seeds=(0, 1)), small_world)
+    experiments.run_experiment(more, "", {**before, **no_cost(more)})
+    again = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
+    assert again["estimated"].items() >= plan["estimated"].items()  # what was foretold stays
+    assert again["taken_seconds"].items() > plan["taken_seconds"].items()
+
+
+def test_a_budget_takes_a_share_of_the_data(
+    small_world: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = paper("fsc-clip").table("table 7")
+    planned = experiment(table, Place(tmp_path, jobs=2), small_world)
+    measured = []
+
+    def cost(planned: Experiment) -> dict[str, RunCost]:
+        measured.append(planned.place.share)
+        return {run.name: RunCost(planned.place.share * 800.0, 100.0) for run in planned.trained}
+
+    monkeypatch.setattr(experiments, "estimate", cost)
+    # three runs: 2,400 s of training and 300 s of measuring, two at once
+    whole, _ = within_budget(planned, 1350.0)
+    assert whole.place.share == 1.0
+    quarter, costs = within_budget(planned, 450.0)  # 600 + 300 s by two
+    assert quarter.place.share == 0.25
+    assert [cost.training for cost in costs.values()] == [200.0] * 3
+    assert all(run.request and run.request.options.fraction == 0.25 for run in quarter.trained)
+    assert not {run.name for run in quarter.trained} & {run.name for run in planned.trained}
+    with pytest.raises(UsageError, match=r"--budget: .* takes 4 min on 0.0625 of its training"):
+        within_budget(planned, 200.0)
+    experiments._plan(quarter, costs)
+    again, _ = within_budget(planned, 450.0)  # the share of the earlier start
+    assert (again.place.share, measured[-1]) == (0.25, 0.25)
 
 
 def test_other_options_in_the_same_folder_are_refused(small_world: Scale, tmp_path: Path) -> None:
     table = paper("fsc-clip").table("table 7")
     place = Place(tmp_path, arms=("softmax",), max_steps=1)
-    experiments.run_experiment(experiment(table, place, small_world), "", {})
+    planned = experiment(table, place, small_world)
+    experiments.run_experiment(planned, "", no_cost(planned))
     other = experiment(table, replace(place, max_steps=2), small_world)
     with pytest.raises(CompoclipError, match="max_steps was 1, is 2"):
-        experiments.run_experiment(other, "", {})
+        experiments.run_experiment(other, "", no_cost(other))
 
 
 # --- The paper's own scale, on made photos. ---
@@ -232,16 +282,33 @@ def test_a_table_at_its_own_scale(
     assert main(command) == 0
     streams = capsys.readouterr()
     record = json.loads(streams.out)
-    assert "training takes about" in streams.err
-    assert "laion-coco-100k" not in streams.err
+    assert "3 runs, 1 at once; takes about" in streams.err
+    assert f"laion-coco-100k: the paper has 100,000 samples, {captions} 40" in streams.err
     trained = [name for name in record["runs"] if name.startswith("fsc-clip")]
     assert len(trained) == 3
     for name in trained:
         assert (tmp_path / "out" / "runs" / name / "model").is_dir()
         assert (tmp_path / "out" / "results" / name).is_dir()
-    assert "Here: the paper's data, models and settings." in record["text"]
+    about = f"Here: the paper's models and settings, 40 samples of {captions}."
+    assert about in record["text"]
     assert main(command) == 0  # everything is done
-    assert "training takes about 0 s here" in capsys.readouterr().err
+    assert "takes about 0 s here" in capsys.readouterr().err
+
+
+def test_a_part_of_larger_data_is_used(tmp_path: Path) -> None:
+    table = paper("fsc-clip").table("table 7")
+    place = Place(tmp_path, captions="laion.csv", samples=400_000)
+    for run in experiment(table, place, None).trained:
+        assert run.request is not None
+        assert run.request.options.fraction == 0.25  # 100,000 of them
+    shares = paper("mosaic-clip").table("table 10")
+    place = Place(tmp_path, captions="cc3m.csv", samples=400_000, share=0.5)
+    fractions = {
+        run.request.options.fraction
+        for run in experiment(shares, place, None).trained
+        if run.request
+    }
+    assert fractions == {0.125 * share for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)}
 
 
 # --- The page, by hand. ---

@@ -6,23 +6,27 @@ import json
 import re
 import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from compoclip.errors import CompoclipError
-from compoclip.evaluation.published.protocols import Protocol
+from compoclip.benchmarks.registry import SUITES, meta
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.published.protocols import work
 from compoclip.files import write_text
 from compoclip.request import TrainRequest
 from compoclip.run import train
 
 if TYPE_CHECKING:
     import torch
+
+_SAVE = 600
+"""Seconds of training between states, at most."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,19 @@ class MachineSpeed:
     parameters: int
 
 
-def measure(chosen: Protocol, max_batch: int, device: torch.device, precision: str) -> MachineSpeed:
+def measure(
+    recipe: str,
+    model: str,
+    settings: Mapping[str, Any],
+    sentences: int,
+    max_batch: int,
+    device: torch.device,
+    precision: str,
+) -> MachineSpeed:
     """Train a few steps on made photos with random weights, encode photos and texts, and time it.
 
-    Two batch sizes give the costs per step and per image, in time and memory.
+    Two batch sizes give the costs per step and per image, in time and memory. sentences: in every
+    caption.
     """
     import torch
 
@@ -59,18 +72,18 @@ def measure(chosen: Protocol, max_batch: int, device: torch.device, precision: s
 
     few, steps = (64, 9) if device.type == "cuda" else (4, 5)
     few = max(1, min(few, max_batch // 2))
-    name, _, tag = chosen.model.partition(":")
-    random = tag and name not in ("hf-hub", "random")
-    model = f"random:{name}" if random else chosen.model
+    name, _, tag = model.partition(":")
+    if tag and name not in ("hf-hub", "random"):
+        model = f"random:{name}"
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        photos, texts = _make_photos(folder, 4 * few, chosen.data.sentences)
+        photos, texts = _make_photos(folder, 4 * few, sentences)
 
         def step(batch: int, micro: int = 0) -> tuple[float, float]:
             out = folder / f"{batch}-{micro}"
             shutil.rmtree(out, ignore_errors=True)
             values = {
-                **chosen.settings,
+                **settings,
                 "data": str(folder / "made.jsonl"),
                 "images": folder,
                 "model": model,
@@ -83,7 +96,7 @@ def measure(chosen: Protocol, max_batch: int, device: torch.device, precision: s
                 "max_steps": steps,
                 "log_every": 1,
             }
-            request = TrainRequest.of(chosen.recipe, values)
+            request = TrainRequest.of(recipe, values)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
             with silent():
@@ -120,6 +133,55 @@ def measure(chosen: Protocol, max_batch: int, device: torch.device, precision: s
         text=text,
         parameters=sum(parameter.numel() for parameter in loaded.encoder.model.parameters()),
     )
+
+
+def image_seconds(speed: MachineSpeed, batch: int, micro: int) -> float:
+    """Return the seconds per training image, in batches that are encoded `micro` images at a time.
+
+    micro: 0 for the whole batch at once.
+    """
+    repeated = speed.again if micro else 1.0
+    return repeated * (speed.image + speed.step / batch)
+
+
+def steps_between_states(step: float) -> int:
+    """Return after how many steps training saves its state; step: seconds of one."""
+    return min(500, max(1, round(_SAVE / step)))
+
+
+def measuring_seconds(speed: MachineSpeed, specs: Sequence[str]) -> float:
+    """Return the seconds of measuring one model on benchmarks."""
+    counts = [_encoded_work(name) for spec in specs for name in SUITES.get(spec, (spec,))]
+    return sum(photos * speed.photo + texts * speed.text for photos, texts in counts)
+
+
+def _encoded_work(spec: str) -> tuple[int, int]:
+    """Return photos and texts to encode: as counted, of a part by its items; else two per item."""
+    if counted := work(spec):
+        return counted
+    name, _, part = spec.partition(":")
+    items = meta(name).items or 5000
+    photos, texts = work(name) or (items, 2 * items)
+    expected = meta(name).expected.get(part, items)
+    return min(photos, expected), round(texts * expected / items)
+
+
+def seconds_of(budget: str) -> float:
+    """Return the seconds of a time such as 6h; raise UsageError for another form."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", budget)
+    if match is None:
+        raise UsageError(f"--budget {budget}: write minutes, hours or days: 90m, 6h, 2d")
+    return float(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0}[match[2]]
+
+
+def usual_precision(device: torch.device, small: bool) -> str:
+    """Return the precision of training on a device; small: of a smaller protocol, for old GPUs."""
+    import torch
+
+    if device.type == "cpu":
+        return "fp32"
+    bf16 = device.type != "cuda" or torch.cuda.get_device_capability(device)[0] >= 8
+    return "fp16" if small or not bf16 else "bf16"
 
 
 def _make_photos(folder: Path, number: int, sentences: int) -> tuple[list[Path], list[str]]:

@@ -1,7 +1,7 @@
 """Run a table or figure of a paper: its arms with every seed, measured beside the printed numbers.
 
     OUT/fingerprint.safetensors   scale, data and options that all runs share
-    OUT/plans/TABLE.json          arms and estimate of a table, stated before it starts
+    OUT/plans/TABLE.json          arms of a table, what each run was estimated to take, and took
     OUT/runs/NAME                 run folders; tables of one OUT share the runs that are equal
     OUT/results/NAME              results of every run, of the models they start from, and blind
     OUT/TABLE.md                  the page of a table, named by its id
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -28,13 +28,9 @@ from compoclip.console import counted, duration, note
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.published.protocols import (
-    Protocol,
-    TrainingPhotos,
-    training_photos,
-)
+from compoclip.evaluation.published.protocols import TrainingPhotos, training_photos
 from compoclip.evaluation.published.read import Arm, PublishedNumber, PublishedTable
-from compoclip.files import bytes_hash, only_writer, write_json, write_text
+from compoclip.files import bytes_hash, only_writer, read_json_object, write_json, write_text
 from compoclip.methods.registry import load_recipe
 from compoclip.request import TrainRequest
 from compoclip.run import EvaluateOptions, evaluate, train
@@ -47,6 +43,8 @@ BLIND_MODEL = "captions-alone"
 CHECKPOINTS = "checkpoints"
 """Folder of a data root for weights that authors published."""
 _PILOT_STEPS = 8
+_SMALLEST_SHARE = 1 / 16
+"""Of the training data with --budget: fewer samples may be less than a batch."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,10 @@ class Scale:
 class Place:
     """Options of the folder that all runs of a paper share.
 
-    data: data root. captions, images: training data in place of the paper's. seeds: empty for the
-    table's. arms: parts of row labels; empty for all rows. max_steps: ends every run early; 0 for
-    none. jobs: runs at once.
+    data: data root. captions, images: training data that have to be got by hand. samples: in these;
+    0 where unknown. seeds: empty for the table's. arms: parts of row labels; empty for all rows.
+    max_steps: ends every run early; 0 for none. share: of the training data that every run takes.
+    jobs: runs at once.
     """
 
     out: Path
@@ -91,6 +90,8 @@ class Place:
     seeds: tuple[int, ...] = ()
     arms: tuple[str, ...] = ()
     max_steps: int = 0
+    share: float = 1.0
+    samples: int = 0
     jobs: int = 1
 
 
@@ -103,19 +104,49 @@ class ArmRun:
     request: TrainRequest | None = None
 
     @property
+    def out(self) -> Path:
+        """Return the run folder of a run that is trained."""
+        assert self.request is not None
+        return self.request.options.out
+
+    @property
     def model(self) -> str:
         """Return the model to measure: the trained one, or the one that the arm names."""
-        return str(self.request.options.out / "model") if self.request else self.arm.model
+        return str(self.out / "model") if self.request else self.arm.model
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """Seconds that a run takes to train and to measure, and how it fits here.
+
+    micro_batch: images at a time; 0 for the whole batch. save_every: steps between states; 0 for
+    the recipe's.
+    """
+
+    training: float
+    measuring: float
+    micro_batch: int = 0
+    save_every: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of both."""
+        return self.training + self.measuring
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table at a scale. runs: label tuple of a row and block -> its runs, one per seed."""
+    """A table at a scale.
+
+    runs: label tuple of a row and block -> its runs, one per seed. budget: seconds that it was
+    shortened to; 0 for none.
+    """
 
     table: PublishedTable
     place: Place
     scale: Scale | None
     runs: Mapping[tuple[tuple[str, ...], str], tuple[ArmRun, ...]]
+    budget: float = 0.0
 
     @property
     def unique(self) -> tuple[ArmRun, ...]:
@@ -231,15 +262,15 @@ def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> ArmRun:
         arm = replace(arm, model=scale.model)
     if not arm.recipe:
         return ArmRun(_slug("base", arm.model), arm)
-    values = {**_values(arm, place, scale), "seed": seed}
-    request = TrainRequest.of(arm.recipe, {**values, "out": place.out})
+    values = {**_values(arm, place, scale), "seed": seed, "out": place.out}
+    request = TrainRequest.of(arm.recipe, values)
     decisive = {"config": request.text(repeats=True), "mix": [arm.wise_ft, arm.scope]}
     settings = "_".join(f"{name}-{value}" for name, value in arm.settings.items())
     mix = f"{arm.scope}-{arm.wise_ft:g}" if arm.wise_ft != 1 else ""
     words = "_".join(filter(None, (arm.recipe, settings, mix, f"seed-{seed}")))
     name = f"{_slug(words)}-{bytes_hash(json.dumps(decisive).encode())[:8]}"
-    values["out"] = place.out / "runs" / name
-    return ArmRun(name, arm, TrainRequest.of(arm.recipe, values))
+    options = replace(request.options, out=place.out / "runs" / name)
+    return ArmRun(name, arm, replace(request, options=options))
 
 
 def _values(arm: Arm, place: Place, scale: Scale | None) -> dict[str, Any]:
@@ -247,11 +278,19 @@ def _values(arm: Arm, place: Place, scale: Scale | None) -> dict[str, Any]:
     more: dict[str, Any] = {"device": place.device, "model": arm.model}
     if place.max_steps:
         more["max_steps"] = place.max_steps
+    share = place.share * arm.settings.get("fraction", 1.0)
     if scale is None:
         data = training_photos(arm.data)
-        captions = place.captions if data.by_hand else str(place.data / data.captions)
-        images = place.images if data.by_hand else place.data / data.images
+        captions, images = str(place.data / data.captions), place.data / data.images
+        if data.by_hand:
+            captions, images = place.captions, place.images or place.data
+            if place.samples > data.number:
+                share *= data.number / place.samples
+        if share < 1:
+            more["fraction"] = share
         return {**arm.settings, **more, "data": captions, "images": images, "workers": "auto"}
+    if share < 1:
+        more["fraction"] = share
     of_recipe = {"lr": scale.lr, **scale.by_recipe.get(arm.recipe, {})}
     if load_recipe(arm.recipe)().lora:
         of_recipe["lr"] = scale.lora_lr
@@ -271,36 +310,46 @@ def _slug(*words: str) -> str:
 # --- What it takes. ---
 
 
-def estimate(planned: Experiment) -> dict[str, float]:
-    """Return run name -> seconds of training and measuring, from a short measurement here.
+def estimate(planned: Experiment) -> dict[str, RunCost]:
+    """Return run name -> what it takes, from a short measurement here.
 
-    Runs that are done take none. At the paper's own scale speed is measured with random weights and
-    generated photos (`compoclip.estimate`). At another scale a few steps of each arm are trained in
-    a temporary folder and thrown away, and the first of these models is measured.
+    Runs that are done take nothing, and what an earlier start of the same table measured counts. At
+    the paper's own scale speed is measured with random weights and generated photos
+    (`compoclip.estimate`). At another scale a few steps of each arm are trained in a temporary
+    folder and thrown away, and the first of these models is measured.
     """
+    earlier = _earlier_plan(planned).get("estimated", {})
+    costs: dict[str, RunCost] = {}
+    unknown = []
+    for run in planned.trained:
+        if _is_done(run, planned):
+            costs[run.name] = RunCost(0.0, 0.0)
+        elif run.name in earlier:
+            costs[run.name] = RunCost(**earlier[run.name])
+        else:
+            unknown.append(run)
+    if not unknown:
+        return costs
     if planned.scale is None:
-        return _from_speed(planned)
+        return {**costs, **_from_speed(planned, unknown)}
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, available_cores() // planned.place.jobs))
     try:
-        return _from_pilots(planned)
+        return {**costs, **_from_pilots(planned, unknown)}
     finally:
         torch.set_num_threads(threads)
 
 
-def _from_pilots(planned: Experiment) -> dict[str, float]:
-    seconds: dict[str, float] = {}
+def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCost]:
+    costs: dict[str, RunCost] = {}
     by_arm: dict[str, float] = {}
     measuring: float | None = None
     data_seen: set[str] = set()
-    for run in planned.trained:
+    for run in runs:
         request = run.request
         assert request is not None
-        if _is_done(run, planned):
-            seconds[run.name] = 0.0
-            continue
         key = json.dumps(asdict(run.arm), default=str)
         if key not in by_arm:
             note(f"measuring {run.name.rpartition('-')[0]} for the estimate")
@@ -312,8 +361,8 @@ def _from_pilots(planned: Experiment) -> dict[str, float]:
                 by_arm[key] = _pilot(request, folder / "run", _PILOT_STEPS)
                 if measuring is None:
                     measuring = _measuring_seconds(planned, folder)
-        seconds[run.name] = by_arm[key] + (measuring or 0.0)
-    return seconds
+        costs[run.name] = RunCost(by_arm[key], measuring or 0.0)
+    return costs
 
 
 def _pilot(request: TrainRequest, out: Path, steps: int) -> float:
@@ -353,48 +402,84 @@ def _measuring_seconds(planned: Experiment, folder: Path) -> float:
     return time.monotonic() - begin
 
 
-def _from_speed(planned: Experiment) -> dict[str, float]:
-    from compoclip.benchmarks.registry import SUITES
-    from compoclip.estimate import measure
+def _from_speed(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCost]:
+    from compoclip.estimate import (
+        image_seconds,
+        measure,
+        measuring_seconds,
+        micro_batch,
+        steps_between_states,
+        usual_precision,
+    )
     from compoclip.ranks import device_named
-    from compoclip.reproduce import encoded_work, usual_precision
 
     device = device_named(planned.place.device)
     precision = usual_precision(device, small=False)
-    specs = [spec for name in planned.table.measure for spec in SUITES.get(name, (name,))]
-    counts = [encoded_work(spec) for spec in specs]
     speeds = {}
-    seconds = {}
-    for run in planned.trained:
-        if _is_done(run, planned):
-            seconds[run.name] = 0.0
-            continue
+    costs = {}
+    for run in runs:
         assert run.request is not None
-        method = run.request.composed()
-        data = training_photos(run.arm.data)
-        key = run.arm.recipe, run.arm.model, data.sentences
+        arm, options = run.arm, run.request.options
+        optim = run.request.composed().optim
+        data = training_photos(arm.data)
+        key = arm.recipe, arm.model, data.sentences
         if key not in speeds:
-            note(f"measuring {run.arm.recipe} from {run.arm.model} on {device} for the estimate")
-            trial = Protocol(
-                name=run.name,
-                recipe=run.arm.recipe,
-                model=run.arm.model,
-                data=data,
-                table=planned.table.id,
-                base=(),
-                row=(),
-                benchmarks=planned.table.measure,
-                small=(),
-                settings={},
-            )
-            speeds[key] = measure(trial, method.optim.batch_size, device, precision)
-        speed, batch = speeds[key], method.optim.batch_size
-        steps = method.optim.epochs * (data.number // batch)
+            note(f"measuring {arm.recipe} from {arm.model} on {device} for the estimate")
+            batch, sentences = optim.batch_size, data.sentences
+            speeds[key] = measure(arm.recipe, arm.model, {}, sentences, batch, device, precision)
+        micro, _ = micro_batch(speeds[key], optim.batch_size, device)
+        steps = optim.epochs * (round(options.fraction * data.number) // optim.batch_size)
         if planned.place.max_steps:
             steps = min(steps, planned.place.max_steps)
-        measuring = sum(p * speed.photo + t * speed.text for p, t in counts)
-        seconds[run.name] = steps * (speed.step + batch * speed.image) + measuring
-    return seconds
+        step = optim.batch_size * image_seconds(speeds[key], optim.batch_size, micro)
+        measuring = measuring_seconds(speeds[key], planned.table.measure)
+        costs[run.name] = RunCost(steps * step, measuring, micro, steps_between_states(step))
+    return costs
+
+
+def within_budget(planned: Experiment, limit: float) -> tuple[Experiment, dict[str, RunCost]]:
+    """Return a table on the share of its training data with which it fits into a time.
+
+    The share is 1, 1/2, 1/4, ... of what every run takes; an interrupted table keeps its share.
+
+    Args:
+        planned: the table on all data.
+        limit: seconds.
+
+    Returns:
+        The table and what its runs take.
+
+    Raises:
+        UsageError: if the smallest share takes longer.
+    """
+    earlier = _earlier_plan(planned)
+    if earlier.get("budget") == limit:
+        again = _with_share(planned, earlier["share"], limit)
+        return again, estimate(again)
+    costs = estimate(planned)
+    training = sum(cost.training for cost in costs.values())
+    measuring = sum(cost.measuring for cost in costs.values())
+    available = limit * planned.place.jobs
+    share = 1.0
+    while share * training + measuring > available and share > _SMALLEST_SHARE:
+        share /= 2
+    needed = share * training + measuring
+    if needed > available:
+        raise UsageError(
+            f"--budget: {planned.table.title} takes {duration(needed / planned.place.jobs)} on "
+            f"{share:g} of its training data, the least; give more, or fewer --arms"
+        )
+    again = _with_share(planned, share, limit)
+    whole = [costs[run.name] for run in planned.trained]
+    return again, {
+        run.name: replace(cost, training=share * cost.training)
+        for run, cost in zip(again.trained, whole)
+    }
+
+
+def _with_share(planned: Experiment, share: float, limit: float) -> Experiment:
+    place = replace(planned.place, share=share)
+    return replace(experiment(planned.table, place, planned.scale), budget=limit)
 
 
 def _is_done(run: ArmRun, planned: Experiment) -> bool:
@@ -405,21 +490,18 @@ def _is_done(run: ArmRun, planned: Experiment) -> bool:
 # --- Running. ---
 
 
-def run_experiment(planned: Experiment, captions: str, estimated: Mapping[str, float]) -> None:
+def run_experiment(planned: Experiment, captions: str, costs: Mapping[str, RunCost]) -> None:
     """Train and measure all that is missing; an interrupted table resumes.
 
-    captions: training captions for the model that sees no image; "" for none. Raise CompoclipError
-    when a run fails, after the others are done, and UsageError when OUT holds other options.
+    captions: training captions for the model that sees no image; "" for none. costs: what the runs
+    take, from `estimate`. Raise CompoclipError when a run fails, after the others are done, and
+    UsageError when OUT holds other options.
     """
     place = planned.place
     with only_writer(place.out, folder=True):
         _require_same_place(planned)
-        plan = {
-            "table": planned.table.id,
-            "runs": {run.name: asdict(run.arm) for run in planned.unique},
-            "estimated_seconds": dict(estimated),
-        }
-        write_json(place.out / "plans" / f"{planned.table.id}.json", plan)
+        plan = _plan(planned, costs)
+        interrupted = {run.name for run in planned.trained if run.out.is_dir()}
         measuring = planned.measuring()
         bases = {run.name: run.model for run in planned.unique if run.request is None}
         for run in planned.trained:
@@ -429,12 +511,14 @@ def run_experiment(planned: Experiment, captions: str, estimated: Mapping[str, f
             bases[BLIND_MODEL] = f"blind:{captions}"
         evaluate(measuring, bases)
         failed = []
-        for run, error, seconds in _train_all(planned):
+        for run, error, seconds in _train_all(planned, costs):
             if error:
                 failed.append(f"{run.name}: {error}")
-            elif seconds > 1:
-                expected = estimated.get(run.name, 0.0)
+            elif run.name not in interrupted:
+                expected = RunCost(**plan["estimated"][run.name]).seconds
                 note(f"{run.name}: {duration(seconds)}, {duration(expected)} were estimated")
+                plan["taken_seconds"][run.name] = round(seconds, 1)
+                write_json(_plan_path(planned), plan)
         for run in planned.trained:
             if run.arm.wise_ft != 1 and Path(run.model).exists():
                 _measure_mix(run, measuring)
@@ -442,7 +526,35 @@ def run_experiment(planned: Experiment, captions: str, estimated: Mapping[str, f
             raise CompoclipError(f"{len(failed)} of the runs failed; {failed[0]}")
 
 
-def _train_all(planned: Experiment) -> Iterator[tuple[ArmRun, str, float]]:
+def _plan_path(planned: Experiment) -> Path:
+    return planned.place.out / "plans" / f"{planned.table.id}.json"
+
+
+def _earlier_plan(planned: Experiment) -> dict[str, Any]:
+    """Return the plan that an earlier start of the table wrote; empty for none."""
+    path = _plan_path(planned)
+    return read_json_object(path, damaged="delete it") if path.is_file() else {}
+
+
+def _plan(planned: Experiment, costs: Mapping[str, RunCost]) -> dict[str, Any]:
+    """Write what the table will do; what an earlier start estimated and measured stays."""
+    before = _earlier_plan(planned)
+    estimated = {name: asdict(cost) for name, cost in costs.items()}
+    plan = {
+        "table": planned.table.id,
+        "budget": planned.budget,
+        "share": planned.place.share,
+        "runs": {run.name: asdict(run.arm) for run in planned.unique},
+        "estimated": {**estimated, **before.get("estimated", {})},
+        "taken_seconds": before.get("taken_seconds", {}),
+    }
+    write_json(_plan_path(planned), plan)
+    return plan
+
+
+def _train_all(
+    planned: Experiment, costs: Mapping[str, RunCost]
+) -> Iterator[tuple[ArmRun, str, float]]:
     """Train and measure the runs, several at once; yield each with its error and seconds."""
     place = planned.place
     by_name = {run.name: run for run in planned.trained}
@@ -451,6 +563,10 @@ def _train_all(planned: Experiment) -> Iterator[tuple[ArmRun, str, float]]:
     for run in by_name.values():
         assert run.request is not None
         options = replace(run.request.options, on=on, eval_data=place.data)
+        cost = costs[run.name]
+        if cost.save_every:
+            micro, every = cost.micro_batch, cost.save_every
+            options = replace(options, micro_batch=micro, save_every=every)
         requests.append(replace(run.request, options=options))
     jobs = min(place.jobs, len(requests)) or 1
     threads = max(1, available_cores() // jobs)

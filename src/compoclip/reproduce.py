@@ -10,24 +10,31 @@ A composition of `data fetch`, `train`, `evaluate` and `bundle`, each of which r
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.fetch import find_missing
-from compoclip.benchmarks.registry import SUITES, meta
+from compoclip.benchmarks.registry import SUITES
 from compoclip.benchmarks.sources import RemoteFile, shared
 from compoclip.config import BenchmarkName, DataName, DeviceName, InputFolder, OutputFolder, Shown
 from compoclip.console import duration, note
 from compoclip.data.fingerprint import FILE, Fingerprint, make_once
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.estimate import measure, micro_batch
-from compoclip.evaluation.published.protocols import TrainingPhotos, protocol, work
+from compoclip.estimate import (
+    image_seconds,
+    measure,
+    measuring_seconds,
+    micro_batch,
+    seconds_of,
+    steps_between_states,
+    usual_precision,
+)
+from compoclip.evaluation.published.protocols import TrainingPhotos, protocol
 from compoclip.files import (
     content_hash,
     file_hash,
@@ -42,12 +49,8 @@ from compoclip.request import TrainRequest
 from compoclip.run import EvaluateOptions, evaluate, train
 from compoclip.typed import Count, Natural, read_fields
 
-if TYPE_CHECKING:
-    import torch
-
 PLAN = "plan.json"
 _FEWEST, _MODELS = 500, 2  # photos of the smallest protocol; base and tuned model are measured
-_SAVE = 600  # seconds of training between states, at most
 _PLAN: Mapping[str, Any] = {
     **dict.fromkeys(("name", "protocol", "recipe", "model", "table"), str),
     **dict.fromkeys(("captions", "images", "device"), str),
@@ -136,9 +139,8 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
 
     chosen = protocol(options.name)
     data = chosen.data
-    if data.by_hand and not (options.captions and options.images):
-        raise UsageError(f"{chosen.name}: needs {data.by_hand}; name them: --captions and --images")
-    limit = _seconds(options.budget) if options.budget else 0.0
+    require_named(chosen.name, data, options)
+    limit = seconds_of(options.budget) if options.budget else 0.0
     device = device_named(options.device)
     usual = chosen.small if limit else chosen.benchmarks
     jobs, benchmarks, left_out = missing_files(options.on or usual, options.data)
@@ -148,14 +150,12 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
         raise CompoclipError(f"nothing to measure on; {next(iter(left_out.values()), '')}")
     published = {**recipe_card(chosen.recipe).defaults, **chosen.settings}
     note(f"measuring {chosen.model} with {chosen.recipe} on {device} for the estimate")
-    speed = measure(chosen, published["batch_size"], device, precision)
     batch = int(published["batch_size"])
+    recipe, model, settings = chosen.recipe, chosen.model, chosen.settings
+    speed = measure(recipe, model, settings, data.sentences, batch, device, precision)
     micro, memory = micro_batch(speed, batch, device)
-    images = (
-        published["epochs"] * (speed.again if micro else 1) * (speed.image + speed.step / batch)
-    )  # seconds per photo of the training data
-    counts = {spec: encoded_work(spec) for spec in benchmarks}
-    evaluating = _MODELS * sum(p * speed.photo + t * speed.text for p, t in counts.values())
+    images = published["epochs"] * image_seconds(speed, batch, micro)  # seconds per training photo
+    evaluating = _MODELS * measuring_seconds(speed, benchmarks)
     number, name = data.number, chosen.name
     if limit:
         number, seconds = max(_FEWEST, batch), limit - evaluating
@@ -194,7 +194,7 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
             for target, job in jobs.items()
         },
         "device": str(device),
-        "save_every": min(500, max(1, round(_SAVE / per_step))),
+        "save_every": steps_between_states(per_step),
         "estimate": {
             "training_seconds": round(steps * per_step, 1),
             "evaluating_seconds": round(evaluating, 1),
@@ -213,35 +213,13 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     return plan
 
 
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", text)
-    if match is None:
-        raise UsageError(f"--budget {text}: write minutes, hours or days: 90m, 6h, 2d")
-    return float(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0}[match[2]]
-
-
-def encoded_work(spec: str) -> tuple[int, int]:
-    """Return photos and texts to encode: as counted, of a part by its items; else two per item."""
-    if counted := work(spec):
-        return counted
-    name, _, part = spec.partition(":")
-    items = meta(name).items or 5000
-    photos, texts = work(name) or (items, 2 * items)
-    expected = meta(name).expected.get(part, items)
-    return min(photos, expected), round(texts * expected / items)
-
-
-def usual_precision(device: torch.device, small: bool) -> str:
-    """Return the precision of training on a device; small: of a smaller protocol, for old GPUs."""
-    import torch
-
-    if device.type == "cpu":
-        return "fp32"
-    bf16 = device.type != "cuda" or torch.cuda.get_device_capability(device)[0] >= 8
-    return "fp16" if small or not bf16 else "bf16"
-
-
 # --- Downloads. ---
+
+
+def require_named(name: str, data: TrainingPhotos, options: ReproduceOptions) -> None:
+    """Raise UsageError for training data that have to be got by hand and are not named."""
+    if data.by_hand and not options.captions:
+        raise UsageError(f"{name}: needs {data.by_hand}; name them: --captions and --images")
 
 
 def missing_files(
@@ -287,6 +265,29 @@ def training_jobs(
             whole = place.is_file() and source.md5 in ("", file_hash(place, "md5"))
         jobs |= {} if whole else {target: source}
     return jobs
+
+
+def fetch_missing(
+    specs: Sequence[str],
+    photos: Sequence[tuple[TrainingPhotos, Sequence[str]]],
+    root: Path,
+    get: Callable[[RemoteFile], None],
+) -> None:
+    """Fetch what benchmarks and training data need.
+
+    photos: training data, and which of their folders. get: fetches one file.
+    """
+    done: set[str] = set()
+    while True:  # once more for photos that only the annotations could name
+        jobs = missing_files(specs, root)[0]
+        for data, folders in photos:
+            jobs = {**training_jobs(data, folders, root), **jobs}
+        left = [job for target, job in jobs.items() if target not in done]
+        for job in left:
+            get(job)
+            done.add(job.target)
+        if not left:
+            return
 
 
 def verified_weights(model: str) -> str:
@@ -349,18 +350,8 @@ def reproduce(
         if "weights" not in plan:
             plan["weights"] = verified_weights(plan["model"])
             write_json(out / PLAN, plan)
-        done: set[str] = set()
-        while True:  # once more for photos that only the annotations could name
-            jobs = missing_files(plan["benchmarks"], options.data)[0]
-            if not options.captions:
-                data = protocol(options.name).data
-                jobs = {**training_jobs(data, plan["folders"], options.data), **jobs}
-            left = [job for target, job in jobs.items() if target not in done]
-            for job in left:
-                get(job)
-                done.add(job.target)
-            if not left:
-                break
+        photos = [] if options.captions else [(protocol(options.name).data, plan["folders"])]
+        fetch_missing(plan["benchmarks"], photos, options.data, get)
         bundle = out / f"{plan['name']}.zip"
         benchmarks = tuple(plan["benchmarks"])
         measuring = EvaluateOptions(

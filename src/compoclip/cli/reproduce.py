@@ -18,8 +18,12 @@ from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
     from compoclip.benchmarks.sources import RemoteFile
+    from compoclip.evaluation.published.protocols import TrainingPhotos
     from compoclip.evaluation.published.read import PublishedTable
-    from compoclip.experiments import Experiment
+    from compoclip.experiments import Experiment, Place
+
+_OF_TABLES = ("scale", "seeds", "arms", "max_steps", "jobs")
+"""Options that one model does not have."""
 
 
 def reproduce_main(options: ReproduceOptions) -> Outcome | int:
@@ -32,6 +36,10 @@ def reproduce_main(options: ReproduceOptions) -> Outcome | int:
         raise UsageError("--table and --figure exclude each other; choose one")
     if options.table or options.figure:
         return _table(options)
+    usual = ReproduceOptions()
+    for name in _OF_TABLES:
+        if getattr(options, name) != getattr(usual, name):
+            raise UsageError(f"--{name.replace('_', '-')} goes with --table or --figure")
     return _model(options)
 
 
@@ -98,6 +106,9 @@ def _table(options: ReproduceOptions) -> Outcome | int:
     place_name = f"table {options.table}" if options.table else f"figure {options.figure}"
     table = paper(options.name).table(place_name)
     scale = scale_named(options.scale, options.out)
+    if options.on:
+        table = replace(table, measure=options.on)
+        scale = replace(scale, on=options.on) if scale else None
     jobs = options.jobs or (available_cores() if scale else 1)
     place = Place(
         out=options.out,
@@ -108,35 +119,62 @@ def _table(options: ReproduceOptions) -> Outcome | int:
         seeds=options.seeds,
         arms=options.arms,
         max_steps=options.max_steps or 0,
+        samples=0 if scale else _samples(options),
         jobs=jobs,
     )
-    planned = experiment(table, place, scale)
-    return _run_table(options, planned)
+    return _run_table(options, experiment(table, place, scale))
+
+
+def _samples(options: ReproduceOptions) -> int:
+    """Return the number of samples in the training data that the user names; 0 for none."""
+    from compoclip.data.sources.open import open_source
+
+    if not options.captions:
+        return 0
+    return len(open_source(options.captions, images=options.images))
 
 
 def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
+    from compoclip.estimate import seconds_of
     from compoclip.evaluation.experiment_page import experiment_page
     from compoclip.evaluation.results import by_model, load_results
-    from compoclip.experiments import BLIND_MODEL, estimate, mixed_name, run_experiment, write_page
+    from compoclip.experiments import (
+        BLIND_MODEL,
+        estimate,
+        mixed_name,
+        run_experiment,
+        within_budget,
+        write_page,
+    )
 
+    limit = seconds_of(options.budget) if options.budget else 0.0
     planned = _with_downloads(options, planned)
-    seconds = estimate(planned)
-    whole = sum(seconds.values()) / max(1, planned.place.jobs)
+    if limit:
+        planned, costs = within_budget(planned, limit)
+    else:
+        costs = estimate(planned)
+    place = planned.place
+    seconds = sum(cost.seconds for cost in costs.values()) / place.jobs
+    share = f" on {place.share:g} of the training data" if place.share < 1 else ""
     note(
-        f"{planned.table.title}: {counted(len(seconds), 'run')}, {planned.place.jobs} at once; "
-        f"training takes about {duration(whole)} here"
+        f"{planned.table.title}: {counted(len(costs), 'run')}{share}, {place.jobs} at once; "
+        f"takes about {duration(seconds)} here"
     )
     if not options.yes and not agreed("Start this?"):
         return 1
     captions = str(planned.scale.data["scenes"]) if planned.scale else ""
-    run_experiment(planned, captions, seconds)
-    measured = by_model(load_results(planned.place.out / "results"))
+    run_experiment(planned, captions, costs)
+    measured = by_model(load_results(place.out / "results"))
     runs: dict[tuple[str, ...], dict[str, list[Any]]] = {}
     for (labels, block), of_row in planned.runs.items():
         results = [measured[name] for name in map(mixed_name, of_row) if name in measured]
         if results:
             runs.setdefault(labels, {})[block] = results
-    about = planned.scale.about if planned.scale else "the paper's data, models and settings"
+    about = planned.scale.about if planned.scale else _about_full(planned)
+    if place.share < 1:
+        about += f", on {place.share:g} of the training data"
+    if place.max_steps:
+        about += f", {counted(place.max_steps, 'step')} of every run"
     blind = measured.get(BLIND_MODEL, [])
     text = experiment_page(planned.table, runs, blind, about, planned.scale is not None)
     path = write_page(planned, text)
@@ -183,23 +221,31 @@ def _test_captions(planned: Experiment) -> str:
     return str(planned.place.data / "coco" / "coco_karpathy_test.json")
 
 
+def _about_full(planned: Experiment) -> str:
+    place = planned.place
+    if place.captions:
+        return f"the paper's models and settings, {place.samples:,} samples of {place.captions}"
+    return "the paper's data, models and settings"
+
+
 def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experiment:
     """Fetch what the paper's own scale needs; leave out benchmarks that cannot be fetched."""
     if planned.scale:
         return planned
     from compoclip.experiments import training_data
-    from compoclip.reproduce import missing_files, training_jobs
+    from compoclip.reproduce import fetch_missing, missing_files, require_named, training_jobs
 
     if planned.table.needs:
         note(f"needs {planned.table.needs}")
     data = training_data(planned)
     for name, photos in data.items():
-        if photos.by_hand and not (options.captions and options.images):
-            raise UsageError(f"{name}: needs {photos.by_hand}; name it: --captions and --images")
+        require_named(name, photos, options)
+        if photos.by_hand:
+            _state_samples(name, photos, planned.place)
+    fetched = [(photos, photos.photos) for photos in data.values() if not photos.by_hand]
     jobs, benchmarks, left_out = missing_files(planned.table.measure, options.data)
-    for photos in data.values():
-        if not photos.by_hand:
-            jobs = {**training_jobs(photos, photos.photos, options.data), **jobs}
+    for photos, folders in fetched:
+        jobs = {**training_jobs(photos, folders, options.data), **jobs}
     for spec, reason in left_out.items():
         note(f"left out: {spec}: {reason}")
     if not benchmarks:
@@ -209,7 +255,14 @@ def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experimen
         note(f"{counted(len(jobs), 'file')} to fetch, {size / 1e9:.2f} GB")
         if not agreed("Fetch them?"):
             raise UsageError("nothing was fetched")
-    for job in jobs.values():
-        _get(options, job)
+    fetch_missing(benchmarks, fetched, options.data, lambda job: _get(options, job))
     table: PublishedTable = replace(planned.table, measure=tuple(benchmarks))
     return replace(planned, table=table)
+
+
+def _state_samples(name: str, data: TrainingPhotos, place: Place) -> None:
+    """Say which part of the named training data is used, or that it is less than the paper's."""
+    if place.samples > data.number:
+        note(f"{name}: {data.number:,} of the {place.samples:,} samples, chosen by their hash")
+    elif place.samples < data.number:
+        note(f"{name}: the paper has {data.number:,} samples, {place.captions} {place.samples:,}")

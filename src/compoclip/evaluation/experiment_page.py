@@ -246,7 +246,9 @@ def _column_notes(
 ) -> list[str]:
     notes = []
     absent = len(table.columns) - len(filled)
-    if absent:
+    if not filled:
+        notes.append("No column of the paper's table was measured; see the results of each run.")
+    elif absent:
         notes.append(f"{counted(absent, 'column')} of the paper's table were not measured here.")
     parts = {}
     for number in filled:
