@@ -95,6 +95,7 @@ SMALL = {  # verb -> options that make its work small; the last of two counts
     "wise-ft": ["--resamples=20", "--device=cpu"],
     "towers": ["--resamples=20", "--device=cpu"],
     "maps": ["--device=cpu"],
+    "nearest": ["--device=cpu", "--number=2"],
     "world pointing": ["--resamples=20", "--scenes=3", "--device=cpu"],
     "tree-score": ["--resamples=20", "--sample=5", "--device=cpu"],
     "data pack": ["--workers=1"],

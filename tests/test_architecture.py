@@ -99,6 +99,7 @@ def test_imports_run_downwards_only() -> None:
             "api",
             "checks",
             "estimate",
+            "experiment_costs",
             "experiments",
             "reproduce",
             "request",

@@ -358,6 +358,7 @@ SEEDED = {
     "demo": "",
     "world pointing": "bundled",
     "tree-score": "bundled --captions x",
+    "nearest": "bundled --on x --out o.html",
     "wise-ft": "bundled bundled --out o",
     "tune": "x --out o",
     "towers": "bundled bundled --out o --on x",

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip import experiments, reproduce
+from compoclip import experiment_costs, experiments, reproduce
 from compoclip.benchmarks.case import Aggregate
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
@@ -27,13 +27,13 @@ from compoclip.evaluation.published.read import (
 )
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.experiment_costs import within_budget
 from compoclip.experiments import (
     Experiment,
     Place,
     RunCost,
     Scale,
     experiment,
-    within_budget,
 )
 from compoclip.models.checkpoint import save_model
 from compoclip.request import TrainRequest
@@ -157,7 +157,7 @@ def test_a_table_runs_with_two_steps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(experiments, "scale_named", lambda *_: small_world)
-    monkeypatch.setattr(experiments, "estimate", no_cost)
+    monkeypatch.setattr(experiment_costs, "estimate", no_cost)
     option, number = place.split(" ", 1)
     table = paper(name).table(place)
     command = ["reproduce", name, f"--{option}", number, "--scale", "world", "--max-steps", "2"]
@@ -203,7 +203,7 @@ def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) ->
     table = paper("fsc-clip").table("table 7")
     place = Place(tmp_path, arms=("softmax",), max_steps=2)
     planned = experiment(table, place, small_world)
-    before = experiments.estimate(planned)
+    before = experiment_costs.estimate(planned)
     assert [*before] == [run.name for run in planned.trained]
     assert all(cost.training > 0 and cost.measuring > 0 for cost in before.values())
     assert not (tmp_path / "runs").exists()
@@ -211,7 +211,7 @@ def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) ->
     plan = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
     assert plan["estimated"] == {name: asdict(cost) for name, cost in before.items()}
     assert {*plan["taken_seconds"]} == {*before}
-    assert all(cost.seconds == 0 for cost in experiments.estimate(planned).values())
+    assert all(cost.seconds == 0 for cost in experiment_costs.estimate(planned).values())
     more = experiment(table, replace(place, seeds=(0, 1)), small_world)
     experiments.run_experiment(more, "", {**before, **no_cost(more)})
     again = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
@@ -230,7 +230,7 @@ def test_a_budget_takes_a_share_of_the_data(
         measured.append(planned.place.share)
         return {run.name: RunCost(planned.place.share * 800.0, 100.0) for run in planned.trained}
 
-    monkeypatch.setattr(experiments, "estimate", cost)
+    monkeypatch.setattr(experiment_costs, "estimate", cost)
     # three runs: 2,400 s of training and 300 s of measuring, two at once
     whole, _ = within_budget(planned, 1350.0)
     assert whole.place.share == 1.0

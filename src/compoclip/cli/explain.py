@@ -1,4 +1,4 @@
-"""The verbs that explain models: `wise-ft`, `towers`, `tree-score`, `maps`."""
+"""The verbs that explain models: `wise-ft`, `towers`, `tree-score`, `maps`, `nearest`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from compoclip import console
 from compoclip.cli.caption_input import read_captions, validation_captions
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing
-from compoclip.config import InputFile, InputPlace, ModelName, OutputFolder, Shown
+from compoclip.config import (
+    InputFile,
+    InputPlace,
+    ModelName,
+    OutputFile,
+    OutputFolder,
+    Shown,
+)
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_atomically, write_json, write_jsonl
 from compoclip.ranks import device_named
@@ -439,3 +446,68 @@ def maps_main(options: MapsOptions) -> Outcome:
             console.note(f"{name}: '{lost}' lies beyond the context and has no map")
     text = console.table(rows, ["model", "word", "cosine", "picture"], left=2)
     return records, text
+
+
+# --- `compoclip nearest MODEL ...`. ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestOptions(Measuring, Printing):
+    """Show the captions that models put nearest to some images of a retrieval benchmark.
+
+    Images are sampled among those whose first caption differs between the models. A caption is
+    marked if it is the image's own, or a near copy with one or two other words. The first retrieval
+    benchmark of --on is taken.
+
+    Examples:
+        compoclip nearest base=bundled tuned=runs/fsc/model --on retrieval:captions.csv
+            --out nearest.html
+
+    Args:
+        models: Models, written as evaluate takes them; NAME=MODEL gives a name.
+        out: The page to write, an .html file.
+        number: Images to show.
+        captions: Captions per image and model.
+        seed: Seed of the sample.
+    """
+
+    models: Models
+    out: OutputFile
+    number: Count = 8
+    captions: Count = 3
+    seed: int = 0
+
+
+def nearest_main(options: NearestOptions) -> Outcome:
+    """Load, rank, print a table of the first captions, and write the page."""
+    benchmarks = options.benchmarks()
+
+    from compoclip.benchmarks.case import Retrieval
+
+    retrieval = [b for b in benchmarks if isinstance(b.content, Retrieval)]
+    if not retrieval:
+        raise UsageError("--on: name a retrieval benchmark, such as retrieval:coco")
+    photos = retrieval[0].content
+    assert isinstance(photos, Retrieval)
+    models = load_models(options.models)
+
+    from compoclip.search.nearest import nearest_captions, nearest_page
+
+    settings, device = options.settings(None)
+    found, differing = nearest_captions(
+        models, photos, settings, device, options.number, options.captions, options.seed
+    )
+    images = console.counted(len(photos.images), "image")
+    about = f"The nearest of {console.counted(len(photos.texts), 'caption')} for {len(found)} of "
+    about += f"{images} of {retrieval[0].name}"
+    if len(models) > 1:
+        about += f"; for {differing:,} of them the first caption differs between the models"
+    nearest_page(found, f"{about}.", options.out)
+    rows = [
+        [Path(row.image.photo).name, name, first.kind, first.text]
+        for row in found
+        for name, (first, *_) in row.by_model.items()
+    ]
+    records = [{**asdict(row), "image": row.image.photo} for row in found]
+    text = console.table(rows, ["image", "model", "first caption is", "first caption"], left=4)
+    return records, f"{text}\nwritten to {options.out}"

@@ -105,6 +105,7 @@ VERBS = {
     "towers": ("measure how much each tower contributes to the gains", "explain"),
     "tree-score": ("measure how tree-like text encoders compute", "explain"),
     "maps": ("draw which patches of an image the words of a caption align with", "explain"),
+    "nearest": ("show the captions that models put nearest to images", "explain"),
     "rewrite": ("show or write hard negatives and hard positives of captions", "rewrite"),
     "caption": ("let a language model write positives, negatives and paraphrases", "caption"),
     "parse": ("show or write tags and scene graphs of captions", "rewrite"),

@@ -138,14 +138,8 @@ def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
     from compoclip.estimate import seconds_of
     from compoclip.evaluation.experiment_page import experiment_page
     from compoclip.evaluation.results import by_model, load_results
-    from compoclip.experiments import (
-        BLIND_MODEL,
-        estimate,
-        mixed_name,
-        run_experiment,
-        within_budget,
-        write_page,
-    )
+    from compoclip.experiment_costs import estimate, within_budget
+    from compoclip.experiments import BLIND_MODEL, mixed_name, run_experiment, write_page
 
     limit = seconds_of(options.budget) if options.budget else 0.0
     planned = _with_downloads(options, planned)

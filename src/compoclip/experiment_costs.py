@@ -1,0 +1,195 @@
+"""Estimate what the runs of a table take, and find the share of its data that fits a budget."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from compoclip.console import duration, note
+from compoclip.errors import UsageError
+from compoclip.evaluation.published.protocols import training_photos
+from compoclip.experiments import ArmRun, Experiment, RunCost, earlier_plan, experiment, is_done
+from compoclip.request import TrainRequest
+from compoclip.run import evaluate, train
+from compoclip.workers import available_cores
+
+_PILOT_STEPS = 8
+_SMALLEST_SHARE = 1 / 16
+"""Of the training data with --budget: fewer samples may be less than a batch."""
+
+
+def estimate(planned: Experiment) -> dict[str, RunCost]:
+    """Return run name -> what it takes, from a short measurement here.
+
+    Runs that are done take nothing, and what an earlier start of the same table measured counts. At
+    the paper's own scale speed is measured with random weights and generated photos
+    (`compoclip.estimate`). At another scale a few steps of each arm are trained in a temporary
+    folder and thrown away, and the first of these models is measured.
+    """
+    earlier = earlier_plan(planned).get("estimated", {})
+    costs: dict[str, RunCost] = {}
+    unknown = []
+    for run in planned.trained:
+        if is_done(run, planned):
+            costs[run.name] = RunCost(0.0, 0.0)
+        elif run.name in earlier:
+            costs[run.name] = RunCost(**earlier[run.name])
+        else:
+            unknown.append(run)
+    if not unknown:
+        return costs
+    if planned.scale is None:
+        return {**costs, **_from_speed(planned, unknown)}
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, available_cores() // planned.place.jobs))
+    try:
+        return {**costs, **_from_pilots(planned, unknown)}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCost]:
+    costs: dict[str, RunCost] = {}
+    by_arm: dict[str, float] = {}
+    measuring: float | None = None
+    data_seen: set[str] = set()
+    for run in runs:
+        request = run.request
+        assert request is not None
+        key = json.dumps(asdict(run.arm), default=str)
+        if key not in by_arm:
+            note(f"measuring {run.name.rpartition('-')[0]} for the estimate")
+            with TemporaryDirectory() as name:
+                folder = Path(name)
+                if request.options.data[0] not in data_seen:  # features of images are made once
+                    _pilot(request, folder / "first", 1)
+                    data_seen.add(request.options.data[0])
+                by_arm[key] = _pilot(request, folder / "run", _PILOT_STEPS)
+                if measuring is None:
+                    measuring = _measuring_seconds(planned, folder)
+        costs[run.name] = RunCost(by_arm[key], measuring or 0.0)
+    return costs
+
+
+def _pilot(request: TrainRequest, out: Path, steps: int) -> float:
+    """Train a few steps; return the seconds that the whole run takes."""
+    from compoclip.ranks import silent
+    from compoclip.training.log import LOG, read_log
+
+    options = replace(request.options, out=out, stop_after=steps, log_every=1)
+    begin = time.monotonic()
+    with silent():
+        _, summary = train(options, replace(request, options=options).composed())
+    whole = time.monotonic() - begin
+    ends = [line["seconds"] for line in read_log(out / LOG) if "loss" in line]
+    times = sorted(after - before for before, after in pairwise(ends))
+    per_step = times[len(times) // 2] if times else 0.0
+    return whole + per_step * (summary.total_steps - len(ends))
+
+
+def _measuring_seconds(planned: Experiment, folder: Path) -> float:
+    """Measure the first base, whose images all others share, and time another model's texts."""
+    import torch
+
+    from compoclip.models.checkpoint import load_model
+    from compoclip.ranks import silent
+
+    assert planned.scale is not None
+    measuring = planned.measuring()
+    elsewhere = replace(measuring, out=folder / "results", cache=measuring.out / ".features")
+    with silent():
+        evaluate(elsewhere, {"base": planned.scale.model})
+        changed = load_model(planned.scale.model)
+        names = changed.encoder.model.named_parameters()
+        with torch.no_grad():  # another model whose image features are the same
+            next(value for name, value in names if "token_embedding" in name).mul_(1.001)
+        begin = time.monotonic()
+        evaluate(elsewhere, {"pilot": changed})
+    return time.monotonic() - begin
+
+
+def _from_speed(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCost]:
+    from compoclip.estimate import (
+        image_seconds,
+        measure,
+        measuring_seconds,
+        micro_batch,
+        steps_between_states,
+        usual_precision,
+    )
+    from compoclip.ranks import device_named
+
+    device = device_named(planned.place.device)
+    precision = usual_precision(device, small=False)
+    speeds = {}
+    costs = {}
+    for run in runs:
+        assert run.request is not None
+        arm, options = run.arm, run.request.options
+        optim = run.request.composed().optim
+        data = training_photos(arm.data)
+        key = arm.recipe, arm.model, data.sentences
+        if key not in speeds:
+            note(f"measuring {arm.recipe} from {arm.model} on {device} for the estimate")
+            batch, sentences = optim.batch_size, data.sentences
+            speeds[key] = measure(arm.recipe, arm.model, {}, sentences, batch, device, precision)
+        micro, _ = micro_batch(speeds[key], optim.batch_size, device)
+        steps = optim.epochs * (round(options.fraction * data.number) // optim.batch_size)
+        if planned.place.max_steps:
+            steps = min(steps, planned.place.max_steps)
+        step = optim.batch_size * image_seconds(speeds[key], optim.batch_size, micro)
+        measuring = measuring_seconds(speeds[key], planned.table.measure)
+        costs[run.name] = RunCost(steps * step, measuring, micro, steps_between_states(step))
+    return costs
+
+
+def within_budget(planned: Experiment, limit: float) -> tuple[Experiment, dict[str, RunCost]]:
+    """Return a table on the share of its training data with which it fits into a time.
+
+    The share is 1, 1/2, 1/4, ... of what every run takes; an interrupted table keeps its share.
+
+    Args:
+        planned: the table on all data.
+        limit: seconds.
+
+    Returns:
+        The table and what its runs take.
+
+    Raises:
+        UsageError: if the smallest share takes longer.
+    """
+    earlier = earlier_plan(planned)
+    if earlier.get("budget") == limit:
+        again = _with_share(planned, earlier["share"], limit)
+        return again, estimate(again)
+    costs = estimate(planned)
+    training = sum(cost.training for cost in costs.values())
+    measuring = sum(cost.measuring for cost in costs.values())
+    available = limit * planned.place.jobs
+    share = 1.0
+    while share * training + measuring > available and share > _SMALLEST_SHARE:
+        share /= 2
+    needed = share * training + measuring
+    if needed > available:
+        raise UsageError(
+            f"--budget: {planned.table.title} takes {duration(needed / planned.place.jobs)} on "
+            f"{share:g} of its training data, the least; give more, or fewer --arms"
+        )
+    again = _with_share(planned, share, limit)
+    whole = [costs[run.name] for run in planned.trained]
+    return again, {
+        run.name: replace(cost, training=share * cost.training)
+        for run, cost in zip(again.trained, whole)
+    }
+
+
+def _with_share(planned: Experiment, share: float, limit: float) -> Experiment:
+    place = replace(planned.place, share=share)
+    return replace(experiment(planned.table, place, planned.scale), budget=limit)
