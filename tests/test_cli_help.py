@@ -147,6 +147,7 @@ CHANGED = {
     "data pack": "+exclude +fraction +held-out +split-seed +templates",
     "data audit": "+exclude +fraction +held-out +split-seed +templates",
     "report": "+bounds",
+    "nearest": "+captions +data +device +images +json +number +on +out +seed",
     "tree-score": "+preset",
     "index": (
         "+batch-size +calibrate +caption-column +device +duplicates +exclude +fast +fraction "

@@ -96,7 +96,6 @@ REFUSED = {
     "reproduce none --out o": "no protocol 'none'",
     "tree-score bundled --captions none.txt": "none.txt: no such file or folder",
     "nearest bundled --on none --out o.html": "no benchmark 'none'",
-    "nearest bundled --out o.html": "name what to measure on: --on BENCHMARK",
     "maps bundled --image none.png --caption x --out o": "none.png: no such file; correct --image",
     "maps bundled --image t.txt --caption x --out o": "t.txt: ",
     "rewrite none.txt -o o.jsonl": "none.txt: no such file",

@@ -13,7 +13,9 @@ from compoclip import console
 from compoclip.cli.caption_input import read_captions, validation_captions
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing
 from compoclip.config import (
+    BenchmarkName,
     InputFile,
+    InputFolder,
     InputPlace,
     ModelName,
     OutputFile,
@@ -452,12 +454,11 @@ def maps_main(options: MapsOptions) -> Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearestOptions(Measuring, Printing):
+class NearestOptions(OnDevice):
     """Show the captions that models put nearest to some images of a retrieval benchmark.
 
     Images are sampled among those whose first caption differs between the models. A caption is
-    marked if it is the image's own, or a near copy with one or two other words. The first retrieval
-    benchmark of --on is taken.
+    marked if it is the image's own, or a near copy with one or two other words.
 
     Examples:
         compoclip nearest base=bundled tuned=runs/fsc/model --on retrieval:captions.csv
@@ -465,14 +466,20 @@ class NearestOptions(Measuring, Printing):
 
     Args:
         models: Models, written as evaluate takes them; NAME=MODEL gives a name.
+        on: A retrieval benchmark, named as for evaluate; of a suite the first one.
         out: The page to write, an .html file.
+        data: Data root in the default layout.
+        images: Folder with the photos, if it is not in the data root.
         number: Images to show.
         captions: Captions per image and model.
         seed: Seed of the sample.
     """
 
     models: Models
+    on: BenchmarkName
     out: OutputFile
+    data: Path = Path("data")
+    images: InputFolder | None = None
     number: Count = 8
     captions: Count = 3
     seed: int = 0
@@ -480,7 +487,7 @@ class NearestOptions(Measuring, Printing):
 
 def nearest_main(options: NearestOptions) -> Outcome:
     """Load, rank, print a table of the first captions, and write the page."""
-    benchmarks = options.benchmarks()
+    benchmarks = Measuring(on=(options.on,), data=options.data, images=options.images).benchmarks()
 
     from compoclip.benchmarks.case import Retrieval
 
@@ -491,12 +498,12 @@ def nearest_main(options: NearestOptions) -> Outcome:
     assert isinstance(photos, Retrieval)
     models = load_models(options.models)
 
+    from compoclip.evaluation.encode import EncodeOptions
     from compoclip.search.nearest import nearest_captions, nearest_page
 
-    settings, device = options.settings(None)
-    found, differing = nearest_captions(
-        models, photos, settings, device, options.number, options.captions, options.seed
-    )
+    device = device_named(options.device)
+    sample = options.number, options.captions, options.seed
+    found, differing = nearest_captions(models, photos, EncodeOptions(), device, *sample)
     images = console.counted(len(photos.images), "image")
     about = f"The nearest of {console.counted(len(photos.texts), 'caption')} for {len(found)} of "
     about += f"{images} of {retrieval[0].name}"
