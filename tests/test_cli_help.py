@@ -138,7 +138,7 @@ CHANGED = {
     "evaluate": "+dimensions +image-prompt +judge +text-prompt +trust-remote-code",
     "compare": "+details +mteb",
     "reproduce": "+arms +budget +captions +data +device +figure +images +jobs +json +list "
-    "+max-steps +on +out +scale +seeds +table +url-base +yes",
+    "+max-steps +model +on +out +scale +seeds +table +url-base +yes",
     "convert": "+context-length +image-size",
     "bundle": "+against +json +out +results",
     "verify": "+json",

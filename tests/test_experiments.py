@@ -109,6 +109,7 @@ def test_the_list_names_all_tables_and_commands(capsys: pytest.CaptureFixture[st
         ("fsc-clip --table 7 --captions none.csv", "none.csv: not found; check the path"),
         ("fsc-clip --seeds 0 1", "--seeds goes with --table or --figure"),
         ("fsc-clip --scale world", "--scale goes with --table or --figure"),
+        ("fsc-clip --model bundled", "--model goes with --table or --figure"),
         ("fsc-clip --max-steps 3", "--max-steps goes with --table or --figure"),
     ],
 )
@@ -293,6 +294,24 @@ def test_a_table_at_its_own_scale(
     assert about in record["text"]
     assert main(command) == 0  # everything is done
     assert "takes about 0 s here" in capsys.readouterr().err
+
+
+def test_another_model_takes_the_place_of_the_papers(tmp_path: Path, small_world: Scale) -> None:
+    table = paper("fsc-clip").table("table 2")
+    place = Place(tmp_path, captions="laion.csv", model="ViT-B-16-quickgelu:openai")
+    for scale in (None, small_world):
+        for run in experiment(table, place, scale).unique:
+            assert run.arm.model == "ViT-B-16-quickgelu:openai"
+    checkpoints = tmp_path / "data" / experiments.CHECKPOINTS
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "negclip.pth").touch()
+    one = paper("fsc-clip").table("table 1")
+    place = replace(place, data=tmp_path / "data")
+    models = {run.model for run in experiment(one, place, None).unique if not run.request}
+    assert models == {
+        "ViT-B-16-quickgelu:openai",
+        f"ViT-B-32-quickgelu@{checkpoints / 'negclip.pth'}",
+    }
 
 
 def test_a_part_of_larger_data_is_used(tmp_path: Path) -> None:

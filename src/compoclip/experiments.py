@@ -73,6 +73,7 @@ class Place:
 
     data: data root. captions, images: training data that have to be got by hand. samples: in these;
     0 where unknown. seeds: empty for the table's. arms: parts of row labels; empty for all rows.
+    model: what every arm starts from; "" for the arm's own.
     max_steps: ends every run early; 0 for none. share: of the training data that every run takes.
     jobs: runs at once.
     """
@@ -84,6 +85,7 @@ class Place:
     device: str = "auto"
     seeds: tuple[int, ...] = ()
     arms: tuple[str, ...] = ()
+    model: str = ""
     max_steps: int = 0
     share: float = 1.0
     samples: int = 0
@@ -253,8 +255,8 @@ def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> ArmRun:
     if arm.checkpoint:
         path = _checkpoint(arm, place)
         return ArmRun(path.stem, replace(arm, model=f"{arm.model.partition(':')[0]}@{path}"))
-    if scale:
-        arm = replace(arm, model=scale.model)
+    usual = scale.model if scale else arm.model
+    arm = replace(arm, model=place.model or usual)
     if not arm.recipe:
         return ArmRun(_slug("base", arm.model), arm)
     values = {**_values(arm, place, scale), "seed": seed, "out": place.out}
@@ -423,7 +425,8 @@ def _measure_mix(run: ArmRun, measuring: EvaluateOptions) -> None:
 
 def _require_same_place(planned: Experiment) -> None:
     place = planned.place
-    values: dict[str, Any] = {"max_steps": place.max_steps, "captions": place.captions}
+    names = ("max_steps", "captions", "model")
+    values: dict[str, Any] = {name: getattr(place, name) for name in names}
     values["data"] = str(place.data) if planned.scale is None else planned.scale.about
     now = Fingerprint(values)
     if (place.out / FILE).exists():

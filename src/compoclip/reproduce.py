@@ -20,7 +20,15 @@ from compoclip.benchmarks.check import check
 from compoclip.benchmarks.fetch import find_missing
 from compoclip.benchmarks.registry import SUITES
 from compoclip.benchmarks.sources import RemoteFile, shared
-from compoclip.config import BenchmarkName, DataName, DeviceName, InputFolder, OutputFolder, Shown
+from compoclip.config import (
+    BenchmarkName,
+    DataName,
+    DeviceName,
+    InputFolder,
+    ModelName,
+    OutputFolder,
+    Shown,
+)
 from compoclip.console import duration, note
 from compoclip.data.fingerprint import FILE, Fingerprint, make_once
 from compoclip.differences import require_same
@@ -75,6 +83,8 @@ class ReproduceOptions:
         compoclip reproduce --list
         compoclip reproduce fsc-clip --table 2 --out fsc --data /data
         compoclip reproduce fsc-clip --table 2 --scale world --out fsc-scenes
+        compoclip reproduce fsc-clip --table 3a --model ViT-B-16-quickgelu:openai --out b16
+            --captions captions.csv --images photos --on sugarcrepe --budget 6h
         compoclip reproduce fsc-clip --out fsc --data /data
         compoclip reproduce fsc-clip --out fsc-small --data /data --budget 6h
 
@@ -90,6 +100,7 @@ class ReproduceOptions:
             the bundled model, in minutes.
         seeds: Seeds of every row [default: the paper's].
         arms: Rows to run, by a part of their labels, besides the one that they are compared with.
+        model: What every row starts from in place of the paper's model, named as for evaluate.
         max_steps: End every training run early, to try a command out.
         jobs: Runs at once [default: one per core with --scale world, else 1].
         out: Folder for everything but the data. Tables in the same folder share equal runs.
@@ -97,8 +108,9 @@ class ReproduceOptions:
         captions: Training data in place of the protocol's, in a form that train --data takes.
         images: Folder that image paths in --captions are relative to.
         on: Benchmarks to measure on in place of the protocol's, named as for data fetch.
-        budget: Time for a smaller protocol, such as 6h or 90m: as many photos as fit, fp16 on GPUs,
-            few columns. Its name states the photos and the precision.
+        budget: Time for a smaller protocol, such as 6h or 90m. Of one model: as many photos as fit,
+            fp16 on GPUs, few columns; its name states the photos and the precision. Of a table: the
+            share of the training data with which all runs fit.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         url_base: A mirror, which replaces scheme and host of all addresses but the weights'.
         yes: Do not ask.
@@ -112,6 +124,7 @@ class ReproduceOptions:
     scale: str = "full"
     seeds: tuple[Natural, ...] = ()
     arms: tuple[str, ...] = ()
+    model: ModelName = ""
     max_steps: Count | None = None
     jobs: Count | None = None
     out: OutputFolder = Path("reproduced")

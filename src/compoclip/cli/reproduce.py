@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compoclip.evaluation.published.read import PublishedTable
     from compoclip.experiments import Experiment, Place
 
-_OF_TABLES = ("scale", "seeds", "arms", "max_steps", "jobs")
+_OF_TABLES = ("scale", "seeds", "arms", "model", "max_steps", "jobs")
 """Options that one model does not have."""
 
 
@@ -106,9 +106,9 @@ def _table(options: ReproduceOptions) -> Outcome | int:
     place_name = f"table {options.table}" if options.table else f"figure {options.figure}"
     table = paper(options.name).table(place_name)
     scale = scale_named(options.scale, options.out)
-    if options.on:
-        table = replace(table, measure=options.on)
-        scale = replace(scale, on=options.on) if scale else None
+    table = replace(table, measure=options.on or table.measure)
+    if scale:
+        scale = replace(scale, on=options.on or scale.on, model=options.model or scale.model)
     jobs = options.jobs or (available_cores() if scale else 1)
     place = Place(
         out=options.out,
@@ -118,6 +118,7 @@ def _table(options: ReproduceOptions) -> Outcome | int:
         device="cpu" if scale else options.device,
         seeds=options.seeds,
         arms=options.arms,
+        model=options.model,
         max_steps=options.max_steps or 0,
         samples=0 if scale else _samples(options),
         jobs=jobs,
@@ -165,6 +166,8 @@ def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
         if results:
             runs.setdefault(labels, {})[block] = results
     about = planned.scale.about if planned.scale else _about_full(planned)
+    if place.model:
+        about += f", from {place.model}"
     if place.share < 1:
         about += f", on {place.share:g} of the training data"
     if place.max_steps:
