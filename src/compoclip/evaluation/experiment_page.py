@@ -178,7 +178,8 @@ def directions(
             )
             difference = _difference(column, reference, other, bootstrap)
             if difference:
-                compared.append(Direction(row.name, column.label, value - base, difference))
+                name = _in_words(table, row.labels)
+                compared.append(Direction(name, column.label, value - base, difference))
     tested = corrected([direction.here for direction in compared])
     return [replace(direction, here=here) for direction, here in zip(compared, tested)]
 
@@ -232,6 +233,14 @@ def _pair(
 # --- Words. ---
 
 
+def _in_words(table: PublishedTable, labels: Labels) -> str:
+    """Return the labels of a row, with the name of the column for a mere "yes"."""
+    words = [
+        head if label == "yes" else label for head, label in zip(table.row_labels, labels) if label
+    ]
+    return ", ".join(words)
+
+
 def _seed_notes(runs: Runs) -> list[str]:
     numbers = {len(seeds) for blocks in runs.values() for seeds in blocks.values()}
     if max(numbers) == 1:
@@ -266,7 +275,7 @@ def _direction_notes(table: PublishedTable, compared: Sequence[Direction]) -> li
     """Say in one sentence how many printed differences have their direction here."""
     if not compared:
         return []
-    reference = " ".join(label for label in table.reference if label)
+    reference = _in_words(table, table.reference)
     by_verdict: dict[bool | None, list[Direction]] = {True: [], False: [], None: []}
     for direction in compared:
         by_verdict[direction.agrees].append(direction)
