@@ -13,7 +13,7 @@ from compoclip import experiment_costs, experiments, reproduce
 from compoclip.benchmarks.case import Aggregate
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.experiment_page import directions, experiment_page
+from compoclip.evaluation.experiment_page import _in_words, directions, experiment_page
 from compoclip.evaluation.published import read
 from compoclip.evaluation.published.protocols import training_photos
 from compoclip.evaluation.published.read import (
@@ -375,6 +375,14 @@ def test_differences_are_those_of_the_results(tmp_path: Path) -> None:
     assert direction.here.difference == pytest.approx(one["new"] - one["base"])
     expected = (one["new"] > one["base"]) if direction.here.significant else None
     assert direction.agrees == expected
+
+
+def test_rows_are_named_by_what_they_have() -> None:
+    fsc = paper("fsc-clip")
+    names = {"table 2": "FSC-CLIP, global, local, focal, smoothing", "table 3b": "gamma 2"}
+    for place, name in names.items():
+        table = fsc.table(place)
+        assert _in_words(table, table.reference) == name
 
 
 def test_the_mean_of_two_seeds_and_of_two_benchmarks(tmp_path: Path) -> None:

@@ -234,10 +234,15 @@ def _pair(
 
 
 def _in_words(table: PublishedTable, labels: Labels) -> str:
-    """Return the labels of a row, with the name of the column for a mere "yes"."""
-    words = [
-        head if label == "yes" else label for head, label in zip(table.row_labels, labels) if label
-    ]
+    """Return the labels of a row, with the heading of their column for a "yes" or a number."""
+    words = []
+    for heading, label in zip(table.row_labels, labels):
+        if label == "yes":
+            words.append(heading)
+        elif label and label[0].isdigit():
+            words.append(f"{heading} {label}")
+        elif label:
+            words.append(label)
     return ", ".join(words)
 
 
