@@ -144,14 +144,14 @@ CHANGED = {
     "verify": "+json",
     "rewrite": "+images +licence +split +to",
     "caption": "-price-in -price-out +batch-size +images",
-    "data pack": "+exclude +fraction +held-out +split-seed +templates",
+    "data pack": "+engine +exclude +fraction +held-out +split-seed +templates",
     "data audit": "+exclude +fraction +held-out +split-seed +templates",
     "report": "+bounds",
     "nearest": "+captions +data +device +images +json +number +on +out +seed",
     "tree-score": "+preset",
     "index": (
-        "+batch-size +calibrate +caption-column +device +duplicates +exclude +fast +fraction "
-        "+held-out +image-column +images +json +model +orientation +out +quoting +split "
+        "+batch-size +calibrate +caption-column +device +duplicates +engine +exclude +fast "
+        "+fraction +held-out +image-column +images +json +model +orientation +out +quoting +split "
         "+split-seed +templates +to +vectors"
     ),
     "search": "+device +image +images +json +model +negation +open +page +queries +rerank +top",

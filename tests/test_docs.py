@@ -44,7 +44,7 @@ NOT_RUN = {
     "compoclip bundle": "needs a run and results of its model; tested in test_bundle",
     "compoclip verify": "needs a bundle; tested in test_bundle",
     "docs/guide/other-trainers.md": "needs other libraries; in test_examples, test_ecosystem",
-    "docs/corpora.md": "needs folders of shards; each form is run in test_corpora_run",
+    "docs/corpora.md": "needs shards or Ray; each form is run in test_corpora_run, test_cluster",
     "examples/mosaic-clip/README.md": "needs CC12M or the photos; in test_examples",
 }
 

@@ -163,6 +163,34 @@ def test_a_stopped_run_leaves_what_it_has_done(
     assert counts(made(photos, encoder, out)) == (1, 4, 0)
 
 
+def test_a_resumed_run_encodes_the_same_photos_together(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A photo that cannot be read leaves its batch smaller. A kill loses what is not written."""
+    (photos / "0.png").write_bytes(b"torn")
+    out, encode = tmp_path / "index", ModelEncoder.encode_images
+    batches: list[tuple[int, int]] = []
+
+    def recorded(self: ModelEncoder, images: Any) -> Any:
+        batches.append((len(images), len(read_index(out).names) if out.exists() else 0))
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+        return encode(self, images)
+
+    monkeypatch.setattr(ModelEncoder, "encode_images", recorded)
+    monkeypatch.setattr("compoclip.search.index._SAVE_SECONDS", 0)
+    with pytest.raises(KeyboardInterrupt):
+        made(photos, encoder, out)
+    resumed = made(photos, encoder, out)
+    assert batches == [(1, 0), (2, 1), (2, 1), (1, 3)]
+    batches.clear()
+    batches += [(0, 0)] * 2
+    whole = made(photos, encoder, tmp_path / "whole")
+    assert [size for size, _ in batches[2:]] == [1, 2, 1]
+    assert np.array_equal(resumed.features[:], whole.features[:])
+    assert resumed.about["unreadable"] == whole.about["unreadable"]
+
+
 def test_tables_and_shards_are_indexed_too(
     photos: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Literal,
     TypeVar,
     Union,
     cast,
@@ -91,6 +92,7 @@ ModelName = Annotated[str, Names("model")]
 NamedModel = Annotated[str, Names("NAME=MODEL")]
 ScoringModel = Annotated[str, Names("NAME=MODEL of any kind")]
 DeviceName = Annotated[str, Names("device")]
+Engine = Annotated[Literal["local", "ray"], Names("engine")]
 MethodName = Annotated[str, Names("method")]
 ScoreName = Annotated[str, Names("score")]
 TableName = Annotated[str, Names("published table")]

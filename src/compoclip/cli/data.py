@@ -21,7 +21,7 @@ from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
-from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
+from compoclip.cli.options import OnEngine, Outcome, Printing, WorkerCount, processes
 from compoclip.config import DataName, InputFile, OutputFile, OutputFolder, Shown
 from compoclip.console import counted, note, progress_bar, table, without
 from compoclip.data.options import DataOptions
@@ -322,12 +322,12 @@ def shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> s
 
 
 @dataclass(frozen=True)
-class PackOptions(DataOptions, Printing):
+class PackOptions(DataOptions, OnEngine):
     """Write training data as webdataset shards with images no larger than training needs.
 
     Captions, negatives, similar images, negative images, groups and scores are included. Training
     from the pack (train --data PACK) decodes a fraction of the pixels. After an interruption, the
-    same command resumes. The bytes do not depend on --workers.
+    same command resumes. The bytes depend neither on --workers nor on --engine.
 
     Examples:
         compoclip data pack dataset_coco.json --images coco --split train --out coco-pack
@@ -360,12 +360,13 @@ _MANY = 4096  # images that are worth starting processes for
 
 def pack_main(options: PackOptions) -> Outcome:
     """Pack and say what became of the images."""
-    from compoclip.corpora.run import run
+    from compoclip.cluster import run
     from compoclip.data.pack import PackSpec, PackSummary, pack
 
     def spread(work: Callable[[int], PackSummary], tasks: Sequence[int]) -> Iterator[PackSummary]:
         images = len(tasks) * options.shard_size
-        return run(work, tasks, processes(options.workers, images, _MANY))
+        workers = processes(options.workers, images, _MANY)
+        return run(work, tasks, workers, options.engine)
 
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
     packed = pack(options.request(options.data), options.out, spec, spread, options.max_bad)

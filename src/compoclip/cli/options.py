@@ -16,6 +16,7 @@ from compoclip.checks import check_options
 from compoclip.config import (
     BlockPlace,
     DeviceName,
+    Engine,
     NamedModel,
     Names,
     Option,
@@ -63,6 +64,18 @@ class OnDevice(Printing):
     device: DeviceName = "auto"
 
 
+@dataclass(frozen=True, kw_only=True)
+class OnEngine(Printing):
+    """Options of verbs whose work several machines can share.
+
+    Args:
+        engine: local works on this machine; ray on the Ray cluster that RAY_ADDRESS names, or else
+            on one that is started here. See docs/corpora.md.
+    """
+
+    engine: Engine = "local"
+
+
 _FLAG = re.compile(r"--?[a-zA-Z]")
 _PLACES = {
     "file": "FILE",
@@ -86,7 +99,8 @@ _PLACES = {
     "repository of the hub": "REPO",
 }
 """Kind of thing that an option names (`config.Names`) -> its placeholder, if it has one."""
-_SHARED = (Printing.__name__, OnDevice.__name__)  # in the help behind a verb's own
+_SHARED = {kind.__name__ for kind in (Printing, OnDevice, OnEngine)}
+"""Classes whose options stand behind a verb's own in its help."""
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

@@ -17,7 +17,7 @@ from compoclip.captions.parser import parse_records
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
-from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
+from compoclip.cli.options import OnEngine, Outcome, WorkerCount, processes
 from compoclip.config import InputFolder, Shown, require_with
 from compoclip.corpora.export import Trainer, export
 from compoclip.corpora.job import (
@@ -28,7 +28,7 @@ from compoclip.corpora.job import (
     add_counts,
     graph_counts,
 )
-from compoclip.corpora.run import Engine, process
+from compoclip.corpora.run import process
 from compoclip.corpora.shard import find_shards, names_shards
 from compoclip.errors import UsageError
 from compoclip.recordfile import Make, Record, write_records
@@ -47,7 +47,7 @@ from compoclip.typed import Natural
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusOptions(Printing):
+class CorpusOptions(OnEngine):
     """Source and destination of captions, and processing.
 
     Args:
@@ -58,8 +58,6 @@ class CorpusOptions(Printing):
             samples. Without it they are named by line or row number, in shards also by the shard.
         workers: Processes; the result does not depend on it. auto is one per core for megabytes of
             captions.
-        engine: For shards: local uses processes of this machine; ray uses the Ray cluster that
-            RAY_ADDRESS names, or else starts one with --workers processes here.
         max_bad: Number of damaged shards up to which the exit code is 0.
         tagger: hanta, spacy or spacy:MODEL.
     """
@@ -68,7 +66,6 @@ class CorpusOptions(Printing):
     out: Annotated[Path | None, Shown(short="-o")] = None
     column: str | None = None
     workers: WorkerCount = "auto"
-    engine: Engine = "local"
     max_bad: Natural = 0
     tagger: str = "hanta"
 
@@ -108,6 +105,11 @@ def run(options: CorpusOptions, work: CaptionWork) -> Outcome:
         if out is None or to_file:
             raise UsageError(f"{spec}: name a folder for the shards with -o OUT, not a .jsonl file")
         return _write_shards(options, out, work)
+    if options.engine != "local":
+        raise UsageError(
+            f"{spec}: --engine {options.engine} shares shards out; name a folder of them, or leave "
+            "--engine out"
+        )
     file = caption_file(spec, options.column or DEFAULT_COLUMN)
     if file is None:
         if out is None:

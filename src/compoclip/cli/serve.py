@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip import console, plugins
 from compoclip.cli.caption_input import CaptionFile
-from compoclip.cli.options import OnDevice, Outcome
+from compoclip.cli.options import OnDevice, OnEngine, Outcome
 from compoclip.config import (
     DataName,
     IndexFile,
@@ -213,7 +213,7 @@ _POOL = 100  # photos that --rerank orders
 
 
 @dataclass(frozen=True)
-class IndexOptions(DataOptions, OnDevice):
+class IndexOptions(DataOptions, OnDevice, OnEngine):
     """Encode photos and keep their features in one file, for search.
 
     The same command again encodes new and changed photos, and drops photos that are gone.
@@ -268,6 +268,7 @@ def index_main(options: IndexOptions) -> Outcome:
         options.fast,
         options.vectors,
         options.to,
+        options.engine,
     )
     about = index.about
     done = ", ".join(f"{n:,} {what}" for what, n in about["changes"].items())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
 
+from compoclip.cluster import run
+from compoclip.config import Engine
 from compoclip.corpora.job import CorpusJob, Counts, add_counts, new_counts
 from compoclip.corpora.shard import (
     MANIFESTS,
@@ -20,86 +19,9 @@ from compoclip.corpora.shard import (
     make_shard,
     opened_shard,
 )
-from compoclip.errors import CompoclipError, UsageError, optional
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, read_json_object, write_json
-from compoclip.plugins import fence
 from compoclip.recordfile import require_same_settings
-from compoclip.workers import RETRIES, WorkersDiedError, mapper
-
-# --- Engines: this process, several processes, or a Ray cluster. ---
-
-T = TypeVar("T")
-R = TypeVar("R")
-Engine = Literal["local", "ray"]
-_AHEAD = 2  # tasks handed out per slot of the cluster
-_OBJECT_STORE = 80 << 20  # bytes; tasks and results are small, shards are read by the workers
-
-
-def run(
-    work: Callable[[T], R], tasks: Sequence[T], workers: int = 1, engine: Engine = "local"
-) -> Generator[R, None, None]:
-    """Yield the results of all tasks as they are finished; closing it ends running tasks.
-
-    work: a function at the top level of a module; it is repeated if a worker dies. engine: "local"
-    uses processes of this machine; "ray" uses the Ray cluster at RAY_ADDRESS, or starts one of
-    `workers` processes. Raises CompoclipError when workers die repeatedly or Ray is not installed.
-    """
-    try:
-        if engine == "ray":
-            yield from _on_ray(work, tasks, workers)
-            return
-        with mapper(workers, in_order=False, ahead=1) as apply:
-            yield from apply(work, tasks)
-    except WorkersDiedError:
-        raise CompoclipError(
-            f"workers died {RETRIES + 1} times over the same work (out of memory?); use fewer "
-            "processes or smaller shards; what is finished stays"
-        ) from None
-
-
-def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generator[R, None, None]:
-    """Run tasks on the cluster of RAY_ADDRESS, or on a small one that is started here."""
-    ray: Any = optional("ray", "ray", "--engine ray")
-    started = not ray.is_initialized()
-    if started:
-        address = os.environ.get("RAY_ADDRESS")
-        small: dict[str, Any] = {"address": "local", "num_cpus": workers, "num_gpus": 0}
-        small |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-        if not address:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            ray.init(log_to_driver=False, logging_level="ERROR", **({} if address else small))
-        except Exception as error:  # Ray raises errors of every kind here, bare ones too
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            failure = f"no Ray cluster at {address}" if address else "Ray cannot be started"
-            raise CompoclipError(
-                f"{failure} ({reason}); check it, or take --engine local"
-            ) from None
-
-    def fenced(task: T) -> R:
-        with fence():
-            return work(task)
-
-    try:
-        remote = ray.remote(fenced).options(num_cpus=1, max_retries=RETRIES)
-        slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        todo = iter(tasks)
-        running = [remote.remote(task) for task in islice(todo, _AHEAD * slots)]
-        while running:
-            done, running = ray.wait(running)
-            running += [remote.remote(task) for task in islice(todo, len(done))]
-            yield from ray.get(done)
-    except ray.exceptions.WorkerCrashedError:
-        raise WorkersDiedError from None
-    except ray.exceptions.RayError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise CompoclipError(f"Ray failed ({reason}); see the logs of the cluster") from None
-    finally:
-        if started:
-            ray.shutdown()
-
-
-# --- A whole corpus: every shard once, finished ones skipped, bad ones named. ---
 
 Track = Callable[[Iterable[ShardResult]], Iterable[ShardResult]]
 

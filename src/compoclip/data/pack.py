@@ -123,7 +123,7 @@ class PackSummary:
 
 
 Run = Callable[[Callable[[int], PackSummary], Sequence[int]], Iterable[PackSummary]]
-"""Makes shards, by number, in any order: `map`, or `corpora.run.run` for processes."""
+"""Makes shards, by number, in any order: `map`, or `cluster.run` for processes."""
 
 
 def pack(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress, islice
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,14 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compoclip import files
+from compoclip.config import Engine
 from compoclip.console import counted, note, track
-from compoclip.data.decode import decode
 from compoclip.data.fingerprint import photo_hash
-from compoclip.data.folders import image_files
 from compoclip.data.sources.open import Request
 from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.search.lance import ABOUT, TableVectors, TableWriter, read_table, save_about
+from compoclip.search.photos import (
+    PhotoList,
+    encode_on_ray,
+    encode_photos,
+    identity_of,
+    list_photos,
+)
 from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
 _VERSION = "compoclip index 1"
 _MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of arrays
 _COPIED = 1 << 14  # features of a table that are read at once
+_SAVE_SECONDS = 600.0  # after which the photos encoded by now are written
 _FIELDS = {"identity", "model", "source", "root", "upright", "left_out", "unreadable"}
 
 
@@ -120,11 +127,11 @@ class PhotoIndex:
         return photos.image(places[self.names[row]])
 
     @cached_property
-    def _opened(self) -> tuple[_Photos, dict[str, int]]:
+    def _opened(self) -> tuple[PhotoList, dict[str, int]]:
         source = self.about["source"]
         images = source["images"] and Path(source["images"])
         exclude = tuple(source.get("exclude", ()))
-        photos = _photos(Request(**{**source, "images": images, "exclude": exclude}))
+        photos = list_photos(Request(**{**source, "images": images, "exclude": exclude}))
         return photos, {name: place for place, name in enumerate(photos.names)}
 
     def outdated(self, rows: Sequence[int], images: Path | None = None) -> dict[str, list[str]]:
@@ -143,7 +150,7 @@ class PhotoIndex:
 
     def require(self, encoder: ModelEncoder, path: Path) -> None:
         """Raise CompoclipError, naming the file, if another model made the features."""
-        identity = _identity(encoder)
+        identity = identity_of(encoder)
         differing = ", ".join(k for k in identity if self.about["identity"].get(k) != identity[k])
         problem = f"made with another model ({self.about['model']}: other {differing}); name that "
         require(not differing, path, f"{problem}model with --model, or run compoclip index again")
@@ -202,75 +209,6 @@ def read_index(path: Path) -> PhotoIndex:
     return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about, captions)
 
 
-def _identity(encoder: ModelEncoder) -> dict[str, Any]:
-    """Return all of a model that features depend on, JSON-ready."""
-    from compoclip.evaluation.encoder import described  # which imports torch
-
-    facts: dict[str, Any] = json.loads(json.dumps(described(encoder)))
-    return {name: value for name, value in facts.items() if name not in ("base", "adapter")}
-
-
-# --- The photos that a folder, table or shards hold. ---
-
-
-class _Photos(NamedTuple):
-    root: str
-    names: Sequence[str]
-    stamps: Sequence[str]
-    captions: Sequence[str]
-    image: Callable[[int], Path | bytes]
-    upright: bool
-    left_out: Mapping[str, int]
-
-    def columns(
-        self, rows: Sequence[int], hashes: Mapping[int, str]
-    ) -> tuple[list[str], list[str], list[str]]:
-        """Return names, stamps and captions of some rows. hashes: of the bytes, by row."""
-        stamps = [f"{self.stamps[row]} {hashes[row]}" for row in rows]
-        return [self.names[row] for row in rows], stamps, [self.captions[row] for row in rows]
-
-
-def _photos(request: Request) -> _Photos:
-    """List photos: of a folder with photos, otherwise of image-text data."""
-    folder, left_out = Path(request.spec).absolute(), Counter[str]()
-    if folder.is_dir() and (names := sorted(image_files(folder, left_out, request.exclude))):
-        request.refuse("folders of photos", "images", "image_column", "caption_column", "split")
-        stamps = [files.file_stamp(folder / name) for name in names]
-        upright = request.orientation != "stored"
-        return _Photos(
-            str(folder),
-            names,
-            stamps,
-            ["" for _ in names],
-            lambda row: folder / names[row],
-            upright,
-            left_out,
-        )
-    source = request.open()
-    require(not source.mix, request.spec, "several data sets; make an index of each", UsageError)
-    marks = source.fingerprint()
-    root = str(marks.values.get("images folder", "/"))
-    photos: dict[str, tuple[int, str]] = {}  # a photo that several rows show is one
-    for row, (id, mark) in enumerate(zip(source.column("id"), marks.rows["images"])):
-        image = source.bare(row).image
-        if isinstance(image, Path):
-            photos.setdefault(os.path.relpath(image, root), (row, files.file_stamp(image)))
-        else:
-            photos.setdefault(id, (row, str(mark)))
-    rows, places = zip(*photos.values())
-    root = root if isinstance(source.bare(0).image, Path) else ""
-    captions = [next(iter(texts), "") for texts in source.column("captions")]
-    return _Photos(
-        root,
-        [*photos],
-        places,
-        [captions[row] for row in rows],
-        lambda k: source[rows[k]].image,
-        source.upright,
-        source.left_out,
-    )
-
-
 # --- Making an index, and bringing it up to date. ---
 
 
@@ -283,12 +221,14 @@ def index_photos(
     fast: bool = False,
     vectors: Vectors | None = None,
     to: Storage | None = None,
+    engine: Engine = "local",
 ) -> PhotoIndex:
     """Encode photos and write their index; unchanged photos of an existing index are reused.
 
     Photos are unchanged if their bytes are.
 
-    A stopped run leaves an index of the encoded photos, and the next run continues.
+    A stopped run leaves an index of the encoded photos, and the next run continues. A killed run
+    leaves those that it had encoded ten minutes before. The features do not depend on the engine.
 
     Args:
         request: A folder of photos, at any depth, or image-text data.
@@ -301,12 +241,17 @@ def index_photos(
             the existing index, float32 in a new one.
         to: "file", or "lancedb" for a folder with a table of LanceDB; None: what the existing index
             is, a file for a new one.
+        engine: Where photos are encoded: "local" for this process, or "ray", where `model` must
+            load the model of `encoder` on every machine.
 
     Raises:
-        CompoclipError: For a damaged file at `out`, and when no photo can be read.
+        CompoclipError: For a damaged file at `out`, and when no photo can be read; as
+            `encode_on_ray`.
         UsageError: For an unknown format, options that the format has no use for, and an existing
             index of other vectors, or in another storage.
     """
+    from compoclip.evaluation.encode import EncodeOptions  # which imports torch
+
     require_out(out, to)
     if Path(model).exists():
         model = str(Path(model).absolute())
@@ -319,11 +264,11 @@ def index_photos(
         require(not old or old.vectors == vectors, out, problem, UsageError)
         problem = "a table of LanceDB holds float32 vectors; leave --vectors int8 out"
         require(vectors != "int8" or storage == "file", out, problem, UsageError)
-        photos = _photos(request)
+        photos = list_photos(request)
         spec = str(Path(request.spec).absolute()) if Path(request.spec).exists() else request.spec
         images = request.images and str(request.images.absolute())
         about: dict[str, Any] = {
-            "identity": _identity(encoder),
+            "identity": identity_of(encoder),
             "model": model,
             "scale": encoder.scale,
             "bias": encoder.bias,
@@ -341,27 +286,45 @@ def index_photos(
         hashes: dict[int, str] = {}
         counts = {"encoded": 0, "unchanged": len(unchanged), "removed": 0}
         if old:
+            # Photos that could not be read come last: batches are then those of a single run.
+            todo.sort(key=lambda row: photos.names[row] in old.about["unreadable"])
             hashes |= {row: old.stamps[at].rpartition(" ")[2] for row, at in unchanged.items()}
             counts["removed"] = len({*old.names} - {*photos.names})
         update = _Update(out, old, photos, unchanged, hashes, about, vectors)
         writer = (_TableIndex if storage == "lancedb" else _FileIndex)(update)
-        try:
-            encoded = _encoded(photos, todo, encoder, batch_size, about["unreadable"], hashes)
-            for batch, features in encoded:
-                writer.add(batch, features)
-                counts["encoded"] += len(batch)
-        finally:
+
+        def write() -> PhotoIndex | None:
+            """Write the photos that are encoded by now, if any."""
             number = counts["encoded"] + len(unchanged)
             left = {"not yet encoded": len(photos.names) - number - len(about["unreadable"])}
-            about |= {
-                "changes": counts,
-                "left_out": {**photos.left_out, **(left if any(left.values()) else {})},
-            }
+            about["changes"] = counts
+            about["left_out"] = {**photos.left_out, **(left if any(left.values()) else {})}
             if old and counts["encoded"] == counts["removed"] == 0 and number == len(old.names):
                 about["calibration"] = old.about["calibration"]
-            if number:
-                index = writer.finish()
-        if not number:
+            return writer.finish() if number else None
+
+        amounts = EncodeOptions(batch_size).amounts(encoder.device)
+        if engine == "ray":
+            encoded = encode_on_ray(photos, todo, request, encoder, amounts, model)
+        else:
+            encoded = encode_photos(todo, photos.named_image, encoder, amounts, photos.upright)
+        index, written = None, time.monotonic()
+        try:
+            with closing(encoded):
+                batches = -(-len(todo) // amounts.images)
+                for batch in track(encoded, "encoding photos", batches, "batches"):
+                    for row, reason in batch.unreadable.items():
+                        about["unreadable"][photos.names[row]] = reason
+                    if batch.rows:
+                        hashes |= batch.hashes
+                        writer.add(batch.rows, batch.features)
+                        counts["encoded"] += len(batch.rows)
+                    if time.monotonic() - written >= _SAVE_SECONDS:
+                        write()
+                        written = time.monotonic()
+        finally:
+            index = write()
+        if index is None:
             first = next(iter(about["unreadable"].values()))
             raise CompoclipError(f"{request.spec}: no photo can be read; the first is {first}")
         return index
@@ -384,7 +347,7 @@ class _Update(NamedTuple):
 
     out: Path
     old: PhotoIndex | None
-    photos: _Photos
+    photos: PhotoList
     unchanged: Mapping[int, int]
     hashes: Mapping[int, str]
     about: Mapping[str, Any]
@@ -444,7 +407,7 @@ class _TableIndex:
         return read_index(self._update.out)
 
 
-def _unchanged(photos: _Photos, old: PhotoIndex, fast: bool) -> dict[int, int]:
+def _unchanged(photos: PhotoList, old: PhotoIndex, fast: bool) -> dict[int, int]:
     """The rows of photos whose features an index holds -> their rows in the index."""
     places = {name: row for row, name in enumerate(old.names)}
     shared = [(row, places[name]) for row, name in enumerate(photos.names) if name in places]
@@ -459,36 +422,6 @@ def _unchanged(photos: _Photos, old: PhotoIndex, fast: bool) -> dict[int, int]:
     with ThreadPoolExecutor(available_cores()) as pool:
         same = track(pool.map(unchanged, shared), "comparing photos", len(shared), "photos")
         return dict(compress(shared, same))
-
-
-def _encoded(
-    photos: _Photos,
-    todo: Sequence[int],
-    encoder: ModelEncoder,
-    batch_size: int | None,
-    unreadable: dict[str, str],
-    hashes: dict[int, str],
-) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
-    """Yield rows with their features, batch by batch, and note the hashes of their photos.
-
-    What cannot be read goes to `unreadable`.
-    """
-    from compoclip.evaluation.encode import EncodeOptions, read_images, readable
-
-    amounts = EncodeOptions(batch_size).amounts(encoder.device)
-
-    def read(row: int) -> NDArray[np.uint8]:
-        stored = photos.image(row)
-        hashes[row] = photo_hash(stored)
-        image = decode(stored, name=photos.names[row], upright=photos.upright)
-        return encoder.read_image.pixels(image)
-
-    readings = zip(todo, read_images(read, todo, amounts, processes=False))
-    tracked = track(readings, "encoding photos", len(todo), "photos")
-    images = readable(tracked, lambda row, reason: unreadable.update({photos.names[row]: reason}))
-    with encoder.evaluating():
-        while batch := list(islice(images, amounts.images)):
-            yield [row for row, _ in batch], encoder.encode_images([image for _, image in batch])
 
 
 def duplicates(index: PhotoIndex, threshold: float = 0.98) -> list[tuple[str, ...]]:
