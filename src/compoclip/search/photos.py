@@ -191,7 +191,7 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class _Encoding:
-    """What a worker needs to compute the features that this process would.
+    """The settings with which a worker computes the features that this process would.
 
     threads: Of matrix products, whose last bits depend on their number.
     """
