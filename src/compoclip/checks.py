@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.config import Names, Option, marks_of, options_of
-from compoclip.errors import UsageError, optional, require
+from compoclip.errors import UsageError, require
 from compoclip.files import require_writable
 from compoclip.plugins import is_file, require_file
 
@@ -138,11 +138,6 @@ def _device(text: str, _: Any, __: Option) -> None:
     require_device(text)
 
 
-def _engine(name: str, _: Any, __: Option) -> None:
-    if name == "ray":
-        optional("ray", "ray", "--engine ray")
-
-
 def _method(name: str, _: Any, __: Option) -> None:
     from compoclip.methods.registry import require_method
 
@@ -228,7 +223,6 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "output folder": _output_folder,
     "output file": _output_file,
     "device": _device,
-    "engine": _engine,
     "model": _model,
     "method": _method,
     "part of a method": _part,

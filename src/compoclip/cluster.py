@@ -30,6 +30,12 @@ class Needs(NamedTuple):
 _ONE_CORE = Needs()
 
 
+def require_engine(engine: Engine) -> None:
+    """Raise CompoclipError for "ray" where Ray is not installed, before work begins."""
+    if engine == "ray":
+        optional("ray", "ray", "--engine ray")
+
+
 def run(
     work: Callable[[T], R],
     tasks: Iterable[T],

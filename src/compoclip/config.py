@@ -92,7 +92,6 @@ ModelName = Annotated[str, Names("model")]
 NamedModel = Annotated[str, Names("NAME=MODEL")]
 ScoringModel = Annotated[str, Names("NAME=MODEL of any kind")]
 DeviceName = Annotated[str, Names("device")]
-Engine = Annotated[Literal["local", "ray"], Names("engine")]
 MethodName = Annotated[str, Names("method")]
 ScoreName = Annotated[str, Names("score")]
 TableName = Annotated[str, Names("published table")]
@@ -102,6 +101,8 @@ FileNames = Annotated[str, Names("files")]
 """A file, several by a pattern, or a folder of them."""
 IndexFile = Annotated[Path, Names("index")]
 OutputIndex = Annotated[Path, Names("output index")]
+Engine = Literal["local", "ray"]
+"""Where tasks are carried out: on this machine, or on a Ray cluster."""
 Seed = Annotated[int, Within(0, MAX_SEED)]
 """The type of every option named seed, which goes to all generators."""
 

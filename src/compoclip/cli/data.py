@@ -360,7 +360,7 @@ _MANY = 4096  # images that are worth starting processes for
 
 def pack_main(options: PackOptions) -> Outcome:
     """Pack and say what became of the images."""
-    from compoclip.cluster import run
+    from compoclip.cluster import require_engine, run
     from compoclip.data.pack import PackSpec, PackSummary, pack
 
     def spread(work: Callable[[int], PackSummary], tasks: Sequence[int]) -> Iterator[PackSummary]:
@@ -368,6 +368,7 @@ def pack_main(options: PackOptions) -> Outcome:
         workers = processes(options.workers, images, _MANY)
         return run(work, tasks, workers, options.engine)
 
+    require_engine(options.engine)
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
     packed = pack(options.request(options.data), options.out, spec, spread, options.max_bad)
     told = (

@@ -253,10 +253,12 @@ class IndexOptions(DataOptions, OnDevice, OnEngine):
 
 def index_main(options: IndexOptions) -> Outcome:
     """Encode what is new, print what was done."""
+    from compoclip.cluster import require_engine
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
     from compoclip.search import calibrate, duplicates, index_photos
 
+    require_engine(options.engine)
     encoder = ModelEncoder(load_model(options.model, device=device_named(options.device)))
     request = options.request(options.photos)
     index = index_photos(

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compoclip.cluster import run
+from compoclip.cluster import require_engine, run
 from compoclip.config import Engine
 from compoclip.corpora.job import CorpusJob, Counts, add_counts, new_counts
 from compoclip.corpora.shard import (
@@ -67,8 +67,9 @@ def process(
 
     Raises:
         UsageError: When `column` does not exist, or `out` was written with other settings.
-        CompoclipError: When `out` cannot be written.
+        CompoclipError: When `out` cannot be written, or Ray is not installed.
     """
+    require_engine(engine)
     if any(out.absolute() == shard.absolute().parent for shard in shards):
         raise UsageError(f"{out}: holds the shards themselves; choose another -o")
     for shard in shards:  # check the column in the first readable one, before hours of work
