@@ -117,7 +117,8 @@ class Rehearsal:
         by_hand = folder / "by-hand"
         with zipfile.ZipFile(io.BytesIO(archive(trained))) as photos:
             photos.extractall(by_hand)
-        (by_hand / "captions.json").write_text(json.dumps(rows))
+        long = [{**row, "caption": f"{row['caption']}. There is {CAPTIONS[2]}."} for row in rows]
+        (by_hand / "captions.json").write_text(json.dumps(long))
 
     def add(self, source: RemoteFile, data: bytes) -> None:
         """Serve a file where the official one lies; expect its size and MD5 where it is made."""
