@@ -23,7 +23,7 @@ from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.preprocess import Tokenizer
+from compoclip.models.tokenizer import Tokenizer
 from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer

@@ -26,7 +26,7 @@ from compoclip.console import end_with, table, track
 from compoclip.data.sources.open import Request
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import load_model
-from compoclip.models.preprocess import build_tokenizer
+from compoclip.models.tokenizer import build_tokenizer
 from compoclip.search import PhotoIndex, index_photos, search
 from compoclip_world.dataset import bundled_world, png_bytes
 from compoclip_world.sampling import scene_for

@@ -9,7 +9,7 @@ from random import Random
 
 from compoclip.captions import parse
 from compoclip.methods.registry import method_names
-from compoclip.models.preprocess import build_tokenizer
+from compoclip.models.tokenizer import build_tokenizer
 from compoclip.rewrites.base import get_rewrite, rewrite_names
 
 build_tokenizer({})

@@ -15,8 +15,8 @@ from compoclip.data.batch import Numbers, TextBlock
 from compoclip.data.prepared import Preparation
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Layout, Role
 from compoclip.methods.registry import load_recipe
-from compoclip.models.preprocess import Tokenizer, build_tokenizer
 from compoclip.models.text_plan import TextPlanner
+from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from test_data_loader import loader, pictures
 
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from compoclip.models.config import ModelConfig
 from compoclip.models.formats import adapters as adapter_format
 from compoclip.models.formats.adapters import read_peft, save_adapter
 from compoclip.models.lora import Lora, attach_lora
-from compoclip.models.preprocess import Tokenizer, build_tokenizer
+from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from models_thin import config
 
 TINY = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})

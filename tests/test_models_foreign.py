@@ -18,7 +18,7 @@ from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import inspect_model
 from compoclip.models.formats.closed_list import check_entries, malformed
 from compoclip.models.formats.weights_file import load_tuned
-from compoclip.models.preprocess import build_tokenizer
+from compoclip.models.tokenizer import build_tokenizer
 from compoclip.models.weights import weights_hash
 from foreign_folders import KINDS, apply, changes, outcomes
 from test_models_hf import features, model

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
 
 from compoclip.errors import CompoclipError
-from compoclip.models.preprocess import Tokenizer, build_tokenizer
+from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from test_rewrites_tokenkey import ODD
 
 TEXTS = ["A photo of a  cat.", "", 'naïve façade 🐈 &amp; "quotes"', "word " * 100, "!", "a b\nc"]

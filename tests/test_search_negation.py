@@ -15,7 +15,7 @@ from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.models import load_model
-from compoclip.models.preprocess import Tokenizer, build_tokenizer
+from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from compoclip.search import MODES, index_page, negation_mode, search, split_negation
 from compoclip.search.query import language_note
 from search_photos import made, write_photos

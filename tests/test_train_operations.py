@@ -13,7 +13,7 @@ from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.preprocess import build_tokenizer
+from compoclip.models.tokenizer import build_tokenizer
 from compoclip.ranks import Ranks
 from compoclip.training.optim import build_optimizer, step_if_finite
 from compoclip.training.settings import RunSettings

@@ -1,4 +1,4 @@
-"""When two texts are the same to CLIP, and how long a text is to it, without importing torch.
+"""CLIP's tokens without importing torch: when two texts have the same, how many, and which.
 
 CLIP's tokenizer repairs mojibake, resolves HTML entities, collapses whitespace, lower-cases, splits
 by one regular expression that ignores whitespace, and encodes each piece by itself, marking its
@@ -11,6 +11,7 @@ import gzip
 import html
 import importlib.util
 import itertools
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,14 +23,20 @@ SPECIAL_TOKENS = 2
 _LONGEST_TOKEN = 32
 # Entries of CLIP's merge file in use: the vocabulary without 256 bytes, 256 word ends, 2 specials.
 _MERGES = 49152 - 256 - 2
+_SPECIAL = ("<start_of_text>", "<end_of_text>")
+_WORD_END = "</w>"
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))  # bytes that are their letters
 _PIECE = regex.compile(
     r"<start_of_text>|<end_of_text>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",
     regex.IGNORECASE,
 )
 
 
-def _clean(text: str) -> str:
-    """The text after CLIP's cleaning: fixed, unescaped, whitespace collapsed, lower case."""
+def _clean_lower(text: str) -> str:
+    """Return the text after CLIP's cleaning: fixed, unescaped, whitespace collapsed, lower case.
+
+    The name is open_clip's, and part of the id of a tokenizer.
+    """
     if not (text.isascii() and text.isprintable() and "&" not in text):
         import ftfy  # slow, and few texts need it
 
@@ -47,7 +54,7 @@ def token_key(text: str) -> tuple[str, ...]:
     Args:
         text: Any text.
     """
-    return tuple(_PIECE.findall(_clean(text)))
+    return tuple(_PIECE.findall(_clean_lower(text)))
 
 
 def same_to_clip(a: str, b: str) -> bool:
@@ -63,7 +70,7 @@ def same_to_clip(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _signs(text: str) -> str:
-    return _clean(text).replace(" ", "")
+    return _clean_lower(text).replace(" ", "")
 
 
 def fits_context(text: str) -> bool:
@@ -85,37 +92,79 @@ def fits_context(text: str) -> bool:
     return sum(map(_pair_count, pieces)) <= room
 
 
-@lru_cache(maxsize=1)
-def _byte_pairs() -> tuple[dict[tuple[str, str], int], list[str]]:
-    """CLIP's merges by rank, from open_clip's file, and the letter that stands for each byte."""
-    spec = importlib.util.find_spec("open_clip")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("open_clip_torch is not installed")
-    path = Path(spec.origin).with_name("bpe_simple_vocab_16e6.txt.gz")
-    lines = gzip.decompress(path.read_bytes()).decode("utf-8").split("\n")[1 : _MERGES + 1]
-    ranks = {(a, b): rank for rank, (a, b) in enumerate(line.split() for line in lines)}
-    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = itertools.count(256)
-    return ranks, [chr(byte if byte in plain else next(others)) for byte in range(256)]
-
-
 @lru_cache(maxsize=65536)
 def _pair_count(piece: str) -> int:
     """How many tokens byte-pair encoding makes of one piece."""
-    if piece in ("<start_of_text>", "<end_of_text>"):
-        return 1
-    ranks, letters = _byte_pairs()
-    parts = [letters[byte] for byte in piece.encode("utf-8", "surrogatepass")]
-    parts[-1] += "</w>"
-    while len(parts) > 1:
-        best = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
-        if best not in ranks:
-            break
-        merged = [parts[0]]
-        for part in parts[1:]:
-            if (merged[-1], part) == best:
-                merged[-1] += part
-            else:
-                merged.append(part)
-        parts = merged
-    return len(parts)
+    return len(clip_byte_pairs().symbols(piece))
+
+
+class BytePairs:
+    """CLIP's byte-pair encoding without torch: ids and attributes are those of open_clip's
+    `SimpleTokenizer`, which Radford et al. (2021, arXiv:2103.00020) published.
+
+    Attributes:
+        encoder: Symbol -> id: the letters of all bytes, the same at the end of a word, the merges,
+            and the special tokens.
+        decoder: Id -> symbol.
+        byte_encoder: Byte -> the letter that stands for it.
+        byte_decoder: Letter -> byte.
+        bpe_ranks: Merge of two symbols -> its rank; the lowest is merged first.
+    """
+
+    def __init__(self, merges: Path) -> None:
+        """Read a gzipped merges file, whose first line is no merge."""
+        others = [byte for byte in range(256) if byte not in _PRINTABLE]
+        self.byte_encoder = {byte: chr(byte) for byte in _PRINTABLE}
+        self.byte_encoder |= {byte: chr(256 + place) for place, byte in enumerate(others)}
+        self.byte_decoder = {letter: byte for byte, letter in self.byte_encoder.items()}
+        lines = gzip.decompress(merges.read_bytes()).decode("utf-8").split("\n")
+        pairs = [tuple(line.split()) for line in lines[1 : _MERGES + 1]]
+        self.bpe_ranks = {pair: rank for rank, pair in enumerate(pairs)}
+        letters = list(self.byte_encoder.values())
+        vocabulary = [*letters, *(f"{letter}{_WORD_END}" for letter in letters)]
+        vocabulary += map("".join, pairs)
+        vocabulary += _SPECIAL
+        self.encoder = {symbol: number for number, symbol in enumerate(vocabulary)}
+        self.decoder = {number: symbol for symbol, number in self.encoder.items()}
+        self.sot_token_id, self.eot_token_id = (self.encoder[token] for token in _SPECIAL)
+        self.pat, self.clean_fn = _PIECE, _clean_lower
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without start and end."""
+        pieces = self.pat.findall(self.clean_fn(text))
+        return [self.encoder[symbol] for piece in pieces for symbol in self.symbols(piece)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids, with a blank behind each word."""
+        letters = "".join(self.decoder[number] for number in ids)
+        text = bytearray(self.byte_decoder[letter] for letter in letters)
+        return text.decode("utf-8", errors="replace").replace(_WORD_END, " ")
+
+    def symbols(self, piece: str) -> list[str]:
+        """Return the symbols of one piece of a cleaned text."""
+        if piece in _SPECIAL:
+            return [piece]
+        parts = [self.byte_encoder[byte] for byte in piece.encode("utf-8", "surrogatepass")]
+        parts[-1] += _WORD_END
+        ranks = self.bpe_ranks
+        while len(parts) > 1:
+            best = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
+            if best not in ranks:
+                break
+            merged = [parts[0]]
+            for part in parts[1:]:
+                if (merged[-1], part) == best:
+                    merged[-1] += part
+                else:
+                    merged.append(part)
+            parts = merged
+        return parts
+
+
+@lru_cache(maxsize=1)
+def clip_byte_pairs() -> BytePairs:
+    """Return the encoding by CLIP's own merges, which open_clip brings; it is read once."""
+    spec = importlib.util.find_spec("open_clip")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("open_clip_torch is not installed")
+    return BytePairs(Path(spec.origin).with_name("bpe_simple_vocab_16e6.txt.gz"))

@@ -12,8 +12,8 @@ import torch
 
 from compoclip.data.batch import Numbers, TextBlock
 from compoclip.losses.contract import IndexRequest, Ints, Role
-from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import FurtherTexts, TextPlanner
+from compoclip.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from compoclip.losses.local import local_similarity, max_similarity
 from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
-from compoclip.models.preprocess import Preprocess, Tokenizer
+from compoclip.models.preprocess import Preprocess
+from compoclip.models.tokenizer import Tokenizer
 from compoclip.models.weights import weights_hash
 from compoclip.ranks import mark
 

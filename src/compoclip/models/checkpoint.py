@@ -42,7 +42,8 @@ from compoclip.models.config import (
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora, merged_state
 from compoclip.models.names import HUB, LOCAL, require_model
-from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
+from compoclip.models.preprocess import Preprocess
+from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from compoclip.models.weights import (
     counts,
     dtypes,

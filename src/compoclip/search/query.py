@@ -16,7 +16,7 @@ from compoclip.data.sources.open import Request
 from compoclip.data.vectors import Matrix
 from compoclip.errors import UsageError, require
 from compoclip.evaluation.encoder import ModelEncoder
-from compoclip.models.preprocess import Tokenizer
+from compoclip.models.tokenizer import Tokenizer
 from compoclip.search.index import PhotoIndex
 from compoclip.search.modes import DEFAULT, Denial, negation_mode
 from compoclip.search.negation import split_negation

@@ -41,8 +41,8 @@ from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_tower import TextFeatures
+from compoclip.models.tokenizer import Tokenizer
 from compoclip.models.weights import weights_hash
 from compoclip.models.work import CachedAt, FeatureWork, MicroBatch, Outputs, Work, joined
 from compoclip.ranks import Ranks

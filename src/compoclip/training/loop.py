@@ -26,8 +26,8 @@ from compoclip.methods.base import Method, Optim, Trains
 from compoclip.models.config import part_of
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import lora_parameters
-from compoclip.models.preprocess import Tokenizer
 from compoclip.models.projection import text_matrix
+from compoclip.models.tokenizer import Tokenizer
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
 from compoclip.training.bank import ImageBank
 from compoclip.training.caches import FrozenTexts

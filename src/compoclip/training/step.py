@@ -20,9 +20,9 @@ from compoclip.losses.dimensions import OF_TEACHER, LeadingDimensions
 from compoclip.losses.teacher import WidthError
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder, ExtraPass, PassInputs
-from compoclip.models.preprocess import Tokenizer
 from compoclip.models.text_plan import TextInputs
 from compoclip.models.text_tower import TextFeatures
+from compoclip.models.tokenizer import Tokenizer
 from compoclip.models.work import Work
 from compoclip.training.bank import ImageBank
 from compoclip.training.caches import FrozenTexts, GradientCache, autocast, refuse_batch_norm

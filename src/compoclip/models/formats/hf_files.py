@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 
 from compoclip.bounds import MAX_CONTEXT
+from compoclip.captions.clip_text import BytePairs
 from compoclip.errors import CompoclipError, quoted, require, typed_repr
 from compoclip.files import read_json, read_text
 from compoclip.models.config import MERGES, read_object, require_small, section, sound, write_json
 from compoclip.models.formats.closed_list import IMAGE_PROCESSORS, check_entries
-from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
+from compoclip.models.preprocess import Preprocess
+from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from compoclip.models.weights import read_state_dict
 from compoclip.typed import require_kind
 
@@ -248,7 +249,7 @@ def cut_context(text: dict[str, Any], state: dict[str, Tensor], longest: int | N
                 state[name] = state[name][:longest].clone()
 
 
-def _require_same_tokenizer(path: Path, tokenizer: SimpleTokenizer) -> bool:
+def _require_same_tokenizer(path: Path, tokenizer: BytePairs) -> bool:
     """Return whether files of a folder state the vocabulary, which has to be that of `tokenizer`.
 
     Raises CompoclipError naming a file and an entry with which texts have other ids.
@@ -436,13 +437,13 @@ def write_modalities(folder: Path) -> None:
     write_json(folder / MODALITIES, {"transformer_task": "feature-extraction", **stated})
 
 
-def clip_vocabulary(tokenizer: SimpleTokenizer) -> dict[str, int]:
+def clip_vocabulary(tokenizer: BytePairs) -> dict[str, int]:
     """Return the ids of tokens in transformers' words."""
     names = {"<start_of_text>": _START, "<end_of_text>": _END}
     return {names.get(token, token): number for token, number in tokenizer.encoder.items()}
 
 
-def _merges_of(tokenizer: SimpleTokenizer) -> list[tuple[str, str]]:
+def _merges_of(tokenizer: BytePairs) -> list[tuple[str, str]]:
     ranks = tokenizer.bpe_ranks
     return sorted(ranks, key=ranks.__getitem__)
 

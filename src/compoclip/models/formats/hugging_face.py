@@ -83,7 +83,7 @@ from compoclip.models.formats.hf_files import (
     write_modalities,
 )
 from compoclip.models.formats.hub import TOKENIZER_FILES
-from compoclip.models.preprocess import build_tokenizer
+from compoclip.models.tokenizer import build_tokenizer
 from compoclip.models.weights import as_stored, weights_hash
 from compoclip.typed import require_kind
 
