@@ -456,6 +456,11 @@ def file_stamp(path: Path) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{zlib.crc32(ends):08x}"
 
 
+def file_stamps(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the stamps of files by their absolute paths."""
+    return {str(path.absolute()): file_stamp(path) for path in paths}
+
+
 def cache_folder() -> Path:
     """Return the user's cache folder: $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "compoclip"

@@ -117,8 +117,9 @@ class BytePairs:
         self.byte_encoder = {byte: chr(byte) for byte in _PRINTABLE}
         self.byte_encoder |= {byte: chr(256 + place) for place, byte in enumerate(others)}
         self.byte_decoder = {letter: byte for byte, letter in self.byte_encoder.items()}
-        lines = gzip.decompress(merges.read_bytes()).decode("utf-8").split("\n")
-        pairs = [tuple(line.split()) for line in lines[1 : _MERGES + 1]]
+        text = gzip.decompress(merges.read_bytes()).decode("utf-8")
+        lines = text.split("\n", _MERGES + 1)[1 : _MERGES + 1]  # CLIP's own file has more
+        pairs = [tuple(line.split()) for line in lines]
         self.bpe_ranks = {pair: rank for rank, pair in enumerate(pairs)}
         letters = list(self.byte_encoder.values())
         vocabulary = [*letters, *(f"{letter}{_WORD_END}" for letter in letters)]

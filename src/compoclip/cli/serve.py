@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip import console, plugins
-from compoclip.cli.caption_input import CaptionFile
 from compoclip.cli.options import OnDevice, OnEngine, Outcome
 from compoclip.config import (
     DataName,
@@ -28,9 +27,9 @@ from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
+from compoclip.models.config import note_assumptions
 from compoclip.models.names import require_model
 from compoclip.ranks import device_named
-from compoclip.run import load_models
 from compoclip.typed import Count, Within
 
 if TYPE_CHECKING:
@@ -99,6 +98,7 @@ def serve_main(options: ServeOptions) -> int:
         raise UsageError(
             "--max-items must not be above --queue, or the largest request would never fit"
         )
+    from compoclip.run import load_models
     from compoclip.web.batches import BatchSettings
     from compoclip.web.service import Service, model_site
 
@@ -186,6 +186,7 @@ def play_main(options: PlayOptions) -> int:
         raise UsageError("name one model, or two to see side by side; see play --help")
     if not options.models and options.index is None:
         raise UsageError("name a model, or the photos to search with --index; see play --help")
+    from compoclip.run import load_models
     from compoclip.web.playground import Playground, play_site
 
     models = options.models
@@ -352,29 +353,14 @@ def search_main(options: SearchOptions) -> Outcome:
     negation_mode(options.negation)
     if options.rerank and options.image:
         raise UsageError("--rerank works only with texts; leave --image out")
-    more = [text for _, text in CaptionFile(options.queries)] if options.queries else []
-    queries: list[str | Path] = [
-        *options.texts,
-        *(text for text in more if text.strip()),
-        *options.image,
-    ]
+    queries: list[str | Path] = [*options.texts, *_listed(options.queries), *options.image]
     if not queries:
         raise UsageError('say what to look for: compoclip search INDEX "a red cup"')
     index = read_index(options.index)
     require_model(options.model or index.about["model"])
     from compoclip.data.folders import NO_LOSS
-    from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.models.checkpoint import load_model
-    from compoclip.search import rerank, search
 
-    model = load_model(options.model or index.about["model"], device=device_named(options.device))
-    encoder = ModelEncoder(model)
-    index.require(encoder, options.index)
-    pool = max(options.top, _POOL) if options.rerank else options.top
-    found = search(index, encoder, queries, pool, options.negation)
-    if options.rerank:
-        found = [rerank(index, model, each, options.rerank, options.images) for each in found]
-        found = [replace(each, hits=each.hits[: options.top]) for each in found]
+    found = _answers(options, index, queries)
     rows = list({hit.row: None for each in found for hit in each.hits})
     for state, names in index.outdated(rows, options.images).items():
         if names:
@@ -388,6 +374,42 @@ def search_main(options: SearchOptions) -> Outcome:
     if options.page or options.open or not options.json:
         _show(options, index, found)
     return [*map(asdict, found)], "\n\n".join(each.text() for each in found)
+
+
+def _listed(file: Path | None) -> list[str]:
+    """Return the texts in a file of queries."""
+    if file is None:
+        return []
+    from compoclip.cli.caption_input import CaptionFile  # here: it imports Arrow
+
+    return [text for _, text in CaptionFile(file) if text.strip()]
+
+
+def _answers(
+    options: SearchOptions, index: PhotoIndex, queries: Sequence[str | Path]
+) -> list[Found]:
+    """Search, by the text tower alone where that will do."""
+    from compoclip.search.query import search, text_encoder
+
+    model, kind = options.model or index.about["model"], options.rerank
+    texts = text_encoder(index, queries, model, options.device, kind, options.negation)
+    if texts is not None:
+        note_assumptions(model, index.about["identity"].get("assumed", ()))
+        return search(index, texts, queries, options.top, options.negation)
+    from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.models.checkpoint import load_model
+
+    loaded = load_model(model, device=device_named(options.device))
+    encoder = ModelEncoder(loaded)
+    index.require(encoder, options.index)
+    pool = max(options.top, _POOL) if kind else options.top
+    answers = search(index, encoder, queries, pool, options.negation)
+    if kind is None:
+        return answers
+    from compoclip.search.rerank import rerank
+
+    reranked = [rerank(index, loaded, answer, kind, options.images) for answer in answers]
+    return [replace(answer, hits=answer.hits[: options.top]) for answer in reranked]
 
 
 def _show(options: SearchOptions, index: PhotoIndex, found: Sequence[Found]) -> None:

@@ -29,7 +29,7 @@ from compoclip.bounds import (
     MIN_READ_BYTES,
 )
 from compoclip.errors import CompoclipError, pip_install, printable
-from compoclip.files import open_regular, reading, reason
+from compoclip.files import bytes_hash, open_regular, reading, reason
 
 _AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
 _HEIF_ENDINGS = ("heic", "heif", "hif")
@@ -489,6 +489,15 @@ def stored_bytes(image: Path | bytes) -> bytes:
     with reading(image, "check the images folder"), open_regular(image) as file:
         size = os.fstat(file.fileno()).st_size  # as much memory is taken as is asked for
         return file.read(min(size, MAX_IMAGE_BYTES))
+
+
+def photo_hash(image: Path | bytes) -> str:
+    """Return a hash of the bytes of a photo; that of "unreadable" for a file that is no photo."""
+    try:
+        data = stored_bytes(image)
+    except CompoclipError:  # reading it for the model says why
+        data = b"unreadable"
+    return bytes_hash(data)
 
 
 def data_uri(image: Image.Image, kind: str, **options: Any) -> str:

@@ -20,11 +20,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from compoclip.console import note
-from compoclip.data.decode import stored_bytes
 from compoclip.differences import differences_of, flat, listed
 from compoclip.errors import CompoclipError
 from compoclip.files import (
-    bytes_hash,
     content_hash,
     read_arrays,
     reason,
@@ -158,12 +156,3 @@ def checksums(columns: Mapping[str, Any]) -> dict[str, Rows]:
         if rows.any():
             sums[name] = rows
     return sums
-
-
-def photo_hash(image: Path | bytes) -> str:
-    """Return a hash of the bytes of a photo; that of "unreadable" for a file that is no photo."""
-    try:
-        data = stored_bytes(image)
-    except CompoclipError:  # reading it for the model says why
-        data = b"unreadable"
-    return bytes_hash(data)

@@ -18,19 +18,22 @@ from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
 from compoclip.data.transform import normalised
-from compoclip.errors import UsageError, require
+from compoclip.data.vectors import require_finite
+from compoclip.errors import UsageError
 from compoclip.evaluation.items import Scores
 from compoclip.losses.contract import Features
 from compoclip.losses.local import local_similarity, max_similarity
 from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
+from compoclip.models.plain_text import PlainText, PlainTower
 from compoclip.models.preprocess import Preprocess
 from compoclip.models.tokenizer import Tokenizer
 from compoclip.models.weights import weights_hash
 from compoclip.ranks import mark
 
 Precision = Literal["fp32", "bf16"]
+_ROUNDING = 1e-5  # by which features of numpy and of torch differ at most
 _LOCAL: Mapping[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
     "local": local_similarity,
     "maxsim": max_similarity,
@@ -120,13 +123,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         module.train(training)
-
-
-def require_finite(features: np.ndarray, name: str = "") -> None:
-    """Raise CompoclipError, naming the model, unless all features are finite numbers."""
-    problem = "the model yields features that are not finite numbers; its weights are damaged or "
-    problem += "training diverged: use another checkpoint"
-    require(np.isfinite(features).all(), name or "encoding", problem)
 
 
 @contextmanager
@@ -240,6 +236,22 @@ class ModelEncoder:
         """Return a hash of the tower's parameters and buffers."""
         state = self._loaded.encoder.model.state_dict()
         return weights_hash({name: v for name, v in state.items() if part_of(name) == tower})
+
+    def text_tower(self) -> PlainTower | None:
+        """Return where texts can be encoded from without torch, with the same features.
+
+        None for a text tower of another kind than `PlainText` computes, and for weights that are
+        not on the disk as they are here.
+        """
+        if self.identity.weights != self._loaded.identity.weights:
+            return None
+        tower = PlainTower.of(self._loaded)
+        if tower is None:
+            return None
+        probe = ["a photo of a dog"]
+        features = PlainText(tower).encode_texts(probe)
+        same = np.allclose(features, self.encode_texts(probe), rtol=0, atol=_ROUNDING)
+        return tower if same else None
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

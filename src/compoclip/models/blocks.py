@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from compoclip.models.plain_text import BLOCK, QUICK
+
 # Queries, keys and values (..., 3 W) side by side, and the number of heads -> (..., W).
 Attend = Callable[[Tensor, int], Tensor]
 
@@ -53,17 +55,12 @@ def is_plain(block: Any) -> bool:
 
 
 Weights = tuple[Tensor, ...]
-_weights: Callable[[Any], Weights] = attrgetter(
-    *("ln_1.weight", "ln_1.bias", "attn.in_proj_weight", "attn.in_proj_bias"),
-    *("attn.out_proj.weight", "attn.out_proj.bias", "ln_2.weight", "ln_2.bias"),
-    *("mlp.c_proj.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight"),
-)
-"""The parameters of a plain block but for layer scales; the first four come before attention."""
+_weights: Callable[[Any], Weights] = attrgetter(*BLOCK)
 
 # QuickGELU is x * sigmoid(1.702 x): three operations, two of whose results are kept for backward.
 # It is SiLU(1.702 x) / 1.702, too, and SiLU is one operation, which keeps its input. Its factors
 # go into the layers before and after it: into the last three weights.
-_QUICK = (1.702, 1.702, 1 / 1.702)
+_QUICK = (QUICK, QUICK, 1 / QUICK)
 
 
 class _Turned(torch.autograd.Function):

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from compoclip.console import note_once
 from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.files import unreadable
 from compoclip.models import formats as folder_of_formats
@@ -35,6 +34,7 @@ from compoclip.models.config import (
     RECORD,
     ModelConfig,
     ModelIdentity,
+    note_assumptions,
     read_object,
     read_record,
     sound,
@@ -71,6 +71,7 @@ class LoadedModel:
         name: Name given by the user.
         path: Its directory or file, if any.
         provenance: Record of its training (method, settings, data, steps); empty if unknown.
+        files: The files that it was read from -> their stamps before; empty if unknown.
     """
 
     encoder: DualEncoder
@@ -81,6 +82,7 @@ class LoadedModel:
     name: str
     path: Path | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_model(
@@ -107,8 +109,7 @@ def load_model(
         loaded = open_model(str(spec), activation)
     except OSError as error:
         raise unreadable(Path(error.filename or str(spec)[:200]), error) from error
-    for sentence in loaded.identity.assumed:
-        note_once(f"{spec}: assumed, as no file of the model states it: {sentence}")
+    note_assumptions(spec, loaded.identity.assumed)
     loaded.encoder.to(device)
     return loaded
 

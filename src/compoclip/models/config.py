@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from compoclip.bounds import MAX_MODEL_FILE_BYTES
+from compoclip.console import note_once
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json_object, reason
 from compoclip.typed import is_a
@@ -159,6 +160,12 @@ def read_config(path: Path) -> ModelConfig:
         freeze_batch_norm=bool(settings.get("freeze_batch_norm", False)),
         folder=path.parent,
     )
+
+
+def note_assumptions(spec: object, sentences: Iterable[str]) -> None:
+    """Say once what of a model no file states."""
+    for sentence in sentences:
+        note_once(f"{spec}: assumed, as no file of the model states it: {sentence}")
 
 
 Tower = Literal["image", "text"]

@@ -65,6 +65,11 @@ class DualEncoder(nn.Module):
         return TextTower(self.model)
 
     @property
+    def plain_text(self) -> tuple[int, bool] | None:
+        """Return what `TextTower.plain` returns."""
+        return self._text.plain
+
+    @property
     def logit_scale(self) -> nn.Parameter:
         """Return the logarithm of the scale."""
         parameter = self.model.logit_scale

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from open_clip.model import CLIP
-from open_clip.transformer import TextTransformer
+from open_clip.transformer import QuickGELU, TextTransformer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -33,6 +33,7 @@ from compoclip.models.blocks import (
     within_rows,
     within_texts,
 )
+from compoclip.models.plain_text import EPSILON
 from compoclip.models.text_plan import PackedTokens, Segment, TextInputs, TextPlanner, WholeTokens
 from compoclip.models.work import Outputs, Work, joined
 
@@ -146,6 +147,26 @@ class TextTower:
     def causal(self) -> bool:
         """Return whether cutting behind the end-of-text token changes nothing."""
         return self._pools_at_end and self._tower.attn_mask is not None
+
+    @property
+    def plain(self) -> tuple[int, bool] | None:
+        """Return the number of heads, and whether the activation is QuickGELU, of a tower that
+        `PlainText` computes, too; None for any other."""
+        if not self.causal or self._pool_type != "argmax" or not TextLayers(self._tower).plain:
+            return None
+        blocks = self._tower.transformer.resblocks
+        norms = [self._tower.ln_final, *(norm for b in blocks for norm in (b.ln_1, b.ln_2))]
+        activations = [block.mlp.gelu for block in blocks]
+        quick = all(type(a) is QuickGELU for a in activations)
+        exact = all(type(a) is nn.GELU and a.approximate == "none" for a in activations)
+        usual = (
+            (quick or exact)
+            and isinstance(self._tower.text_projection, nn.Parameter)
+            and all(isinstance(norm, nn.LayerNorm) and norm.eps == EPSILON for norm in norms)
+            and self._tower.ln_final.bias is not None
+            and all(type(s) is nn.Identity for b in blocks for s in (b.ls_1, b.ls_2))
+        )
+        return (int(blocks[0].attn.num_heads), quick) if usual else None
 
     def require_local(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when this tower has no projected token

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -19,22 +18,15 @@ from numpy.typing import NDArray
 from compoclip import files
 from compoclip.config import Engine
 from compoclip.console import counted, note, track
-from compoclip.data.fingerprint import photo_hash
-from compoclip.data.sources.open import Request
+from compoclip.data.decode import photo_hash
 from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.search.lance import ABOUT, TableVectors, TableWriter, read_table, save_about
-from compoclip.search.photos import (
-    PhotoList,
-    encode_on_ray,
-    encode_photos,
-    identity_of,
-    list_photos,
-)
-from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
+    from compoclip.data.sources.open import Request
     from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.search.photos import PhotoList
 
 _VERSION = "compoclip index 1"
 _MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of arrays
@@ -57,7 +49,8 @@ class PhotoIndex:
         names: N paths within the root folder; ids of photos that lie in tables or shards.
         stamps: N texts "state hash": what changes when the file of a photo is written (see
             `file_stamp`), and a hash of the bytes of the photo.
-        about: JSON-ready: "identity" and "model" of the features, "scale" and "bias" that make its
+        about: JSON-ready: "identity" and "model" of the features, "text_tower", a `PlainTower` or
+            None; "scale" and "bias" that make its
             cosines logits; "source", "root" and "upright" of
             the photos; "left_out" (reason -> number), "unreadable" (name -> why), "changes" (counts
             of the last run), "calibration".
@@ -128,6 +121,9 @@ class PhotoIndex:
 
     @cached_property
     def _opened(self) -> tuple[PhotoList, dict[str, int]]:
+        from compoclip.data.sources.open import Request  # here: it imports Arrow
+        from compoclip.search.photos import list_photos
+
         source = self.about["source"]
         images = source["images"] and Path(source["images"])
         exclude = tuple(source.get("exclude", ()))
@@ -150,6 +146,8 @@ class PhotoIndex:
 
     def require(self, encoder: ModelEncoder, path: Path) -> None:
         """Raise CompoclipError, naming the file, if another model made the features."""
+        from compoclip.search.photos import identity_of
+
         identity = identity_of(encoder)
         differing = ", ".join(k for k in identity if self.about["identity"].get(k) != identity[k])
         problem = f"made with another model ({self.about['model']}: other {differing}); name that "
@@ -251,6 +249,12 @@ def index_photos(
             index of other vectors, or in another storage.
     """
     from compoclip.evaluation.encode import EncodeOptions  # which imports torch
+    from compoclip.search.photos import (
+        encode_on_ray,
+        encode_photos,
+        identity_of,
+        list_photos,
+    )
 
     require_out(out, to)
     if Path(model).exists():
@@ -267,9 +271,11 @@ def index_photos(
         photos = list_photos(request)
         spec = str(Path(request.spec).absolute()) if Path(request.spec).exists() else request.spec
         images = request.images and str(request.images.absolute())
+        tower = encoder.text_tower()
         about: dict[str, Any] = {
             "identity": identity_of(encoder),
             "model": model,
+            "text_tower": tower and asdict(tower),
             "scale": encoder.scale,
             "bias": encoder.bias,
             "source": {**vars(request), "spec": spec, "images": images},
@@ -409,6 +415,10 @@ class _TableIndex:
 
 def _unchanged(photos: PhotoList, old: PhotoIndex, fast: bool) -> dict[int, int]:
     """The rows of photos whose features an index holds -> their rows in the index."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from compoclip.workers import available_cores
+
     places = {name: row for row, name in enumerate(old.names)}
     shared = [(row, places[name]) for row, name in enumerate(photos.names) if name in places]
 

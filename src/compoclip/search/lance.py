@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from compoclip import files
 from compoclip.data.vectors import Matrix, Rows
 from compoclip.errors import CompoclipError, optional
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ABOUT = "compoclip-index.json"
 _TABLE, _TEXTS = "photos", ("name", "stamp", "caption")
@@ -119,6 +120,9 @@ def read_table(folder: Path) -> tuple[dict[str, Any], TableVectors, dict[str, Ta
 
     Raises CompoclipError for a damaged one, and without LanceDB.
     """
+    import pyarrow as pa  # here: an index in a file is read without it
+    import pyarrow.compute as pc
+
     lancedb = optional("lancedb", "lancedb", str(folder))
     again = "delete the index and run compoclip index again"
     about = files.read_json_object(folder / ABOUT, damaged=again)
@@ -152,6 +156,8 @@ class TableWriter:
         self, names: list[str], stamps: list[str], captions: list[str], vectors: Matrix
     ) -> None:
         """Add photos; names that are in the table already must be stale."""
+        import pyarrow as pa
+
         vectors_column = pa.FixedSizeListArray.from_arrays(
             pa.array(vectors.ravel()), vectors.shape[1]
         )
@@ -168,6 +174,8 @@ class TableWriter:
         save_about(self._folder, self._about)
 
     def _write(self) -> None:
+        import pyarrow as pa
+
         with _one_line(self._folder, writing=True):
             if self._table is None:
                 self._open()

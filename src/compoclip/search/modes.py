@@ -49,6 +49,7 @@ class Mode:
         vectors: Returns the vectors (Q, D) to rank by, from the queries, the features (Q, D) of
             their wanted parts, an encoder of texts, and the weight. None ranks by the wanted part.
         splits: Whether the query is split; if not, all of it is wanted.
+        by_torch: Whether `vectors` computes with torch.
     """
 
     about: str
@@ -56,6 +57,7 @@ class Mode:
     limit: float = _LIMIT
     vectors: Callable[[Sequence[Denial], Matrix, Encode, float], Matrix] | None = None
     splits: bool = True
+    by_torch: bool = False
 
 
 def _rows_of_denied(queries: Sequence[Denial], encode: Encode) -> tuple[Matrix, list[int]]:
@@ -140,7 +142,9 @@ MODES: Mapping[str, Mode] = {
     "off": Mode("the whole text", splits=False),
     "split": Mode("the wanted part alone"),
     "subtract": Mode("the wanted part minus the denied part", 0.25, vectors=subtracted),
-    "deo": Mode("the text optimized away from the denied part", 2.0, vectors=optimized),
+    "deo": Mode(
+        "the text optimized away from the denied part", 2.0, vectors=optimized, by_torch=True
+    ),
     "steer": Mode("the text steered by a direction of negation", 0.13, 1.0, vectors=steered),
 }
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compoclip.captions.lists import PhraseTable, word_lists
-from compoclip.captions.parser import parse
-from compoclip.captions.types import Caption
+from compoclip.captions.types import Caption, beginning, word_spans
 
 _ABSENCE = word_lists(__file__, "absence")
 _DENYING = PhraseTable(_ABSENCE["denying"])
@@ -15,7 +14,7 @@ _DENYING_ALONE = PhraseTable(_SUBSTITUTES)
 _PLACES = PhraseTable(_ABSENCE["places"])
 _NO_ABSENCES = PhraseTable(_ABSENCE["no absences"])
 _NAMES_WITH_FREE = _ABSENCE["free of what no photo shows"]
-_FREE = "-free"
+_FREE, _CONTRACTED = "-free", "n't"
 _LINKS = ("or", "nor", "and", "of")  # between noun phrases that are denied together
 _ENDS = (".", "!", "?", ";", ",", "but")  # of what a negation reaches
 _DANGLING = ("ADP", "AUX", "CCONJ", "PRON", "SCONJ", "PUNCT")  # "with" no hat, "who is" not old
@@ -57,6 +56,10 @@ def split_negation(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _split_once(text: str) -> tuple[str, tuple[str, ...]] | None:
+    if not any(_may_deny(text[start:end].lower()) for start, end in word_spans(beginning(text))):
+        return None
+    from compoclip.captions.parser import parse  # here: few texts deny, and its tagger takes long
+
     caption = parse(text)
     lows = [token.text.lower() for token in caption.tokens]
     denial = _first_denial(caption, lows)
@@ -72,6 +75,13 @@ def _split_once(text: str) -> tuple[str, tuple[str, ...]] | None:
     rest = f"{_words(caption, 0, before)} {_words(caption, after, len(lows))}"
     rest = rest.replace(" ,", ",").strip(" ,.;")
     return (rest, denial.phrases) if rest and denial.phrases else None
+
+
+def _may_deny(low: str) -> bool:
+    """Return whether a denial may begin with a word."""
+    return (
+        low in _DENYING.sizes or low in _DENYING_ALONE.sizes or low.endswith((_FREE, _CONTRACTED))
+    )
 
 
 def _dangles(caption: Caption, at: int) -> bool:
@@ -98,7 +108,7 @@ def _first_denial(caption: Caption, lows: list[str]) -> _Denial | None:
             return _Denial(at, at + 1, (low.removesuffix(_FREE),), adjective=True)
         elif low == "no" and lows[at + 1 : at + 2] and lows[at + 1].isdigit():
             continue  # "no 7"
-        elif size := _DENYING.size_at(lows, at) or int(low.endswith("n't")):
+        elif size := _DENYING.size_at(lows, at) or int(low.endswith(_CONTRACTED)):
             return _noun_phrases(caption, lows, at, at + size)
     return None
 

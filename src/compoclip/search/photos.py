@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from compoclip import files
 from compoclip.cluster import Needs, run
-from compoclip.data.decode import decode
-from compoclip.data.fingerprint import photo_hash
+from compoclip.data.decode import decode, photo_hash
 from compoclip.data.folders import image_files
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import Request

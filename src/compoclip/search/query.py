@@ -7,21 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from compoclip.console import counted, note, table
 from compoclip.data.decode import decode
-from compoclip.data.sources.open import Request
 from compoclip.data.vectors import Matrix
 from compoclip.errors import UsageError, require
-from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.models.plain_text import PlainText, PlainTower
 from compoclip.models.tokenizer import Tokenizer
 from compoclip.search.index import PhotoIndex
 from compoclip.search.modes import DEFAULT, Denial, negation_mode
 from compoclip.search.negation import split_negation
 
+if TYPE_CHECKING:
+    from compoclip.data.sources.open import Request
+    from compoclip.evaluation.encoder import ModelEncoder
+
 _BATCH = 64
+_FEW = 256  # queries that are not worth the import of torch
 _SPELLED = (
     0.05  # share of a query's tokens that spell out words, from which its language is unknown
 )
@@ -87,9 +92,46 @@ def found_by(
     return answers
 
 
+def text_encoder(
+    index: PhotoIndex,
+    queries: Sequence[str | Path],
+    model: str = "",
+    device: str = "auto",
+    rerank: str | None = None,
+    negation: str | float = DEFAULT,
+) -> PlainText | None:
+    """Return the text tower alone, without torch, where a search needs no more of the model.
+
+    So it is for some texts that are ranked by their cosines alone, if the model of the index has a
+    tower that `PlainText` computes, and its files are as they were when the index was made. Else
+    None: the search needs the model, and has the same results with it.
+
+    Args:
+        index: The photos.
+        queries: Texts, and files of images.
+        model: The model that the user names; "" for that of the index.
+        device: The device that the user names.
+        rerank: The score that orders the best photos anew.
+        negation: As for `search`.
+    """
+    mode, _ = negation_mode(negation)
+    if (
+        not all(isinstance(query, str) for query in queries)
+        or len(queries) > _FEW
+        or model not in ("", index.about["model"])
+        or device not in ("auto", "cpu")
+        or rerank
+        or mode.by_torch
+        or not (recorded := index.about.get("text_tower"))  # earlier versions recorded none
+    ):
+        return None
+    tower = PlainTower(**recorded)
+    return PlainText(tower) if tower.unchanged else None
+
+
 def search(
     index: PhotoIndex,
-    encoder: ModelEncoder,
+    encoder: ModelEncoder | PlainText,
     queries: Sequence[str | Path],
     top: int = 10,
     negation: str | float = DEFAULT,
@@ -98,7 +140,7 @@ def search(
 
     Args:
         index: The photos, encoded by the same model (`PhotoIndex.require`).
-        encoder: The model.
+        encoder: The model, or for texts what `text_encoder` returned.
         queries: Texts, and files of images.
         top: Number of photos per query.
         negation: What denied words do, such as "a street without cars": a name of `MODES`, with
@@ -120,8 +162,8 @@ def search(
         raise UsageError("a query is empty; say what to look for")
     vectors: dict[str | Path, Matrix] = dict(zip(texts, encode_texts(encoder, texts)))
     for path in (query for query in queries if isinstance(query, Path)):
-        image = decode(path, upright=index.about["upright"])
-        vectors[path] = encoder.encode_images([encoder.read_image.pixels(image)])[0]
+        assert not isinstance(encoder, PlainText), "images need the whole model"
+        vectors[path] = encoder.images([decode(path, upright=index.about["upright"])])[0]
     plain = np.stack(
         [
             vectors[part.positive if isinstance(query, str) else query]
@@ -164,14 +206,13 @@ def language_note(tokenizer: Tokenizer, text: str) -> str:
     )
 
 
-def encode_texts(encoder: ModelEncoder, texts: Sequence[str]) -> Matrix:
+def encode_texts(encoder: ModelEncoder | PlainText, texts: Sequence[str]) -> Matrix:
     """Return (N, D) features of any number of texts; a line counts those that are cut."""
     if not texts:
         return np.zeros((0, 0), np.float32)
-    if cut := sum(key.truncated for key in encoder.text_keys(texts)):
+    if cut := encoder.tokenizer.truncated(texts):
         note(f"{counted(cut, 'text')} beyond the model's context, cut there")
-    with encoder.evaluating():
-        parts = [encoder.encode_texts(texts[k : k + _BATCH]) for k in range(0, len(texts), _BATCH)]
+    parts = [encoder.encode_texts(texts[k : k + _BATCH]) for k in range(0, len(texts), _BATCH)]
     return np.concatenate(parts)
 
 

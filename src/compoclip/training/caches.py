@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from compoclip.console import track
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.cached import CachedFeatures, features_folder
-from compoclip.data.decode import Picture, unmirrored
-from compoclip.data.fingerprint import photo_hash
+from compoclip.data.decode import Picture, photo_hash, unmirrored
 from compoclip.data.images import fixed_rng, photo_key
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform

@@ -325,7 +325,7 @@ def _require_vocabulary(
     raise CompoclipError(f"{file}: {place} is {typed_repr(stated.get(token))}; {_OTHER_TOKENIZER}")
 
 
-def _require_merges(file: Path, pairs: list[list[str]], merges: list[tuple[str, str]]) -> None:
+def _require_merges(file: Path, pairs: list[list[str]], merges: list[tuple[str, ...]]) -> None:
     for number, pair in enumerate(pairs, 1):
         if len(pair) != 2:
             raise CompoclipError(f"{file}: merge {number} is not a pair of symbols")
@@ -443,7 +443,7 @@ def clip_vocabulary(tokenizer: BytePairs) -> dict[str, int]:
     return {names.get(token, token): number for token, number in tokenizer.encoder.items()}
 
 
-def _merges_of(tokenizer: BytePairs) -> list[tuple[str, str]]:
+def _merges_of(tokenizer: BytePairs) -> list[tuple[str, ...]]:
     ranks = tokenizer.bpe_ranks
     return sorted(ranks, key=ranks.__getitem__)
 

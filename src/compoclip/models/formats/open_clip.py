@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from compoclip import plugins
 from compoclip.errors import NEEDS_WORLD, CompoclipError, require
-from compoclip.files import new_folder
+from compoclip.files import file_stamps, new_folder
 from compoclip.models.architecture import BLIP
 from compoclip.models.checkpoint import (
     Above,
@@ -75,8 +75,11 @@ class OpenClipFolder(Format):
         config = replace(read_config(path / CONFIG), assumed=tuple(unread_files(path, "open_clip")))
         paths = [path / name for name in (WEIGHTS, *_OTHER_WEIGHTS) if (path / name).is_file()]
         require(paths, path, f"has no weights; expected {WEIGHTS}")
+        read = [path / CONFIG, path / RECORD, paths[0], *filter(None, [config.merges])]
+        stamps = file_stamps(read)
         loaded = assemble(config, name, state=read_state_dict(paths[0]), path=path, own=True)
-        return override_activation(recorded(loaded, path, {}), activation)
+        loaded = override_activation(recorded(loaded, path, {}), activation)
+        return replace(loaded, files=stamps)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Write the folder with its card."""

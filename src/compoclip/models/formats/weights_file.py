@@ -22,6 +22,7 @@ import open_clip
 from torch import Tensor
 
 from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.files import file_stamps
 from compoclip.models.architecture import (
     activation_of,
     named_config,
@@ -94,7 +95,11 @@ class TensorsAlone(Format):
         images = f"images are prepared as for {architecture}, a file of tensors does not say how"
         stated, statistics = with_activation(config, activation), published_stats(architecture)
         model = ModelConfig(stated, statistics, assumed=(images,))
-        return _load(source, *_read(source), model, "stated by the user")
+        place, part = _place_of(source)
+        stamps = file_stamps([place])
+        _, weights = _read(source)
+        loaded = _load(source, place, weights, model, "stated by the user")
+        return loaded if part or weights.prefix else replace(loaded, files=stamps)
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
         """Return the weights as a fine-tune of the base."""
@@ -174,10 +179,12 @@ class PublishedWeights(Format):
         require(activation or timm or trained == built, source, problem)
         config = with_activation(config, activation)
         with downloading(source):
+            stamps = file_stamps([Path(open_clip.download_pretrained(published))])
             network = open_clip.create_model(
                 model, pretrained=tag, quick_gelu=config.get("quick_gelu", False)
             )
-        return assemble(ModelConfig(config, published), source, network=network.eval())
+        loaded = assemble(ModelConfig(config, published), source, network=network.eval())
+        return replace(loaded, files=stamps)
 
 
 class RandomWeights(Format):
@@ -198,10 +205,15 @@ class RandomWeights(Format):
         return assemble(ModelConfig(config, published_stats(model)), source, seed=int(number or 0))
 
 
+def _place_of(source: str) -> tuple[Path, str]:
+    """Return the file, and the part of it, of FILE or ARCHITECTURE@FILE."""
+    whole = source if split_part(source)[0].is_file() else source.partition("@")[2] or source
+    return split_part(whole)
+
+
 def _read(source: str) -> tuple[Path, WeightsFile]:
     """Read the one model in FILE or ARCHITECTURE@FILE, with or without a #PART."""
-    whole = source if split_part(source)[0].is_file() else source.partition("@")[2] or source
-    file, part = split_part(whole)
+    file, part = _place_of(source)
     weights = require_one_model(read_weights(file, part), file)
     inside = next((name for name in weights.state if _LORALIB.search(name)), "")
     problem = (

@@ -1,0 +1,340 @@
+"""Searches by text without torch: numpy's features are torch's, and all else takes the model."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from open_clip.tokenizer import SimpleTokenizer
+from safetensors.torch import load_file, save_file
+
+from compoclip.captions.clip_text import clip_byte_pairs
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip.evaluation import ModelEncoder
+from compoclip.models.architecture import build_model
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.plain_text import PlainText, PlainTower, mapped
+from compoclip.search import PhotoIndex, read_index
+from compoclip.search.query import text_encoder
+from models_thin import config, only_known
+from search_photos import made, write_photos
+
+CLIPS = {"vocab_size": 49408}  # of CLIP's own tokenizer
+VIT_B_32 = {"width": 512, "heads": 8, "layers": 2, "context_length": 77}
+TEXTS = [
+    *("", "a", "!?", "a red star left of a blue mug", "x<end_of_text>y", "cats &amp; dogs"),
+    *("собака бежит по улице", "ein Hund läuft", "一只狗跑过街道", "emoji 🐶🐶 dog"),
+    *(" ".join(["dog cat"] * number) for number in (5, 20, 37, 38, 200)),
+    "一只狗跑过街道" * 40,
+]
+
+
+def saved(cfg: dict[str, Any], folder: Path, dtype: str = "float32") -> LoadedModel:
+    """A model on the disk whose biases and norms are not 0 and 1."""
+    loaded = create_model(ModelConfig(cfg))
+    generator = torch.Generator().manual_seed(1)
+    for parameter in loaded.encoder.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.2 * torch.rand(parameter.shape, generator=generator)
+    save_model(loaded, folder, dtype=dtype)
+    return load_model(folder)
+
+
+def difference(loaded: LoadedModel, texts: list[str]) -> float:
+    tower = PlainTower.of(loaded)
+    assert tower is not None
+    features = PlainText(PlainTower(**json.loads(json.dumps(vars(tower))))).encode_texts(texts)
+    assert features.dtype == np.float32
+    return float(np.abs(features - ModelEncoder(loaded).encode_texts(texts)).max())
+
+
+@pytest.mark.parametrize(
+    ("cfg", "dtype"),
+    [
+        (config(text={**CLIPS, **VIT_B_32}, quick_gelu=True), "float16"),
+        (config(text={**CLIPS, "heads": 2}), "float32"),
+        (config(text={**CLIPS, "context_length": 9}, custom_text=True), "float32"),
+    ],
+)
+def test_numpy_has_the_features_of_torch(cfg: dict[str, Any], dtype: str, tmp_path: Path) -> None:
+    loaded = saved(cfg, tmp_path / "model", dtype)
+    assert difference(loaded, TEXTS) < 1e-6
+    assert max(difference(loaded, [text]) for text in TEXTS) < 1e-6
+
+
+def test_any_text_has_the_features_of_torch() -> None:
+    loaded = load_model("bundled")
+
+    @given(st.lists(st.text(max_size=30) | st.text("aAé'’st&;<>_01.! \t"), min_size=1, max_size=4))
+    def check(texts: list[str]) -> None:
+        assert difference(loaded, texts) < 1e-6
+
+    check()
+    assert difference(loaded, TEXTS) < 1e-6
+
+
+def test_byte_pairs_are_those_of_open_clip() -> None:
+    ours, theirs = clip_byte_pairs(), SimpleTokenizer()
+    for name in ("encoder", "decoder", "byte_encoder", "byte_decoder", "bpe_ranks"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert (ours.sot_token_id, ours.eot_token_id) == (theirs.sot_token_id, theirs.eot_token_id)
+    for text in TEXTS:
+        ids = ours.encode(text)
+        assert ids == theirs.encode(text)
+        assert ours.decode(ids) == theirs.decode(ids)
+
+
+# --- Which towers are computed by numpy. ---
+
+
+@pytest.mark.parametrize(
+    ("cfg", "plain"),
+    [
+        (config(), (4, False)),
+        (config(quick_gelu=True), (4, True)),
+        (config(custom_text=True), (4, False)),
+        (config(text={"no_causal_mask": True}), None),
+        (config(text={"pool_type": "eos", "eos_id": 599}), None),
+        (config(text={"pool_type": "last"}, custom_text=True), None),
+        (config(text={"embed_cls": True}, custom_text=True), None),
+        (config(text={"proj_bias": True}, custom_text=True), None),
+        (config(text={"proj_type": "none", "width": 24}), None),
+        (config(text={"ls_init_value": 0.3}), None),
+        (config(text={"qk_norm": True}), None),
+        (config(text={"scale_heads": True}), None),
+        (config(text={"act_kwargs": {"approximate": "tanh"}}), None),
+        (config(text={"norm_kwargs": {"eps": 1e-6}}), None),
+        (config(text={"norm_kwargs": {"elementwise_affine": False}}), None),
+    ],
+)
+def test_towers_that_numpy_computes(cfg: dict[str, Any], plain: tuple[int, bool] | None) -> None:
+    assert DualEncoder(build_model(cfg)).plain_text == plain
+
+
+def rewritten(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    def rewrite(folder: Path) -> None:
+        file = folder / "open_clip_model.safetensors"
+        state = load_file(file)
+        change(state)
+        save_file(state, file)
+        (folder / "compoclip.json").unlink()
+
+    return rewrite
+
+
+def pickled(folder: Path) -> None:
+    file = folder / "open_clip_model.safetensors"
+    torch.save(load_file(file), folder / "open_clip_pytorch_model.bin")
+    file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "plain"),
+    [
+        (lambda folder: None, True),
+        (pickled, False),
+        (rewritten(lambda state: state.update({k: v.half() for k, v in state.items()})), True),
+        (rewritten(lambda state: state.update({k: v.bfloat16() for k, v in state.items()})), False),
+        (
+            rewritten(
+                lambda state: state.update(text_projection=state["text_projection"].double())
+            ),
+            False,
+        ),
+    ],
+)
+def test_weights_that_numpy_reads(
+    change: Callable[[Path], None], plain: bool, tmp_path: Path
+) -> None:
+    saved(config(text=CLIPS), tmp_path / "model")
+    change(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert (PlainTower.of(loaded) is not None) == plain
+    assert (ModelEncoder(loaded).text_tower() is not None) == plain
+
+
+@pytest.mark.parametrize(
+    ("options", "plain"),
+    [({}, True), ({"clean": "canonicalize"}, False), ({"reduction_mask": "simple"}, False)],
+)
+def test_tokenizers_that_need_no_torch(
+    options: dict[str, Any], plain: bool, tmp_path: Path
+) -> None:
+    cfg = config(text={**CLIPS, "tokenizer_kwargs": options})
+    assert (PlainTower.of(saved(cfg, tmp_path / "model")) is not None) == plain
+
+
+def test_files_of_weights_are_read_where_they_hold_one_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = config(text=CLIPS)
+    state = saved(cfg, tmp_path / "model").encoder.model.state_dict()
+    only_known(monkeypatch, {"Thin": cfg})
+    for prefix in ("", "module.", "ema."):
+        named = {f"{prefix}{name}": value for name, value in state.items()}
+        save_file(named, tmp_path / f"{prefix or 'plain.'}safetensors")
+    plain, wrapped, part = (
+        load_model(f"Thin@{tmp_path}/{name}", activation="gelu")
+        for name in ("plain.safetensors", "module.safetensors", "ema.safetensors#ema.")
+    )
+    assert difference(plain, TEXTS[:4]) < 1e-6
+    assert PlainTower.of(wrapped) is PlainTower.of(part) is None
+    published = {"file": str(tmp_path / "plain.safetensors")}
+    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda name, tag: published)
+    monkeypatch.setattr("compoclip.models.checkpoint.require_model", lambda spec: None)
+    monkeypatch.setattr(open_clip, "create_model", lambda *_, **__: plain.encoder.model)
+    assert difference(load_model("Thin:tag"), TEXTS[:4]) < 1e-6
+
+
+def test_weights_in_memory_are_not_those_on_the_disk(tmp_path: Path) -> None:
+    loaded = saved(config(text=CLIPS), tmp_path / "model")
+    assert ModelEncoder(loaded).text_tower() is not None
+    loaded.encoder.model.visual.conv1.weight.data += 1
+    assert ModelEncoder(loaded).text_tower() is None
+    moved = replace(loaded, files={})
+    assert ModelEncoder(moved).text_tower() is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"x",
+        struct.pack("<Q", 1 << 60),
+        struct.pack("<Q", 4) + b"null",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 8) + b'{"a": 1}',
+        struct.pack("<Q", 23) + b'{"a": {"dtype": "F32"}}',
+        struct.pack("<Q", 60) + b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0,9]}}',
+        struct.pack("<Q", 61) + b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0,36]}}',
+        struct.pack("<Q", 61) + b'{"a": {"dtype": "F32", "shape": "", "data_offsets": [0,"a"]}}',
+    ],
+)
+def test_malformed_weights_end_in_one_line(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(content)
+    with pytest.raises(CompoclipError, match="damaged or cut short"):
+        mapped(file)
+
+
+# --- Which searches take the whole model. ---
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, photos and their index, which tests only read."""
+    folder = tmp_path_factory.mktemp("search")
+    loaded = saved(config(text=CLIPS), folder / "model")
+    made(write_photos(folder / "photos"), ModelEncoder(loaded), folder / "a.index")
+    index = read_index(folder / "a.index")
+    about = {**index.about, "model": str(folder / "model")}
+    replace(index, about=about).save(folder / "a.index")
+    return folder
+
+
+@pytest.fixture
+def index(folder: Path) -> PhotoIndex:
+    return read_index(folder / "a.index")
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "alone"),
+    [
+        (["a mug"], {}, True),
+        (["a mug", "a star"], {"device": "cpu"}, True),
+        (["a mug without a star"], {"negation": "subtract:1"}, True),
+        (["a mug without a star"], {"negation": "steer"}, True),
+        (["a mug"], {"negation": "off"}, True),
+        (["a mug without a star"], {"negation": "deo"}, False),
+        (["a mug"], {"rerank": "local"}, False),
+        (["a mug"], {"rerank": "subgraphs"}, False),
+        (["a mug"], {"device": "cuda"}, False),
+        (["a mug"], {"model": "elsewhere"}, False),
+        (["a mug", Path("a.png")], {}, False),
+        ([Path("a.png")], {}, False),
+        (["a mug"] * 257, {}, False),
+    ],
+)
+def test_searches_that_need_texts_alone(
+    queries: list[str | Path], options: dict[str, Any], alone: bool, index: PhotoIndex
+) -> None:
+    assert (text_encoder(index, queries, **options) is not None) == alone
+
+
+def test_an_index_of_an_earlier_version_takes_the_model(index: PhotoIndex) -> None:
+    for tower in ({}, {"text_tower": None}):
+        about = {name: value for name, value in index.about.items() if name != "text_tower"}
+        assert text_encoder(replace(index, about={**about, **tower}), ["a mug"]) is None
+    named = text_encoder(index, ["a mug"], model=index.about["model"])
+    assert named is not None
+
+
+@pytest.mark.parametrize("words", [["a mug"], ["a mug without a star", "собака бежит", "a dog"]])
+def test_answers_are_those_of_the_whole_model(
+    words: list[str],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers = []
+    for _ in range(2):
+        page = tmp_path / "page.html"
+        assert main(["search", str(folder / "a.index"), *words, "--page", str(page)]) == 0
+        answers.append((*capsys.readouterr(), page.read_text()))
+        monkeypatch.setattr("compoclip.search.query.text_encoder", lambda *_: None)
+    assert answers[0] == answers[1]
+    assert "rank  photo" in answers[0][0]
+
+
+def test_changed_files_of_the_model_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = saved(config(text=CLIPS), tmp_path / "model")
+    out = tmp_path / "b.index"
+    words = ["index", str(folder / "photos"), "--model", str(tmp_path / "model"), "--out", str(out)]
+    assert main(words) == 0
+    assert text_encoder(read_index(out), ["a mug"]) is not None
+    state = loaded.encoder.model.state_dict()
+    state["visual.conv1.weight"] += 1
+    file = tmp_path / "model" / "open_clip_model.safetensors"
+    save_file(state, file)
+    (tmp_path / "model" / "compoclip.json").unlink()
+    capsys.readouterr()
+    assert main(["search", str(out), "a mug"]) == 1
+    assert "made with another model" in capsys.readouterr().err
+    file.write_bytes(file.read_bytes()[:-9])
+    assert main(["search", str(out), "a mug"]) == 1
+    assert "damaged or cut short" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_search_by_text_imports_no_torch(
+    options: list[str], folder: Path, tmp_path: Path
+) -> None:
+    queries = ["a mug", "a mug without a star", "--page", str(tmp_path / "page.html"), *options]
+    code = (
+        "import sys\n"
+        "from compoclip.cli.main import main\n"
+        f"assert main(['search', *{[str(folder / 'a.index'), *queries]!r}]) == 0\n"
+        "heavy = ('torch', 'torchvision', 'open_clip', 'timm', 'pyarrow')\n"
+        "print(*(name for name in heavy if name in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == ""
+    assert "a mug" in done.stdout
