@@ -21,8 +21,8 @@ from .lora import attach_lora as attach_lora
 from .lora import lora_parameters as lora_parameters
 from .lora import merge_lora as merge_lora
 from .preprocess import Preprocess as Preprocess
-from .preprocess import Tokenizer as Tokenizer
 from .projection import attach_text_map as attach_text_map
 from .projection import text_matrix as text_matrix
 from .resize import resized as resized
 from .text_tower import TextFeatures as TextFeatures
+from .tokenizer import Tokenizer as Tokenizer
