@@ -105,6 +105,10 @@ class RunInterruptedError(CompoclipError):
         self.exit_code = 128 + signal
 
 
+NOT_FINITE = (
+    "the model yields features that are not finite numbers; its weights are damaged or training "
+    "diverged: use another checkpoint"
+)
 NEEDS_WORLD = "comes with compoclip-world: run pip install ./world in a checkout of the repository"
 """How the message ends for what the distribution `world/` brings and is not installed."""
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from compoclip.data.vectors import require_finite
 from compoclip.errors import CompoclipError, refuse
-from compoclip.evaluation.encoder import evaluating
+from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.losses.contract import at_least_float32, normalise
 from compoclip.losses.local import local_similarity, patch_attention
 from compoclip.models.checkpoint import LoadedModel

@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compoclip.console import track
-from compoclip.data.vectors import require_finite
 from compoclip.errors import UsageError, require
-from compoclip.evaluation.encoder import evaluating
+from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.evaluation.statistics import Bootstrap, Estimate
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.text_plan import choose_buckets

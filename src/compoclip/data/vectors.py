@@ -10,18 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.errors import require
-
 Rows = NDArray[np.int64]
 Matrix = NDArray[np.float32]
 _BLOCK, _SCORES = 1 << 16, 1 << 25  # vectors at once, and scores that are in memory
-
-
-def require_finite(vectors: Matrix, name: str = "") -> None:
-    """Raise CompoclipError, naming the model, unless all its features are finite numbers."""
-    problem = "the model yields features that are not finite numbers; its weights are damaged or "
-    problem += "training diverged: use another checkpoint"
-    require(np.isfinite(vectors).all(), name or "encoding", problem)
 
 
 class StoredVectors(Protocol):

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from compoclip import plugins
 from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
-from compoclip.data.vectors import require_finite
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.blind import TextOnlyEncoder
 from compoclip.evaluation.encoder import (
@@ -34,6 +33,7 @@ from compoclip.evaluation.encoder import (
     TextKey,
     decoded,
     full_float32,
+    require_finite,
 )
 from compoclip.evaluation.items import Scores, unit_length
 from compoclip.evaluation.libraries import DTYPES, LIBRARIES, ModelOptions

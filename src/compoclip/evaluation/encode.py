@@ -23,9 +23,8 @@ from compoclip.archives import Members
 from compoclip.benchmarks.case import Content, ImageRef
 from compoclip.console import track
 from compoclip.data.decode import stored_bytes
-from compoclip.data.vectors import require_finite
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described
+from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described, require_finite
 from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.files import (
     Arrays,

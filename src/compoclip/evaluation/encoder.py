@@ -18,8 +18,7 @@ from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
 from compoclip.data.transform import normalised
-from compoclip.data.vectors import require_finite
-from compoclip.errors import UsageError
+from compoclip.errors import NOT_FINITE, UsageError, require
 from compoclip.evaluation.items import Scores
 from compoclip.losses.contract import Features
 from compoclip.losses.local import local_similarity, max_similarity
@@ -123,6 +122,11 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         module.train(training)
+
+
+def require_finite(features: np.ndarray, name: str = "") -> None:
+    """Raise CompoclipError, naming the model, unless all features are finite numbers."""
+    require(np.isfinite(features).all(), name or "encoding", NOT_FINITE)
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from compoclip.captions.subgraphs import decompose, phrase, worded
 from compoclip.captions.types import Caption
 from compoclip.console import track
 from compoclip.data.decode import opened
-from compoclip.data.vectors import require_finite
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.embedder import ExternalEncoder, by_image, read_picture
 from compoclip.evaluation.encode import (
@@ -40,7 +39,7 @@ from compoclip.evaluation.encode import (
     read_images,
     readable,
 )
-from compoclip.evaluation.encoder import Encoder
+from compoclip.evaluation.encoder import Encoder, require_finite
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import EncodedFeatures, Scores, cosines
 from compoclip.evaluation.scores import COSINE, PARTS, require_score

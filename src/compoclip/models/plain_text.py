@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.data.vectors import Matrix, require_finite
-from compoclip.errors import CompoclipError
+from compoclip.errors import NOT_FINITE, CompoclipError, require
 from compoclip.files import file_stamp, reason
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 
 if TYPE_CHECKING:
     from compoclip.models.checkpoint import LoadedModel
+
+Matrix = NDArray[np.float32]
 
 BLOCK = (
     *("ln_1.weight", "ln_1.bias", "attn.in_proj_weight", "attn.in_proj_bias"),
@@ -122,7 +123,7 @@ class PlainText:
         last = _layer_norm(x, self._tensors["ln_final.weight"], self._tensors["ln_final.bias"])
         features: Matrix = last @ self._tensors["text_projection"]
         features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), _TINY)
-        require_finite(features, self._tower.weights)
+        require(np.isfinite(features).all(), self._tower.weights, NOT_FINITE)
         return features
 
     @property
