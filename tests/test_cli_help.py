@@ -137,8 +137,8 @@ CHANGED = {
     "list": "+json",
     "evaluate": "+dimensions +image-prompt +judge +text-prompt +trust-remote-code",
     "compare": "+details +mteb",
-    "reproduce": "+arms +budget +captions +data +device +figure +images +jobs +json +list "
-    "+max-steps +model +on +out +scale +seeds +table +url-base +yes",
+    "reproduce": "+allow-partial +arms +budget +captions +data +device +figure +images +jobs +json "
+    "+list +max-steps +model +on +out +scale +seeds +table +url-base +yes",
     "convert": "+context-length +image-size",
     "bundle": "+against +json +out +results",
     "verify": "+json",

@@ -11,8 +11,10 @@ import pytest
 
 from compoclip import experiment_costs, experiments, reproduce
 from compoclip.benchmarks.case import Aggregate
+from compoclip.benchmarks.registry import meta
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.estimate import MachineSpeed, measuring_seconds
 from compoclip.evaluation.experiment_page import _in_words, directions, experiment_page
 from compoclip.evaluation.published import read
 from compoclip.evaluation.published.protocols import training_photos
@@ -102,7 +104,12 @@ def test_the_list_names_all_tables_and_commands(capsys: pytest.CaptureFixture[st
         ("fsc-clip --figure 9", "fsc-clip: no figure 9"),
         ("fsc --table 2", "no paper 'fsc'; known: clic, fsc-clip"),
         ("fsc-clip --table 2 --figure 4", "--table and --figure exclude each other"),
-        ("fsc-clip --table 2 --scale moon", "--scale moon: no such scale"),
+        ("fsc-clip --table 2 --scale moon", "--scale moon: no such scale; known: full, world"),
+        (
+            "fsc-clip --table 2 --scale world --allow-partial",
+            "--allow-partial goes with --scale full",
+        ),
+        ("fsc-clip --allow-partial", "--allow-partial goes with --table or --figure"),
         ("", "name a paper or a model; compoclip reproduce --list shows the papers"),
         ("fsc-clip --table 2", "laion-coco-100k: needs 100,000 photos of LAION-COCO"),
         ("fsc-clip --table 6", "FSC-CLIP, Table 6 (benchmarks): needs nothing to be trained"),
@@ -294,6 +301,66 @@ def test_a_table_at_its_own_scale(
     assert about in record["text"]
     assert main(command) == 0  # everything is done
     assert "takes about 0 s here" in capsys.readouterr().err
+
+
+def test_the_available_items_of_a_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files that lie elsewhere, and a part of the photos: nothing is fetched."""
+    save_model(new_model(tmp_path), tmp_path / "tiny")
+    captions = write_data(tmp_path / "photos", 24)
+    photos = sorted(path.name for path in captions.parent.glob("*.jpg")) or sorted(
+        path.name for path in captions.parent.glob("*.png")
+    )
+    rows = [
+        {"filename": name, "caption": "a red cup", "negative_caption": "a blue cup"}
+        for name in [*photos[:4], "absent.jpg"]
+    ]
+    annotations = tmp_path / "annotations"
+    annotations.mkdir()
+    for part in meta("sugarcrepe").parts:
+        (annotations / f"{part}.json").write_text(json.dumps(dict(enumerate(rows))))
+    on = f"sugarcrepe,annotations={annotations},images={captions.parent}"
+    command = ["reproduce", "fsc-clip", "--table", "7", "--arms", "sparse", "--max-steps", "1"]
+    command += ["--model", str(tmp_path / "tiny"), "--captions", str(captions), "--yes"]
+    command += ["--images", str(captions.parent), "--data", str(tmp_path), "--device", "cpu"]
+    command += ["--on", on, "--out", str(tmp_path / "out")]
+    small = {"batch_size": 8, "epochs": 1.0, "warmup": 1}
+    table = paper("fsc-clip").table("table 7")
+    rows_of = [
+        replace(row, arm=replace(row.arm, settings={**row.arm.settings, **small}))
+        for row in table.rows
+        if row.arm
+    ]
+    made = replace(paper("fsc-clip"), tables=(replace(table, rows=tuple(rows_of)),))
+    monkeypatch.setattr(read, "paper", lambda _: made)
+    monkeypatch.setattr(experiment_costs, "estimate", no_cost)
+    assert main(command) != 0
+    assert "absent.jpg" in capsys.readouterr().err
+    assert main([*command, "--allow-partial"]) == 0
+    page = capsys.readouterr().out
+    assert "Comp from 1 of 11 benchmarks" in page
+    assert f"from {tmp_path / 'tiny'}, but every run ended after 1 step" in page
+    assert "Not run: softmax" in page
+    assert "Measured on sugarcrepe." in page
+
+
+def test_options_of_a_benchmark_do_not_hide_its_files(tmp_path: Path) -> None:
+    spec = "retrieval:coco,pre_caption_words=30"
+    _, benchmarks, left_out = reproduce.missing_files([spec], tmp_path)
+    _, plain, plain_left_out = reproduce.missing_files(["retrieval:coco"], tmp_path)
+    assert [name.partition(",")[0] for name in benchmarks] == plain
+    assert [*left_out.values()] == [*plain_left_out.values()]
+    tables = [table for name in paper_names() for table in paper(name).tables]
+    for spec in {spec for table in tables for spec in table.measure}:
+        reproduce.missing_files([spec], tmp_path)  # every one is known
+        assert experiment_costs_of(spec) > 0
+
+
+def experiment_costs_of(spec: str) -> float:
+    """Seconds of a benchmark at one second per photo and text."""
+    speed = MachineSpeed(1, 1, 1, 1, 1, photo=1, text=1, parameters=1)
+    return measuring_seconds(speed, [spec])
 
 
 def test_another_model_takes_the_place_of_the_papers(tmp_path: Path, small_world: Scale) -> None:

@@ -6,8 +6,8 @@ import json
 import re
 import resource
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from compoclip.benchmarks.registry import SUITES, meta
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.benchmarks.registry import SUITES, benchmark_names, meta
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.evaluation.published.protocols import work
 from compoclip.files import write_text
 from compoclip.request import TrainRequest
@@ -99,7 +99,7 @@ def measure(
             request = TrainRequest.of(recipe, values)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
-            with silent():
+            with silent(), while_estimating():
                 train(request.options, request.composed())
             # Without the last step, whose time is that of saving, too.
             ends = [record["seconds"] for record in read_log(out / LOG)][:-1]
@@ -135,6 +135,16 @@ def measure(
     )
 
 
+@contextmanager
+def while_estimating() -> Iterator[None]:
+    """Say of an interruption that it was the estimate which ended; its runs are not kept."""
+    try:
+        yield
+    except RunInterruptedError as error:
+        message = "interrupted while measuring for the estimate; repeat the command"
+        raise RunInterruptedError(message, error.exit_code - 128) from error
+
+
 def image_seconds(speed: MachineSpeed, batch: int, micro: int) -> float:
     """Return the seconds per training image, in batches that are encoded `micro` images at a time.
 
@@ -157,9 +167,13 @@ def measuring_seconds(speed: MachineSpeed, specs: Sequence[str]) -> float:
 
 def _encoded_work(spec: str) -> tuple[int, int]:
     """Return photos and texts to encode: as counted, of a part by its items; else two per item."""
-    if counted := work(spec):
+    plain = spec.partition(",")[0]
+    counted = work(plain)
+    if counted:
         return counted
-    name, _, part = spec.partition(":")
+    name, _, part = plain.partition(":")
+    if name not in benchmark_names():  # a folder, or a file of the user's
+        return 5000, 10_000
     items = meta(name).items or 5000
     photos, texts = work(name) or (items, 2 * items)
     expected = meta(name).expected.get(part, items)

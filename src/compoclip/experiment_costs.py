@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from compoclip.console import duration, note
 from compoclip.errors import UsageError
+from compoclip.estimate import while_estimating
 from compoclip.evaluation.published.protocols import training_photos
 from compoclip.experiments import ArmRun, Experiment, RunCost, earlier_plan, experiment, is_done
 from compoclip.request import TrainRequest
@@ -71,7 +72,8 @@ def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCo
                 if request.options.data[0] not in data_seen:  # features of images are made once
                     _pilot(request, folder / "first", 1)
                     data_seen.add(request.options.data[0])
-                by_arm[key] = _pilot(request, folder / "run", _PILOT_STEPS)
+                steps = min(_PILOT_STEPS, planned.place.max_steps or _PILOT_STEPS)
+                by_arm[key] = _pilot(request, folder / "run", steps)
                 if measuring is None:
                     measuring = _measuring_seconds(planned, folder)
         costs[run.name] = RunCost(by_arm[key], measuring or 0.0)
@@ -85,7 +87,7 @@ def _pilot(request: TrainRequest, out: Path, steps: int) -> float:
 
     options = replace(request.options, out=out, stop_after=steps, log_every=1)
     begin = time.monotonic()
-    with silent():
+    with silent(), while_estimating():
         _, summary = train(options, replace(request, options=options).composed())
     whole = time.monotonic() - begin
     ends = [line["seconds"] for line in read_log(out / LOG) if "loss" in line]

@@ -75,7 +75,7 @@ class Place:
     0 where unknown. seeds: empty for the table's. arms: parts of row labels; empty for all rows.
     model: what every arm starts from; "" for the arm's own.
     max_steps: ends every run early; 0 for none. share: of the training data that every run takes.
-    jobs: runs at once.
+    allow_partial: whether benchmarks may lack items. jobs: runs at once.
     """
 
     out: Path
@@ -89,6 +89,7 @@ class Place:
     max_steps: int = 0
     share: float = 1.0
     samples: int = 0
+    allow_partial: bool = False
     jobs: int = 1
 
 
@@ -159,8 +160,13 @@ class Experiment:
     def measuring(self) -> EvaluateOptions:
         """Return how every model of the table is measured."""
         on = self.scale.on if self.scale else self.table.measure
+        place = self.place
         return EvaluateOptions(
-            on=on, data=self.place.data, out=self.place.out / "results", device=self.place.device
+            on=on,
+            data=place.data,
+            out=place.out / "results",
+            device=place.device,
+            allow_partial=place.allow_partial,
         )
 
 
@@ -173,7 +179,8 @@ def scale_named(name: str, out: Path) -> Scale | None:
         return None
     points = plugins.installed("scales")
     if name not in points:
-        hint = "pip install compoclip-world" if name == "world" else f"known: {', '.join(points)}"
+        known = ", ".join((FULL, *points))
+        hint = "pip install compoclip-world" if name == "world" else f"known: {known}"
         raise UsageError(f"--scale {name}: no such scale; {hint}")
     scale = plugins.imported(points[name], "scale")(out / name)
     assert isinstance(scale, Scale)
@@ -385,7 +392,9 @@ def _train_all(
     requests = []
     for run in by_name.values():
         assert run.request is not None
-        options = replace(run.request.options, on=on, eval_data=place.data)
+        options = replace(
+            run.request.options, on=on, eval_data=place.data, allow_partial=place.allow_partial
+        )
         cost = costs[run.name]
         if cost.save_every:
             micro, every = cost.micro_batch, cost.save_every

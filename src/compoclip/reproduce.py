@@ -20,6 +20,7 @@ from compoclip.benchmarks.check import check
 from compoclip.benchmarks.fetch import find_missing
 from compoclip.benchmarks.registry import SUITES
 from compoclip.benchmarks.sources import RemoteFile, shared
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.config import (
     BenchmarkName,
     DataName,
@@ -58,6 +59,8 @@ from compoclip.run import EvaluateOptions, evaluate, train
 from compoclip.typed import Count, Natural, read_fields
 
 PLAN = "plan.json"
+_FILES = {"annotations", "split_file"}
+"""Options of benchmarks that name their files."""
 _FEWEST, _MODELS = 500, 2  # photos of the smallest protocol; base and tuned model are measured
 _PLAN: Mapping[str, Any] = {
     **dict.fromkeys(("name", "protocol", "recipe", "model", "table"), str),
@@ -102,6 +105,8 @@ class ReproduceOptions:
         arms: Rows to run, by a part of their labels, besides the one that they are compared with.
         model: What every row starts from in place of the paper's model, named as for evaluate.
         max_steps: End every training run early, to try a command out.
+        allow_partial: Measure the items that lie in --data, and fetch no benchmark; results are
+            marked partial.
         jobs: Runs at once [default: one per core with --scale world, else 1].
         out: Folder for everything but the data. Tables in the same folder share equal runs.
         data: Data root, in the default layout; downloads go there.
@@ -126,6 +131,7 @@ class ReproduceOptions:
     arms: tuple[str, ...] = ()
     model: ModelName = ""
     max_steps: Count | None = None
+    allow_partial: bool = False
     jobs: Count | None = None
     out: OutputFolder = Path("reproduced")
     data: Path = Path("data")
@@ -240,21 +246,27 @@ def missing_files(
 ) -> tuple[dict[str, RemoteFile], list[str], dict[str, str]]:
     """Return what to fetch, the benchmarks to measure, and why others are left out.
 
-    specs: names of benchmarks, their parts, and suites of the literature.
+    specs: as --on takes them. Those that name their files are measured where these lie.
     """
     specs = [spec for name in specs for spec in SUITES.get(name, (name,))]
     jobs: dict[str, RemoteFile] = {}
     benchmarks: list[str] = []
     left_out: dict[str, str] = {}
     for spec in specs:
+        targets = parse_targets([spec], root)
+        target = targets[0]
+        elsewhere = target.root != root or target.images or target.options.keys() & _FILES
+        if elsewhere or len(targets) > 1:
+            benchmarks.append(spec)
+            continue
         with suppress(CompoclipError):
-            if check(spec, root).complete:
+            if check(target.spec, root, options=target.options).complete:
                 benchmarks.append(spec)
                 continue
         try:
-            missing = find_missing([spec], root)
+            missing = find_missing([target.spec], root)
         except CompoclipError as error:
-            left_out[spec] = str(error).removeprefix(f"{spec}: ")
+            left_out[spec] = str(error).removeprefix(f"{target.spec}: ")
             continue
         if missing.by_hand:
             left_out[spec] = missing.by_hand[0]
@@ -262,6 +274,20 @@ def missing_files(
         benchmarks.append(spec)
         jobs |= {job.target: job for job in missing.jobs}
     return jobs, benchmarks, left_out
+
+
+def present(specs: Sequence[str], root: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the benchmarks of which some items lie below `root`, and why others are left out."""
+    benchmarks: list[str] = []
+    left_out: dict[str, str] = {}
+    for spec in [spec for name in specs for spec in SUITES.get(name, (name,))]:
+        try:
+            EvaluateOptions(on=(spec,), data=root, allow_partial=True).benchmarks()
+        except CompoclipError as error:
+            left_out[spec] = str(error)
+        else:
+            benchmarks.append(spec)
+    return benchmarks, left_out
 
 
 def training_jobs(

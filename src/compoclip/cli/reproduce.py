@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from compoclip.evaluation.published.read import PublishedTable
     from compoclip.experiments import Experiment, Place
 
-_OF_TABLES = ("scale", "seeds", "arms", "model", "max_steps", "jobs")
+_OF_TABLES = ("scale", "seeds", "arms", "model", "max_steps", "allow_partial", "jobs")
 """Options that one model does not have."""
+_OF_FULL_SCALE = ("captions", "images", "allow_partial", "url_base")
+"""Options that only the paper's own scale has."""
 
 
 def reproduce_main(options: ReproduceOptions) -> Outcome | int:
@@ -36,11 +38,16 @@ def reproduce_main(options: ReproduceOptions) -> Outcome | int:
         raise UsageError("--table and --figure exclude each other; choose one")
     if options.table or options.figure:
         return _table(options)
-    usual = ReproduceOptions()
-    for name in _OF_TABLES:
-        if getattr(options, name) != getattr(usual, name):
-            raise UsageError(f"--{name.replace('_', '-')} goes with --table or --figure")
+    _refuse(options, _OF_TABLES, "--table or --figure")
     return _model(options)
+
+
+def _refuse(options: ReproduceOptions, names: Sequence[str], other: str) -> None:
+    """Raise UsageError for an option that is given and goes with another."""
+    usual = ReproduceOptions()
+    for name in names:
+        if getattr(options, name) != getattr(usual, name):
+            raise UsageError(f"--{name.replace('_', '-')} goes with {other}")
 
 
 def _model(options: ReproduceOptions) -> Outcome | int:
@@ -101,10 +108,12 @@ def _list() -> Outcome:
 def _table(options: ReproduceOptions) -> Outcome | int:
     """State what a table takes, ask, run it, print its page."""
     from compoclip.evaluation.published.read import paper
-    from compoclip.experiments import Place, experiment, scale_named
+    from compoclip.experiments import FULL, Place, experiment, scale_named
 
     place_name = f"table {options.table}" if options.table else f"figure {options.figure}"
     table = paper(options.name).table(place_name)
+    if options.scale != FULL:
+        _refuse(options, _OF_FULL_SCALE, f"--scale {FULL}")
     scale = scale_named(options.scale, options.out)
     table = replace(table, measure=options.on or table.measure)
     if scale:
@@ -115,12 +124,13 @@ def _table(options: ReproduceOptions) -> Outcome | int:
         data=options.data,
         captions=options.captions or "",
         images=options.images,
-        device="cpu" if scale else options.device,
+        device="cpu" if scale and options.device == "auto" else options.device,
         seeds=options.seeds,
         arms=options.arms,
         model=options.model,
         max_steps=options.max_steps or 0,
         samples=0 if scale else _samples(options),
+        allow_partial=options.allow_partial,
         jobs=jobs,
     )
     return _run_table(options, experiment(table, place, scale))
@@ -171,9 +181,10 @@ def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
     if place.share < 1:
         about += f", on {place.share:g} of the training data"
     if place.max_steps:
-        about += f", {counted(place.max_steps, 'step')} of every run"
+        about += f", but every run ended after {counted(place.max_steps, 'step')}"
     blind = measured.get(BLIND_MODEL, [])
-    text = experiment_page(planned.table, runs, blind, about, planned.scale is not None)
+    partial = planned.scale is not None or bool(options.on)
+    text = experiment_page(planned.table, runs, blind, about, partial)
     path = write_page(planned, text)
     _call_commands(planned)
     record = {"page": str(path), "text": text, "runs": [run.name for run in planned.unique]}
@@ -230,7 +241,13 @@ def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experimen
     if planned.scale:
         return planned
     from compoclip.experiments import training_data
-    from compoclip.reproduce import fetch_missing, missing_files, require_named, training_jobs
+    from compoclip.reproduce import (
+        fetch_missing,
+        missing_files,
+        present,
+        require_named,
+        training_jobs,
+    )
 
     if planned.table.needs:
         note(f"needs {planned.table.needs}")
@@ -240,19 +257,28 @@ def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experimen
         if photos.by_hand:
             _state_samples(name, photos, planned.place)
     fetched = [(photos, photos.photos) for photos in data.values() if not photos.by_hand]
-    jobs, benchmarks, left_out = missing_files(planned.table.measure, options.data)
+    jobs: dict[str, RemoteFile] = {}
+    if options.allow_partial:
+        benchmarks, left_out = present(planned.table.measure, options.data)
+    else:
+        jobs, benchmarks, left_out = missing_files(planned.table.measure, options.data)
     for photos, folders in fetched:
         jobs = {**training_jobs(photos, folders, options.data), **jobs}
+    by_reason: dict[str, list[str]] = {}
     for spec, reason in left_out.items():
-        note(f"left out: {spec}: {reason}")
+        by_reason.setdefault(reason, []).append(spec)
+    for reason, names in by_reason.items():
+        note(f"left out: {', '.join(names)}: {reason}")
     if not benchmarks:
         raise UsageError(f"nothing to measure on; {next(iter(left_out.values()), '')}")
     size = sum(job.size for job in jobs.values())
     if jobs and not options.yes:
-        note(f"{counted(len(jobs), 'file')} to fetch, {size / 1e9:.2f} GB")
+        named = ", ".join([*jobs][:3]) + (", ..." if len(jobs) > 3 else "")
+        note(f"{counted(len(jobs), 'file')} to fetch, {size / 1e9:.2f} GB: {named}")
         if not agreed("Fetch them?"):
             raise UsageError("nothing was fetched")
-    fetch_missing(benchmarks, fetched, options.data, lambda job: _get(options, job))
+    fetched_specs = () if options.allow_partial else benchmarks
+    fetch_missing(fetched_specs, fetched, options.data, lambda job: _get(options, job))
     table: PublishedTable = replace(planned.table, measure=tuple(benchmarks))
     return replace(planned, table=table)
 

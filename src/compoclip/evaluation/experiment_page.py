@@ -21,6 +21,11 @@ SEED_NOISE = 0.5
 """Points: printed differences below it say nothing. FSC-CLIP's Table 8 has deviations up to 0.52
 over three seeds."""
 
+_GAIN = (
+    "Mean grounded gain: points above a model that knows the training captions and sees no image, "
+    "over the tests that need an image."
+)
+
 Labels = tuple[str, ...]
 Runs = Mapping[Labels, Mapping[str, Sequence[Sequence[Results]]]]
 """Row labels -> block of the table -> results of the run of each seed."""
@@ -88,10 +93,16 @@ def experiment_page(
     notes = [
         f"Paper: {table.paper}; {table.models}.",
         f"Here: {about}.",
-        *_seed_notes(runs),
+        *_run_notes(table, runs),
         *_column_notes(table, filled, cells),
-        *_direction_notes(table, compared),
+        *([_GAIN] if gains else []),
+        *_direction_notes(table, compared, table.reference in runs),
     ]
+    shown = [cell for line in lines for cell in line]
+    if any("[" in cell for cell in shown):
+        notes.append("Brackets hold 95 % intervals over images.")
+    if "-" in shown:
+        notes.append("A dash stands where a number is not printed or was not measured.")
     left = len(table.row_labels) + 1
     return (
         laid_out(lines, header, "markdown", title=f"# {table.title}", left=left, notes=notes) + "\n"
@@ -246,11 +257,24 @@ def _in_words(table: PublishedTable, labels: Labels) -> str:
     return ", ".join(words)
 
 
-def _seed_notes(runs: Runs) -> list[str]:
-    numbers = {len(seeds) for blocks in runs.values() for seeds in blocks.values()}
-    if max(numbers) == 1:
-        return ["Brackets hold 95 % intervals over images; a mean of several benchmarks has none."]
-    return [f"± is the standard deviation over {max(numbers)} seeds."]
+def _run_notes(table: PublishedTable, runs: Runs) -> list[str]:
+    """Say how many seeds were run, on which benchmarks, and which rows were not."""
+    seeds = max(len(seeds) for blocks in runs.values() for seeds in blocks.values())
+    notes = ["Every trained row has one seed."]
+    if seeds > 1:
+        notes = [f"± is the standard deviation over {seeds} seeds."]
+    names = {
+        result.benchmark: None
+        for blocks in runs.values()
+        for of_seeds in blocks.values()
+        for results in of_seeds
+        for result in results
+    }
+    notes.append(f"Measured on {', '.join(names)}.")
+    left = [_in_words(table, row.labels) for row in table.rows if row.labels not in runs]
+    if left:
+        notes.append(f"Not run: {'; '.join(left)}.")
+    return notes
 
 
 def _column_notes(
@@ -276,11 +300,18 @@ def _column_notes(
     return notes
 
 
-def _direction_notes(table: PublishedTable, compared: Sequence[Direction]) -> list[str]:
+def _direction_notes(
+    table: PublishedTable, compared: Sequence[Direction], has_reference: bool
+) -> list[str]:
     """Say in one sentence how many printed differences have their direction here."""
-    if not compared:
-        return []
     reference = _in_words(table, table.reference)
+    if not has_reference:
+        return []
+    if not compared:
+        return [
+            f"The paper prints no difference from {reference} of at least {SEED_NOISE} points "
+            "between rows and in columns that were measured here."
+        ]
     by_verdict: dict[bool | None, list[Direction]] = {True: [], False: [], None: []}
     for direction in compared:
         by_verdict[direction.agrees].append(direction)
