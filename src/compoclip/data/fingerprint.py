@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from compoclip.console import note
@@ -141,6 +139,9 @@ def checksums(columns: Mapping[str, Any]) -> dict[str, Rows]:
 
     columns: Arrow arrays, or sequences, by name; those without content are left out.
     """
+    import pyarrow as pa  # here: the help of commands that record their inputs begins without it
+    import pyarrow.compute as pc
+
     sums = {}
     for name, column in columns.items():
         cells = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column)
