@@ -17,6 +17,7 @@ STAGES = {
     "memory": "bytes that a training step holds, part by part",
     "parse": "captions/s of tagging and scene-graph parsing, on one core",
     "retrieval": "seconds and memory of ranks at COCO's size and of zero-shot weights",
+    "scale": "seconds and memory of commands while their data grow tenfold",
     "serve": "requests/s of the model server, many clients against one after the other",
     "text": "captions/s of the text encoder, against open_clip's own encode_text",
     "train": "images/s of a training step, against the straightforward one",

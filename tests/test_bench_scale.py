@@ -1,0 +1,119 @@
+"""`python -m bench scale`: what is measured, what the figures say, and when it stops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+from bench.scale import (
+    COMMANDS,
+    RECORDS,
+    MadeData,
+    Measured,
+    Verb,
+    command_of,
+    draw_figure,
+    sentence_of,
+)
+from compoclip.cli import options, train
+from compoclip.cli.main import main as compoclip
+from compoclip.search import read_index
+
+
+class ParsedError(BaseException):
+    """Raised in place of doing what was parsed."""
+
+
+def at(rows: int, seconds: float) -> Measured:
+    return Measured(rows, seconds, {"the processor": seconds}, 10**9)
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        ([at(10, 1), at(100, 2), at(1000, 20)], "linearly from 100 to 1,000 rows (slope 1.00)."),
+        (
+            [at(10, 1), at(100, 3), Measured(1000)],
+            "less than linearly from 10 to 100 rows (slope 0.48).",
+        ),
+        ([at(10, 1), at(100, 100)], "more than linearly from 10 to 100 rows (slope 2.00)."),
+        ([at(10, 1), Measured(100)], "was measured at one size alone."),
+        ([Measured(10)], "no size was finished in the given minutes."),
+    ],
+)
+def test_the_two_largest_sizes_say_whether_time_is_linear(
+    measured: list[Measured], words: str
+) -> None:
+    assert sentence_of("index", measured).endswith(words)
+
+
+def test_data_have_as_many_rows_as_asked_for(tmp_path: Path) -> None:
+    data = MadeData(tmp_path / "data", 70, "bundled")
+    assert len(data.captions.read_text().splitlines()) == 70
+    rows = [json.loads(line) for line in data.pairs.read_text().splitlines()]
+    photos = [(tmp_path / "data" / row["image"]).read_bytes() for row in rows]
+    assert len(set(photos)) == len({row["caption"] for row in rows}) == 70
+    assert read_index(data.index).features.shape[0] == 70
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_commands_are_understood(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = ("captions", "photos", "pairs", "index", "model")
+    data: Any = SimpleNamespace(**{part: f"some-{part}" for part in parts})
+
+    def parsed(*_: object) -> None:
+        raise ParsedError
+
+    monkeypatch.setattr(options, "check_options", parsed)  # the last step of parsing
+    monkeypatch.setattr(train, "start", parsed)
+    with pytest.raises(ParsedError):
+        compoclip(command_of(verb, data, Path("out")))
+
+
+def test_figures_have_both_quantities(tmp_path: Path) -> None:
+    measured = [at(10, 1), at(100, 3), Measured(1000)]
+    for path in draw_figure(tmp_path / "index", "index", measured):
+        assert path.stat().st_size > 1000
+    text = (tmp_path / "index.svg").read_text()
+    for words in ("index: time", "index: memory", "slope one", "the processor", "seconds", "GB"):
+        assert words in text
+    assert "mathdefault" not in text
+
+
+@pytest.mark.slow
+def test_commands_are_measured_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "scale"
+    tiny = ["scale", "--fewest=64", "--most=64", "--out", str(out), "--json", "--verbs"]
+    assert main([*tiny, "search", "train", "--minutes=9"]) == 0
+    captured = capsys.readouterr()
+    rows = {row["what"]: row["ours"] for row in json.loads(captured.out)["rows"]}
+    for what in ("a step", "all but the steps", "the processor"):
+        assert rows[f"train, 64 rows: seconds of {what}"] > 0
+    assert 0.05 < rows["search, 64 rows: GB at most"] < 9
+    assert "search: the time of the processor was measured at one size alone" in captured.err
+    assert main([*tiny, "rewrite", "--minutes=0.01"]) == 0
+    assert "rewrite: no size was finished in the given minutes" in capsys.readouterr().err
+    records = json.loads((out / RECORDS).read_text())
+    assert {verb: len(record["sizes"][0]["seconds"]) for verb, record in records.items()} == {
+        "search": 2,
+        "train": 3,
+        "rewrite": 0,
+    }
+    assert {path.name for path in out.glob("*.svg")} == {"search.svg", "train.svg"}
+
+
+def test_bad_requests_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["--most=10"], "--most must be at least --fewest"),
+        (["--minutes=0"], "minutes"),
+        (["--fewest=0"], "--fewest must be at least 1"),
+    ):
+        assert main(["scale", *words]) == 2
+        assert message in capsys.readouterr().err
