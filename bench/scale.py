@@ -28,9 +28,10 @@ from bench.harness import Row, surroundings
 from bench.made import photo_files, world_captions
 from compoclip.console import note
 from compoclip.data.sources.open import Request
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.files import read_json_object, write_json
+from compoclip.interrupts import PARENT
 from compoclip.models import load_model
 from compoclip.report.plotting import Theme, write_figure
 from compoclip.search import PhotoIndex, index_photos
@@ -134,25 +135,23 @@ def command_of(verb: Verb, data: MadeData, out: Path) -> list[str]:
 class Measured:
     """A command at one size.
 
-    spent: Seconds of its process. seconds: By part; empty where the minutes had ended. peak_bytes:
-    Memory of its largest process.
+    spent: Seconds of its process. seconds: By part; empty where the minutes had ended, or it
+    failed. peak_bytes: Memory of its largest process. problem: Why it failed.
     """
 
     rows: int
     spent: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
     peak_bytes: int = 0
+    problem: str = ""
 
 
 def measure_command(verb: Verb, data: MadeData, rows: int, folder: Path, limit: float) -> Measured:
-    """Run a command once, with empty caches, and stop it after `limit` seconds.
-
-    Raises:
-        CompoclipError: When the command fails.
-    """
+    """Run a command once, with empty caches, and stop it after `limit` seconds."""
     out, errors = folder / "out", folder / "errors.txt"
     command = [sys.executable, "-m", "compoclip", *command_of(verb, data, out)]
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment[PARENT] = str(os.getpid())
     with errors.open("w") as file:
         start = time.monotonic()
         process = subprocess.Popen(
@@ -171,7 +170,8 @@ def measure_command(verb: Verb, data: MadeData, rows: int, folder: Path, limit: 
     if process.returncode:
         lines = errors.read_text(encoding="utf-8", errors="replace").splitlines()
         reason = lines[-1] if lines else f"ended with {process.returncode} (out of memory?)"
-        raise CompoclipError(f"{verb}, {rows:,} rows: {reason}")
+        note(f"{verb}, {rows:,} rows: {reason}")
+        return Measured(rows, seconds, problem=reason)
     parts = {_PROCESSOR: usage.ru_utime + usage.ru_stime, **_parts(out, seconds)}
     return Measured(rows, seconds, parts, 1024 * usage.ru_maxrss)
 
@@ -213,7 +213,7 @@ def sentence_of(verb: str, measured: Sequence[Measured]) -> str:
         clauses.append(
             f"the time of {part} {manner} from {fewer:,} to {more:,} rows (slope {value:.2f})"
         )
-    return f"{verb}: {'; '.join(clauses) or 'no size was finished in the given minutes'}."
+    return f"{verb}: {'; '.join(clauses) or 'no size was finished'}."
 
 
 def draw_figure(stem: Path, verb: str, measured: Sequence[Measured]) -> tuple[Path, Path]:
@@ -272,8 +272,7 @@ class Options:
 def measure(options: Options, folder: Path) -> list[Row]:
     """Measure every command at every size, and write records and figures.
 
-    Raises:
-        CompoclipError: When a command fails.
+    A command that fails is not tried with more rows.
     """
     if options.most < options.fewest:
         raise UsageError("--most must be at least --fewest")

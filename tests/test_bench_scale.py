@@ -43,7 +43,7 @@ def at(rows: int, seconds: float) -> Measured:
         ),
         ([at(10, 1), at(100, 100)], "more than linearly from 10 to 100 rows (slope 2.00)."),
         ([at(10, 1), Measured(100)], "was measured at one size alone."),
-        ([Measured(10)], "no size was finished in the given minutes."),
+        ([Measured(10)], "no size was finished."),
     ],
 )
 def test_the_two_largest_sizes_say_whether_time_is_linear(
@@ -99,12 +99,16 @@ def test_commands_are_measured_and_drawn(
     assert 0.05 < rows["search, 64 rows: GB at most"] < 9
     assert "search: the time of the processor was measured at one size alone" in captured.err
     assert main([*tiny, "rewrite", "--minutes=0.01"]) == 0
-    assert "rewrite: no size was finished in the given minutes" in capsys.readouterr().err
+    assert "rewrite: no size was finished" in capsys.readouterr().err
+    assert main([*tiny, "index", "--minutes=9", "--model=no-such-model"]) == 0
+    assert "index, 64 rows: compoclip index: no model 'no-such-model'" in capsys.readouterr().err
     records = json.loads((out / RECORDS).read_text())
+    assert "no-such-model" in records["index"]["sizes"][0]["problem"]
     assert {verb: len(record["sizes"][0]["seconds"]) for verb, record in records.items()} == {
         "search": 2,
         "train": 3,
         "rewrite": 0,
+        "index": 0,
     }
     assert {path.name for path in out.glob("*.svg")} == {"search.svg", "train.svg"}
 
