@@ -78,7 +78,7 @@ def test_a_format_needs_no_more_than_a_way_to_load(tmp_path: Path) -> None:
     assert (found.adapters_only, found.snippet(tmp_path)) == (False, ("", ""))
 
 
-def test_a_checkpoint_passes_through_twelve_files_to_its_encoder() -> None:
+def test_a_checkpoint_passes_through_fourteen_files_to_its_encoder() -> None:
     formats()  # found once a program
     entered: list[str] = []
 
@@ -104,6 +104,8 @@ def test_a_checkpoint_passes_through_twelve_files_to_its_encoder() -> None:
         "errors.py",
         "models/weights.py",
         "models/architecture.py",
+        "models/tokenizer.py",
+        "captions/clip_text.py",
         "models/preprocess.py",
         "models/dual_encoder.py",
         "typed.py",

@@ -30,7 +30,10 @@ BASE = Path(__file__).parent / "base"
 @dataclass(frozen=True)
 class TrainingSet:
     """A training set to write: scenes 0 .. count-1 of a split, each with so many captions, in
-    shards of so many samples."""
+    shards of so many samples.
+
+    joined: the captions of a scene are the sentences of one long caption.
+    """
 
     config: WorldConfig
     count: int
@@ -38,6 +41,7 @@ class TrainingSet:
     split: str = "train"
     captions: int = 5
     shard_size: int = 5000
+    joined: bool = False
 
 
 def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[Path]:
@@ -72,9 +76,16 @@ def _write_shard(path: Path, start: int, spec: TrainingSet) -> None:
         for index in range(start, min(start + spec.shard_size, spec.count)):
             scene = scene_for(spec.config, spec.seed, spec.split, index)
             captions = captions_for(scene, spec.config, spec.seed, index, spec.captions)
-            texts = json.dumps({"caption": [c.text for c in captions]}).encode()
+            texts = [caption.text for caption in captions]
+            if spec.joined:
+                texts = [" ".join(map(_sentence, texts))]
             add_member(tar, f"{index:08d}.png", png_bytes(scene, spec.config.size))
-            add_member(tar, f"{index:08d}.json", texts)
+            add_member(tar, f"{index:08d}.json", json.dumps({"caption": texts}).encode())
+
+
+def _sentence(text: str) -> str:
+    """Return a caption with a capital and a full stop."""
+    return f"{text[0].upper()}{text[1:].removesuffix('.')}."
 
 
 # --- World configurations in JSON files: any fields of `WorldConfig`, the others at their

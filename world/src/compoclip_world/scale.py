@@ -25,7 +25,7 @@ _CAPTIONS = {
     "relations": ({"relation": 0.95, "object": 0.05}, 1),
     "sentences": ({"object": 0.4, "position": 0.3, "predicate": 0.3}, 4),
 }
-"""Training data -> weights of the types of captions, and captions per scene."""
+"""Training data -> weights of the types of captions, and sentences of the caption of a scene."""
 _ZERO_SHOT = ("kinds", "colours", "looks", "compounds", "novel-compounds")
 _LOW_RATE = 3e-4
 """The rate that validation scenes of the lab chose for some recipes, see recipes/lab.json."""
@@ -41,7 +41,8 @@ def scale(folder: Path) -> Scale:
     for name, (weights, number) in _CAPTIONS.items():
         if not (folder / name / "world.json").is_file():
             console.note(f"drawing {SCENES:,} training scenes -> {folder / name}")
-            spec = TrainingSet(_described(world, weights), SCENES, captions=number)
+            described = _described(world, weights)
+            spec = TrainingSet(described, SCENES, captions=number, joined=number > 1)
             write_training_set(folder / name, spec, available_cores())
     captions = folder / "test-captions.txt"
     if not captions.is_file():
