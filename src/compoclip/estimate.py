@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from compoclip.benchmarks.registry import SUITES, benchmark_names, meta
+from compoclip.benchmarks.registry import benchmark_names, meta, without_suites
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.evaluation.published.protocols import work
 from compoclip.files import write_text
@@ -161,7 +161,7 @@ def steps_between_states(step: float) -> int:
 
 def measuring_seconds(speed: MachineSpeed, specs: Sequence[str]) -> float:
     """Return the seconds of measuring one model on benchmarks."""
-    counts = [_encoded_work(name) for spec in specs for name in SUITES.get(spec, (spec,))]
+    counts = [_encoded_work(spec) for spec in without_suites(specs)]
     return sum(photos * speed.photo + texts * speed.text for photos, texts in counts)
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.fetch import find_missing
-from compoclip.benchmarks.registry import SUITES
+from compoclip.benchmarks.registry import without_suites
 from compoclip.benchmarks.sources import RemoteFile, shared
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.config import (
@@ -248,11 +248,10 @@ def missing_files(
 
     specs: as --on takes them. Those that name their files are measured where these lie.
     """
-    specs = [spec for name in specs for spec in SUITES.get(name, (name,))]
     jobs: dict[str, RemoteFile] = {}
     benchmarks: list[str] = []
     left_out: dict[str, str] = {}
-    for spec in specs:
+    for spec in without_suites(specs):
         targets = parse_targets([spec], root)
         target = targets[0]
         elsewhere = target.root != root or target.images or target.options.keys() & _FILES
@@ -280,7 +279,7 @@ def present(specs: Sequence[str], root: Path) -> tuple[list[str], dict[str, str]
     """Return the benchmarks of which some items lie below `root`, and why others are left out."""
     benchmarks: list[str] = []
     left_out: dict[str, str] = {}
-    for spec in [spec for name in specs for spec in SUITES.get(name, (name,))]:
+    for spec in without_suites(specs):
         try:
             EvaluateOptions(on=(spec,), data=root, allow_partial=True).benchmarks()
         except CompoclipError as error:

@@ -8,7 +8,7 @@ A custom file holds either of these, and its path is its name.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -179,6 +179,11 @@ def load_benchmark(
     if edition is None:
         return loaded
     return replace(loaded, name=f"{loaded.name}@{edition}", expected=loaded.content.counts())
+
+
+def without_suites(names: Sequence[str]) -> list[str]:
+    """Return names of benchmarks, with those of a suite for its name."""
+    return [benchmark for name in names for benchmark in SUITES.get(name, (name,))]
 
 
 def require_present(benchmark: Benchmark, allow_partial: bool) -> tuple[Content, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.search.page import FoundPhoto, results_page, small_copy
+from compoclip.search.page import FoundPhoto, results_page, small_copy_of
 from compoclip.search.query import Found, Hit
 
 _CAPTIONS = 3
@@ -83,10 +83,9 @@ def _pictures(photos: Retrieval, answers: list[Found]) -> dict[int, FoundPhoto]:
     members = Members()
 
     def picture(row: int, ref: ImageRef) -> FoundPhoto:
-        stored = members(ref.path, ref.member) if ref.member else ref.path
         caption = next((photos.texts[text] for image, text in photos.pairs if image == row), "")
         link = "" if ref.member else ref.path.absolute().as_uri()
-        return FoundPhoto(small_copy(stored, ref.upright), ref.photo, caption, link)
+        return FoundPhoto(small_copy_of(ref, members), ref.photo, caption, link)
 
     rows = {hit.row for answer in answers for hit in answer.hits}
     return {row: picture(row, photos.images[row]) for row in rows}

@@ -23,7 +23,7 @@ from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.search.page import small_copy
+from compoclip.search.page import small_copy_of
 
 _CHANGED_WORDS = 2
 """A caption that differs in so many words from a true one is a near copy of it."""
@@ -136,11 +136,7 @@ def nearest_page(found: tuple[NearestCaptions, ...], about: str, path: Path) -> 
     about: the sentence below the heading.
     """
     members = Members()
-    pictures = []
-    for row in found:
-        ref = row.image
-        stored = members(ref.path, ref.member) if ref.member else ref.path
-        pictures.append(small_copy(stored, ref.upright))
+    pictures = [small_copy_of(row.image, members) for row in found]
     environment = Environment(loader=PackageLoader("compoclip.search", ""), autoescape=True)
     page = environment.get_template("nearest.html.j2").render(
         rows=list(zip(found, pictures)), about=about

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader
 from PIL import Image
@@ -19,6 +19,10 @@ from compoclip.data.decode import data_uri, decode
 from compoclip.errors import CompoclipError
 from compoclip.search.index import PhotoIndex
 from compoclip.search.query import Found
+
+if TYPE_CHECKING:
+    from compoclip.archives import Members
+    from compoclip.benchmarks.case import ImageRef
 
 _SIDE = 320  # pixels of the longer side of a small photo
 FOUND_CSS = (files("compoclip.search") / "found.css").read_text(encoding="utf-8")
@@ -51,6 +55,12 @@ def small_copy(photo: Path | bytes, upright: bool = True) -> str:
         return ""
     small.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     return data_uri(small, "jpeg", quality=80)
+
+
+def small_copy_of(ref: ImageRef, members: Members) -> str:
+    """Return a small copy of a benchmark's image, which may lie in an archive, as `small_copy`."""
+    stored = members(ref.path, ref.member) if ref.member else ref.path
+    return small_copy(stored, ref.upright)
 
 
 def pictures_of(
