@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import signal
 import sqlite3
 import sys
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 import own_files
 from compoclip.cli.main import main
 from compoclip.config import CONFIG
-from compoclip.errors import UsageError
+from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.request import known_options
+from compoclip.run import TrainOptions
 from compoclip.sweep import run_name, space_of
 from method_data import arguments
 from train_helpers import weight_hashes
@@ -83,6 +85,25 @@ def test_what_cannot_be_varied_is_said(text: str, flag: str, message: str) -> No
 
 
 # --- What a sweep does. ---
+
+
+def test_an_interrupted_run_ends_the_sweep(
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    begun = []
+
+    def interrupted(options: TrainOptions, *_: object, **__: object) -> None:
+        begun.append(options.out)
+        raise RunInterruptedError("the same command with --resume continues", signal.SIGTERM)
+
+    monkeypatch.setattr("compoclip.sweep.train", interrupted)
+    assert sweep(world, tmp_path / "sweep", "--grid", "lr=1e-3,1e-4") == 128 + signal.SIGTERM
+    assert len(begun) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "compoclip sweep: interrupted; the same command continues"
 
 
 def test_a_sweep_trains_measures_and_reports(

@@ -262,6 +262,10 @@ def test_other_options_in_the_same_folder_are_refused(small_world: Scale, tmp_pa
     other = experiment(table, replace(place, max_steps=2), small_world)
     with pytest.raises(CompoclipError, match="max_steps was 1, is 2"):
         experiments.run_experiment(other, "", no_cost(other))
+    with pytest.raises(UsageError, match="model was empty, is random"):
+        experiments.require_same_place(
+            experiment(table, replace(place, model="random:ViT-B-32"), small_world)
+        )
 
 
 # --- The paper's own scale, on made photos. ---

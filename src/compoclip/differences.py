@@ -46,9 +46,14 @@ def differences_of(
             change = "changed" if len(values) == 2 else "is new" if is_now else "is gone"
             differences[name] = f"{name} {change}"
         else:
-            was, is_now = ("none" if v is None else str(v)[:80] for v in (was, is_now))
-            differences[name] = f"{name} was {was}, is {is_now}"
+            differences[name] = f"{name} was {_shown(was)}, is {_shown(is_now)}"
     return differences
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    return str(value)[:80] or "empty"
 
 
 def listed(differences: Mapping[str, str]) -> str:

@@ -6,7 +6,8 @@ import difflib
 import importlib
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 _LONGEST = 1000  # characters
@@ -103,6 +104,15 @@ class RunInterruptedError(CompoclipError):
     def __init__(self, message: str, signal: int = 2) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal
+
+
+@contextmanager
+def interruption_said(message: str = "interrupted; the same command continues") -> Iterator[None]:
+    """Say of an interruption inside the block what the command that trains there needs."""
+    try:
+        yield
+    except RunInterruptedError as error:
+        raise RunInterruptedError(message, error.exit_code - 128) from error
 
 
 NOT_FINITE = (

@@ -6,8 +6,8 @@ import json
 import re
 import resource
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from compoclip.benchmarks.registry import benchmark_names, meta, without_suites
-from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
+from compoclip.errors import CompoclipError, UsageError, interruption_said
 from compoclip.evaluation.published.protocols import work
 from compoclip.files import write_text
 from compoclip.request import TrainRequest
@@ -25,6 +25,7 @@ from compoclip.run import train
 if TYPE_CHECKING:
     import torch
 
+WHILE_ESTIMATING = "interrupted while measuring for the estimate; repeat the command"
 _SAVE = 600
 """Seconds of training between states, at most."""
 
@@ -99,7 +100,7 @@ def measure(
             request = TrainRequest.of(recipe, values)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
-            with silent(), while_estimating():
+            with silent(), interruption_said(WHILE_ESTIMATING):
                 train(request.options, request.composed())
             # Without the last step, whose time is that of saving, too.
             ends = [record["seconds"] for record in read_log(out / LOG)][:-1]
@@ -133,16 +134,6 @@ def measure(
         text=text,
         parameters=sum(parameter.numel() for parameter in loaded.encoder.model.parameters()),
     )
-
-
-@contextmanager
-def while_estimating() -> Iterator[None]:
-    """Say of an interruption that it was the estimate which ended; its runs are not kept."""
-    try:
-        yield
-    except RunInterruptedError as error:
-        message = "interrupted while measuring for the estimate; repeat the command"
-        raise RunInterruptedError(message, error.exit_code - 128) from error
 
 
 def image_seconds(speed: MachineSpeed, batch: int, micro: int) -> float:

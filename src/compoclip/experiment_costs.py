@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from compoclip.console import duration, note
-from compoclip.errors import UsageError
-from compoclip.estimate import while_estimating
+from compoclip.errors import UsageError, interruption_said
+from compoclip.estimate import WHILE_ESTIMATING
 from compoclip.evaluation.published.protocols import training_photos
 from compoclip.experiments import ArmRun, Experiment, RunCost, earlier_plan, experiment, is_done
 from compoclip.request import TrainRequest
@@ -87,7 +87,7 @@ def _pilot(request: TrainRequest, out: Path, steps: int) -> float:
 
     options = replace(request.options, out=out, stop_after=steps, log_every=1)
     begin = time.monotonic()
-    with silent(), while_estimating():
+    with silent(), interruption_said(WHILE_ESTIMATING):
         _, summary = train(options, replace(request, options=options).composed())
     whole = time.monotonic() - begin
     ends = [line["seconds"] for line in read_log(out / LOG) if "loss" in line]

@@ -323,7 +323,7 @@ def run_experiment(planned: Experiment, captions: str, costs: Mapping[str, RunCo
     """
     place = planned.place
     with only_writer(place.out, folder=True):
-        _require_same_place(planned)
+        require_same_place(planned).save(place.out)
         plan = _plan(planned, costs)
         interrupted = {run.name for run in planned.trained if run.out.is_dir()}
         measuring = planned.measuring()
@@ -432,7 +432,8 @@ def _measure_mix(run: ArmRun, measuring: EvaluateOptions) -> None:
     evaluate(measuring, {mixed_name(run): mixed})
 
 
-def _require_same_place(planned: Experiment) -> None:
+def require_same_place(planned: Experiment) -> Fingerprint:
+    """Return what all runs of OUT share; raise UsageError where OUT holds runs of other options."""
     place = planned.place
     names = ("max_steps", "captions", "model")
     values: dict[str, Any] = {name: getattr(place, name) for name in names}
@@ -441,7 +442,7 @@ def _require_same_place(planned: Experiment) -> None:
     if (place.out / FILE).exists():
         differences = Fingerprint.load(place.out).differences(now)
         require_same(place.out, differences, "holds runs of other options")
-    now.save(place.out)
+    return now
 
 
 def write_page(planned: Experiment, text: str) -> Path:

@@ -33,7 +33,7 @@ from compoclip.config import (
 from compoclip.console import duration, note
 from compoclip.data.fingerprint import FILE, Fingerprint, make_once
 from compoclip.differences import require_same
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, interruption_said
 from compoclip.estimate import (
     image_seconds,
     measure,
@@ -408,7 +408,9 @@ def reproduce(
             "resume": (out / "run").is_dir(),
         }
         request = TrainRequest.of(plan["recipe"], values)
-        _, summary = train(request.options, request.composed(), config=request.text(repeats=True))
+        config = request.text(repeats=True)
+        with interruption_said():
+            _, summary = train(request.options, request.composed(), config=config)
         tuned = str(out / "run" / "model")
         evaluate(measuring, {"base": plan["model"], plan["recipe"]: tuned})
         text = plan_page(plan, load_results(out / "results"), summary.seconds)

@@ -19,7 +19,15 @@ from compoclip.config import Option, Shown, is_part, parsed_config, read_value, 
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
-from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
+from compoclip.errors import (
+    CompoclipError,
+    RunInterruptedError,
+    UsageError,
+    closest,
+    interruption_said,
+    optional,
+    printable,
+)
 from compoclip.files import bytes_hash, content_hash
 from compoclip.plugins import fence
 from compoclip.request import TrainRequest, known_options
@@ -114,13 +122,16 @@ def run_one(request: TrainRequest) -> dict[str, Any]:
                     resume=(options.out / "state").is_dir(),
                     workers=0 if parent_process() else options.workers,
                 )
-                train(run_options, request.composed(), config=request.text(repeats=True))
+                with interruption_said():
+                    train(run_options, request.composed(), config=request.text(repeats=True))
             line["content"] = content_hash(written)
             log = read_log(options.out / "train.jsonl")
             line["loss"] = [record["loss"] for record in log if "loss" in record][-1]
             measuring = options.measuring(options.out.parents[1] / "results")
             for results in evaluate(measuring, {name: str(written)}) if options.on else ():
                 line["scores"][results.benchmark] = results.headline_score.value
+    except RunInterruptedError:
+        raise
     except CompoclipError as error:  # the others are to be done all the same
         line["error"] = printable(str(error))
     return line

@@ -24,7 +24,7 @@ from compoclip.config import (
     Shown,
 )
 from compoclip.console import counted, note, prose
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError, interruption_said, require
 from compoclip.files import only_writer, write_json
 from compoclip.models.names import BUNDLED_KNOWS
 from compoclip.notebook import make_callable, preformatted
@@ -268,12 +268,13 @@ def tune(options: TuneOptions) -> Tuned:
     chosen = {name: value for name, value in values.items() if value is not None}
     request = TrainRequest.of(rule.method, chosen)
     with only_writer(options.out, folder=True):
-        _, summary = train(
-            request.options,
-            request.composed(),
-            config=request.text(repeats=True),
-            inputs=(parts["train"], []),
-        )
+        with interruption_said():
+            _, summary = train(
+                request.options,
+                request.composed(),
+                config=request.text(repeats=True),
+                inputs=(parts["train"], []),
+            )
         tuned = load_model(str(options.out / "run" / "model"))
         pair = mixes.BaseAndTuned(base, tuned)
         settings = Options(cache=options.out / ".features")

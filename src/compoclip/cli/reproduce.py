@@ -150,9 +150,16 @@ def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
     from compoclip.evaluation.experiment_page import experiment_page
     from compoclip.evaluation.results import by_model, load_results
     from compoclip.experiment_costs import estimate, within_budget
-    from compoclip.experiments import BLIND_MODEL, mixed_name, run_experiment, write_page
+    from compoclip.experiments import (
+        BLIND_MODEL,
+        mixed_name,
+        require_same_place,
+        run_experiment,
+        write_page,
+    )
 
     limit = seconds_of(options.budget) if options.budget else 0.0
+    require_same_place(planned)
     planned = _with_downloads(options, planned)
     if limit:
         planned, costs = within_budget(planned, limit)
@@ -167,8 +174,7 @@ def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
     )
     if not options.yes and not agreed("Start this?"):
         return 1
-    captions = str(planned.scale.data["scenes"]) if planned.scale else ""
-    run_experiment(planned, captions, costs)
+    run_experiment(planned, _captions_of_scenes(planned), costs)
     measured = by_model(load_results(place.out / "results"))
     runs: dict[tuple[str, ...], dict[str, list[Any]]] = {}
     for (labels, block), of_row in planned.runs.items():
@@ -220,6 +226,13 @@ def _call_commands(planned: Experiment) -> None:
                 code = main(arguments)
             if code:
                 raise UsageError(f"compoclip {arguments[0]} failed; the same command repeats it")
+
+
+def _captions_of_scenes(planned: Experiment) -> str:
+    """Return the drawn captions that the arms are trained on; "" at the paper's own scale."""
+    if not planned.scale:
+        return ""
+    return str(planned.scale.data[planned.unique[0].arm.scene_data])
 
 
 def _test_captions(planned: Experiment) -> str:
