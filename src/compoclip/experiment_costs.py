@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,10 +15,10 @@ from compoclip.estimate import WHILE_ESTIMATING
 from compoclip.evaluation.published.protocols import training_photos
 from compoclip.experiments import ArmRun, Experiment, RunCost, earlier_plan, experiment, is_done
 from compoclip.request import TrainRequest
-from compoclip.run import evaluate, train
+from compoclip.run import TrainOptions, evaluate, train
 from compoclip.workers import available_cores
 
-_PILOT_STEPS = 8
+_PILOT_STEPS = 12
 _SMALLEST_SHARE = 1 / 16
 """Of the training data with --budget: fewer samples may be less than a batch."""
 
@@ -59,45 +58,57 @@ def estimate(planned: Experiment) -> dict[str, RunCost]:
 def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCost]:
     costs: dict[str, RunCost] = {}
     by_arm: dict[str, float] = {}
-    measuring: float | None = None
+    measuring: dict[bool, float] = {}
     data_seen: set[str] = set()
     for run in runs:
         request = run.request
         assert request is not None
         key = json.dumps(asdict(run.arm), default=str)
+        frozen = "image" in request.options.freeze
         if key not in by_arm:
             note(f"measuring {run.name.rpartition('-')[0]} for the estimate")
             with TemporaryDirectory() as name:
                 folder = Path(name)
                 if request.options.data[0] not in data_seen:  # features of images are made once
-                    _pilot(request, folder / "first", 1)
+                    _pilot(replace(request.options, stop_after=1), request, folder / "first")
                     data_seen.add(request.options.data[0])
-                steps = min(_PILOT_STEPS, planned.place.max_steps or _PILOT_STEPS)
-                by_arm[key] = _pilot(request, folder / "run", steps)
-                if measuring is None:
-                    measuring = _measuring_seconds(planned, folder)
-        costs[run.name] = RunCost(by_arm[key], measuring or 0.0)
+                by_arm[key] = _training_seconds(request, folder, planned.place.max_steps)
+                if frozen not in measuring:
+                    measuring[frozen] = _measuring_seconds(planned, folder, frozen)
+        costs[run.name] = RunCost(by_arm[key], measuring[frozen])
     return costs
 
 
-def _pilot(request: TrainRequest, out: Path, steps: int) -> float:
-    """Train a few steps; return the seconds that the whole run takes."""
+def _training_seconds(request: TrainRequest, folder: Path, max_steps: int) -> float:
+    """Return the seconds that a whole run takes to begin and to do its steps.
+
+    The beginning is timed on all data. The steps are timed in a run on so small a part of them that
+    it has few steps and yet all its epochs, as later epochs of a recipe may have more texts.
+    """
+    begin = time.monotonic()
+    total, ends = _pilot(replace(request.options, stop_after=1), request, folder / "begun")
+    beginning = time.monotonic() - begin - ends[0]
+    options = replace(request.options, stop_after=min(_PILOT_STEPS, total))
+    if total > _PILOT_STEPS and not max_steps:
+        options = replace(request.options, fraction=options.fraction * _PILOT_STEPS / total)
+    _, ends = _pilot(options, request, folder / "run")
+    per_step = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else ends[0]
+    return beginning + per_step * total
+
+
+def _pilot(options: TrainOptions, request: TrainRequest, out: Path) -> tuple[int, list[float]]:
+    """Train; return the steps of the whole run, and the seconds at the end of every step done."""
     from compoclip.ranks import silent
     from compoclip.training.log import LOG, read_log
 
-    options = replace(request.options, out=out, stop_after=steps, log_every=1)
-    begin = time.monotonic()
+    options = replace(options, out=out, log_every=1)
     with silent(), interruption_said(WHILE_ESTIMATING):
         _, summary = train(options, replace(request, options=options).composed())
-    whole = time.monotonic() - begin
-    ends = [line["seconds"] for line in read_log(out / LOG) if "loss" in line]
-    times = sorted(after - before for before, after in pairwise(ends))
-    per_step = times[len(times) // 2] if times else 0.0
-    return whole + per_step * (summary.total_steps - len(ends))
+    return summary.total_steps, [line["seconds"] for line in read_log(out / LOG) if "loss" in line]
 
 
-def _measuring_seconds(planned: Experiment, folder: Path) -> float:
-    """Measure the first base, whose images all others share, and time another model's texts."""
+def _measuring_seconds(planned: Experiment, folder: Path, frozen: bool) -> float:
+    """Measure the first base, and time another model; with a frozen image tower only its texts."""
     import torch
 
     from compoclip.models.checkpoint import load_model
@@ -109,10 +120,14 @@ def _measuring_seconds(planned: Experiment, folder: Path) -> float:
     with silent():
         evaluate(elsewhere, {"base": planned.scale.model})
         changed = load_model(planned.scale.model)
-        names = changed.encoder.model.named_parameters()
-        with torch.no_grad():  # another model whose image features are the same
-            next(value for name, value in names if "token_embedding" in name).mul_(1.001)
+        parts = ("token_embedding",) if frozen else ("token_embedding", "visual")
+        names = list(changed.encoder.model.named_parameters())
+        with torch.no_grad():
+            for part in parts:
+                next(value for name, value in names if part in name).mul_(1.001)
         begin = time.monotonic()
+        if not frozen:  # features that nobody reads again
+            elsewhere = replace(elsewhere, cache=folder / "features")
         evaluate(elsewhere, {"pilot": changed})
     return time.monotonic() - begin
 
