@@ -39,6 +39,7 @@ from compoclip.experiments import (
 )
 from compoclip.models.checkpoint import save_model
 from compoclip.request import TrainRequest
+from compoclip.run import TrainOptions
 from compoclip_world import scale as world_scale
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from train_helpers import new_model, write_data
@@ -225,6 +226,32 @@ def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) ->
     again = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
     assert again["estimated"].items() >= plan["estimated"].items()  # what was foretold stays
     assert again["taken_seconds"].items() > plan["taken_seconds"].items()
+
+
+@pytest.mark.parametrize(("total", "max_steps"), [(120, 0), (120, 40), (6, 0), (1, 0)])
+def test_steps_of_all_epochs_are_timed(
+    total: int, max_steps: int, small_world: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = paper("fsc-clip").table("table 7")
+    run = experiment(table, Place(tmp_path, arms=("softmax",)), small_world).trained[0]
+    assert run.request
+    pilots = []
+
+    def pilot(options: TrainOptions, _: TrainRequest, __: Path) -> tuple[int, list[float]]:
+        pilots.append(options)
+        number = options.stop_after or 12
+        return total, [1.0 + 2.0 * step for step in range(min(number, total))]
+
+    monkeypatch.setattr(experiment_costs, "_pilot", pilot)
+    seconds = experiment_costs._training_seconds(run.request, tmp_path, max_steps)
+    assert pilots[0].stop_after == 1
+    assert pilots[0].fraction == 1.0
+    if total == 120 and not max_steps:  # a tenth of the data, and all its epochs
+        assert (pilots[1].stop_after, pilots[1].fraction) == (0, 0.1)
+    else:
+        assert (pilots[1].stop_after, pilots[1].fraction) == (min(12, total), 1.0)
+    per_step = 1.0 if total == 1 else 2.0
+    assert seconds == pytest.approx(total * per_step - 1.0, abs=0.1)  # its beginning took no time
 
 
 def test_a_budget_takes_a_share_of_the_data(
