@@ -135,10 +135,15 @@ def _over_seeds(cells: Sequence[MeasuredCell | None]) -> str:
     if not values:
         return "-"
     first = next(cell for cell in cells if cell)
+    return _stated(values, first.low, first.high, first.signs)
+
+
+def _stated(values: Sequence[float], low: float | None, high: float | None, signs: str = "") -> str:
+    """Return the mean and standard deviation of several values, or one with its interval."""
     if len(values) > 1:
-        return f"{percent(float(np.mean(values)))} ±{100 * np.std(values, ddof=1):.2f}{first.signs}"
-    interval = f" [{span(first.low, first.high).replace(' to ', ', ')}]" if first.low else ""
-    return f"{percent(values[0])}{first.signs}{interval}"
+        return f"{percent(float(np.mean(values)))} ±{100 * np.std(values, ddof=1):.2f}{signs}"
+    interval = "" if low is None else f" [{span(low, high).replace(' to ', ', ')}]"
+    return f"{percent(values[0])}{signs}{interval}"
 
 
 def _gains(
@@ -155,8 +160,9 @@ def _gains(
             grounded = ground_all({f"{labels} {number}": results}, blind, bootstrap)
             mean = grounded.models[0].mean()
             if mean:
-                means.append(mean.value)
-        by_row[labels] = percent(float(np.mean(means))) if means else "-"
+                means.append(mean)
+        values = [mean.value for mean in means]
+        by_row[labels] = _stated(values, means[0].low, means[0].high) if means else "-"
     return by_row
 
 
