@@ -193,8 +193,8 @@ def test_a_model_of_another_package(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "their_models.py").write_text(MODEL)
     point = EntryPoint("colours", "their_models:Colours", "compoclip.models")
-    points = {point.group: [point]}
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.get(group, []))
+    points = {"models": {point.name: point}}
+    monkeypatch.setattr("compoclip.plugins.installed", lambda kind: points.get(kind, {}))
     encoder = open_encoder("colours")
     assert isinstance(encoder, ExternalEncoder)
     assert isinstance(encoder.model, Embedder)

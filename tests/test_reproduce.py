@@ -199,7 +199,7 @@ def planned(
 ) -> dict[str, Any]:
     """The plan on a machine of `SPEED` with 1 TB of disk and 100 GB of memory."""
     usage = type("usage", (), {"free": 10**12})
-    monkeypatch.setattr(reproduce, "measure", lambda *_: SPEED)
+    monkeypatch.setattr("compoclip.estimate.measure", lambda *_: SPEED)
     monkeypatch.setattr("compoclip.estimate._memory", lambda device: memory)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     data = tmp_path / "data"

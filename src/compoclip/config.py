@@ -103,6 +103,8 @@ IndexFile = Annotated[Path, Names("index")]
 OutputIndex = Annotated[Path, Names("output index")]
 Engine = Literal["local", "ray"]
 """Where tasks are carried out: on this machine, or on a Ray cluster."""
+Trainer = Literal["sentence-transformers", "ms-swift", "negclip", "open-clip"]
+"""Other trainers, in whose layouts negatives are written."""
 Seed = Annotated[int, Within(0, MAX_SEED)]
 """The type of every option named seed, which goes to all generators."""
 

@@ -178,18 +178,23 @@ def fence(place: str = "", remedy: str = "fix the file") -> Iterator[None]:
 
 def _foreign_place(error: BaseException) -> str:
     """The innermost foreign file that an error passed through, with the line; "" for none."""
-    kinds: tuple[Kind, ...] = ("methods", "rewrites", "losses", "benchmarks", "models")
-    others = {
-        point.module.partition(".")[0] for kind in kinds for point in installed(kind).values()
-    }
     place = last = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = str(frame.f_globals.get("__name__"))
         last = f"{frame.f_code.co_filename}, line {line}"
-        if name.startswith(f"{__name__}.") or name.partition(".")[0] in others - {PACKAGE}:
+        if name.startswith(f"{__name__}.") or _is_plug_in(name.partition(".")[0]):
             place = last
     exits = isinstance(error, SystemExit) and name.partition(".")[0] != _PARSER
     return place or (last if exits else "")
+
+
+def _is_plug_in(package: str) -> bool:
+    """Return whether a package adds methods, rewrites, losses, benchmarks or models."""
+    if package == PACKAGE or package in sys.stdlib_module_names:
+        return False
+    kinds: tuple[Kind, ...] = ("methods", "rewrites", "losses", "benchmarks", "models")
+    points = [point for kind in kinds for point in installed(kind).values()]
+    return any(point.module.partition(".")[0] == package for point in points)
 
 
 # --- Other packages. ---
@@ -197,9 +202,16 @@ def _foreign_place(error: BaseException) -> str:
 
 def installed(kind: Kind) -> dict[str, EntryPoint]:
     """Return what other packages add, by name; nothing is imported."""
+    points = _entry_points(tuple(sys.path)).select(group=f"{PACKAGE}.{kind}")
+    return {point.name: point for point in points}
+
+
+@functools.cache
+def _entry_points(_: tuple[str, ...]) -> Any:
+    """Return the entry points of all packages on a path, for which a file of each is read."""
     from importlib.metadata import entry_points  # slow to import
 
-    return {point.name: point for point in entry_points(group=f"{PACKAGE}.{kind}")}
+    return entry_points()
 
 
 def imported(point: EntryPoint, label: str) -> Any:

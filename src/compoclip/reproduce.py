@@ -14,13 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from compoclip.benchmarks.check import check
-from compoclip.benchmarks.fetch import find_missing
-from compoclip.benchmarks.registry import without_suites
-from compoclip.benchmarks.sources import RemoteFile, shared
-from compoclip.benchmarks.targets import parse_targets
 from compoclip.config import (
     BenchmarkName,
     DataName,
@@ -31,19 +26,8 @@ from compoclip.config import (
     Shown,
 )
 from compoclip.console import duration, note
-from compoclip.data.fingerprint import FILE, Fingerprint, make_once
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError, interruption_said
-from compoclip.estimate import (
-    image_seconds,
-    measure,
-    measuring_seconds,
-    micro_batch,
-    seconds_of,
-    steps_between_states,
-    usual_precision,
-)
-from compoclip.evaluation.published.protocols import TrainingPhotos, protocol
 from compoclip.files import (
     content_hash,
     file_hash,
@@ -58,6 +42,10 @@ from compoclip.request import TrainRequest
 from compoclip.run import EvaluateOptions, evaluate, train
 from compoclip.typed import Count, Natural, read_fields
 
+if TYPE_CHECKING:
+    from compoclip.benchmarks.sources import RemoteFile
+    from compoclip.data.fingerprint import Fingerprint
+    from compoclip.evaluation.published.protocols import TrainingPhotos
 PLAN = "plan.json"
 _FILES = {"annotations", "split_file"}
 """Options of benchmarks that name their files."""
@@ -154,6 +142,16 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     Raise UsageError for an unknown protocol, a wrong budget or unnamed training data,
     CompoclipError for too little memory, disk or budget.
     """
+    from compoclip.estimate import (
+        image_seconds,
+        measure,
+        measuring_seconds,
+        micro_batch,
+        seconds_of,
+        steps_between_states,
+        usual_precision,
+    )
+    from compoclip.evaluation.published.protocols import protocol
     from compoclip.ranks import device_named
 
     chosen = protocol(options.name)
@@ -248,6 +246,11 @@ def missing_files(
 
     specs: as --on takes them. Those that name their files are measured where these lie.
     """
+    from compoclip.benchmarks.check import check
+    from compoclip.benchmarks.fetch import find_missing
+    from compoclip.benchmarks.registry import without_suites
+    from compoclip.benchmarks.targets import parse_targets
+
     jobs: dict[str, RemoteFile] = {}
     benchmarks: list[str] = []
     left_out: dict[str, str] = {}
@@ -277,6 +280,8 @@ def missing_files(
 
 def present(specs: Sequence[str], root: Path) -> tuple[list[str], dict[str, str]]:
     """Return the benchmarks of which some items lie below `root`, and why others are left out."""
+    from compoclip.benchmarks.registry import without_suites
+
     benchmarks: list[str] = []
     left_out: dict[str, str] = {}
     for spec in without_suites(specs):
@@ -293,6 +298,8 @@ def training_jobs(
     data: TrainingPhotos, folders: Sequence[str], root: Path
 ) -> dict[str, RemoteFile]:
     """Return what is missing of the training data, not whole, or not the official file."""
+    from compoclip.benchmarks.sources import shared
+
     jobs: dict[str, RemoteFile] = {}
     for target in (data.captions, *folders):
         source = shared()[target]
@@ -366,8 +373,10 @@ def reproduce(
     agree: shows the plan and returns whether to start (not called when resuming); None if it said
     no. get: fetches one file. Raise UsageError as `make_plan`, and when OUT holds another protocol.
     """
+    from compoclip.data.fingerprint import FILE, Fingerprint, make_once
     from compoclip.evaluation.bundle import write_bundle
     from compoclip.evaluation.plan_page import plan_page
+    from compoclip.evaluation.published.protocols import protocol
     from compoclip.evaluation.results import load_results
 
     out = options.out
@@ -427,6 +436,9 @@ def reproduce(
 
 def _inputs(options: ReproduceOptions) -> Fingerprint:
     """Return all options that decide what is planned; another machine may go on."""
+    from compoclip.data.fingerprint import Fingerprint
+    from compoclip.evaluation.published.protocols import protocol
+
     values = {name: getattr(options, name) for name in ("captions", "on", "budget")}
     folders = {name: str(getattr(options, name) or "") for name in ("data", "images")}
     return Fingerprint({"protocol": asdict(protocol(options.name)), **values, **folders})
@@ -436,6 +448,7 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
     """Return what to train on; write the selection of a smaller protocol."""
     if plan["name"] == plan["protocol"]:
         return str(plan["captions"])
+    from compoclip.data.fingerprint import Fingerprint, make_once
     from compoclip.data.sources.open import Request, open_source, write_selection
 
     path, images = out / "photos.json", Path(plan["images"])

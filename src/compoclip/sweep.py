@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal
 from compoclip.checks import check_values
 from compoclip.config import Option, Shown, is_part, parsed_config, read_value, require
 from compoclip.console import counted, note
-from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
 from compoclip.errors import (
     CompoclipError,
@@ -250,6 +249,8 @@ def _optuna() -> Any:
 
 def _require_same_sweep(request: TrainRequest, varied: set[str]) -> None:
     """Raise UsageError when the folder holds a sweep of other settings, data or local files."""
+    from compoclip.data.fingerprint import FILE, Fingerprint
+
     options, out = request.options, request.options.out
     free = {field.name for field in fields(RunSettings)} - {*options.decisive()}
     values = parsed_config(request.text(repeats=True), out)

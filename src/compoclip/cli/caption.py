@@ -8,21 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console
-from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
-from compoclip.cli.caption_input import caption_items
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import DeviceName, InputFolder, Names, OutputFile, Shown, require_with
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
-from compoclip.language.ask import Asking, collect
 from compoclip.language.engine import PHOTOS, ChatServer, Engine, InProcessModel, load_task
-from compoclip.language.judge import RULES_VERSION
-from compoclip.language.rows import Outputs, write_outputs
 from compoclip.typed import Count, Natural, Within
+
+if TYPE_CHECKING:
+    from compoclip.language.rows import Outputs
 
 
 @dataclass(frozen=True)
@@ -112,6 +110,12 @@ def caption_main(options: CaptionOptions) -> Outcome:
     if options.timeout <= 0:
         raise UsageError("--timeout must be above 0")
     require_with(options, "server", "key_env")
+    from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
+    from compoclip.cli.caption_input import caption_items
+    from compoclip.language.ask import Asking, collect
+    from compoclip.language.judge import RULES_VERSION
+    from compoclip.language.rows import Outputs, write_outputs
+
     out = Outputs(options.out)
     out.require_free()
     require_writable(options.out.parent)
@@ -217,6 +221,8 @@ def _caption_photos(options: CaptionOptions) -> Outcome:
         if getattr(options, name) is not None:
             flag = name.replace("_", "-")
             raise UsageError(f"--{flag} has no use with --task {PHOTOS}; leave it out")
+    from compoclip.language.rows import Outputs
+
     out = Outputs(options.out)
     out.require_free()
     require_writable(options.out.parent)

@@ -10,16 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.filesize import decimal
 
-from compoclip.benchmarks.case import Meta
-from compoclip.benchmarks.check import Check, check
-from compoclip.benchmarks.fetch import fetch, find_missing, rebased
-from compoclip.benchmarks.registry import benchmark_names, meta
-from compoclip.benchmarks.sources import RemoteFile
-from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import OnEngine, Outcome, Printing, WorkerCount, processes
 from compoclip.config import DataName, InputFile, OutputFile, OutputFolder, Shown
@@ -28,6 +22,11 @@ from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_text
 from compoclip.typed import Natural
+
+if TYPE_CHECKING:
+    from compoclip.benchmarks.case import Meta
+    from compoclip.benchmarks.check import Check
+    from compoclip.benchmarks.sources import RemoteFile
 
 TASKS = Verbs(
     "compoclip data",
@@ -66,6 +65,8 @@ class LsOptions(Printing):
 
 def ls_main(options: LsOptions) -> Outcome:
     """Print one row per benchmark, or one paragraph per benchmark that is named."""
+    from compoclip.benchmarks.registry import benchmark_names, meta
+
     entries = [meta(name) for name in options.names or benchmark_names()]
     if options.names:
         text = "\n\n".join("\n".join(details(each)) for each in entries)
@@ -158,6 +159,9 @@ class CheckOptions(Printing):
 
 def check_main(options: CheckOptions) -> Outcome:
     """Check every benchmark; 1 when one is not complete."""
+    from compoclip.benchmarks.check import check
+    from compoclip.benchmarks.targets import named_or_present
+
     checks = [
         check(each.spec, each.root, each.images, options=each.options, decoding=options.decode)
         for each in named_or_present(options.names, options.data, options.images)
@@ -260,6 +264,8 @@ class FetchOptions(Printing):
 
 def fetch_main(options: FetchOptions) -> Outcome | int:
     """Show, ask, fetch; then once more for photos that only the annotations could name."""
+    from compoclip.benchmarks.fetch import fetch, find_missing
+
     require_writable(options.data)
     done: dict[str, RemoteFile] = {}
     while True:
@@ -301,6 +307,8 @@ def agreed(question: str) -> bool:
 
 def shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> str:
     """Return what would be fetched: a row per file, and the sum."""
+    from compoclip.benchmarks.fetch import rebased
+
     rows = [
         [
             str(root / job.target),

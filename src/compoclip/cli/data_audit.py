@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from compoclip.benchmarks.audit import FAULTS, MEANING, Audit, Defect, Kind, audit
-from compoclip.benchmarks.case import Benchmark
-from compoclip.benchmarks.files import IGNORED, LEVELS
-from compoclip.benchmarks.solvability import (
-    RuleOfThumb,
-    Solvability,
-    rules_of_thumb,
-    solvability,
-)
-from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
 from compoclip.console import counted, note, table
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_jsonl
+
+if TYPE_CHECKING:
+    from compoclip.benchmarks.audit import Audit, Defect, Kind
+    from compoclip.benchmarks.case import Benchmark
+    from compoclip.benchmarks.solvability import RuleOfThumb, Solvability
 
 _NAMED = 5  # missing images that are named, and undecodable ones
 
@@ -78,6 +73,10 @@ def audit_main(options: AuditOptions) -> Outcome:
     for name in options.names:
         if Path(name).is_file() and not name.endswith(".py"):
             raise UsageError(f"{name}: is a file; name captioned photos with --data {name}")
+    from compoclip.benchmarks.audit import audit
+    from compoclip.benchmarks.solvability import rules_of_thumb, solvability
+    from compoclip.benchmarks.targets import named_or_present
+
     held_out: dict[str, frozenset[int]] = {}
     if options.overlap:
         from compoclip.data.overlap import held_out_photos
@@ -175,6 +174,9 @@ def _counts(
     where: Mapping[Kind, Mapping[str, Mapping[str, int]]],
 ) -> list[str]:
     """A table, what its rows and columns mean, and how many of each defect a sub-task has."""
+    from compoclip.benchmarks.audit import FAULTS, MEANING
+    from compoclip.benchmarks.files import IGNORED, LEVELS
+
     if not counts:
         return []
     used = [level for level in LEVELS if any(level in levels for levels in counts.values())]
@@ -193,6 +195,8 @@ def _counts(
 
 def _levels(levels: Mapping[str, int]) -> str:
     """ "384", or where it depends on the level "161 words / 163 letters"."""
+    from compoclip.benchmarks.files import LEVELS
+
     steps: dict[int, str] = {}
     for level in LEVELS:
         if level in levels:
@@ -206,7 +210,7 @@ def _training(
     spec: str, options: AuditOptions, held_out: Mapping[str, frozenset[int]]
 ) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
     """Audit training data; return record, text and defects, and write what --kept names."""
-    from compoclip.benchmarks.audit import audit_training
+    from compoclip.benchmarks.audit import Kind, audit_training
     from compoclip.data.overlap import overlap
     from compoclip.data.sources.open import write_selection
 

@@ -52,17 +52,25 @@ class Verbs:
         notes = [refilled(line, width) for line in self.notes]
         return "\n".join([how, more, "", columns(rows, width), *notes])
 
+    def function(self, name: str) -> Callable[[Any], Any]:
+        """Import the module of one of them and return its function."""
+        module, _, function = self.table[name][1].partition(":")
+        code = importlib.import_module(module if "." in module else f"{self.package}.{module}")
+        usual = f"{name.replace('-', '_')}_main"
+        run: Callable[[Any], Any] = getattr(
+            code, function or (usual if hasattr(code, usual) else "main")
+        )
+        return run
+
     def call(self, name: str, arguments: Sequence[str]) -> int:
         """Run one of them, print its outcome; return the exit code.
 
         A function whose parameter is a class of options of its module gets these, parsed; any other
         gets the arguments.
         """
-        module, _, function = self.table[name][1].partition(":")
-        code = importlib.import_module(module if "." in module else f"{self.package}.{module}")
-        usual = f"{name.replace('-', '_')}_main"
-        run = getattr(code, function or (usual if hasattr(code, usual) else "main"))
-        kind = vars(code).get(str(next(iter(getattr(run, "__annotations__", {}).values()), "")))
+        run = self.function(name)
+        parameter = str(next(iter(getattr(run, "__annotations__", {}).values()), ""))
+        kind = vars(sys.modules[run.__module__]).get(parameter)
         if not is_dataclass(kind):
             return int(run(arguments))
         from compoclip.cli.options import parse

@@ -8,42 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console
-from compoclip.captions.graph import graph_tree
-from compoclip.captions.parser import parse as parse_caption
-from compoclip.captions.parser import parse_records
-from compoclip.captions.tagger import get_tagger
-from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
-from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
 from compoclip.cli.options import OnEngine, Outcome, WorkerCount, processes
-from compoclip.config import InputFolder, Shown, require_with
-from compoclip.corpora.export import Trainer, export
-from compoclip.corpora.job import (
-    CorpusJob,
-    Counts,
-    ParseJob,
-    RewriteJob,
-    add_counts,
-    graph_counts,
-)
-from compoclip.corpora.run import process
-from compoclip.corpora.shard import find_shards, names_shards
+from compoclip.config import InputFolder, Shown, Trainer, require_with
 from compoclip.errors import UsageError
-from compoclip.recordfile import Make, Record, write_records
-from compoclip.rewrites.base import get_rewrite, rewrites_named
-from compoclip.rewrites.records import (
-    HEADER,
-    Settings,
-    reason_lines,
-    records,
-    rows,
-    summary,
-    tally,
-    text_of,
-)
 from compoclip.typed import Natural
+
+if TYPE_CHECKING:
+    from compoclip.corpora.job import CorpusJob, Counts
+    from compoclip.recordfile import Make, Record
+    from compoclip.rewrites.records import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +73,12 @@ def run(options: CorpusOptions, work: CaptionWork) -> Outcome:
     A .jsonl file is shards when the output is no .jsonl file; the other kinds of shards, folders
     and patterns always are. Raises UsageError for options that do not go together.
     """
+    from compoclip.captions.tagger import get_tagger
+    from compoclip.captions.types import is_cut
+    from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
+    from compoclip.corpora.shard import names_shards
+    from compoclip.recordfile import write_records
+
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
     spec, out = options.source, options.out
     to_file = out is not None and out.suffix.lower() == ".jsonl" and not out.is_dir()
@@ -147,6 +129,8 @@ def run(options: CorpusOptions, work: CaptionWork) -> Outcome:
 
 def note_cut(number: int) -> None:
     """Say how many captions were cut before they were parsed, if any."""
+    from compoclip.captions.types import MOST_TOKENS
+
     if number:
         console.note(
             f"{console.counted(number, 'caption')} cut to {MOST_TOKENS} words and marks before "
@@ -161,6 +145,9 @@ def _left_out(reasons: Mapping[str, int]) -> str:
 
 def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outcome:
     """Process the shards; exit code 1 when more are damaged than allowed."""
+    from compoclip.corpora.run import process
+    from compoclip.corpora.shard import find_shards
+
     settings = work.job.settings()
     shards = find_shards(options.source)
     size = sum(each.stat().st_size for each in shards if each.is_file())
@@ -260,6 +247,10 @@ class RewriteOptions(CorpusOptions):
 
 def rewrite_main(options: RewriteOptions) -> Outcome:
     """Rewrite a text, a file of captions or shards."""
+    from compoclip.corpora.job import RewriteJob, add_counts
+    from compoclip.rewrites.base import get_rewrite, rewrites_named
+    from compoclip.rewrites.records import Settings, records, summary, tally
+
     names = rewrites_named(options.rewrites)
     settings = Settings(names, options.seed, options.epoch, options.tagger)
     require_with(options, "to", "images", "split", "licence")
@@ -286,6 +277,8 @@ def rewrite_main(options: RewriteOptions) -> Outcome:
 
 def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> Outcome:
     """Write image-text data with its negatives for another trainer."""
+    from compoclip.captions.tagger import get_tagger
+    from compoclip.corpora.export import export
     from compoclip.data.sources.open import open_source
 
     if options.out is None or options.rewrites == "all" or options.engine != "local":
@@ -327,12 +320,17 @@ def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> Outcome
 
 
 def _tallied(counts: Counts) -> list[str]:
+    from compoclip.rewrites.records import HEADER, reason_lines, rows
+
     made = counts.get("rewrites")
     return [console.table(rows(made), HEADER), *reason_lines(made)] if made else []
 
 
 def _show(options: RewriteOptions, settings: Settings) -> Outcome:
     """Return every rewrite of a text, its edits bold on a terminal, else in brackets."""
+    from compoclip.captions.types import is_cut
+    from compoclip.rewrites.records import records, text_of
+
     made = records([("0", options.source)], settings)
     if not options.json:
         note_cut(is_cut(options.source))
@@ -368,6 +366,8 @@ class ParseOptions(CorpusOptions):
 
 def parse_main(options: ParseOptions) -> Outcome:
     """Parse a text, a file of captions or shards."""
+    from compoclip.captions.parser import parse_records
+    from compoclip.corpora.job import ParseJob, add_counts, graph_counts
 
     def add(counts: Counts, record: Record) -> None:
         attributes = [node["attributes"] for node in record["objects"]]
@@ -392,7 +392,12 @@ def parse_main(options: ParseOptions) -> Outcome:
 
 
 def _show_parse(options: ParseOptions) -> Outcome:
-    caption = parse_caption(options.source, get_tagger(options.tagger))
+    from compoclip.captions.graph import graph_tree
+    from compoclip.captions.parser import parse, parse_records
+    from compoclip.captions.tagger import get_tagger
+    from compoclip.captions.types import SceneGraph
+
+    caption = parse(options.source, get_tagger(options.tagger))
     if not options.json:
         note_cut(caption.cut)
     tokens = [[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ from jinja2 import Environment
 from compoclip import rewrites
 from compoclip.archives import add_member
 from compoclip.captions.clip_text import token_key
+from compoclip.config import Trainer
 from compoclip.corpora.job import CorpusRow, Counts, RewriteJob, add_counts
 from compoclip.data.columns import NEG_CAPTION
 from compoclip.data.decode import opened, stored_bytes
@@ -34,7 +35,6 @@ from compoclip.rewrites.records import Settings, coverage
 from compoclip.version import __version__
 from compoclip.workers import in_batches
 
-Trainer = Literal["sentence-transformers", "ms-swift", "negclip", "open-clip"]
 DRAWS = 3
 """Epochs that are sampled, one after the other, until a caption has a text per rewrite."""
 TRUE_ELSEWHERE = "negative that is another caption of the photo"

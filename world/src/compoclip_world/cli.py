@@ -3,44 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from PIL import Image
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip.cli.main import Verbs
-from compoclip.cli.options import Outcome, Printing, WorkerCount, processes
+from compoclip.cli.options import Models, OnDevice, Outcome, Printing, WorkerCount, processes
 from compoclip.config import Shown
-from compoclip.console import columns, counted
+from compoclip.console import columns, counted, table
 from compoclip.errors import UsageError
-from compoclip.files import require_new_folder, write_atomically
+from compoclip.files import require_new_folder, require_writable, write_atomically, write_json
+from compoclip.run import load_models
 from compoclip.typed import Count, Natural
-from compoclip_world.captions import captions_for
-from compoclip_world.dataset import (
-    TrainingSet,
-    bundled_world,
-    crowded,
-    read_world_config,
-    write_training_set,
-)
-from compoclip_world.export.part import SuiteSpec
-from compoclip_world.export.suite import write_suite
-from compoclip_world.oracle import Oracle
-from compoclip_world.pairs import TAUGHT_SKILLS, PairSet, write_pair_set
-from compoclip_world.render import contact_sheet
-from compoclip_world.sampling import scene_for
-from compoclip_world.scene import Scene, WorldConfig
+
+if TYPE_CHECKING:
+    from compoclip_world.pointing import MeanShare
+    from compoclip_world.scene import Scene, WorldConfig
 
 Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
+Shares = Mapping[str, Mapping[str, "MeanShare"]]
 
-
-# Names that --config takes instead of a file.
-_WORLDS: dict[str, Callable[[], WorldConfig]] = {
-    "bundled": bundled_world,
-    "crowded": lambda: crowded(bundled_world()),
-}
 _MANY = 4096  # scenes that are worth starting processes for
 
 
@@ -77,8 +60,13 @@ class WritesWorld(FromWorld):
     @property
     def world(self) -> WorldConfig:
         """Return the world that scenes are drawn from."""
-        if str(self.config) in _WORLDS:
-            config = _WORLDS[str(self.config)]()
+        from compoclip_world.dataset import bundled_world, crowded, read_world_config
+        from compoclip_world.scene import WorldConfig
+
+        if str(self.config) == "bundled":
+            config = bundled_world()
+        elif str(self.config) == "crowded":
+            config = crowded(bundled_world())
         else:
             config = read_world_config(self.config) if self.config else WorldConfig()
         return replace(config, size=self.size)
@@ -176,6 +164,8 @@ def train(options: WorldTrainOptions) -> Outcome:
         require_new_folder(options.suite)
         if options.suite.absolute() in (options.out.absolute(), *options.out.absolute().parents):
             raise UsageError("--suite is a folder of its own, not --out or one around it")
+    from compoclip_world.dataset import TrainingSet, write_training_set
+
     workers = processes(options.workers, options.count, _MANY)
     start = time.monotonic()
     spec = TrainingSet(options.world, options.count, options.seed, options.split, options.captions)
@@ -204,6 +194,8 @@ def train(options: WorldTrainOptions) -> Outcome:
 
 def pairs(options: PairsOptions) -> Outcome:
     """Write minimal pairs."""
+    from compoclip_world.pairs import PairSet, write_pair_set
+
     start = time.monotonic()
     skills = [_skill_count(each) for each in options.skills]
     counts = dict(skills)
@@ -222,6 +214,8 @@ def pairs(options: PairsOptions) -> Outcome:
 
 def _skill_count(text: str) -> tuple[str, int]:
     """A skill and its number of pairs from SKILL=COUNT. Raises UsageError for anything else."""
+    from compoclip_world.pairs import TAUGHT_SKILLS
+
     skill, _, count = text.partition("=")
     if skill not in TAUGHT_SKILLS:
         raise UsageError(f"--skills: no skill '{skill}'; known: {', '.join(TAUGHT_SKILLS)}")
@@ -238,6 +232,9 @@ def suite(options: SuiteOptions) -> Outcome:
 
 def _suite(options: SuiteOptions) -> tuple[dict[str, Any], list[list[str]], str]:
     """The benchmarks, written; what there is to say of them: for JSON, each task, and in a line."""
+    from compoclip_world.export.part import SuiteSpec
+    from compoclip_world.export.suite import write_suite
+
     workers = processes(options.workers, options.items_per_task, _MANY / 4)  # of some 20 tasks
     start = time.monotonic()
     spec = SuiteSpec(options.world, options.items_per_task, options.seed, options.split)
@@ -262,6 +259,13 @@ def _suite(options: SuiteOptions) -> tuple[dict[str, Any], list[list[str]], str]
 
 def show(options: ShowOptions) -> Outcome:
     """Draw a contact sheet."""
+    from PIL import Image
+
+    from compoclip_world.captions import captions_for
+    from compoclip_world.render import contact_sheet
+    from compoclip_world.sampling import scene_for
+    from compoclip_world.scene import WorldConfig
+
     config = WorldConfig(size=options.size)
     shown: list[tuple[Scene, list[str]]] = []
     for index in range(options.start, options.start + options.count):
@@ -287,6 +291,10 @@ def ask(options: AskOptions) -> Outcome:
     """Print the oracle's verdict."""
     if not options.caption.strip():
         raise UsageError("the caption is empty")
+    from compoclip_world.oracle import Oracle
+    from compoclip_world.sampling import scene_for
+    from compoclip_world.scene import WorldConfig
+
     scene = scene_for(WorldConfig(), options.seed, options.split, options.scene)
     verdict = Oracle().verdict(options.caption, scene)
     background = f"{scene.backdrop.texture} {scene.backdrop.colour}"
@@ -304,6 +312,104 @@ def ask(options: AskOptions) -> Outcome:
     return record, "\n  ".join([f"{verdict.truth}{reason}{note}", *seen])
 
 
+# --- `compoclip world pointing MODEL ...`: do words look at what they name? ---
+
+
+@dataclass(frozen=True)
+class PointingOptions(OnDevice):
+    """Measure where the words of captions look, on scenes of two things ("a red star and a mug").
+
+    Three measures, each against chance: the share of a word's attention in the box of the thing it
+    names, how often its peak lies there, how often that box has more attention per pixel than the
+    other one. Further models are compared with the first, scene by scene.
+
+    Examples:
+        compoclip world pointing base=bundled tuned=runs/fsc-clip/model
+
+    Args:
+        models: As for evaluate; NAME=MODEL gives a name.
+        scenes: Number of scenes.
+        seed: Seed of the scenes and of the bootstrap.
+        resamples: Bootstrap resamples.
+        out: Folder for maps.json with the numbers.
+    """
+
+    models: Models
+    scenes: Count = 500
+    seed: int = 0
+    resamples: Count = 2000
+    out: Path | None = None
+
+
+def pointing(options: PointingOptions) -> Outcome:
+    """Print the pointing accuracy of every model, and its difference to the first."""
+    if options.out is not None:
+        require_writable(options.out)
+    from compoclip.evaluation.statistics import Bootstrap
+    from compoclip_world.dataset import bundled_world
+    from compoclip_world.pointing import measure_pointing, pointing_scenes, shares
+
+    models = load_models(options.models, options.device)
+    size = max(max(each.preprocess.size) for each in models.values())
+    scenes = pointing_scenes(bundled_world(), options.scenes, size, options.seed)
+    bootstrap = Bootstrap(options.resamples, options.seed)
+    found = {name: measure_pointing(model, scenes) for name, model in models.items()}
+    first = next(iter(found))
+    means = {name: shares(each, bootstrap) for name, each in found.items()}
+    gaps = {name: shares(found[name], bootstrap, found[first]) for name in found if name != first}
+    records = [
+        {
+            "model": name,
+            "weights": models[name].identity.weights,
+            "scenes": options.scenes,
+            "seed": options.seed,
+            "shares": _pointing_record(means[name]),
+            **({"against_first": _pointing_record(gaps[name])} if name in gaps else {}),
+        }
+        for name in found
+    ]
+    if options.out is not None:
+        write_json(options.out / "maps.json", records)
+    return records, _pointing_text(options, means, gaps)
+
+
+def _pointing_record(found: Shares) -> dict[str, Any]:
+    return {kind: {m: asdict(s) for m, s in each.items()} for kind, each in found.items()}
+
+
+def _pointing_text(
+    options: PointingOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]
+) -> str:
+    """A row a model and sort of word; below, the differences to the first model."""
+    from compoclip.evaluation.tables import with_interval
+    from compoclip_world.pointing import MEASURES
+
+    def cell(share: MeanShare, sign: str = "") -> str:
+        return with_interval(share.value, share.low, share.high, sign)
+
+    kinds = list(next(iter(means.values())))
+    rows = []
+    for kind in kinds:
+        rows += [[n, kind, *(cell(each[kind][m]) for m in MEASURES)] for n, each in means.items()]
+        chance = next(iter(means.values()))[kind]
+        rows.append(["chance", kind, *(f"{100 * chance[m].chance:.1f}" for m in MEASURES)])
+    lines = [table(rows, ["model", "words", *MEASURES], left=2)]
+    if gaps:
+        first = next(iter(means))
+        rows = [
+            [name, kind, *(cell(each[kind][m], "+") for m in MEASURES)]
+            for kind in kinds
+            for name, each in gaps.items()
+        ]
+        lines.append(table(rows, [f"minus {first}", "words", *MEASURES], left=2))
+    lines.append(
+        "\n".join(f"{name}: {about}" for name, about in MEASURES.items())
+        + f"\npercent with 95 % intervals, {options.scenes} scenes, seed {options.seed}; chance: a "
+        "map that is even over the image"
+    )
+    return "\n\n".join(lines)
+
+
 WHATS = Verbs(
     "compoclip world",
     "WHAT",
@@ -313,7 +419,10 @@ WHATS = Verbs(
         "suite": ("write small benchmarks of every skill", "cli:suite"),
         "show": ("draw scenes with their captions on one sheet", "cli:show"),
         "ask": ("ask whether a caption is true of a scene", "cli:ask"),
-        "pointing": ("measure whether the words of a caption look at what they name", "pointing"),
+        "pointing": (
+            "measure whether the words of a caption look at what they name",
+            "cli:pointing",
+        ),
     },
     package="compoclip_world",
 )

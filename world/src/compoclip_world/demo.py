@@ -13,12 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from compoclip import console
 from compoclip.cli.options import Outcome
 from compoclip.config import MethodName, ModelName, OutputFolder
-from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import content_hash, only_writer, require_writable
@@ -136,6 +133,8 @@ def _run(options: DemoOptions) -> Outcome:
 
 def _announce(options: DemoOptions) -> None:
     """Print how long the demo takes here, judged by how fast this machine multiplies matrices."""
+    import numpy as np
+
     matrix = np.ones((1024, 1024), np.float32)
     seconds = []
     for _ in range(12):
@@ -184,6 +183,8 @@ def _headlines(results: Sequence[Results], bounds: Sequence[Results]) -> str:
 
 def _require_same_demo(options: DemoOptions) -> None:
     """Raise UsageError when the folder holds a demo of other options; methods may be added."""
+    from compoclip.data.fingerprint import FILE, Fingerprint
+
     values = {name: getattr(options, name) for name in _SETTINGS}
     values["content of model"] = content_hash(Path(options.model))
     now = Fingerprint(values)

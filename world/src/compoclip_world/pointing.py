@@ -1,4 +1,4 @@
-"""`compoclip world pointing MODEL ...`: do words look at what they name?
+"""Do words look at what they name?
 
 Token-patch maps are compared with the boxes of the named things, on scenes of two unlike things
 whose captions name both.
@@ -6,23 +6,15 @@ whose captions name both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from PIL import Image
 
-from compoclip import console
-from compoclip.cli.options import Models, OnDevice, Outcome
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import Bootstrap, Estimate
-from compoclip.evaluation.tables import with_interval
-from compoclip.files import require_writable, write_json
-from compoclip.run import load_models
-from compoclip.typed import Count
-from compoclip_world.dataset import bundled_world
 from compoclip_world.logic import Attribute, NounPhrase
 from compoclip_world.render import render
 from compoclip_world.sampling import generator, scene_for
@@ -209,93 +201,3 @@ def box_of(thing: Thing, size: int) -> tuple[float, float, float, float]:
     edges = (*(c - radius for c in centre), *(c + radius for c in centre))
     left, upper, right, lower = (min(1.0, max(0.0, edge)) * size for edge in edges)
     return left, upper, right, lower
-
-
-@dataclass(frozen=True)
-class PointingOptions(OnDevice):
-    """Measure where the words of captions look, on scenes of two things ("a red star and a mug").
-
-    Three measures, each against chance: the share of a word's attention in the box of the thing it
-    names, how often its peak lies there, how often that box has more attention per pixel than the
-    other one. Further models are compared with the first, scene by scene.
-
-    Examples:
-        compoclip world pointing base=bundled tuned=runs/fsc-clip/model
-
-    Args:
-        models: As for evaluate; NAME=MODEL gives a name.
-        scenes: Number of scenes.
-        seed: Seed of the scenes and of the bootstrap.
-        resamples: Bootstrap resamples.
-        out: Folder for maps.json with the numbers.
-    """
-
-    models: Models
-    scenes: Count = 500
-    seed: int = 0
-    resamples: Count = 2000
-    out: Path | None = None
-
-
-Shares = Mapping[str, Mapping[str, MeanShare]]
-
-
-def main(options: PointingOptions) -> Outcome:
-    """Print the pointing accuracy of every model, and its difference to the first."""
-    if options.out is not None:
-        require_writable(options.out)
-    models = load_models(options.models, options.device)
-    size = max(max(each.preprocess.size) for each in models.values())
-    scenes = pointing_scenes(bundled_world(), options.scenes, size, options.seed)
-    bootstrap = Bootstrap(options.resamples, options.seed)
-    found = {name: measure_pointing(model, scenes) for name, model in models.items()}
-    first = next(iter(found))
-    means = {name: shares(each, bootstrap) for name, each in found.items()}
-    gaps = {name: shares(found[name], bootstrap, found[first]) for name in found if name != first}
-    records = [
-        {
-            "model": name,
-            "weights": models[name].identity.weights,
-            "scenes": options.scenes,
-            "seed": options.seed,
-            "shares": _record(means[name]),
-            **({"against_first": _record(gaps[name])} if name in gaps else {}),
-        }
-        for name in found
-    ]
-    if options.out is not None:
-        write_json(options.out / "maps.json", records)
-    return records, _text(options, means, gaps)
-
-
-def _record(found: Shares) -> dict[str, Any]:
-    return {kind: {m: asdict(s) for m, s in each.items()} for kind, each in found.items()}
-
-
-def _text(options: PointingOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]) -> str:
-    """A row a model and sort of word; below, the differences to the first model."""
-
-    def cell(share: MeanShare, sign: str = "") -> str:
-        return with_interval(share.value, share.low, share.high, sign)
-
-    kinds = list(next(iter(means.values())))
-    rows = []
-    for kind in kinds:
-        rows += [[n, kind, *(cell(each[kind][m]) for m in MEASURES)] for n, each in means.items()]
-        chance = next(iter(means.values()))[kind]
-        rows.append(["chance", kind, *(f"{100 * chance[m].chance:.1f}" for m in MEASURES)])
-    lines = [console.table(rows, ["model", "words", *MEASURES], left=2)]
-    if gaps:
-        first = next(iter(means))
-        rows = [
-            [name, kind, *(cell(each[kind][m], "+") for m in MEASURES)]
-            for kind in kinds
-            for name, each in gaps.items()
-        ]
-        lines.append(console.table(rows, [f"minus {first}", "words", *MEASURES], left=2))
-    lines.append(
-        "\n".join(f"{name}: {about}" for name, about in MEASURES.items())
-        + f"\npercent with 95 % intervals, {options.scenes} scenes, seed {options.seed}; chance: a "
-        "map that is even over the image"
-    )
-    return "\n\n".join(lines)
