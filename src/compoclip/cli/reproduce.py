@@ -147,16 +147,8 @@ def _samples(options: ReproduceOptions) -> int:
 
 def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
     from compoclip.estimate import seconds_of
-    from compoclip.evaluation.experiment_page import experiment_page
-    from compoclip.evaluation.results import by_model, load_results
     from compoclip.experiment_costs import estimate, within_budget
-    from compoclip.experiments import (
-        BLIND_MODEL,
-        mixed_name,
-        require_same_place,
-        run_experiment,
-        write_page,
-    )
+    from compoclip.experiments import require_same_place, run_experiment, write_page
 
     limit = seconds_of(options.budget) if options.budget else 0.0
     require_same_place(planned)
@@ -175,6 +167,23 @@ def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
     if not options.yes and not agreed("Start this?"):
         return 1
     run_experiment(planned, _captions_of_scenes(planned), costs)
+    text = page_of(planned, partial=planned.scale is not None or bool(options.on))
+    path = write_page(planned, text)
+    _call_commands(planned)
+    record = {"page": str(path), "text": text, "runs": [run.name for run in planned.unique]}
+    return record, f"{text}\nwritten to {path}"
+
+
+def page_of(planned: Experiment, partial: bool) -> str:
+    """Return the page of a table, in Markdown, from the results in its folder.
+
+    partial: fill columns that are means of several benchmarks from those that were measured.
+    """
+    from compoclip.evaluation.experiment_page import experiment_page
+    from compoclip.evaluation.results import by_model, load_results
+    from compoclip.experiments import BLIND_MODEL, mixed_name
+
+    place = planned.place
     measured = by_model(load_results(place.out / "results"))
     runs: dict[tuple[str, ...], dict[str, list[Any]]] = {}
     for (labels, block), of_row in planned.runs.items():
@@ -189,12 +198,7 @@ def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
     if place.max_steps:
         about += f", but every run ended after {counted(place.max_steps, 'step')}"
     blind = measured.get(BLIND_MODEL, [])
-    partial = planned.scale is not None or bool(options.on)
-    text = experiment_page(planned.table, runs, blind, about, partial)
-    path = write_page(planned, text)
-    _call_commands(planned)
-    record = {"page": str(path), "text": text, "runs": [run.name for run in planned.unique]}
-    return record, f"{text}\nwritten to {path}"
+    return experiment_page(planned.table, runs, blind, about, partial)
 
 
 def _call_commands(planned: Experiment) -> None:
