@@ -16,6 +16,7 @@ STAGES = {
     "host": "milliseconds of the main process in a training step, part by part",
     "memory": "bytes that a training step holds, part by part",
     "parse": "captions/s of tagging and scene-graph parsing, on one core",
+    "peers": "seconds and memory of the same work by compoclip and by other tools",
     "retrieval": "seconds and memory of ranks at COCO's size and of zero-shot weights",
     "scale": "seconds and memory of commands while their data grow tenfold",
     "serve": "requests/s of the model server, many clients against one after the other",

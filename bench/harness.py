@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -226,18 +228,77 @@ def in_turn(
     """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     results: dict[str, Any] = {}
-    for repeat in range(repeats):
-        for name in list(ways)[:: -1 if repeat % 2 else 1]:
-            before()
-            *spent, results[name] = timed(ways[name], device)
-            times[name].append((spent[0], spent[1]))
+    for name in turns(ways, repeats):
+        before()
+        *spent, results[name] = timed(ways[name], device)
+        times[name].append((spent[0], spent[1]))
     return times, results
+
+
+def turns(ways: Iterable[str], repeats: int) -> Iterator[str]:
+    """Yield every way once per repeat, in an order that is turned round every time."""
+    order = list(ways)
+    for repeat in range(repeats):
+        yield from order[:: -1 if repeat % 2 else 1]
 
 
 def cpu_medians(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Return by way the median processor seconds, over repeats after an uncounted one."""
     times, _ = in_turn(ways, repeats + 1)
     return {name: statistics.median(t for _, t in each[1:]) for name, each in times.items()}
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a process took.
+
+    Attributes:
+        seconds: Wall seconds.
+        processor: User and system seconds, of the processes that it started too.
+        peak_bytes: Memory of the largest of these processes.
+        problem: Why it failed, "" where it did not.
+        stopped: It ran for as long as it may.
+    """
+
+    seconds: float
+    processor: float = 0.0
+    peak_bytes: int = 0
+    problem: str = ""
+    stopped: bool = False
+
+
+def run_process(command: Sequence[str], folder: Path, limit: float, **variables: str) -> Spent:
+    """Run a command in `folder`, and stop it after `limit` seconds.
+
+    It writes output.txt and errors.txt there.
+    variables: Set in its environment.
+    """
+    errors = folder / "errors.txt"
+    with errors.open("w") as file, (folder / "output.txt").open("w") as output:
+        start = time.monotonic()
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=file,
+            env={**os.environ, **variables},
+            cwd=folder,
+        )
+        timer = threading.Timer(limit, process.kill)
+        timer.start()
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        finally:
+            timer.cancel()
+    seconds = time.monotonic() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    problem = ""
+    if seconds >= limit:
+        problem = f"stopped after {limit:.0f} s"
+    elif process.returncode:
+        lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        problem = lines[-1] if lines else f"ended with {process.returncode} (out of memory?)"
+    processor = usage.ru_utime + usage.ru_stime
+    return Spent(seconds, processor, 1024 * usage.ru_maxrss, problem, seconds >= limit)
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:

@@ -8,11 +8,8 @@ import os
 import shlex
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -24,7 +21,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
-from bench.harness import Row, surroundings
+from bench.harness import Row, run_process, surroundings
 from bench.made import photo_files, world_captions
 from compoclip.console import note
 from compoclip.data.sources.open import Request
@@ -148,32 +145,17 @@ class Measured:
 
 def measure_command(verb: Verb, data: MadeData, rows: int, folder: Path, limit: float) -> Measured:
     """Run a command once, with empty caches, and stop it after `limit` seconds."""
-    out, errors = folder / "out", folder / "errors.txt"
+    out = folder / "out"
     command = [sys.executable, "-m", "compoclip", *command_of(verb, data, out)]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    environment[PARENT] = str(os.getpid())
-    with errors.open("w") as file:
-        start = time.monotonic()
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=file, env=environment, cwd=folder
-        )
-        timer = threading.Timer(limit, process.kill)
-        timer.start()
-        try:
-            _, status, usage = os.wait4(process.pid, 0)
-        finally:
-            timer.cancel()
-    seconds = time.monotonic() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if seconds >= limit:
-        return Measured(rows, seconds)
-    if process.returncode:
-        lines = errors.read_text(encoding="utf-8", errors="replace").splitlines()
-        reason = lines[-1] if lines else f"ended with {process.returncode} (out of memory?)"
-        note(f"{verb}, {rows:,} rows: {reason}")
-        return Measured(rows, seconds, problem=reason)
-    parts = {_PROCESSOR: usage.ru_utime + usage.ru_stime, **_parts(out, seconds)}
-    return Measured(rows, seconds, parts, 1024 * usage.ru_maxrss)
+    variables = {"XDG_CACHE_HOME": str(folder / "cache"), PARENT: str(os.getpid())}
+    spent = run_process(command, folder, limit, **variables)
+    if spent.stopped:
+        return Measured(rows, spent.seconds)
+    if spent.problem:
+        note(f"{verb}, {rows:,} rows: {spent.problem}")
+        return Measured(rows, spent.seconds, problem=spent.problem)
+    parts = {_PROCESSOR: spent.processor, **_parts(out, spent.seconds)}
+    return Measured(rows, spent.seconds, parts, spent.peak_bytes)
 
 
 def _parts(out: Path, seconds: float) -> dict[str, float]:
