@@ -202,7 +202,6 @@ def test_what_programs_write_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--works", "juggling"], "juggling"),
         (["--repeats=0"], "repeats"),
         (["--photos=0"], "--photos must be at least 1"),
         (["--tools", "juggler"], "no peer 'juggler'"),
