@@ -208,6 +208,23 @@ def test_equal_arms_of_two_tables_are_one_run(small_world: Scale, tmp_path: Path
         experiment(fsc.table("table 2"), replace(place, arms=("none",)), small_world)
 
 
+def test_a_run_has_one_name_wherever_its_command_is_started(
+    small_world: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = paper("fsc-clip").table("table 7")
+    monkeypatch.chdir(tmp_path)
+    here = experiment(table, Place(Path("papers"), Path("data")), None)
+    record = experiments.require_same_place(here)
+    (tmp_path / "papers").mkdir()
+    monkeypatch.chdir(tmp_path / "papers")
+    there = experiment(table, Place(Path(), Path("../data")), None)
+    assert [run.name for run in here.trained] == [run.name for run in there.trained]
+    record.save(tmp_path / "papers")
+    experiments.require_same_place(there)
+    scenes = experiment(table, Place(tmp_path), small_world)
+    assert not {run.name for run in scenes.trained} & {run.name for run in here.trained}
+
+
 def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) -> None:
     table = paper("fsc-clip").table("table 7")
     place = Place(tmp_path, arms=("softmax",), max_steps=2)

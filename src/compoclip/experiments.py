@@ -36,6 +36,8 @@ from compoclip.sweep import run_one
 from compoclip.workers import available_cores, mapper, threads_each
 
 FULL = "full"
+_PLACES = ("data", "images", "on", "eval_data")
+"""Options of train that say where files lie, which the folder's record says for all its runs."""
 BLIND_MODEL = "captions-alone"
 """The name in results of the model that knows the training captions and sees no image."""
 CHECKPOINTS = "checkpoints"
@@ -268,11 +270,12 @@ def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> ArmRun:
         return ArmRun(_slug("base", arm.model), arm)
     values = {**_values(arm, place, scale), "seed": seed, "out": place.out}
     request = TrainRequest.of(arm.recipe, values)
-    decisive = {"config": request.text(repeats=True), "mix": [arm.wise_ft, arm.scope]}
+    decisive = {name: v for name, v in request.values(repeats=True).items() if name not in _PLACES}
+    decisive |= {"trained on": [arm.data, arm.scene_data], "mix": [arm.wise_ft, arm.scope]}
     settings = "_".join(f"{name}-{value}" for name, value in arm.settings.items())
     mix = f"{arm.scope}-{arm.wise_ft:g}" if arm.wise_ft != 1 else ""
     words = "_".join(filter(None, (arm.recipe, settings, mix, f"seed-{seed}")))
-    name = f"{_slug(words)}-{bytes_hash(json.dumps(decisive).encode())[:8]}"
+    name = f"{_slug(words)}-{bytes_hash(json.dumps(decisive, default=str).encode())[:8]}"
     options = replace(request.options, out=place.out / "runs" / name)
     return ArmRun(name, arm, replace(request, options=options))
 
@@ -435,9 +438,10 @@ def _measure_mix(run: ArmRun, measuring: EvaluateOptions) -> None:
 def require_same_place(planned: Experiment) -> Fingerprint:
     """Return what all runs of OUT share; raise UsageError where OUT holds runs of other options."""
     place = planned.place
-    names = ("max_steps", "captions", "model")
-    values: dict[str, Any] = {name: getattr(place, name) for name in names}
-    values["data"] = str(place.data) if planned.scale is None else planned.scale.about
+    values = {"max_steps": place.max_steps, "captions": place.captions, "model": place.model}
+    images = place.images
+    values["images"] = str(images.resolve()) if images else ""
+    values["data"] = planned.scale.about if planned.scale else str(place.data.resolve())
     now = Fingerprint(values)
     if (place.out / FILE).exists():
         differences = Fingerprint.load(place.out).differences(now)

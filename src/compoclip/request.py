@@ -83,6 +83,18 @@ class TrainRequest:
 
         repeats: leave out where the run was written to, and what else a repetition says anew.
         """
+        heading = "The options of a run: compoclip train --config FILE"
+        if repeats:
+            heading = (
+                "The run of this folder; to repeat it:\ncompoclip train --config FILE --out RUN"
+            )
+        return config_text(heading, {"method": self.method, **self.values(repeats)})
+
+    def values(self, repeats: bool = False) -> dict[str, Any]:
+        """Return option -> value, with the recipe's value where none is given.
+
+        repeats: as of `text`.
+        """
         assert isinstance(self.method, str)
         train_options = options_of(TrainOptions)
         options = {
@@ -100,13 +112,7 @@ class TrainRequest:
         }
         usual |= {name: option.default for name, option in card.options.items()}
         chosen = {**options, **self.parameters}
-        values = {**chosen, **{k: v for k, v in usual.items() if chosen.get(k) is None}}
-        heading = "The options of a run: compoclip train --config FILE"
-        if repeats:
-            heading = (
-                "The run of this folder; to repeat it:\ncompoclip train --config FILE --out RUN"
-            )
-        return config_text(heading, {"method": self.method, **values})
+        return {**chosen, **{k: v for k, v in usual.items() if chosen.get(k) is None}}
 
 
 def divided(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
