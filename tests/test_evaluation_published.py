@@ -238,7 +238,7 @@ def test_a_column_from_a_part_of_the_items_is_marked(tmp_path: Path) -> None:
     assert (cell.n, cell.expected, cell.marks) == (24, 32, ("partial",))
     text = table_text(table, [row])
     assert f"{100 * cell.value:.1f}*" in text
-    assert "* a part of the benchmark's items only" in text
+    assert "* only a part of the benchmark's items was measured" in text
     assert "ours: 1 of 15 columns; not or not wholly measured: aro vl_compo" in text
 
 

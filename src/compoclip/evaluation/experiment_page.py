@@ -11,7 +11,7 @@ from compoclip.console import counted
 from compoclip.evaluation.comparison import Difference, Pair, Parts, ScorePart, corrected
 from compoclip.evaluation.comparison import differences as paired_differences
 from compoclip.evaluation.grounded import MEAN, ground_all
-from compoclip.evaluation.published.measured import MeasuredCell, fill_table
+from compoclip.evaluation.published.measured import MEANINGS, MeasuredCell, fill_table
 from compoclip.evaluation.published.read import Column, PublishedRow, PublishedTable
 from compoclip.evaluation.results import Results, by_benchmark
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
@@ -95,6 +95,7 @@ def experiment_page(
         f"Here: {about}.",
         *_run_notes(table, runs),
         *_column_notes(table, filled, cells),
+        *_sign_notes(cells),
         *([_GAIN] if gains else []),
         *_direction_notes(table, compared, table.reference in runs),
     ]
@@ -304,6 +305,17 @@ def _column_notes(
         listed = ", ".join(f"{label} from {part} benchmarks" for label, part in parts.items())
         notes.append(f"+ marks means that were made of a part: {listed}.")
     return notes
+
+
+def _sign_notes(cells: Mapping[Labels, Sequence[Sequence[MeasuredCell | None]]]) -> list[str]:
+    """Say what the signs behind numbers mean, but for those of parts, which have their own note."""
+    filled = [cell for rows in cells.values() for row in rows for cell in row if cell]
+    signs = {sign for cell in filled for sign in cell.signs}
+    return [
+        f"{sign} marks numbers for which {meaning}."
+        for sign, meaning in MEANINGS.items()
+        if sign in signs and sign != "+"
+    ]
 
 
 def _direction_notes(

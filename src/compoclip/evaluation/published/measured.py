@@ -161,11 +161,12 @@ def _score(results: Mapping[str, Results], source: PublishedNumber) -> tuple[Sco
 
 PUBLISHED, MEASURED, INTERVAL, CHANCE = "published", "measured", "95 % interval", "chance"
 _MARKS = {"partial": "*", STANDS_IN: "~"}
-_MEANINGS = {
-    "*": "a part of the benchmark's items only",
-    "+": "a part of the numbers that the column is made of only",
+MEANINGS = {
+    "*": "only a part of the benchmark's items was measured",
+    "+": "only a part of the numbers that the column is made of was measured",
     "~": STANDS_IN,
 }
+"""Sign behind a number -> what it means."""
 
 
 TableLine = tuple[str, tuple[str, ...], tuple[str, ...]]
@@ -233,7 +234,7 @@ def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
                 "not comparable with the published rows"
             )
     signs = {sign for model in measured for cell in model.cells if cell for sign in cell.signs}
-    remarks += [f"{sign} {meaning}" for sign, meaning in _MEANINGS.items() if sign in signs]
+    remarks += [f"{sign} {meaning}" for sign, meaning in MEANINGS.items() if sign in signs]
     if len(table.blocks) > 1 and measured:
         remarks.append(
             "a model that is not named for one block is shown in all of them: "
