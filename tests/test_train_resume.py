@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 import method_data
@@ -65,6 +67,20 @@ def account(run: Path) -> dict[str, object]:
     said = {k: v for k, v in record["provenance"]["run"].items() if k != "seconds"}
     assert sum(each["made"] for each in said["rewrites"].values()) > 0
     return said
+
+
+def test_a_run_leaves_no_model_in_memory(folder: Path) -> None:
+    def tensors() -> int:
+        return sum(isinstance(kept, torch.Tensor) for kept in gc.get_objects())
+
+    gc.collect()
+    before = tensors()
+    gc.disable()
+    try:
+        assert main(arguments(folder, "once", "--set=max_steps=2")) == 0
+        assert tensors() < before + 5  # those of the model and of its optimiser are some hundred
+    finally:
+        gc.enable()
 
 
 def test_kill_and_resume_is_bit_identical(folder: Path) -> None:

@@ -6,6 +6,7 @@ here prints results; notes on progress go to standard error. torch is imported w
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -215,6 +216,8 @@ def train(
             teacher = _teacher(options, device) if options.teacher else None
         watch = watch_model(model, benchmarks, options, options.out, ranks) if benchmarks else None
         summary = run_training(model, method, source, options, ranks, config, watch, teacher)
+        gc.collect()  # parts of the loop refer to one another, and its optimiser is large
+        give_back()
         if ranks.first and summary.warning:
             note(f"  {summary.warning}")
         return model, summary
