@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,7 @@ def measure(
     from compoclip.ranks import silent
     from compoclip.training.log import LOG, read_log
 
-    few, steps = (64, 9) if device.type == "cuda" else (4, 5)
+    few, steps = (64, 9) if device.type == "cuda" else (2, 4)
     few = max(1, min(few, max_batch // 2))
     name, _, tag = model.partition(":")
     if tag and name not in ("hf-hub", "random"):
@@ -80,7 +81,8 @@ def measure(
         folder = Path(temporary)
         photos, texts = _make_photos(folder, 4 * few, sentences)
 
-        def step(batch: int, micro: int = 0) -> tuple[float, float]:
+        def step(batch: int, micro: int = 0, steps: int = steps) -> tuple[float, float]:
+            """Return the seconds of a step, and the peak of memory."""
             out = folder / f"{batch}-{micro}"
             shutil.rmtree(out, ignore_errors=True)
             values = {
@@ -104,10 +106,9 @@ def measure(
                 train(request.options, request.composed())
             # Without the last step, whose time is that of saving, too.
             ends = [record["seconds"] for record in read_log(out / LOG)][:-1]
-            times = sorted(b - a for a, b in pairwise(ends))
-            return times[len(times) // 2], _peak(device)
+            return median(b - a for a, b in pairwise(ends)), _peak(device)
 
-        step(few)  # what only the first run loads
+        step(few, steps=3)  # what only the first run loads
         (one, low), (two, high) = step(few), step(2 * few)
         again = step(2 * few, few)[0] / two
         loaded = load_model(model, device=device)
