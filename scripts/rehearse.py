@@ -34,7 +34,8 @@ import numpy as np
 from PIL import Image
 
 from compoclip.benchmarks.fetch import rebased
-from compoclip.benchmarks.registry import benchmark_names, meta
+from compoclip.benchmarks.names import benchmark_names
+from compoclip.benchmarks.registry import meta
 from compoclip.benchmarks.sources import RemoteFile, shared
 from compoclip.cli.main import main as compoclip
 from compoclip.evaluation.published.read import paper

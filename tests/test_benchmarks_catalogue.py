@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from benchmark_files import made_suite, suite_targets
-from compoclip.benchmarks.registry import benchmark_names, meta, require_present
+from compoclip.benchmarks.names import benchmark_names
+from compoclip.benchmarks.registry import meta, require_present
 from compoclip.benchmarks.targets import Target
 from compoclip.errors import CompoclipError
 from official import BUILDERS

@@ -20,7 +20,8 @@ import pytest
 from benchmark_files import made_suite, suite_targets
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, image_key
-from compoclip.benchmarks.registry import benchmark_names, meta, option_types
+from compoclip.benchmarks.names import benchmark_names
+from compoclip.benchmarks.registry import meta, option_types
 from compoclip.benchmarks.targets import Target
 from test_benchmarks_spoilt import OWN, WRITERS
 

@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 
 from benchmark_files import examples, expect_one_line
 from compoclip.benchmarks.case import Form, present
-from compoclip.benchmarks.registry import benchmark_names, option_types
+from compoclip.benchmarks.names import benchmark_names
+from compoclip.benchmarks.registry import option_types
 from compoclip.benchmarks.targets import Target, parse_targets, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS

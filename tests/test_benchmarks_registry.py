@@ -17,7 +17,8 @@ from benchmark_files import (
 )
 from compoclip.benchmarks import registry
 from compoclip.benchmarks.case import SKILLS, Form, present
-from compoclip.benchmarks.registry import benchmark_names, load_benchmark, meta
+from compoclip.benchmarks.names import benchmark_names
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
 from compoclip.errors import UsageError

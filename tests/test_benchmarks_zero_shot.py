@@ -14,7 +14,8 @@ from PIL import Image
 from benchmark_files import expect_one_line, refuses, write_json
 from compoclip.benchmarks import zero_shot
 from compoclip.benchmarks.case import Benchmark, Classification
-from compoclip.benchmarks.registry import SUITES, load_benchmark, meta
+from compoclip.benchmarks.names import SUITES
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.benchmarks.zero_shot import (
     ELEVATER,
@@ -341,7 +342,8 @@ def test_names_and_index_for_sets_that_are_not_folders(tmp_path: Path) -> None:
 
 
 def test_suites_name_known_sets_and_no_benchmark() -> None:
-    from compoclip.benchmarks.registry import benchmark_names, meta
+    from compoclip.benchmarks.names import benchmark_names
+    from compoclip.benchmarks.registry import meta
 
     assert not set(SUITES) & set(benchmark_names())
     assert [len(SUITES[name]) for name in ("comp", "elevater", "elevater_20")] == [11, 21, 20]

@@ -17,7 +17,8 @@ from benchmark_files import (
 )
 from compoclip.benchmarks.case import STATUSES
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.registry import benchmark_names, meta
+from compoclip.benchmarks.names import benchmark_names
+from compoclip.benchmarks.registry import meta
 from compoclip.benchmarks.sources import shared
 from compoclip.benchmarks.targets import find_in
 from compoclip.cli.main import main

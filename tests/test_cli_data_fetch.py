@@ -13,7 +13,8 @@ import pytest
 from benchmark_files import SUGARCREPE
 from compoclip.benchmarks import fetch as fetching
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.registry import benchmark_names, meta
+from compoclip.benchmarks.names import benchmark_names
+from compoclip.benchmarks.registry import meta
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from test_benchmarks_unpack import zipped

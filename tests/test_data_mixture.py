@@ -16,8 +16,9 @@ from compoclip.cli.main import main
 from compoclip.data.decode import Picture
 from compoclip.data.images import BatchBuilder
 from compoclip.data.loader import BatchLoader
+from compoclip.data.places import mixture_of
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources.mixture import WeightedMix, mixture_of
+from compoclip.data.sources.mixture import WeightedMix
 from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError

@@ -28,7 +28,7 @@ from compoclip.data.sources.shards import (
 )
 from compoclip.data.sources.table import EMPTY_NEGATIVE, NO_NEIGHBOUR
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.tables import expand_braces
+from compoclip.patterns import expand_braces
 from data_samples import make_tar
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from compoclip.benchmarks.registry import benchmark_names
+from compoclip.benchmarks.names import benchmark_names
 from compoclip.cli import options, train
 from compoclip.cli.main import main
 from compoclip.methods.registry import method_names

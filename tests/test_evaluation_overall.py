@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
-from compoclip.benchmarks.registry import SUITES
+from compoclip.benchmarks.names import SUITES
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import UsageError
 from compoclip.evaluation.groups import group_scores, overall_groups, part_score

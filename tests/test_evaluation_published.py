@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark
-from compoclip.benchmarks.registry import SUITES
+from compoclip.benchmarks.names import SUITES
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.published.measured import STANDS_IN, entries_of, fill_table, table_text

@@ -17,7 +17,8 @@ import pytest
 from rehearse import Rehearsal, expecting
 
 from compoclip import reproduce
-from compoclip.benchmarks.registry import SUITES, meta
+from compoclip.benchmarks.names import SUITES
+from compoclip.benchmarks.registry import meta
 from compoclip.cli.main import main
 from compoclip.config import parsed_config
 from compoclip.data.fingerprint import FILE

@@ -413,12 +413,13 @@ def index(
         vectors: Numbers of the features; int8 take a quarter of the space of float32.
         to: Where they are stored: a file, or a table of LanceDB, which search reads from the disk.
     """
-    from compoclip.data.sources.open import Request, require_there
+    from compoclip.data.places import require_there
+    from compoclip.data.sources.open import Request
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.search import index_photos
 
     request = Request(str(photos), images=Path(images) if images else None)
-    require_there(request)
+    require_there(request.spec, request.images)
     loaded = model if isinstance(model, Model) else load(model)
     encoder, name = ModelEncoder(loaded.loaded), loaded.loaded.name
     return index_photos(request, encoder, Path(out), name, vectors=vectors, to=to)
@@ -472,7 +473,8 @@ def list_methods() -> dict[str, str]:
 
 def list_benchmarks() -> dict[str, str]:
     """Return the names of all benchmarks, each with its title."""
-    from compoclip.benchmarks.registry import benchmark_names, meta
+    from compoclip.benchmarks.names import benchmark_names
+    from compoclip.benchmarks.registry import meta
 
     return {name: meta(name).title for name in benchmark_names()}
 

@@ -92,12 +92,19 @@ def _output_index(path: Path, options: Any, _: Option) -> None:
 
 
 def _data(spec: str, options: Any, _: Option) -> None:
-    from compoclip.data.sources.open import Request, require_there
+    from compoclip.data.places import require_there
 
-    require_there(Request(spec, images=options.images))
+    require_there(spec, options.images)
 
 
-def _benchmark(target: str, options: Any, _: Option) -> None:
+def _official_benchmark(name: str, _: Any, __: Option) -> None:
+    from compoclip.benchmarks.names import require_name
+
+    require_name(name)
+
+
+def _benchmark(target: str, options: Any, option: Option) -> None:
+    _official_benchmark(target, options, option)
     from compoclip.benchmarks.registry import meta, split_spec
     from compoclip.benchmarks.targets import parse_targets
 
@@ -127,9 +134,9 @@ def _named_model(text: str, _: Any, __: Option, external: bool = False) -> None:
         require_model(spec, external)
         library, _, captions = spec.partition(":")
         if library == BLIND:
-            from compoclip.data.sources.open import Request, require_there
+            from compoclip.data.places import require_there
 
-            require_there(Request(captions))
+            require_there(captions)
 
 
 def _device(text: str, _: Any, __: Option) -> None:
@@ -163,7 +170,7 @@ def _frozen(word: str, _: Any, __: Option) -> None:
 
 def _files(pattern: str, _: Any, option: Option, word: str = "") -> None:
     """Check files that a recipe reads. word: what may stand in their place."""
-    from compoclip.tables import expand_braces
+    from compoclip.patterns import expand_braces
 
     there = Path(pattern).exists() or any(map(glob, expand_braces(pattern)))
     require(there or pattern == word, pattern, f"no such file; {_remedy(option)}")
@@ -239,6 +246,7 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "index": _index,
     "output index": _output_index,
     "data": _data,
+    "official benchmark": _official_benchmark,
     "benchmark": _benchmark,
 }
 """Kind of thing that an option names -> its check, given the value, all options, the option.

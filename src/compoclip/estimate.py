@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from compoclip.benchmarks.registry import benchmark_names, meta, without_suites
+from compoclip.benchmarks.names import benchmark_names, without_suites
+from compoclip.benchmarks.registry import meta
 from compoclip.errors import CompoclipError, UsageError, interruption_said
 from compoclip.evaluation.published.protocols import work
 from compoclip.files import write_text

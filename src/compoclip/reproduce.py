@@ -248,7 +248,7 @@ def missing_files(
     """
     from compoclip.benchmarks.check import check
     from compoclip.benchmarks.fetch import find_missing
-    from compoclip.benchmarks.registry import without_suites
+    from compoclip.benchmarks.names import without_suites
     from compoclip.benchmarks.targets import parse_targets
 
     jobs: dict[str, RemoteFile] = {}
@@ -280,7 +280,7 @@ def missing_files(
 
 def present(specs: Sequence[str], root: Path) -> tuple[list[str], dict[str, str]]:
     """Return the benchmarks of which some items lie below `root`, and why others are left out."""
-    from compoclip.benchmarks.registry import without_suites
+    from compoclip.benchmarks.names import without_suites
 
     benchmarks: list[str] = []
     left_out: dict[str, str] = {}

@@ -11,14 +11,12 @@ import ast
 import csv
 import gzip
 import io
-import re
 import zlib
 from codecs import BOM_UTF8
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from glob import glob, has_magic
 from pathlib import Path
 from typing import IO, Any, AnyStr
 
@@ -29,95 +27,15 @@ import pyarrow.parquet as pq
 from compoclip.bounds import (
     MAX_LINE_BYTES,
     MAX_LITERAL_CHARACTERS,
-    MAX_PATTERN_NAMES,
     MAX_UNPACKED_FREE,
     MAX_UNPACKED_RATIO,
 )
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, UsageError, require, typed_repr
+from compoclip.errors import CompoclipError, require, typed_repr
 from compoclip.files import parse_json, reason, unreadable
+from compoclip.patterns import ROW_FILES, find_files
 
-# --- The files that one name stands for. ---
-
-_GROUP = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
-_REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
-ROW_FILES = (".parquet", ".jsonl", ".jsonl.gz")
 _AGAIN = "fetch the file again"
-
-
-def expand_braces(pattern: str) -> list[str]:
-    """Expand a shell-like brace pattern, the first group slowest.
-
-    "a-{000..002}.tar" counts, keeping leading zeros; "{train,val}.tar" lists; groups cannot be
-    nested. Raises UsageError for other braces.
-    """
-    *groups, end = _GROUP.split(pattern)
-    plain, inner = [*groups[::2], end], groups[1::2]
-    matched = not {"{", "}"}.intersection("".join(plain))
-    require(matched, pattern, "unmatched brace in the pattern", UsageError)
-    names = [plain[0]]
-    for group, rest in zip(inner, plain[1:]):
-        choices: Sequence[str] = group.split(",")
-        if numbers := _RANGE.fullmatch(group):
-            first, last = map(int, numbers.groups())
-            width = max(map(len, numbers.groups())) if group.startswith("0") else 0
-            problem = f"the range {{{group}}} is empty or too long"
-            require(first <= last < first + MAX_PATTERN_NAMES, pattern, problem, UsageError)
-            choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
-        problem = f"{{{group}}} is neither a range like 000..099 nor a list"
-        require(numbers or "," in group, pattern, problem, UsageError)
-        problem = f"stands for more than {MAX_PATTERN_NAMES:,} names; write a shorter one"
-        require(len(names) * len(choices) <= MAX_PATTERN_NAMES, pattern, problem, UsageError)
-        names = [name + choice + rest for name in names for choice in choices]
-    return names
-
-
-def require_local(spec: str | Path) -> None:
-    """Raise UsageError for anything but a local path: a URL, or a command to read from."""
-    text = str(spec)  # a Path holds one slash where the URL has two
-    spelled = text if "://" in text else text.replace(":/", "://", 1)
-    problem = "not supported: data is read from files on this machine; download it first"
-    require(not _REMOTE.match(text), spelled, problem, UsageError)
-
-
-def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
-    """Return the files that `spec` means: one, those of a brace or glob pattern, or of a folder.
-
-    Of a folder they are the files with one of the endings, by name, or those of its folder "data",
-    as on the Hugging Face hub. Files that a brace pattern lists may be missing. Raises UsageError
-    for files of several kinds.
-    """
-    path = Path(spec)
-    if path.is_dir():
-        inside: list[Path] = []
-        for place in (path, path / "data"):
-            if not inside and place.is_dir():
-                inside = [file for file in sorted(place.iterdir()) if has_ending(file, *endings)]
-        files = [file for file in inside if not file.name.startswith(".")]
-    elif path.exists():
-        files = [path]
-    else:
-        files = []
-        for name in expand_braces(str(spec)):
-            matches = (file for file in sorted(glob(name)) if ending_of(file, endings))
-            files += map(Path, matches if has_magic(name) else [name])
-    kinds = sorted({ending_of(file.name, endings) or file.suffix for file in files})
-    problem = f"holds files of several kinds ({', '.join(kinds)}); name those you mean, as in "
-    problem += f"'part-{{000..099}}{''.join(kinds[-1:])}'"
-    require(len(kinds) < 2, spec, problem, UsageError)
-    return files
-
-
-def ending_of(name: str, endings: Iterable[str]) -> str | None:
-    """Return the ending that a file name has, ignoring case; None for another one."""
-    return next((ending for ending in endings if name.lower().endswith(ending)), None)
-
-
-def has_ending(file: Path, *endings: str) -> bool:
-    """Return whether the name has one of these endings, ignoring case."""
-    return ending_of(file.name, endings) is not None
-
 
 # --- Lines, and JSON lines. ---
 

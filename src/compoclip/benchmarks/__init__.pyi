@@ -9,10 +9,10 @@ from .case import ImageRef as ImageRef
 from .case import Meta as Meta
 from .case import Retrieval as Retrieval
 from .case import TiePolicy as TiePolicy
+from .names import SUITES as SUITES
+from .names import benchmark_names as benchmark_names
 from .reader import CaseReader as CaseReader
 from .reader import Loading as Loading
-from .registry import SUITES as SUITES
-from .registry import benchmark_names as benchmark_names
 from .registry import load_benchmark as load_benchmark
 from .registry import meta as meta
 from .sources import RemoteFile as RemoteFile

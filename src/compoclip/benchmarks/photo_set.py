@@ -15,7 +15,7 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.data.options import DataOptions, as_target_option, naming_options
 from compoclip.data.prompts import NUMBERS, read_names
 from compoclip.errors import CompoclipError, require
-from compoclip.tables import ROW_FILES, has_ending
+from compoclip.patterns import ROW_FILES, has_ending
 from compoclip.typed import read_fields
 
 Photo = tuple[ImageRef, tuple[int, ...], str]

@@ -28,7 +28,7 @@ from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.zero_shot import MAP11, PER_CLASS, SETS, as_shown, find_set
 from compoclip.data.options import DataOptions, as_target_option, naming_options
 from compoclip.errors import UsageError, require
-from compoclip.tables import ROW_FILES, has_ending
+from compoclip.patterns import ROW_FILES, has_ending
 
 TRAIN, VAL, TEST = "train", "val", "test"
 _VALIDATION = 5  # of so many training photos one validates, where no others do

@@ -8,33 +8,25 @@ A custom file holds either of these, and its path is its name.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from compoclip import plugins
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Content, Meta, present
+from compoclip.benchmarks.names import benchmark_names, unknown
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
-from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
-from compoclip.benchmarks.zero_shot import ELEVATER, SHIFTS
 from compoclip.console import counted
-from compoclip.data.prompts import IMAGENET
 from compoclip.errors import CompoclipError, UsageError, closest, require
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import OpenedPart
 
 GROUP = "compoclip.benchmarks"
-
-
-def benchmark_names() -> tuple[str, ...]:
-    """Return the sorted names of all benchmarks; installed ones are not imported."""
-    return tuple(sorted({*readers(), *plugins.installed("benchmarks")}))
 
 
 def meta(name: str) -> Meta:
@@ -64,7 +56,7 @@ def reader(name: str) -> CaseReader:
         return readers()[name]
     point = plugins.installed("benchmarks").get(name)
     if point is None:
-        raise UsageError(f"no benchmark {name!r}; {closest(name, benchmark_names())}")
+        raise unknown(name)
     thing = plugins.imported(point, "benchmark")
     case_reader = thing if isinstance(thing, CaseReader) else _made_of(vars(thing))
     if case_reader is None:
@@ -181,11 +173,6 @@ def load_benchmark(
     return replace(loaded, name=f"{loaded.name}@{edition}", expected=loaded.content.counts())
 
 
-def without_suites(names: Sequence[str]) -> list[str]:
-    """Return names of benchmarks, with those of a suite for its name."""
-    return [benchmark for name in names for benchmark in SUITES.get(name, (name,))]
-
-
 def require_present(benchmark: Benchmark, allow_partial: bool) -> tuple[Content, tuple[str, ...]]:
     """Return what can be scored, and the names of the absent images; see `present`.
 
@@ -250,19 +237,3 @@ def read_edition(root: Path) -> str | None:
 
 SANITY_CHECKS = frozenset({"cc_neg"})
 """Benchmarks that a rule of thumb solves: measured, but left out of all means of benchmarks."""
-
-# --- Benchmarks that the literature reports together, by one name. ---
-
-_ELEVATER = tuple(f"zero_shot:{name}" for name in ELEVATER)
-SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "comp": tuple(document()["_suites"]["comp"]),
-        "elevater": (*_ELEVATER, f"zero_shot:{IMAGENET}"),
-        "elevater_20": _ELEVATER,
-        "imagenet_shifts": tuple(f"zero_shot:{name}" for name in SHIFTS),
-        "retrieval_3": tuple(document()["_suites"]["retrieval_3"]),
-    }
-)
-"""Suite -> names for `load_benchmark`. comp, retrieval_3: as in FSC-CLIP (Oh et al., EMNLP
-2024); elevater: the 21 sets of its zero-shot mean, elevater_20 without ImageNet-1K. The average of
-vl_compo itself is over twelve: comp without spec, with colorswap and mmvp_vlm."""

@@ -31,7 +31,7 @@ from compoclip.bounds import MAX_ANNOTATION_BYTES
 from compoclip.data.decode import is_read
 from compoclip.data.sources.splits import held_out_split, members_of, named_splits
 from compoclip.errors import CompoclipError, require
-from compoclip.tables import find_files
+from compoclip.patterns import find_files
 
 _PATH = "Path | None"
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}

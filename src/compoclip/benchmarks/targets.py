@@ -35,14 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks.case import Benchmark, Meta
-from compoclip.benchmarks.registry import (
-    SUITES,
-    benchmark_names,
-    load_benchmark,
-    meta,
-    option_types,
-    split_spec,
-)
+from compoclip.benchmarks.names import ALL, SUITES, benchmark_names
+from compoclip.benchmarks.registry import load_benchmark, meta, option_types, split_spec
 from compoclip.config import place_in
 from compoclip.console import note
 from compoclip.errors import UsageError, require
@@ -58,8 +52,6 @@ FILES = {
 }
 """Benchmarks that are made of a file, NAME:FILE -> what is loaded with it as `annotations`."""
 
-ALL = "all"
-"""Target for everything below the data root."""
 _ENTRY: Mapping[str, Any] = {
     "name": str,
     **dict.fromkeys(("root", "images", "id"), str | None),

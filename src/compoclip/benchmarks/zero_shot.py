@@ -70,8 +70,6 @@ class ZeroShotSet(NamedTuple):
 SETS: Mapping[str, ZeroShotSet] = MappingProxyType(
     {name: ZeroShotSet(*row) for name, row in entries()["zero_shot"]["sets"].items()}
 )
-SHIFTS = tuple(name for name in SETS if name.startswith("imagenet-") and name != prompts.IMAGENET)
-ELEVATER = tuple(name for name in SETS if not name.startswith("imagenet-"))
 
 
 # --- Which class each label of a zero-shot set means, and what the class is called in prompts. ---

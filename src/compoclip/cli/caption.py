@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import DeviceName, InputFolder, Names, OutputFile, Shown, require_with
+from compoclip.config import (
+    DataName,
+    DeviceName,
+    InputFolder,
+    Names,
+    OutputFile,
+    Shown,
+    require_with,
+)
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -80,7 +88,7 @@ class CaptionOptions(Printing):
         device: Device of a model in this process: cpu, cuda, cuda:N, mps or auto.
     """
 
-    data: Annotated[str, Shown("DATA", positional=True)]
+    data: Annotated[DataName, Shown("DATA", positional=True)]
     task: str
     model: Annotated[str, Names("language model")]
     out: OutputFile

@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import OnEngine, Outcome, Printing, WorkerCount, processes
-from compoclip.config import DataName, InputFile, OutputFile, OutputFolder, Shown
+from compoclip.config import DataName, InputFile, OfficialName, OutputFile, OutputFolder, Shown
 from compoclip.console import counted, note, progress_bar, table, without
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
@@ -60,12 +60,13 @@ class LsOptions(Printing):
         names: Benchmarks to show with all details.
     """
 
-    names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
+    names: Annotated[tuple[OfficialName, ...], Shown("NAME", positional=True)] = ()
 
 
 def ls_main(options: LsOptions) -> Outcome:
     """Print one row per benchmark, or one paragraph per benchmark that is named."""
-    from compoclip.benchmarks.registry import benchmark_names, meta
+    from compoclip.benchmarks.names import benchmark_names
+    from compoclip.benchmarks.registry import meta
 
     entries = [meta(name) for name in options.names or benchmark_names()]
     if options.names:
@@ -151,7 +152,7 @@ class CheckOptions(Printing):
         decode: Also decode every photo.
     """
 
-    names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
+    names: Annotated[tuple[OfficialName, ...], Shown("NAME", positional=True)] = ()
     data: Path = Path("data")
     images: Path | None = None
     decode: bool = False
@@ -255,7 +256,9 @@ class FetchOptions(Printing):
         yes: Do not ask.
     """
 
-    names: Annotated[tuple[str, ...], Shown("BENCHMARK ...", positional=True, hint="(required)")]
+    names: Annotated[
+        tuple[OfficialName, ...], Shown("BENCHMARK ...", positional=True, hint="(required)")
+    ]
     data: Path = Path("data")
     annotations_only: bool = False
     url_base: str | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import Shown
+from compoclip.config import OfficialName, Shown
 from compoclip.console import counted, note, table
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError
@@ -55,7 +55,7 @@ class AuditOptions(DataOptions, Printing):
         out: File for the list of defects, one JSON object per line.
     """
 
-    names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
+    names: Annotated[tuple[OfficialName, ...], Shown("NAME", positional=True)] = ()
     data: Path = Path("data")
     images: Path | None = None
     train: Annotated[tuple[str, ...], Shown("FILE ...")] = ()

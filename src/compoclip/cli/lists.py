@@ -77,7 +77,7 @@ def list_main(options: ListOptions) -> Outcome:
 
 def _kinds() -> Outcome:
     """Return the kinds with their numbers, where these are known without torch."""
-    from compoclip.benchmarks.registry import benchmark_names
+    from compoclip.benchmarks.names import benchmark_names
     from compoclip.rewrites.base import rewrite_names
 
     of_kind = {"methods": method_names, "benchmarks": benchmark_names, "rewrites": rewrite_names}
@@ -145,7 +145,8 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
 
 
 def _benchmarks(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
-    from compoclip.benchmarks.registry import benchmark_names, benchmark_origin, meta
+    from compoclip.benchmarks.names import benchmark_names
+    from compoclip.benchmarks.registry import benchmark_origin, meta
 
     rows = []
     for name in names or benchmark_names():
@@ -329,7 +330,7 @@ def new_main(options: NewOptions) -> Outcome:
 
 def _taken(kind: str) -> Sequence[str]:
     """Return the names of that kind that exist already."""
-    from compoclip.benchmarks.registry import benchmark_names
+    from compoclip.benchmarks.names import benchmark_names
     from compoclip.methods.registry import method_names
     from compoclip.rewrites.base import rewrite_names
 

@@ -47,18 +47,9 @@ from compoclip.files import (
     unwritable,
     write_json,
 )
+from compoclip.patterns import ROW_FILES, ending_of, find_files, has_ending, require_local
 from compoclip.recordfile import json_bytes
-from compoclip.tables import (
-    ROW_FILES,
-    ending_of,
-    find_files,
-    has_ending,
-    holds_text,
-    json_row,
-    opened_parquet,
-    read_lines,
-    require_local,
-)
+from compoclip.tables import holds_text, json_row, opened_parquet, read_lines
 
 Made = Sequence[dict[str, Any]]
 """The added fields of every row of a batch."""

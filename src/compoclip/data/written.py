@@ -13,7 +13,7 @@
   The negatives of a relation are the same three texts; unchanged ones may be left out. An older
   archive calls the two keys of entities positive_components and negative_components.
 
-The first two are JSON lines or Parquet, one file or several (see `tables.find_files`). Units may
+The first two are JSON lines or Parquet, one file or several (see `patterns.find_files`). Units may
 also be a JSON list, and are data to train on as well (`sources.published.UNITS`).
 """
 
@@ -32,9 +32,10 @@ from compoclip.captions.clip_text import fits_context
 from compoclip.data.columns import UNIT_CAPTION, require_texts
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
+from compoclip.patterns import ROW_FILES, has_ending
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.units import UNIT_FOIL
-from compoclip.tables import ROW_FILES, has_ending, read_records
+from compoclip.tables import read_records
 from compoclip.typed import read_fields
 
 _ENTITIES = ("entities", "positive_components")

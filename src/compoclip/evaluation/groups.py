@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from compoclip.benchmarks.case import PROBED, ZERO_SHOT
-from compoclip.benchmarks.registry import SANITY_CHECKS, SUITES
+from compoclip.benchmarks.names import SUITES
+from compoclip.benchmarks.registry import SANITY_CHECKS
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import (
     Difference,
@@ -312,7 +313,7 @@ _OVERALL = {  # title -> suite, and the sub-task whose R@1 counts in place of th
 
 
 def overall_groups(results: Sequence[Results]) -> dict[str, Parts]:
-    """Return the means of `registry.SUITES` of which one model has all benchmarks: headlines for
+    """Return the means of `names.SUITES` of which one model has all benchmarks: headlines for
     Comp and ZS, R@1 for I2T Ret and T2I Ret."""
     named = by_benchmark(results)
     groups: dict[str, Parts] = {}

@@ -12,55 +12,15 @@ The order is a function of (seed, epoch), for any number of workers and after a 
 from __future__ import annotations
 
 import math
-import os
-import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.bounds import MAX_MIXTURE_WEIGHT
 from compoclip.errors import UsageError, require
 from compoclip.rewrites.base import rng_for
-
-_WEIGHTED = re.compile(r"(.+)=(\d+\.?\d*(?:[eE]-?\d+)?|\.\d+)")
-
-
-def mixture_of(spec: str) -> dict[str, float] | None:
-    """Return the weights of several data sets; None for a single one.
-
-    spec: `DATA=WEIGHT DATA=WEIGHT ...`, with shell quotes around names with spaces. Raises
-    UsageError for a weight that is missing or out of range, a repeated data set, and a single data
-    set with a weight.
-    """
-    if Path(spec).exists():
-        return None
-    try:
-        words = shlex.split(spec)
-    except ValueError:
-        return None
-    matches = [_WEIGHTED.fullmatch(word) for word in words]
-    if len(words) == 1 and matches[0]:
-        raise UsageError(f"{words[0]}: a single data set takes no weight; write {matches[0][1]}")
-    if len(words) < 2 or not (any(matches) or all(Path(word).exists() for word in words)):
-        return None
-    weights: dict[str, float] = {}
-    places = set[str]()
-    for word, match in zip(words, matches):
-        if match is None or not 0 < float(match[2]) <= MAX_MIXTURE_WEIGHT:
-            raise UsageError(
-                f"{word}: each of several data sets needs a weight above 0 and up to "
-                f"{MAX_MIXTURE_WEIGHT:,}, as in {words[0].partition('=')[0]}=0.5"
-            )
-        place = os.path.realpath(match[1])  # one file may have several names
-        require(place not in places, match[1], "is there twice; give it one weight", UsageError)
-        places.add(place)
-        weights[match[1]] = float(match[2])
-    return weights
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ import numpy as np
 from compoclip.config import place_in
 from compoclip.data.decode import is_read
 from compoclip.data.options import DataOptions, Needs
+from compoclip.data.places import mixture_of, require_files, require_there
 from compoclip.data.sources import Source
 from compoclip.data.sources.labels import captioned_by_label
-from compoclip.data.sources.mixture import WeightedMix, mixture_of
-from compoclip.data.sources.paths import ENDINGS, Data, holds_images, open_images
+from compoclip.data.sources.mixture import WeightedMix
+from compoclip.data.sources.paths import Data, holds_images, open_images
 from compoclip.data.sources.published import (
     IN_JSON,
     KARPATHY,
@@ -44,17 +45,13 @@ from compoclip.data.sources.splits import (
     split_of,
 )
 from compoclip.data.sources.tables import (
-    HUB,
     open_hugging_face,
     open_records,
     open_tables,
 )
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import write_json
-from compoclip.tables import (
-    has_ending,
-    require_local,
-)
+from compoclip.patterns import has_ending
 from compoclip.typed import read_fields
 
 
@@ -76,7 +73,7 @@ class Request(DataOptions):
 
     def open(self) -> Source:
         """Open the data. Raises as `open_source`, UsageError without the folder of images."""
-        require_there(self)
+        require_there(self.spec, self.images)
         return open_source(**vars(self))
 
     def open_held_out(self) -> Source:
@@ -137,7 +134,7 @@ def open_source(spec: str, **options: Any) -> Source:
         CompoclipError: For files that are missing or malformed.
     """
     request = Request(spec, **options)
-    _require_files(request)
+    require_files(spec, request.images)
     if (weights := mixture_of(spec)) is not None:
         source = _open_mixture(weights, request)
     else:
@@ -164,43 +161,6 @@ def open_source(spec: str, **options: Any) -> Source:
     if request.orientation is not None:
         source.upright = request.orientation == "upright"
     return source
-
-
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging Face hub
-
-
-def require_there(request: Request) -> None:
-    """Raise UsageError or CompoclipError unless files that the request names are there.
-
-    Nothing is read; a data set of the hub is taken to be there.
-    """
-    problem = "no such folder; name the folder of the images with --images"
-    require_local(request.images or "")
-    there = request.images is None or request.images.is_dir()
-    require(there, request.images, problem, UsageError)
-    _require_files(request)
-
-
-def _require_files(request: Request) -> None:
-    spec, data = request.spec, Data(request)
-    if not data.remote:
-        require_local(spec)
-    require_local(request.images or "")
-    weights = mixture_of(spec)
-    if weights is not None:
-        for part in weights:
-            _require_files(replace(request, spec=part))
-        return
-    if data.folder:
-        empty = not any(Path(spec).iterdir())
-        require(not empty, spec, "an empty folder; name one with photos or data")
-    missing = next((file for file in data.files if not file.is_file()), None)
-    if missing and _HUB_ID.fullmatch(spec) and not has_ending(missing, *ENDINGS):
-        raise CompoclipError(
-            f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "
-            f"downloaded first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
-        )
-    require(not missing, missing, "not found; check the path")
 
 
 def _require_no_data_within(data: Data) -> None:

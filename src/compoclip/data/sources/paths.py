@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compoclip.data.decode import is_read, kind_unread, why_unread
 from compoclip.data.folders import list_folder, walk
+from compoclip.data.places import TABLES, is_remote, named_files
 from compoclip.data.sources import Source
 from compoclip.data.sources.published import (
     KAGGLE_FILE,
@@ -31,28 +32,16 @@ from compoclip.data.sources.splits import (
     split_of,
 )
 from compoclip.data.sources.table import RowBuilder
-from compoclip.data.sources.tables import (
-    HUB,
-    STREAM,
-    table_of,
-)
+from compoclip.data.sources.tables import table_of
 from compoclip.files import read_json
-from compoclip.tables import (
-    ROW_FILES,
-    expand_braces,
-    find_files,
-    has_ending,
-    read_lines,
-)
+from compoclip.patterns import ROW_FILES, find_files, has_ending
+from compoclip.tables import read_lines
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
 
 METADATA = ("metadata.jsonl", "captions.jsonl", "metadata.csv", "metadata.parquet")
 """Files that name the images of a folder, as Hugging Face's imagefolder: file_name and text."""
-_TABLES = (".csv", ".tsv", *ROW_FILES)
-ENDINGS = (*_TABLES, ".json", ".txt", ".tar")
-"""Endings of the names of data files."""
 
 
 @dataclass
@@ -68,8 +57,7 @@ class Data:
     @property
     def remote(self) -> bool:
         """Return whether the library of Hugging Face opens it."""
-        spec = self.request.spec
-        return spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//")
+        return is_remote(self.request.spec)
 
     @cached_property
     def path(self) -> Path:
@@ -84,12 +72,7 @@ class Data:
     @cached_property
     def files(self) -> Sequence[Path]:
         """Return the files that are named one by one."""
-        spec = self.request.spec
-        if self.remote or self.folder:
-            return ()
-        return (
-            [Path(spec)] if Path(spec).is_file() else [Path(name) for name in expand_braces(spec)]
-        )
+        return named_files(self.request.spec)
 
     @cached_property
     def shards(self) -> Sequence[Path]:
@@ -106,7 +89,7 @@ class Data:
         """Return the files of rows; none where there are none."""
         if self.folder:
             return find_files(self.request.spec, ROW_FILES)
-        return self.files if self.files and has_ending(self.path, *_TABLES) else ()
+        return self.files if self.files and has_ending(self.path, *TABLES) else ()
 
     @cached_property
     def published_table(self) -> Callable[..., Source] | None:

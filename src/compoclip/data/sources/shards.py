@@ -43,7 +43,7 @@ from compoclip.files import (
     save_arrays,
     write_cache,
 )
-from compoclip.tables import find_files
+from compoclip.patterns import find_files
 
 # --- Members of a shard: which sample they belong to, and where its captions are. ---
 

@@ -31,15 +31,15 @@ from compoclip.data.columns import (
     read_label,
     usual_column,
 )
+from compoclip.data.places import HUB, STREAM
 from compoclip.data.sources import ImageColumn, Source
 from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, require_split, rows_decide
 from compoclip.data.sources.table import RowBuilder
 from compoclip.errors import CompoclipError, UsageError, optional, require
 from compoclip.files import reading, reason
+from compoclip.patterns import ROW_FILES, has_ending
 from compoclip.tables import (
-    ROW_FILES,
     delimited_header,
-    has_ending,
     has_image,
     holds_bytes,
     holds_text,
@@ -52,7 +52,6 @@ from compoclip.tables import (
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
 
-HUB, STREAM = "hf:", "hf-stream:"
 _Rows = Iterable[tuple[str, Mapping[str, Any]]]
 """Rows with their place in the file, for messages."""
 
