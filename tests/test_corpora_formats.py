@@ -18,7 +18,7 @@ from compoclip.captions.parser import parse
 from compoclip.captions.store import decode, encode
 from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
 from compoclip.corpora.run import CorpusOutcome, process
-from compoclip.corpora.shard import KINDS, find_shards, names_shards
+from compoclip.corpora.shard import find_shards
 from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.shards import (
@@ -29,6 +29,7 @@ from compoclip.data.sources.shards import (
     TOO_LONG,
 )
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.patterns import SHARD_FILES, names_shards
 from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.records import Settings
 from corpus_shards import (
@@ -71,7 +72,7 @@ def expected(id: str, text: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SHARD_FILES)
 def test_rows_get_the_rewrites_of_their_captions(kind: str, tmp_path: Path) -> None:
     source = corpus(tmp_path / "in", kind, shards=2)
     outcome = done(source, tmp_path / "out")

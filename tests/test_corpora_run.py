@@ -14,8 +14,8 @@ import pytest
 
 from compoclip import files
 from compoclip.cli.main import main
-from compoclip.corpora.shard import KINDS
 from compoclip.files import content_hash
+from compoclip.patterns import SHARD_FILES
 from corpus_shards import captions, contents, corpus, write_jsonl, write_parquet, write_tar
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -131,7 +131,7 @@ def spoil(path: Path, how: str) -> None:
         path.write_bytes(b"<html>not found</html>\n" * 50)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SHARD_FILES)
 @pytest.mark.parametrize("how", ["cut", "noise", "other"])
 def test_bad_shards_are_named_and_the_others_go_on(
     kind: str, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -14,6 +14,7 @@ _GROUP = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
 ROW_FILES = (".parquet", ".jsonl", ".jsonl.gz")
+SHARD_FILES = (*ROW_FILES, ".tar")
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -87,3 +88,16 @@ def ending_of(name: str, endings: Iterable[str]) -> str | None:
 def has_ending(file: Path, *endings: str) -> bool:
     """Return whether the name has one of these endings, ignoring case."""
     return ending_of(file.name, endings) is not None
+
+
+def names_shards(source: str) -> bool:
+    """Return whether a text names shards (a folder, a file or pattern that ends like a shard) and
+    is no caption."""
+    try:
+        if source.strip() and Path(source).is_dir():
+            return True
+    except (OSError, ValueError):  # too long or with odd bytes
+        return False
+    plain = not any(map(str.isspace, source))
+    there = plain or Path(source).exists() or bool(glob(source))
+    return ending_of(source, SHARD_FILES) is not None and there

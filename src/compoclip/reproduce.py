@@ -373,10 +373,12 @@ def reproduce(
     agree: shows the plan and returns whether to start (not called when resuming); None if it said
     no. get: fetches one file. Raise UsageError as `make_plan`, and when OUT holds another protocol.
     """
+    from compoclip.evaluation.published.protocols import protocol
+
+    training_photos = protocol(options.name).data
     from compoclip.data.fingerprint import FILE, Fingerprint, make_once
     from compoclip.evaluation.bundle import write_bundle
     from compoclip.evaluation.plan_page import plan_page
-    from compoclip.evaluation.published.protocols import protocol
     from compoclip.evaluation.results import load_results
 
     out = options.out
@@ -397,7 +399,7 @@ def reproduce(
         if "weights" not in plan:
             plan["weights"] = verified_weights(plan["model"])
             write_json(out / PLAN, plan)
-        photos = [] if options.captions else [(protocol(options.name).data, plan["folders"])]
+        photos = [] if options.captions else [(training_photos, plan["folders"])]
         fetch_missing(plan["benchmarks"], photos, options.data, get)
         bundle = out / f"{plan['name']}.zip"
         benchmarks = tuple(plan["benchmarks"])

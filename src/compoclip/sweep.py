@@ -69,19 +69,7 @@ def space_of(texts: Sequence[str], flag: str, options: Mapping[str, Option]) -> 
     Raises UsageError for an unknown name and a value of another type.
     """
     kinds, distributions = _optuna().distributions, dict[str, Any]()
-    for text in texts:
-        name, _, said = text.partition("=")
-        place = f"{flag} {name}"
-        key = name if is_part(name) else name.replace("-", "_")
-        if not said:
-            raise UsageError(f"{flag} {text}: write NAME=VALUE,VALUE,...")
-        if (key not in options and not is_part(key)) or key in distributions:
-            problem = (
-                "is there twice"
-                if key in distributions
-                else f"no such option; {closest(key, options)}"
-            )
-            raise UsageError(f"{place}: {problem}")
+    for key, (place, said) in _named_values(texts, flag, options).items():
         option = _option_named(key, options)
         match, plain = _RANGE.fullmatch(said), option.plain
         if match and flag == "--random" and plain in (int, float):
@@ -98,6 +86,34 @@ def space_of(texts: Sequence[str], flag: str, options: Mapping[str, Option]) -> 
             require(place, convert(read_value(choice), option.kind), option.kind)
         distributions[key] = kinds.CategoricalDistribution(list(dict.fromkeys(choices)))
     return distributions
+
+
+def require_names(options: SweepOptions, request: TrainRequest) -> None:
+    """Raise UsageError for a name of --grid or --random that is no option, before any work."""
+    for texts, flag in ((options.grid, "--grid"), (options.random, "--random")):
+        _named_values(texts, flag, _free_options(request))
+
+
+def _free_options(request: TrainRequest) -> dict[str, Option]:
+    return {k: v for k, v in known_options(request.method).items() if k not in _FIXED}
+
+
+def _named_values(
+    texts: Sequence[str], flag: str, options: Mapping[str, Option]
+) -> dict[str, tuple[str, str]]:
+    """Return of each NAME=VALUES its place, for messages, and its values as a text, by name."""
+    values: dict[str, tuple[str, str]] = {}
+    for text in texts:
+        name, _, said = text.partition("=")
+        key = name if is_part(name) else name.replace("-", "_")
+        if not said:
+            raise UsageError(f"{flag} {text}: write NAME=VALUE,VALUE,...")
+        if key in values:
+            raise UsageError(f"{flag} {name}: is there twice")
+        if key not in options and not is_part(key):
+            raise UsageError(f"{flag} {name}: no such option; {closest(key, options)}")
+        values[key] = (f"{flag} {name}", said)
+    return values
 
 
 def _option_named(name: str, options: Mapping[str, Option]) -> Option:
@@ -143,7 +159,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     folder.
     """
     optuna, tpe, out, jobs = _optuna(), options.sampler == "tpe", request.options.out, options.jobs
-    free_options = {k: v for k, v in known_options(request.method).items() if k not in _FIXED}
+    free_options = _free_options(request)
     grid, sampled = (
         space_of(texts, flag, free_options)
         for texts, flag in ((options.grid, "--grid"), (options.random, "--random"))

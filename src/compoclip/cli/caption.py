@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console
+from compoclip.cli.caption_input import caption_items
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import (
     DataName,
@@ -119,7 +120,6 @@ def caption_main(options: CaptionOptions) -> Outcome:
         raise UsageError("--timeout must be above 0")
     require_with(options, "server", "key_env")
     from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
-    from compoclip.cli.caption_input import caption_items
     from compoclip.language.ask import Asking, collect
     from compoclip.language.judge import RULES_VERSION
     from compoclip.language.rows import Outputs, write_outputs

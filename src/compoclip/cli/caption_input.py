@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.console import note
-from compoclip.data.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, usual_column
 from compoclip.data.options import as_column, naming_options
-from compoclip.data.sources.published import is_token_line
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import file_hash, read_json
-from compoclip.tables import delimited_header, read_delimited, read_jsonl, read_lines
 
 # --- A file of captions, one after the other, with ids. ---
 
@@ -35,6 +32,8 @@ class CaptionFile:
     column: str = DEFAULT_COLUMN
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
+        from compoclip.tables import read_delimited, read_jsonl, read_lines
+
         kind = self.path.suffix.lower()
         if kind == ".txt":
             yield from ((str(number), line) for number, line in read_lines(self.path))
@@ -101,6 +100,10 @@ def caption_items(data: str, column: str | None, split: str | None) -> Iterator[
 
 def _bare(path: Path, column: str | None) -> CaptionFile | None:
     """The file as a list of captions; None when it is (or should be) training data."""
+    from compoclip.data.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, usual_column
+    from compoclip.data.sources.published import is_token_line
+    from compoclip.tables import delimited_header, read_jsonl, read_lines
+
     kind = path.suffix.lower()
     if not path.is_file() or kind not in SUFFIXES:
         return None
@@ -144,6 +147,8 @@ def read_captions(path: Path) -> list[str]:
 
 
 def _captions(path: Path) -> Iterator[str]:
+    from compoclip.tables import read_jsonl, read_lines
+
     if path.is_dir():
         for file in sorted(path.iterdir()):
             if file.suffix in (".json", ".jsonl", ".txt") and file.is_file():

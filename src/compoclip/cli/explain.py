@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip import console
+from compoclip.cli.caption_input import read_captions, validation_captions
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing
 from compoclip.config import (
     BenchmarkName,
@@ -313,8 +314,6 @@ _SAMPLES = {None: 1000, "mosaiclip": 5000}
 
 def tree_score_main(options: TreeScoreOptions) -> Outcome:
     """Parse, draw captions, measure every model, print and write."""
-    from compoclip.cli.caption_input import read_captions, validation_captions
-
     models = named_models(options.models)
     captions = (validation_captions if options.preset else read_captions)(options.captions)
     number = options.sample or _SAMPLES[options.preset]

@@ -52,10 +52,11 @@ def _refuse(options: ReproduceOptions, names: Sequence[str], other: str) -> None
 
 def _model(options: ReproduceOptions) -> Outcome | int:
     """State what it takes, ask, run all stages, print the page."""
-    from compoclip.evaluation.plan_page import stated
     from compoclip.reproduce import reproduce
 
     def agree(plan: Mapping[str, Any]) -> bool:
+        from compoclip.evaluation.plan_page import stated
+
         note(columns(stated(plan)))
         return options.yes or agreed("Start this?")
 
@@ -108,10 +109,11 @@ def _list() -> Outcome:
 def _table(options: ReproduceOptions) -> Outcome | int:
     """State what a table takes, ask, run it, print its page."""
     from compoclip.evaluation.published.read import paper
-    from compoclip.experiments import FULL, Place, experiment, scale_named
 
     place_name = f"table {options.table}" if options.table else f"figure {options.figure}"
     table = paper(options.name).table(place_name)
+    from compoclip.experiments import FULL, Place, experiment, scale_named
+
     if options.scale != FULL:
         _refuse(options, _OF_FULL_SCALE, f"--scale {FULL}")
     scale = scale_named(options.scale, options.out)

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console
+from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
 from compoclip.cli.options import OnEngine, Outcome, WorkerCount, processes
 from compoclip.config import InputFolder, Shown, Trainer, require_with
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
+from compoclip.patterns import names_shards
 from compoclip.typed import Natural
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ _MUCH = 4 << 20  # bytes of captions that are worth starting processes for
 
 @dataclass(frozen=True)
 class CaptionWork:
-    """How a verb converts a text, a file of captions or shards.
+    """How a verb converts a text, a file of captions or shards; made when these are there.
 
     job: for shards, counts the same numbers as `count`; its settings are those of the verb. show:
     for a text. make, each: as for `write_records`. count: adds a record to the numbers that `lines`
@@ -67,26 +69,20 @@ class CaptionWork:
     each: int = 1
 
 
-def run(options: CorpusOptions, work: CaptionWork) -> Outcome:
+def run(options: CorpusOptions, work_of: Callable[[], CaptionWork]) -> Outcome:
     """Do with the source what its kind asks for.
 
     A .jsonl file is shards when the output is no .jsonl file; the other kinds of shards, folders
     and patterns always are. Raises UsageError for options that do not go together.
     """
-    from compoclip.captions.tagger import get_tagger
-    from compoclip.captions.types import is_cut
-    from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
-    from compoclip.corpora.shard import names_shards
-    from compoclip.recordfile import write_records
-
-    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
     spec, out = options.source, options.out
     to_file = out is not None and out.suffix.lower() == ".jsonl" and not out.is_dir()
-    rows = names_shards(spec) and Path(spec).is_file() and spec.lower().endswith(".jsonl")
-    if names_shards(spec) and not (rows and (to_file or out is None)):
+    shards = names_shards(spec)
+    rows = shards and Path(spec).is_file() and spec.lower().endswith(".jsonl")
+    if shards and not (rows and (to_file or out is None)):
         if out is None or to_file:
             raise UsageError(f"{spec}: name a folder for the shards with -o OUT, not a .jsonl file")
-        return _write_shards(options, out, work)
+        return _write_shards(options, out, work_of())
     if options.engine != "local":
         raise UsageError(
             f"{spec}: --engine {options.engine} shares shards out; name a folder of them, or leave "
@@ -95,12 +91,17 @@ def run(options: CorpusOptions, work: CaptionWork) -> Outcome:
     file = caption_file(spec, options.column or DEFAULT_COLUMN)
     if file is None:
         if out is None:
-            return work.show()
+            return work_of().show()
         raise UsageError("-o is for files of captions; leave it out to see what one caption gives")
     if out is None:
         raise UsageError(f"{spec}: name the file to write with -o OUT.jsonl")
     if out.resolve() == file.path.resolve():
         raise UsageError(f"{out}: is the input itself; choose another -o")
+    require(file.path.is_file(), file.path, "no such file; check the path")
+    from compoclip.captions.types import is_cut
+    from compoclip.recordfile import write_records
+
+    work = work_of()
     cuts = [is_cut(text) for _, text in file]  # reads all, so that a bad row shows early
     if not cuts:
         raise UsageError(f"{file.path}: holds no captions")
@@ -247,23 +248,30 @@ class RewriteOptions(CorpusOptions):
 
 def rewrite_main(options: RewriteOptions) -> Outcome:
     """Rewrite a text, a file of captions or shards."""
-    from compoclip.corpora.job import RewriteJob, add_counts
-    from compoclip.rewrites.base import get_rewrite, rewrites_named
-    from compoclip.rewrites.records import Settings, records, summary, tally
+    from compoclip.rewrites.base import rewrites_named
 
     names = rewrites_named(options.rewrites)
-    settings = Settings(names, options.seed, options.epoch, options.tagger)
     require_with(options, "to", "images", "split", "licence")
     if options.to is not None:
-        return _export(options, settings, options.to)
+        return _export(options, names, options.to)
+    return run(options, lambda: _rewriting(options, names))
 
+
+def _rewriting(options: RewriteOptions, names: tuple[str, ...]) -> CaptionWork:
+    from compoclip.captions.tagger import get_tagger
+    from compoclip.corpora.job import RewriteJob, add_counts
+    from compoclip.rewrites.base import get_rewrite
+    from compoclip.rewrites.records import Settings, records, summary, tally
+
+    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
+    settings = Settings(names, options.seed, options.epoch, options.tagger)
     known = [get_rewrite(name).name for name in names]
 
     def add(counts: Counts, record: Record) -> None:
         name = known[known.index(record["rewrite"])]
         add_counts(counts, {"rewrites": {name: tally(record)}})
 
-    work = CaptionWork(
+    return CaptionWork(
         RewriteJob(settings),
         lambda: _show(options, settings),
         partial(records, settings=settings),
@@ -272,14 +280,14 @@ def rewrite_main(options: RewriteOptions) -> Outcome:
         lambda counts: {"rewrites": {k: summary(v) for k, v in counts["rewrites"].items()}},
         len(names),
     )
-    return run(options, work)
 
 
-def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> Outcome:
+def _export(options: RewriteOptions, names: tuple[str, ...], to: Trainer) -> Outcome:
     """Write image-text data with its negatives for another trainer."""
     from compoclip.captions.tagger import get_tagger
     from compoclip.corpora.export import export
     from compoclip.data.sources.open import open_source
+    from compoclip.rewrites.records import Settings
 
     if options.out is None or options.rewrites == "all" or options.engine != "local":
         raise UsageError(
@@ -305,7 +313,7 @@ def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> Outcome
         source,
         options.out,
         to,
-        settings,
+        Settings(names, options.seed, options.epoch, options.tagger),
         licence=options.licence,
         workers=processes(options.workers, len(source), 20_000),
         track=lambda done: console.track(done, "export", len(source), "photos"),
@@ -366,8 +374,15 @@ class ParseOptions(CorpusOptions):
 
 def parse_main(options: ParseOptions) -> Outcome:
     """Parse a text, a file of captions or shards."""
+    return run(options, lambda: _parsing(options))
+
+
+def _parsing(options: ParseOptions) -> CaptionWork:
     from compoclip.captions.parser import parse_records
+    from compoclip.captions.tagger import get_tagger
     from compoclip.corpora.job import ParseJob, add_counts, graph_counts
+
+    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
 
     def add(counts: Counts, record: Record) -> None:
         attributes = [node["attributes"] for node in record["objects"]]
@@ -380,7 +395,7 @@ def parse_main(options: ParseOptions) -> Outcome:
         parts = [console.counted(found[f"{n}s"], n) for n in ("object", "attribute", "relation")]
         return [f"{', '.join(parts)}; {found['without_objects']} without an object"]
 
-    work = CaptionWork(
+    return CaptionWork(
         ParseJob(options.tagger),
         lambda: _show_parse(options),
         partial(parse_records, tagger=options.tagger),
@@ -388,7 +403,6 @@ def parse_main(options: ParseOptions) -> Outcome:
         lines,
         lambda counts: counts["parses"],
     )
-    return run(options, work)
 
 
 def _show_parse(options: ParseOptions) -> Outcome:

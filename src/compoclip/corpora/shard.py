@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from glob import glob
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -47,7 +46,7 @@ from compoclip.files import (
     unwritable,
     write_json,
 )
-from compoclip.patterns import ROW_FILES, ending_of, find_files, has_ending, require_local
+from compoclip.patterns import SHARD_FILES, ending_of, find_files, has_ending, require_local
 from compoclip.recordfile import json_bytes
 from compoclip.tables import holds_text, json_row, opened_parquet, read_lines
 
@@ -73,7 +72,7 @@ def opened_shard(source: Path, column: str | None, fields: Fields, counts: Count
     UsageError for a column that cannot hold captions, CompoclipError for an unreadable shard, also
     while it is read.
     """
-    return _FORMATS[str(ending_of(source.name, KINDS))](source, column, fields, counts)
+    return _FORMATS[str(ending_of(source.name, SHARD_FILES))](source, column, fields, counts)
 
 
 def _spliced(text: str, fields: Mapping[str, Any], added: Mapping[str, Any], origin: str) -> bytes:
@@ -280,21 +279,6 @@ _FORMATS: Mapping[str, Callable[[Path, str | None, Fields, Counts], OpenShard]] 
 
 # --- Shards by file name, folder or pattern. ---
 
-KINDS = (*ROW_FILES, ".tar")
-
-
-def names_shards(source: str) -> bool:
-    """Return whether a text names shards (a folder, a file or pattern that ends like a shard) and
-    is no caption."""
-    try:
-        if source.strip() and Path(source).is_dir():
-            return True
-    except (OSError, ValueError):  # too long or with odd bytes
-        return False
-    plain = not any(map(str.isspace, source))
-    there = plain or Path(source).exists() or bool(glob(source))
-    return ending_of(source, KINDS) is not None and there
-
 
 def find_shards(spec: str) -> list[Path]:
     """Find the shards of a file, a folder or a pattern, in order of their names.
@@ -308,8 +292,8 @@ def find_shards(spec: str) -> list[Path]:
         UsageError: When they are of several kinds, share a name or are not on this machine.
     """
     require_local(spec)
-    shards = [file for file in find_files(spec, KINDS) if has_ending(file, *KINDS)]
-    require(shards, spec, f"no shard there; they end in {', '.join(KINDS)}")
+    shards = [file for file in find_files(spec, SHARD_FILES) if has_ending(file, *SHARD_FILES)]
+    require(shards, spec, f"no shard there; they end in {', '.join(SHARD_FILES)}")
     ((name, times),) = Counter(file.name for file in shards).most_common(1)
     problem = f"several shards are named {name}; run for each folder alone"
     require(times == 1, spec, problem, UsageError)

@@ -16,7 +16,6 @@ from compoclip.rewrites.driver import Proposal, Round, SampledRewrite
 from compoclip.rewrites.edit import MAX_DRAWS
 from compoclip.rewrites.reading import Reading
 from compoclip.rewrites.replace import NO_CANDIDATE, drawn_candidate, elements, fluent
-from compoclip.tables import read_delimited
 
 KINDS = tuple(f"concrete-{level}" for level in range(1, 5))
 """The rules of the results: how concrete the replaced word is, in quarters."""
@@ -35,6 +34,8 @@ def read_ratings(path: Path) -> dict[str, float]:
 
     Raises CompoclipError for an absent or malformed file.
     """
+    from compoclip.tables import read_delimited
+
     ratings: dict[str, float] = {}
     for number, row in read_delimited(path):
         missing = ", ".join(name for name in ("Word", "Conc.M") if name not in row)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from compoclip import files
 from compoclip.config import Engine
 from compoclip.console import counted, note, track
-from compoclip.data.decode import photo_hash
 from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.search.lance import ABOUT, TableVectors, TableWriter, read_table, save_about
@@ -135,6 +134,8 @@ class PhotoIndex:
 
         Photos in tables and shards are not checked. images: as for `photo`.
         """
+        from compoclip.data.decode import photo_hash
+
         by_kind: dict[str, list[str]] = {"missing": [], "changed": []}
         for row in rows if images or self.about["root"] else ():
             photo = Path(str(self.photo(row, images)))
@@ -417,6 +418,7 @@ def _unchanged(photos: PhotoList, old: PhotoIndex, fast: bool) -> dict[int, int]
     """The rows of photos whose features an index holds -> their rows in the index."""
     from concurrent.futures import ThreadPoolExecutor
 
+    from compoclip.data.decode import photo_hash
     from compoclip.workers import available_cores
 
     places = {name: row for row, name in enumerate(old.names)}

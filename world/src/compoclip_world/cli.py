@@ -12,7 +12,7 @@ from compoclip.cli.main import Verbs
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing, WorkerCount, processes
 from compoclip.config import Shown
 from compoclip.console import columns, counted, table
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
 from compoclip.files import require_new_folder, require_writable, write_atomically, write_json
 from compoclip.run import load_models
 from compoclip.typed import Count, Natural
@@ -56,6 +56,11 @@ class WritesWorld(FromWorld):
     size: int = 64
     config: Annotated[Path | None, Shown("FILE|bundled|crowded")] = None
     workers: WorkerCount = "auto"
+
+    def __post_init__(self) -> None:
+        named = self.config is None or str(self.config) in ("bundled", "crowded")
+        there = named or (self.config is not None and self.config.is_file())
+        require(there, self.config, "no such file; check the path")
 
     @property
     def world(self) -> WorldConfig:

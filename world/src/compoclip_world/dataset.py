@@ -12,7 +12,6 @@ from typing import Any
 
 from PIL import Image
 
-from compoclip.archives import add_member
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
@@ -72,6 +71,8 @@ def png_bytes(scene: Scene, size: int) -> bytes:
 
 
 def _write_shard(path: Path, start: int, spec: TrainingSet) -> None:
+    from compoclip.archives import add_member
+
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for index in range(start, min(start + spec.shard_size, spec.count)):
             scene = scene_for(spec.config, spec.seed, spec.split, index)

@@ -15,7 +15,6 @@ from compoclip.errors import CompoclipError
 from compoclip.files import new_folder
 from compoclip.workers import mapper
 from compoclip_world.captions import extend, facts_of, mention
-from compoclip_world.dataset import png_bytes
 from compoclip_world.edits import OPPOSITE
 from compoclip_world.geometry import CONVERSE, POSITIONS, located, related
 from compoclip_world.logic import (
@@ -498,6 +497,8 @@ def write_pair_set(out: Path, spec: PairSet, workers: int = 1) -> int:
 
 def _write(job: tuple[str, int, int], folder: Path, spec: PairSet) -> list[dict[str, Any]]:
     """Write the images of some pairs of a skill; their rows."""
+    from compoclip_world.dataset import png_bytes
+
     skill, start, end = job
     rows = []
     for index in range(start, end):
