@@ -15,7 +15,9 @@ import pytest
 from compoclip.benchmarks.case import Aggregate, Benchmark
 from compoclip.benchmarks.names import SUITES
 from compoclip.cli.main import main
+from compoclip.config import package_yaml, parsed_yaml
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.published import read
 from compoclip.evaluation.published.measured import STANDS_IN, entries_of, fill_table, table_text
 from compoclip.evaluation.published.mteb_files import write_mteb_files
 from compoclip.evaluation.published.read import (
@@ -202,6 +204,11 @@ def test_rows_and_columns_of_a_table_fit(name: str) -> None:
     for row in table.rows:
         assert (len(row.labels), len(row.values)) == (len(table.row_labels), len(columns))
         assert row.marks.keys() <= columns
+
+
+def test_papers_are_read_as_files_of_options_are() -> None:
+    for path in Path(read.__file__).with_name("papers").glob("*.yaml"):
+        assert package_yaml(path) == parsed_yaml(path.read_text(), path, "paper")
 
 
 def test_an_unknown_table_is_one_line() -> None:

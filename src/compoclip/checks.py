@@ -7,7 +7,7 @@ makes later, called early; nothing is read here that is not small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from glob import glob
@@ -25,17 +25,29 @@ def check_options(options: Any) -> None:
 
     options: A dataclass whose annotations hold `Names`; fields that are dataclasses count as well.
     """
-    for part in (getattr(options, field.name) for field in fields(options)):
-        if is_dataclass(part):
-            check_options(part)
-    known = options_of(type(options)).values()
-    check_values([(option, getattr(options, option.name, None)) for option in known], options)
+    _check(
+        (option, getattr(part, option.name, None), part)
+        for part in _parts(options)
+        for option in options_of(type(part)).values()
+    )
 
 
 def check_values(values: Iterable[tuple[Option, object]], options: Any) -> None:
     """Check the values of options as `check_options` does. options: those of the command."""
-    named = [(n.kind, o, v) for o, v in values for n in marks_of(o.kind, Names)]
-    for kind, option, value in sorted(named, key=lambda row: [*CHECKS].index(row[0])):
+    _check((option, value, options) for option, value in values)
+
+
+def _parts(options: Any) -> Iterator[Any]:
+    yield options
+    for value in (getattr(options, field.name) for field in fields(options)):
+        if is_dataclass(value):
+            yield from _parts(value)
+
+
+def _check(rows: Iterable[tuple[Option, object, Any]]) -> None:
+    """Check values, the quick checks first. rows: an option, its value, the options around it."""
+    named = [(n.kind, *row) for row in rows for n in marks_of(row[0].kind, Names)]
+    for kind, option, value, options in sorted(named, key=lambda row: [*CHECKS].index(row[0])):
         for one in value if isinstance(value, tuple) else (value,):
             if one not in (None, ""):
                 CHECKS[kind](one, options, option)

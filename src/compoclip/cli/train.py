@@ -30,7 +30,7 @@ from compoclip.config import (
 from compoclip.data.options import naming_options
 from compoclip.errors import UsageError, require, typed_repr
 from compoclip.files import only_writer, write_text
-from compoclip.methods.registry import method_names, method_summaries, recipe_card
+from compoclip.methods.registry import is_method, method_summaries, recipe_card
 from compoclip.ranks import launched
 from compoclip.request import TrainRequest, divided, known_options
 from compoclip.run import TrainOptions, evaluate, open_inputs, push, train
@@ -136,7 +136,7 @@ def called(
     if method is None:
         where = f" or in {file} (method: NAME)" if file else ""
         raise UsageError(f"name a method first: {program} METHOD ...{where}; see {program} --help")
-    known_method = plugins.is_file(method) or method in method_names()
+    known_method = plugins.is_file(method) or is_method(method)
     its_place = f"is no method; write the method before it: {program} METHOD --data {method}"
     require(known_method or not Path(method).exists(), method, its_place, UsageError)
     card = recipe_card(method)

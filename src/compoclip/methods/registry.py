@@ -199,6 +199,11 @@ def method_names() -> list[str]:
     return sorted({*_recipes(), *plugins.installed("methods")})
 
 
+def is_method(name: str) -> bool:
+    """Return whether a method has this name; other packages are asked last."""
+    return name in _recipes() or name in plugins.installed("methods")
+
+
 def method_summaries() -> dict[str, str]:
     """Return name -> first line of the recipe's docstring, sorted by name. Imports no recipe.
 
@@ -227,7 +232,7 @@ def require_method(name: str) -> None:
     that is absent."""
     if plugins.is_file(name):
         plugins.require_file(name)
-    elif name not in method_names():
+    elif not is_method(name):
         raise UsageError(f"no method '{name}'; {closest(name, method_names())}")
 
 

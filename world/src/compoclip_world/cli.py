@@ -266,6 +266,9 @@ def show(options: ShowOptions) -> Outcome:
     """Draw a contact sheet."""
     from PIL import Image
 
+    kind = Image.registered_extensions().get(options.out.suffix.lower())
+    if kind not in Image.SAVE:
+        raise UsageError(f"{options.out}: no image format of that name; end it in .png")
     from compoclip_world.captions import captions_for
     from compoclip_world.render import contact_sheet
     from compoclip_world.sampling import scene_for
@@ -277,9 +280,6 @@ def show(options: ShowOptions) -> Outcome:
         scene = scene_for(config, options.seed, options.split, index)
         captions = captions_for(scene, config, options.seed, index, options.captions)
         shown.append((scene, [caption.text for caption in captions]))
-    kind = Image.registered_extensions().get(options.out.suffix.lower())
-    if kind not in Image.SAVE:
-        raise UsageError(f"{options.out}: no image format of that name; end it in .png")
     sheet = contact_sheet(shown, options.size)
     write_atomically(options.out, lambda place: sheet.save(place, kind))
     record = {

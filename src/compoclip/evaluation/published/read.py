@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from compoclip.config import parsed_yaml
+from compoclip.config import package_yaml
 from compoclip.errors import UsageError, closest
-from compoclip.files import read_json, read_text
+from compoclip.files import read_json
 from compoclip.typed import build
 
 _TABLES = Path(__file__).parent / "tables"
@@ -185,7 +185,7 @@ def paper(name: str) -> Paper:
     if name not in paper_names():
         raise UsageError(f"no paper '{name}'; {closest(name, paper_names())}")
     path = _PAPERS / f"{name}.yaml"
-    data = parsed_yaml(read_text(path), path, "paper")
+    data = package_yaml(path)
     shared = {"paper": data["paper"], "models": data["models"]}
     usual = data["arm"]
     tables: dict[str, PublishedTable] = {}
