@@ -71,8 +71,8 @@ def space_of(texts: Sequence[str], flag: str, options: Mapping[str, Option]) -> 
     kinds, distributions = _optuna().distributions, dict[str, Any]()
     for key, (place, said) in _named_values(texts, flag, options).items():
         option = _option_named(key, options)
-        match, plain = _RANGE.fullmatch(said), option.plain
-        if match and flag == "--random" and plain in (int, float):
+        if match := _range(said, flag, option):
+            plain = option.plain
             number = kinds.IntDistribution if plain is int else kinds.FloatDistribution
             try:
                 low, high = (plain(float(match[k])) for k in (2, 3))
@@ -80,18 +80,37 @@ def space_of(texts: Sequence[str], flag: str, options: Mapping[str, Option]) -> 
             except (ValueError, OverflowError) as error:
                 raise UsageError(f"{place}: write LOW..HIGH, both finite ({error})") from None
             continue
-        values = read_value(said) if said[0] == "[" else said.split(",")
-        choices = [value if isinstance(value, str) else json.dumps(value) for value in values]
-        for choice in choices:
-            require(place, convert(read_value(choice), option.kind), option.kind)
-        distributions[key] = kinds.CategoricalDistribution(list(dict.fromkeys(choices)))
+        distributions[key] = kinds.CategoricalDistribution([*_choices(place, said, option)])
     return distributions
 
 
-def require_names(options: SweepOptions, request: TrainRequest) -> None:
-    """Raise UsageError for a name of --grid or --random that is no option, before any work."""
+def require_varied(options: SweepOptions, request: TrainRequest) -> None:
+    """Raise UsageError for a name or value of --grid or --random that does not fit, or names what
+    is not there, before any work."""
+    known = _free_options(request)
     for texts, flag in ((options.grid, "--grid"), (options.random, "--random")):
-        _named_values(texts, flag, _free_options(request))
+        for key, (place, said) in _named_values(texts, flag, known).items():
+            option = _option_named(key, known)
+            if not _range(said, flag, option):
+                choices = _choices(place, said, option)
+                check_values([(option, value) for value in choices.values()], request.options)
+
+
+def _range(said: str, flag: str, option: Option) -> re.Match[str] | None:
+    """Return LOW..HIGH taken apart; None for anything else."""
+    numeric = flag == "--random" and option.plain in (int, float)
+    return _RANGE.fullmatch(said) if numeric else None
+
+
+def _choices(place: str, said: str, option: Option) -> dict[str, Any]:
+    """Return the values of VALUE,VALUE,... by their texts; raise UsageError for one of another
+    type. place: for messages."""
+    values = read_value(said) if said[0] == "[" else said.split(",")
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    choices = {text: convert(read_value(text), option.kind) for text in texts}
+    for value in choices.values():
+        require(place, value, option.kind)
+    return choices
 
 
 def _free_options(request: TrainRequest) -> dict[str, Option]:
@@ -167,11 +186,6 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     space = {**grid, **sampled}
     if not space or len(space) < len(grid) + len(sampled):
         raise UsageError("name the options to vary, each once: --grid NAME=VALUE,VALUE or --random")
-    for name, choices in space.items():
-        option = _option_named(name, free_options)
-        texts = getattr(choices, "choices", ())
-        values = [(option, convert(read_value(text), option.kind)) for text in texts]
-        check_values(values, request.options)
     if bool(options.draws) != (tpe or bool(sampled)):
         raise UsageError("--random and --draws go together: what to sample, and how often")
 

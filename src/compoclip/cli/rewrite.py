@@ -248,19 +248,18 @@ class RewriteOptions(CorpusOptions):
 
 def rewrite_main(options: RewriteOptions) -> Outcome:
     """Rewrite a text, a file of captions or shards."""
-    from compoclip.rewrites.base import rewrites_named
-
-    names = rewrites_named(options.rewrites)
     require_with(options, "to", "images", "split", "licence")
     if options.to is not None:
-        return _export(options, names, options.to)
-    return run(options, lambda: _rewriting(options, names))
+        return _export(options, options.to)
+    return run(options, lambda: _rewriting(options))
 
 
-def _rewriting(options: RewriteOptions, names: tuple[str, ...]) -> CaptionWork:
+def _rewriting(options: RewriteOptions) -> CaptionWork:
+    from compoclip.rewrites.base import get_rewrite, rewrites_named
+
+    names = rewrites_named(options.rewrites)
     from compoclip.captions.tagger import get_tagger
     from compoclip.corpora.job import RewriteJob, add_counts
-    from compoclip.rewrites.base import get_rewrite
     from compoclip.rewrites.records import Settings, records, summary, tally
 
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
@@ -282,8 +281,11 @@ def _rewriting(options: RewriteOptions, names: tuple[str, ...]) -> CaptionWork:
     )
 
 
-def _export(options: RewriteOptions, names: tuple[str, ...], to: Trainer) -> Outcome:
+def _export(options: RewriteOptions, to: Trainer) -> Outcome:
     """Write image-text data with its negatives for another trainer."""
+    from compoclip.rewrites.base import rewrites_named
+
+    names = rewrites_named(options.rewrites)
     from compoclip.captions.tagger import get_tagger
     from compoclip.corpora.export import export
     from compoclip.data.sources.open import open_source

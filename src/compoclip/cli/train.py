@@ -320,10 +320,10 @@ def sweep_main(argv: Sequence[str]) -> int:
 
 def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
     """Execute the sweep; write OUT/sweep.csv and OUT/report.html, print the table."""
-    from compoclip.sweep import require_names, sweep
+    from compoclip.sweep import require_varied, sweep
 
     run, out = request.options, request.options.out
-    require_names(options, request)
+    require_varied(options, request)
     check_request(request)
     measuring = run.measuring(out / "results")
     names = [each.name for each in measuring.benchmarks()] if run.on else []
