@@ -17,11 +17,7 @@ from compoclip.benchmarks.case import Benchmark, Classification
 from compoclip.benchmarks.names import SUITES
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
-from compoclip.benchmarks.zero_shot import (
-    ELEVATER,
-    SETS,
-    published,
-)
+from compoclip.benchmarks.zero_shot import SETS, published
 from compoclip.data.prompts import (
     PublishedPrompts,
     imagenet_prompts,
@@ -31,6 +27,7 @@ from compoclip.data.prompts import (
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 
+ELEVATER = [name.partition(":")[2] for name in SUITES["elevater_20"]]
 PUBLISHED = "classification/class_names_templates"
 COUNTS = {  # classes and templates, as published
     "caltech-101": (102, 34),
