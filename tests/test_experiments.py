@@ -293,7 +293,7 @@ def test_a_budget_takes_a_share_of_the_data(
     assert not {run.name for run in quarter.trained} & {run.name for run in planned.trained}
     with pytest.raises(UsageError, match=r"--budget: .* takes 4 min on 0.0625 of its training"):
         within_budget(planned, 200.0)
-    experiments._plan(quarter, costs)
+    experiments.save_plan(quarter, costs)
     again, _ = within_budget(planned, 450.0)  # the share of the earlier start
     assert (again.place.share, measured[-1]) == (0.25, 0.25)
 
@@ -382,13 +382,27 @@ def test_the_available_items_of_a_benchmark(
     ]
     made = replace(paper("fsc-clip"), tables=(replace(table, rows=tuple(rows_of)),))
     monkeypatch.setattr(read, "paper", lambda _: made)
-    monkeypatch.setattr(experiment_costs, "estimate", no_cost)
+
+    def never(planned: Experiment) -> dict[str, RunCost]:
+        raise AssertionError(planned)
+
+    # What can be said at once is said before anything is measured for the estimate.
+    monkeypatch.setattr(experiment_costs, "estimate", never)
     assert main(command) != 0
     assert "absent.jpg" in capsys.readouterr().err
+    elsewhere = [word.replace(str(annotations), str(tmp_path / "none")) for word in command]
+    assert main([*elsewhere, "--allow-partial"]) != 0
+    assert str(tmp_path / "none") in capsys.readouterr().err
+    unasked = [word for word in command if word != "--yes"]
+    assert main([*unasked, "--allow-partial"]) == 2
+    assert "there is no terminal to ask for it" in capsys.readouterr().err
+    monkeypatch.setattr(experiment_costs, "estimate", no_cost)
     assert main([*command, "--allow-partial"]) == 0
     page = capsys.readouterr().out
     assert "Comp from 1 of 11 benchmarks" in page
     assert f"from {tmp_path / 'tiny'}, but every run ended after 1 step" in page
+    assert "Here: the paper's settings, " in page
+    assert "* marks numbers for which only a part of the benchmark's items was measured." in page
     assert "Not run: softmax" in page
     assert "Measured on sugarcrepe." in page
 

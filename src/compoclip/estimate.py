@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from compoclip.benchmarks.names import benchmark_names, without_suites
 from compoclip.benchmarks.registry import meta
+from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError, interruption_said
 from compoclip.evaluation.published.protocols import work
 from compoclip.files import write_text
@@ -107,7 +108,9 @@ def measure(
                 train(request.options, request.composed())
             # Without the last step, whose time is that of saving, too.
             ends = [record["seconds"] for record in read_log(out / LOG)][:-1]
-            return median(b - a for a, b in pairwise(ends)), _peak(device)
+            seconds = median(b - a for a, b in pairwise(ends))
+            note(f"  a step of {counted(batch, 'photo')} takes {seconds:.1f} s here")
+            return seconds, _peak(device)
 
         step(few, steps=3)  # what only the first run loads
         (one, low), (two, high) = step(few), step(2 * few)

@@ -327,7 +327,7 @@ def run_experiment(planned: Experiment, captions: str, costs: Mapping[str, RunCo
     place = planned.place
     with only_writer(place.out, folder=True):
         require_same_place(planned).save(place.out)
-        plan = _plan(planned, costs)
+        plan = save_plan(planned, costs)
         interrupted = {run.name for run in planned.trained if run.out.is_dir()}
         measuring = planned.measuring()
         bases = {run.name: run.model for run in planned.unique if run.request is None}
@@ -369,7 +369,7 @@ def earlier_plan(planned: Experiment) -> dict[str, Any]:
     return read_json_object(path, damaged="delete it") if path.is_file() else {}
 
 
-def _plan(planned: Experiment, costs: Mapping[str, RunCost]) -> dict[str, Any]:
+def save_plan(planned: Experiment, costs: Mapping[str, RunCost]) -> dict[str, Any]:
     """Write what the table will do; what an earlier start estimated and measured stays."""
     before = earlier_plan(planned)
     estimated = {name: asdict(cost) for name, cost in costs.items()}
@@ -445,7 +445,8 @@ def require_same_place(planned: Experiment) -> Fingerprint:
     now = Fingerprint(values)
     if (place.out / FILE).exists():
         differences = Fingerprint.load(place.out).differences(now)
-        require_same(place.out, differences, "holds runs of other options")
+        remedy = "repeat the earlier options, or choose another --out"
+        require_same(place.out, differences, "holds runs of other options", remedy)
     return now
 
 

@@ -298,12 +298,17 @@ def fetch_main(options: FetchOptions) -> Outcome | int:
     return record, "\n".join([text, *lack.by_hand]), int(nothing)
 
 
-def agreed(question: str) -> bool:
-    """Ask on the terminal; raise UsageError where nobody can answer."""
+def require_terminal() -> None:
+    """Raise UsageError where nobody can answer a question."""
     if not sys.stdin.isatty():
         raise UsageError(
-            "fetching needs your consent, and there is no terminal to ask for it; add --yes"
+            "this needs your consent, and there is no terminal to ask for it; add --yes"
         )
+
+
+def agreed(question: str) -> bool:
+    """Ask on the terminal; raise UsageError where nobody can answer."""
+    require_terminal()
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from compoclip.cli.data import agreed, byte_progress
+from compoclip.cli.data import agreed, byte_progress, require_terminal
 from compoclip.cli.options import Outcome
 from compoclip.console import columns, counted, duration, note
 from compoclip.errors import UsageError
@@ -150,11 +150,14 @@ def _samples(options: ReproduceOptions) -> int:
 def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
     from compoclip.estimate import seconds_of
     from compoclip.experiment_costs import estimate, within_budget
-    from compoclip.experiments import require_same_place, run_experiment, write_page
+    from compoclip.experiments import require_same_place, run_experiment, save_plan, write_page
 
     limit = seconds_of(options.budget) if options.budget else 0.0
     require_same_place(planned)
     planned = _with_downloads(options, planned)
+    planned.measuring().benchmarks()  # faults of the data are found before the estimate
+    if not options.yes:
+        require_terminal()
     if limit:
         planned, costs = within_budget(planned, limit)
     else:
@@ -166,6 +169,7 @@ def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
         f"{planned.table.title}: {counted(len(costs), 'run')}{share}, {place.jobs} at once; "
         f"takes about {duration(seconds)} here"
     )
+    save_plan(planned, costs)
     if not options.yes and not agreed("Start this?"):
         return 1
     run_experiment(planned, _captions_of_scenes(planned), costs)
@@ -250,9 +254,10 @@ def _test_captions(planned: Experiment) -> str:
 
 def _about_full(planned: Experiment) -> str:
     place = planned.place
+    models = "settings" if place.model else "models and settings"
     if place.captions:
-        return f"the paper's models and settings, {place.samples:,} samples of {place.captions}"
-    return "the paper's data, models and settings"
+        return f"the paper's {models}, {place.samples:,} samples of {place.captions}"
+    return f"the paper's data, {models}"
 
 
 def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experiment:
