@@ -250,7 +250,7 @@ def cpu_medians(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str
 
 @dataclass(frozen=True)
 class Spent:
-    """What a process took.
+    """Processor seconds, wall time and memory of a process.
 
     Attributes:
         seconds: Wall seconds.

@@ -1,4 +1,4 @@
-"""What peers do in their own environments, for `python -m bench peers`.
+"""Programs that run the peers in their own environments, for `python -m bench peers`.
 
     python bench/peer_programs.py PROGRAM ARGUMENT ... [NAME=VALUE ...]
 

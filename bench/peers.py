@@ -193,7 +193,7 @@ def _interpreter(peer: str, envs: Path | None) -> Path | str:
 
 @dataclass
 class Measured:
-    """What a tool took for a work, run by run, and the numbers of its last run.
+    """Seconds and memory of a tool at a work, run by run, and the numbers of its last run.
 
     seconds: Processor seconds. problem: Why it could not be measured.
     """

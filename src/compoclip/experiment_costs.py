@@ -15,7 +15,7 @@ from compoclip.estimate import WHILE_ESTIMATING
 from compoclip.evaluation.published.protocols import training_photos
 from compoclip.experiments import ArmRun, Experiment, RunCost, earlier_plan, experiment, is_done
 from compoclip.request import TrainRequest
-from compoclip.run import TrainOptions, evaluate, train
+from compoclip.run import evaluate, train
 from compoclip.workers import available_cores
 
 _PILOT_STEPS = 12
@@ -70,7 +70,7 @@ def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCo
             with TemporaryDirectory() as name:
                 folder = Path(name)
                 if request.options.data[0] not in data_seen:  # features of images are made once
-                    _pilot(replace(request.options, stop_after=1), request, folder / "first")
+                    _pilot(request, folder / "first", stop_after=1)
                     data_seen.add(request.options.data[0])
                 by_arm[key] = _training_seconds(request, folder, planned.place.max_steps)
                 if frozen not in measuring:
@@ -86,22 +86,23 @@ def _training_seconds(request: TrainRequest, folder: Path, max_steps: int) -> fl
     it has few steps and yet all its epochs, as later epochs of a recipe may have more texts.
     """
     begin = time.monotonic()
-    total, ends = _pilot(replace(request.options, stop_after=1), request, folder / "begun")
+    total, ends = _pilot(request, folder / "begun", stop_after=1)
     beginning = time.monotonic() - begin - ends[0]
-    options = replace(request.options, stop_after=min(_PILOT_STEPS, total))
     if total > _PILOT_STEPS and not max_steps:
-        options = replace(request.options, fraction=options.fraction * _PILOT_STEPS / total)
-    _, ends = _pilot(options, request, folder / "run")
+        share = request.options.fraction * _PILOT_STEPS / total
+        _, ends = _pilot(request, folder / "run", fraction=share)
+    else:
+        _, ends = _pilot(request, folder / "run", stop_after=min(_PILOT_STEPS, total))
     per_step = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else ends[0]
     return beginning + per_step * total
 
 
-def _pilot(options: TrainOptions, request: TrainRequest, out: Path) -> tuple[int, list[float]]:
+def _pilot(request: TrainRequest, out: Path, **changed: float) -> tuple[int, list[float]]:
     """Train; return the steps of the whole run, and the seconds at the end of every step done."""
     from compoclip.ranks import silent
     from compoclip.training.log import LOG, read_log
 
-    options = replace(options, out=out, log_every=1)
+    options = replace(request.options, out=out, log_every=1, **changed)  # type: ignore[arg-type]
     with silent(), interruption_said(WHILE_ESTIMATING):
         _, summary = train(options, replace(request, options=options).composed())
     return summary.total_steps, [line["seconds"] for line in read_log(out / LOG) if "loss" in line]
