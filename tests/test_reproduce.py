@@ -204,6 +204,7 @@ def planned(
     monkeypatch.setattr("compoclip.estimate._memory", lambda device: memory)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     data = tmp_path / "data"
+    options = {"yes": True, **options}
     return make_plan(
         ReproduceOptions(name=name, out=tmp_path / "o", data=data, device="cpu", **options)
     )
@@ -257,6 +258,50 @@ def test_a_budget_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     for budget, message in (("1m", "500 photos, the fewest"), ("six", "write minutes, hours")):
         with pytest.raises(CompoclipError, match=message):
             planned(tmp_path, monkeypatch, budget=budget, on=("sugarcrepe",))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--on sugarcrepe,annotations=absent --yes", "absent"),
+        ("--on sugarcrepe,annotations=damaged,images=. --yes", "damaged"),
+        ("--on sugarcrepe winoground,annotations=absent --yes", "absent"),
+        ("--captions absent.csv --yes", "absent.csv: not found"),
+        ("--captions empty.csv --yes", "empty.csv"),
+        ("--captions columns.csv --yes", "columns.csv"),
+        ("--captions captions.csv --images absent --yes", "absent: no such folder"),
+        ("--budget 6x --yes", "write minutes, hours or days"),
+        ("--device cuda:7 --yes", "--device cuda:7"),
+        ("--on winoground --yes", "nothing to measure on"),
+        ("", "there is no terminal to ask for it"),
+    ],
+)
+def test_faults_are_said_before_the_estimate(
+    options: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "empty.csv": "",
+        "columns.csv": "a,b\n1,2\n",
+        "captions.csv": "image,caption\na.jpg,a cat\n",
+        "damaged/swap_obj.json": "{",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    def never(*_: object) -> MachineSpeed:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr("compoclip.estimate.measure", never)
+    assert main(["reproduce", "fsc-clip", "--out", "out", *options.split()]) != 0
+    error = capsys.readouterr().err
+    assert message in error
+    assert "for the estimate" not in error
 
 
 def test_data_by_hand_have_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.process import set_up
 
 if TYPE_CHECKING:
@@ -29,6 +29,14 @@ def note(message: str) -> None:
 
 note_once = lru_cache(maxsize=64)(note)
 """Print a line as `note` does, unless this process has printed it before."""
+
+
+def require_terminal() -> None:
+    """Raise UsageError where nobody can answer a question."""
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "this needs your consent, and there is no terminal to ask for it; add --yes"
+        )
 
 
 def counted(number: int, noun: str) -> str:

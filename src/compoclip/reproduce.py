@@ -25,7 +25,7 @@ from compoclip.config import (
     OutputFolder,
     Shown,
 )
-from compoclip.console import duration, note
+from compoclip.console import duration, note, require_terminal
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError, interruption_said
 from compoclip.files import (
@@ -139,8 +139,9 @@ class ReproduceOptions:
 def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     """Return everything that `reproduce` will do, JSON-ready, with what it costs.
 
-    Raise UsageError for an unknown protocol, a wrong budget or unnamed training data,
-    CompoclipError for too little memory, disk or budget.
+    Raise UsageError for an unknown protocol, a wrong budget, unnamed training data, or where nobody
+    can be asked, CompoclipError for named files that cannot be read, and for too little memory,
+    disk or budget.
     """
     from compoclip.estimate import (
         image_seconds,
@@ -165,6 +166,9 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     precision = usual_precision(device, bool(limit))
     if not benchmarks:
         raise CompoclipError(f"nothing to measure on; {next(iter(left_out.values()), '')}")
+    _require_readable(benchmarks, options)
+    if not options.yes:
+        require_terminal()
     published = {**recipe_card(chosen.recipe).defaults, **chosen.settings}
     note(f"measuring {chosen.model} with {chosen.recipe} on {device} for the estimate")
     batch = int(published["batch_size"])
@@ -239,6 +243,25 @@ def require_named(name: str, data: TrainingPhotos, options: ReproduceOptions) ->
         raise UsageError(f"{name}: needs {data.by_hand}; name them: --captions and --images")
 
 
+def _require_readable(benchmarks: Sequence[str], options: ReproduceOptions) -> None:
+    """Raise for files that the user names and that cannot be read, before anything is measured."""
+    from compoclip.data.sources.open import open_source
+
+    if options.captions:
+        open_source(options.captions, images=options.images)
+    here = tuple(spec for spec in benchmarks if _names_files(spec, options.data))
+    if here:
+        EvaluateOptions(on=here, data=options.data).benchmarks()
+
+
+def _names_files(spec: str, root: Path) -> bool:
+    """Return whether a value of --on says where its files lie."""
+    from compoclip.benchmarks.targets import parse_targets
+
+    target = parse_targets([spec], root)[0]
+    return bool(target.root != root or target.images or target.options.keys() & _FILES)
+
+
 def missing_files(
     specs: Sequence[str], root: Path
 ) -> tuple[dict[str, RemoteFile], list[str], dict[str, str]]:
@@ -257,8 +280,7 @@ def missing_files(
     for spec in without_suites(specs):
         targets = parse_targets([spec], root)
         target = targets[0]
-        elsewhere = target.root != root or target.images or target.options.keys() & _FILES
-        if elsewhere or len(targets) > 1:
+        if len(targets) > 1 or _names_files(spec, root):
             benchmarks.append(spec)
             continue
         with suppress(CompoclipError):

@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import OnEngine, Outcome, Printing, WorkerCount, processes
 from compoclip.config import DataName, InputFile, OfficialName, OutputFile, OutputFolder, Shown
-from compoclip.console import counted, note, progress_bar, table, without
+from compoclip.console import counted, note, progress_bar, require_terminal, table, without
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_text
@@ -296,14 +296,6 @@ def fetch_main(options: FetchOptions) -> Outcome | int:
     if nothing:
         note("compoclip data: none of the missing files can be downloaded; see the lines below")
     return record, "\n".join([text, *lack.by_hand]), int(nothing)
-
-
-def require_terminal() -> None:
-    """Raise UsageError where nobody can answer a question."""
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "this needs your consent, and there is no terminal to ask for it; add --yes"
-        )
 
 
 def agreed(question: str) -> bool:

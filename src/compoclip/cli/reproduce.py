@@ -9,9 +9,9 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from compoclip.cli.data import agreed, byte_progress, require_terminal
+from compoclip.cli.data import agreed, byte_progress
 from compoclip.cli.options import Outcome
-from compoclip.console import columns, counted, duration, note
+from compoclip.console import columns, counted, duration, note, require_terminal
 from compoclip.errors import UsageError
 from compoclip.reproduce import ReproduceOptions
 from compoclip.workers import available_cores
