@@ -23,8 +23,8 @@ from compoclip.data.sources.open import open_source
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import watch_model
 from compoclip.models.checkpoint import load_model
+from compoclip.programs.run import Measuring
 from compoclip.report.plotting import Theme, write_figure
-from compoclip.run import Measuring
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings, WatchSettings
 from lab.columns import COLUMNS, Column, column_value

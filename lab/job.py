@@ -31,7 +31,7 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.conversion import interpolate
 from compoclip.process import give_back
-from compoclip.run import Measuring
+from compoclip.programs.run import Measuring
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings

@@ -24,14 +24,14 @@ from pathlib import Path
 
 import torch
 
-from compoclip import tune
 from compoclip.analysis import interpolation as mixes
 from compoclip.benchmarks.targets import FILES, Target
 from compoclip.console import note
 from compoclip.evaluation.run import Options
 from compoclip.files import write_json
 from compoclip.models.checkpoint import load_model
-from compoclip.run import Measuring
+from compoclip.programs import tune
+from compoclip.programs.run import Measuring
 from lab.photos import TOKENS, _caltech_index, _hash, _list_of, write_photos
 
 FRESH, ALL = 3000, 5602

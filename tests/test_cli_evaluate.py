@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from benchmark_files import red_cubes, write_mini
-from compoclip import run
 from compoclip.benchmarks.targets import find_in, parse_targets, read_suite
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
@@ -17,6 +16,7 @@ from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
+from compoclip.programs import run
 from evaluation_helpers import TINY
 
 

@@ -15,7 +15,7 @@ from compoclip.cli.main import main
 from compoclip.cli.train import KEYS, called
 from compoclip.config import names_here, options_of, read_config
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.run import TrainOptions
+from compoclip.programs.run import TrainOptions
 
 HEAD = "python -m open_clip_train.main"
 BASE = "--model ViT-B-32 --pretrained openai --name first"

@@ -15,8 +15,8 @@ from compoclip.cli.train import KEYS, USUAL
 from compoclip.config import options_of
 from compoclip.console import refilled
 from compoclip.methods.registry import method_names, recipe_card
-from compoclip.run import TrainOptions
-from compoclip.sweep import SweepOptions
+from compoclip.programs.run import TrainOptions
+from compoclip.programs.sweep import SweepOptions
 
 
 def commands() -> list[list[str]]:

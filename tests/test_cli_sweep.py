@@ -17,9 +17,9 @@ import own_files
 from compoclip.cli.main import main
 from compoclip.config import CONFIG
 from compoclip.errors import RunInterruptedError, UsageError
-from compoclip.request import known_options
-from compoclip.run import TrainOptions
-from compoclip.sweep import run_name, space_of
+from compoclip.programs.request import known_options
+from compoclip.programs.run import TrainOptions
+from compoclip.programs.sweep import run_name, space_of
 from method_data import arguments
 from train_helpers import weight_hashes
 
@@ -99,7 +99,7 @@ def test_an_interrupted_run_ends_the_sweep(
         begun.append(options.out)
         raise RunInterruptedError("the same command with --resume continues", signal.SIGTERM)
 
-    monkeypatch.setattr("compoclip.sweep.train", interrupted)
+    monkeypatch.setattr("compoclip.programs.sweep.train", interrupted)
     assert sweep(world, tmp_path / "sweep", "--grid", "lr=1e-3,1e-4") == 128 + signal.SIGTERM
     assert len(begun) == 1
     last = capsys.readouterr().err.splitlines()[-1]

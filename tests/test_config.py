@@ -16,7 +16,7 @@ from compoclip.config import CONFIG, Shown, checked, config_text, place_in, read
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
-from compoclip.request import TrainRequest, known_options
+from compoclip.programs.request import TrainRequest, known_options
 from compoclip.typed import convert, is_a
 from method_data import arguments
 from train_helpers import weight_hashes

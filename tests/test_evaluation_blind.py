@@ -11,14 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip import run
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.evaluation.blind import CaptionModel, TextOnlyEncoder
 from compoclip.evaluation.embedder import open_encoder
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.results import load_results
-from compoclip.run import TrainOptions
+from compoclip.programs import run
+from compoclip.programs.run import TrainOptions
 
 CAPTIONS = ("a red star left of a ball", "a blue ring", "a ball and a red star")
 

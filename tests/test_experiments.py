@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip import experiment_costs, experiments, reproduce
 from compoclip.benchmarks.case import Aggregate
 from compoclip.benchmarks.registry import meta
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.estimate import MachineSpeed, measuring_seconds
 from compoclip.evaluation.experiment_page import _in_words, directions, experiment_page
 from compoclip.evaluation.published import read
 from compoclip.evaluation.published.protocols import training_photos
@@ -29,16 +27,18 @@ from compoclip.evaluation.published.read import (
 )
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.experiment_costs import within_budget
-from compoclip.experiments import (
+from compoclip.models.checkpoint import save_model
+from compoclip.programs import experiment_costs, experiments, reproduce
+from compoclip.programs.estimate import MachineSpeed, measuring_seconds
+from compoclip.programs.experiment_costs import within_budget
+from compoclip.programs.experiments import (
     Experiment,
     Place,
     RunCost,
     Scale,
     experiment,
 )
-from compoclip.models.checkpoint import save_model
-from compoclip.request import TrainRequest
+from compoclip.programs.request import TrainRequest
 from compoclip_world import scale as world_scale
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from train_helpers import new_model, write_data

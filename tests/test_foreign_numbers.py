@@ -42,8 +42,8 @@ from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig, read_record
 from compoclip.models.formats.adapters import read_adapter_record, read_peft, save_adapter
 from compoclip.models.lora import Lora, attach_lora
+from compoclip.programs.run import TrainOptions
 from compoclip.report.training import read_run
-from compoclip.run import TrainOptions
 from compoclip.search.index import _FIELDS, _VERSION, read_index
 from compoclip.training.state import Progress, load_state, save_state
 from lab.own_boxes import coco_boxes

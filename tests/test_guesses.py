@@ -147,7 +147,7 @@ def test_tune_takes_the_words_of_the_command(
     with pytest.raises(compoclip.UsageError, match="name the model to begin from: --model"):
         compoclip.tune("captions.csv", images="photos", out=tmp_path / "tuned")
     called = MagicMock()
-    monkeypatch.setattr("compoclip.tune.tune", called)
+    monkeypatch.setattr("compoclip.programs.tune.tune", called)
     compoclip.tune("captions.csv", images="photos", model="bundled", out="tuned")
     (options,) = called.call_args.args
     assert (options.data, options.images, options.out) == (

@@ -368,7 +368,7 @@ def test_what_a_lab_of_photos_cannot_do_without(photos: Path, base: Path, tmp_pa
 
 def test_the_suite_of_the_real_photos(shared_data: Path, tmp_path: Path) -> None:
     """Every benchmark of the recipe is there; a cut of the photos, since all take a minute."""
-    from compoclip.run import Measuring
+    from compoclip.programs.run import Measuring
 
     data = tmp_path / "data"
     for each in ("annotations", "classification"):

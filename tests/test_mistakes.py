@@ -18,7 +18,7 @@ from compoclip.cli.data import TASKS
 from compoclip.cli.main import VERBS, main
 from compoclip.cli.options import OptionParser
 from compoclip.config import names_here
-from compoclip.run import TrainOptions
+from compoclip.programs.run import TrainOptions
 
 REFUSED = mistakes()
 HELPS = [f"{command} --help".strip() for command in ("", *commands())]

@@ -230,7 +230,7 @@ def test_local_dir_is_the_folder_everywhere(
     assert inspect_model(named, named)["kind"] == "open_clip checkpoint folder"
     assert convert(named, tmp_path / "hf", "hf")["form"] == "hf"
     assert load_model(f"local-dir:{tmp_path / 'hf'}").identity.weights == weights
-    from compoclip.run import named_models
+    from compoclip.programs.run import named_models
 
     assert named_models([named]) == {folder.parent.name: named}
     with pytest.raises(UsageError, match="local-dir:nowhere: no such folder"):

@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 from rehearse import Rehearsal, expecting
 
-from compoclip import reproduce
 from compoclip.benchmarks.names import SUITES
 from compoclip.benchmarks.registry import meta
 from compoclip.cli.main import main
 from compoclip.config import parsed_config
 from compoclip.data.fingerprint import FILE
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.estimate import MachineSpeed
 from compoclip.evaluation.plan_page import stated
 from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.verify import _unplanned, verify_bundle
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import read_config
-from compoclip.reproduce import ReproduceOptions, make_plan
+from compoclip.programs import reproduce
+from compoclip.programs.estimate import MachineSpeed
+from compoclip.programs.reproduce import ReproduceOptions, make_plan
 from train_helpers import FEW, write_config
 
 Capture = pytest.CaptureFixture[str]
@@ -200,8 +200,8 @@ def planned(
 ) -> dict[str, Any]:
     """The plan on a machine of `SPEED` with 1 TB of disk and 100 GB of memory."""
     usage = type("usage", (), {"free": 10**12})
-    monkeypatch.setattr("compoclip.estimate.measure", lambda *_: SPEED)
-    monkeypatch.setattr("compoclip.estimate._memory", lambda device: memory)
+    monkeypatch.setattr("compoclip.programs.estimate.measure", lambda *_: SPEED)
+    monkeypatch.setattr("compoclip.programs.estimate._memory", lambda device: memory)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     data = tmp_path / "data"
     options = {"yes": True, **options}
@@ -297,7 +297,7 @@ def test_faults_are_said_before_the_estimate(
     def never(*_: object) -> MachineSpeed:
         raise AssertionError("measured")
 
-    monkeypatch.setattr("compoclip.estimate.measure", never)
+    monkeypatch.setattr("compoclip.programs.estimate.measure", never)
     assert main(["reproduce", "fsc-clip", "--out", "out", *options.split()]) != 0
     error = capsys.readouterr().err
     assert message in error

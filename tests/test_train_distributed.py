@@ -24,8 +24,8 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
+from compoclip.programs.request import TrainRequest
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.request import TrainRequest
 from compoclip.training import state as state_file
 from compoclip.training.distributed import sync_batch_norm
 from compoclip.training.log import read_log

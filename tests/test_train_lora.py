@@ -17,7 +17,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Lora, Method, Trains
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
-from compoclip.run import named_models
+from compoclip.programs.run import named_models
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings

@@ -18,8 +18,8 @@ from compoclip.methods.base import Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.models.config import RECORD
+from compoclip.programs.run import Measuring
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.run import Measuring
 from compoclip.training.log import read_log
 from compoclip.training.run import RunSummary, run_training
 from compoclip.training.settings import RunSettings, WatchSettings

@@ -27,8 +27,7 @@ from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import sign_flip
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
-from compoclip.training.run import RunSummary
-from compoclip.tune import (
+from compoclip.programs.tune import (
     LEAST,
     RECALL,
     RULES,
@@ -38,6 +37,7 @@ from compoclip.tune import (
     sentences,
     together_corrected,
 )
+from compoclip.training.run import RunSummary
 from distributed_runs import write_base
 from train_helpers import write_data
 
@@ -193,7 +193,7 @@ def test_from_photos_to_a_verdict(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rule = replace(RULES[0], steps=3, batch_size=8, held_out=0.25)
-    monkeypatch.setattr("compoclip.tune.RULES", (rule,))
+    monkeypatch.setattr("compoclip.programs.tune.RULES", (rule,))
     write_base(tmp_path)
     data, out = write_data(tmp_path / "data", 72), tmp_path / "tuned"
     arguments = ["tune", str(data), "--out", str(out), "--model", str(tmp_path / "base")]
@@ -252,7 +252,7 @@ def test_what_a_second_call_reuses(
     """The model that lies there, and the results, are those of the inputs of this call."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rule = replace(RULES[0], steps=3, batch_size=8, held_out=0.25)
-    monkeypatch.setattr("compoclip.tune.RULES", (rule,))
+    monkeypatch.setattr("compoclip.programs.tune.RULES", (rule,))
     write_base(tmp_path)
     data, out = write_data(tmp_path / "data", 72), tmp_path / "tuned"
     for colour in ("red", "blue"):
@@ -277,8 +277,8 @@ def test_what_a_second_call_reuses(
     assert [*out.glob("results/base/zero_shot_mine.json")]
     assert weights(out / "model") == weights(tmp_path / "base")
     # Another choice: the model is made anew, and results of what was not asked for are gone.
-    monkeypatch.setattr("compoclip.tune.best", lambda points: points[2])
-    monkeypatch.setattr("compoclip.tune.holds", lambda point: True)
+    monkeypatch.setattr("compoclip.programs.tune.best", lambda points: points[2])
+    monkeypatch.setattr("compoclip.programs.tune.holds", lambda point: True)
     assert not (out / "found.html").exists()  # nothing has changed
     assert f"{out / 'model'}: made anew: alpha was 0.0, is 0.5" in tune()
     # It ends with what three captions find before and after.

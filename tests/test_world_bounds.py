@@ -12,7 +12,7 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options
 from compoclip.models.checkpoint import load_model
-from compoclip.run import Measuring
+from compoclip.programs.run import Measuring
 from compoclip_world.bounds import (
     BOUNDS,
     ORACLE,

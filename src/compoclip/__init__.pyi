@@ -16,6 +16,6 @@ from .api import train as train
 from .api import tune as tune
 from .errors import CompoclipError as CompoclipError
 from .errors import UsageError as UsageError
-from .run import EvaluateOptions as EvaluateOptions
-from .run import TrainOptions as TrainOptions
+from .programs.run import EvaluateOptions as EvaluateOptions
+from .programs.run import TrainOptions as TrainOptions
 from .version import __version__ as __version__

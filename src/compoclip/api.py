@@ -1,7 +1,7 @@
 """compoclip from Python: load, score, rewrite, train, evaluate.
 
 The options of the verbs are dataclasses, `TrainOptions` and `EvaluateOptions`; what they do is in
-`compoclip.run`, which the command line calls as well.
+`compoclip.programs.run`, which the command line calls as well.
 
     import compoclip
 
@@ -23,17 +23,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from compoclip import run
 from compoclip.config import options_of, require, require_texts, typed
 from compoclip.errors import UsageError, typed_repr
 from compoclip.methods.registry import method_summaries
 from compoclip.notebook import ShownList, ShownPath
 from compoclip.plugins import fence
+from compoclip.programs import run
+from compoclip.programs.request import TrainRequest
+from compoclip.programs.run import EvaluateOptions, TrainOptions, named_models
 from compoclip.ranks import device_named
-from compoclip.request import TrainRequest
 from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import Settings, records, text_of
-from compoclip.run import EvaluateOptions, TrainOptions, named_models
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from compoclip.methods.base import Method
     from compoclip.models.checkpoint import LoadedModel
     from compoclip.models.config import ModelIdentity
+    from compoclip.programs.tune import Tuned
     from compoclip.search import Found, PhotoIndex
-    from compoclip.tune import Tuned
 
     Features = NDArray[np.float32]
     Images = Image | str | Path | Sequence[Image | str | Path]
@@ -384,10 +384,10 @@ def tune(data: str | Path, out: str | Path = "tuned", **settings: Any) -> Tuned:
     Args:
         data: Captioned photos.
         out: Folder for everything.
-        settings: Fields of `compoclip.tune.TuneOptions`, such as `images` and `model`.
+        settings: Fields of `compoclip.programs.tune.TuneOptions`, such as `images` and `model`.
     """
-    from compoclip.tune import TuneOptions
-    from compoclip.tune import tune as tune_options
+    from compoclip.programs.tune import TuneOptions
+    from compoclip.programs.tune import tune as tune_options
 
     values = {"data": data, "out": out, **settings}
     return tune_options(TuneOptions(**typed(values, options_of(TuneOptions))))

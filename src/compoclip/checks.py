@@ -140,7 +140,7 @@ def _model(spec: str, options: Any, option: Option) -> None:
 
 def _named_model(text: str, _: Any, __: Option, external: bool = False) -> None:
     from compoclip.models.names import BLIND, require_model
-    from compoclip.run import named_models
+    from compoclip.programs.run import named_models
 
     for spec in named_models((text,)).values():
         require_model(spec, external)

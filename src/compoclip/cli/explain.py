@@ -24,8 +24,8 @@ from compoclip.config import (
 )
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_atomically, write_json, write_jsonl
+from compoclip.programs.run import Measuring, load_models, named_models
 from compoclip.ranks import device_named
-from compoclip.run import Measuring, load_models, named_models
 from compoclip.typed import Count, Within
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from compoclip.config import names_here, options_of
 from compoclip.console import note
 from compoclip.data.prompts import library_folder
 from compoclip.errors import UsageError, closest, require
+from compoclip.programs.run import TrainOptions
 from compoclip.ranks import launched
-from compoclip.run import TrainOptions
 
 FLAG = "--from-open-clip"
 _KINDS: Mapping[str, Mapping[str, Any]] = {

@@ -13,14 +13,14 @@ from compoclip.cli.data import agreed, byte_progress
 from compoclip.cli.options import Outcome
 from compoclip.console import columns, counted, duration, note, require_terminal
 from compoclip.errors import UsageError
-from compoclip.reproduce import ReproduceOptions
+from compoclip.programs.reproduce import ReproduceOptions
 from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
     from compoclip.benchmarks.sources import RemoteFile
     from compoclip.evaluation.published.protocols import TrainingPhotos
     from compoclip.evaluation.published.read import PublishedTable
-    from compoclip.experiments import Experiment, Place
+    from compoclip.programs.experiments import Experiment, Place
 
 _OF_TABLES = ("scale", "seeds", "arms", "model", "max_steps", "allow_partial", "jobs")
 """Options that one model does not have."""
@@ -52,7 +52,7 @@ def _refuse(options: ReproduceOptions, names: Sequence[str], other: str) -> None
 
 def _model(options: ReproduceOptions) -> Outcome | int:
     """State what it takes, ask, run all stages, print the page."""
-    from compoclip.reproduce import reproduce
+    from compoclip.programs.reproduce import reproduce
 
     def agree(plan: Mapping[str, Any]) -> bool:
         from compoclip.evaluation.plan_page import stated
@@ -112,7 +112,7 @@ def _table(options: ReproduceOptions) -> Outcome | int:
 
     place_name = f"table {options.table}" if options.table else f"figure {options.figure}"
     table = paper(options.name).table(place_name)
-    from compoclip.experiments import FULL, Place, experiment, scale_named
+    from compoclip.programs.experiments import FULL, Place, experiment, scale_named
 
     if options.scale != FULL:
         _refuse(options, _OF_FULL_SCALE, f"--scale {FULL}")
@@ -148,9 +148,14 @@ def _samples(options: ReproduceOptions) -> int:
 
 
 def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
-    from compoclip.estimate import seconds_of
-    from compoclip.experiment_costs import estimate, within_budget
-    from compoclip.experiments import require_same_place, run_experiment, save_plan, write_page
+    from compoclip.programs.estimate import seconds_of
+    from compoclip.programs.experiment_costs import estimate, within_budget
+    from compoclip.programs.experiments import (
+        require_same_place,
+        run_experiment,
+        save_plan,
+        write_page,
+    )
 
     limit = seconds_of(options.budget) if options.budget else 0.0
     require_same_place(planned)
@@ -187,7 +192,7 @@ def page_of(planned: Experiment, partial: bool) -> str:
     """
     from compoclip.evaluation.experiment_page import experiment_page
     from compoclip.evaluation.results import by_model, load_results
-    from compoclip.experiments import BLIND_MODEL, mixed_name
+    from compoclip.programs.experiments import BLIND_MODEL, mixed_name
 
     place = planned.place
     measured = by_model(load_results(place.out / "results"))
@@ -264,8 +269,8 @@ def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experimen
     """Fetch what the paper's own scale needs; leave out benchmarks that cannot be fetched."""
     if planned.scale:
         return planned
-    from compoclip.experiments import training_data
-    from compoclip.reproduce import (
+    from compoclip.programs.experiments import training_data
+    from compoclip.programs.reproduce import (
         fetch_missing,
         missing_files,
         present,

@@ -20,7 +20,7 @@ from compoclip.config import (
     require_with,
 )
 from compoclip.errors import CompoclipError, UsageError, printable
-from compoclip.run import EvaluateOptions, evaluate, load_models, named_models
+from compoclip.programs.run import EvaluateOptions, evaluate, load_models, named_models
 from compoclip.typed import Count
 
 if TYPE_CHECKING:

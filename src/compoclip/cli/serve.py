@@ -98,7 +98,7 @@ def serve_main(options: ServeOptions) -> int:
         raise UsageError(
             "--max-items must not be above --queue, or the largest request would never fit"
         )
-    from compoclip.run import load_models
+    from compoclip.programs.run import load_models
     from compoclip.web.batches import BatchSettings
     from compoclip.web.service import Service, model_site
 
@@ -186,7 +186,7 @@ def play_main(options: PlayOptions) -> int:
         raise UsageError("name one model, or two to see side by side; see play --help")
     if not options.models and options.index is None:
         raise UsageError("name a model, or the photos to search with --index; see play --help")
-    from compoclip.run import load_models
+    from compoclip.programs.run import load_models
     from compoclip.web.playground import Playground, play_site
 
     models = options.models

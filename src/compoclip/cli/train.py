@@ -31,14 +31,14 @@ from compoclip.data.options import naming_options
 from compoclip.errors import UsageError, require, typed_repr
 from compoclip.files import only_writer, write_text
 from compoclip.methods.registry import is_method, method_summaries, recipe_card
+from compoclip.programs.request import TrainRequest, divided, known_options
+from compoclip.programs.run import TrainOptions, evaluate, open_inputs, push, train
+from compoclip.programs.tune import TuneOptions, tune
 from compoclip.ranks import launched
-from compoclip.request import TrainRequest, divided, known_options
-from compoclip.run import TrainOptions, evaluate, open_inputs, push, train
-from compoclip.tune import TuneOptions, tune
 from compoclip.typed import is_a
 
 if TYPE_CHECKING:
-    from compoclip.sweep import SweepOptions
+    from compoclip.programs.sweep import SweepOptions
     from compoclip.training.run import RunSummary
 
 
@@ -309,7 +309,7 @@ def sweep_main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(console.refilled(_SWEEP_USAGE, console.help_width()))
         return 0 if argv else 2
-    from compoclip.sweep import SweepOptions
+    from compoclip.programs.sweep import SweepOptions
 
     of_sweep = options_of(SweepOptions)
     without = ("resume", "stop_after", "push_to_hub")
@@ -320,7 +320,7 @@ def sweep_main(argv: Sequence[str]) -> int:
 
 def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
     """Execute the sweep; write OUT/sweep.csv and OUT/report.html, print the table."""
-    from compoclip.sweep import require_varied, sweep
+    from compoclip.programs.sweep import require_varied, sweep
 
     run, out = request.options, request.options.out
     require_varied(options, request)

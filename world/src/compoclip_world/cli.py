@@ -14,7 +14,7 @@ from compoclip.config import Shown
 from compoclip.console import columns, counted, table
 from compoclip.errors import UsageError, require
 from compoclip.files import require_new_folder, require_writable, write_atomically, write_json
-from compoclip.run import load_models
+from compoclip.programs.run import load_models
 from compoclip.typed import Count, Natural
 
 if TYPE_CHECKING:

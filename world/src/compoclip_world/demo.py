@@ -20,7 +20,7 @@ from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import content_hash, only_writer, require_writable
 from compoclip.interrupts import PARENT, signal_of
-from compoclip.run import EvaluateOptions, evaluate
+from compoclip.programs.run import EvaluateOptions, evaluate
 from compoclip.training.log import LOG, read_log
 from compoclip.workers import available_cores
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from compoclip import console
 from compoclip.evaluation.published.read import PublishedNumber
-from compoclip.experiments import Scale
 from compoclip.files import write_text
+from compoclip.programs.experiments import Scale
 from compoclip.workers import available_cores
 from compoclip_world.captions import CAPTION_TYPES, captions_for
 from compoclip_world.dataset import TrainingSet, bundled_world, crowded, write_training_set

@@ -38,8 +38,8 @@ from compoclip.files import (
     write_text,
 )
 from compoclip.methods.registry import recipe_card
-from compoclip.request import TrainRequest
-from compoclip.run import EvaluateOptions, evaluate, train
+from compoclip.programs.request import TrainRequest
+from compoclip.programs.run import EvaluateOptions, evaluate, train
 from compoclip.typed import Count, Natural, read_fields
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     can be asked, CompoclipError for named files that cannot be read, and for too little memory,
     disk or budget.
     """
-    from compoclip.estimate import (
+    from compoclip.evaluation.published.protocols import protocol
+    from compoclip.programs.estimate import (
         image_seconds,
         measure,
         measuring_seconds,
@@ -152,7 +153,6 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
         steps_between_states,
         usual_precision,
     )
-    from compoclip.evaluation.published.protocols import protocol
     from compoclip.ranks import device_named
 
     chosen = protocol(options.name)

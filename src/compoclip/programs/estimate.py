@@ -22,8 +22,8 @@ from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError, interruption_said
 from compoclip.evaluation.published.protocols import work
 from compoclip.files import write_text
-from compoclip.request import TrainRequest
-from compoclip.run import train
+from compoclip.programs.request import TrainRequest
+from compoclip.programs.run import train
 
 if TYPE_CHECKING:
     import torch

@@ -80,9 +80,14 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
 
 
 def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedModel]:
-    """Load models, by name, as `named_models` reads them; device: as --device names it.
+    """Load models; a line says which device "auto" has chosen, once the models are there.
 
-    A line says what "auto" has chosen, once the models are there.
+    Args:
+        texts: Models, each as `MODEL` or `NAME=MODEL`, which `named_models` reads.
+        device: As --device names it.
+
+    Returns:
+        Name -> model.
     """
     named = named_models(texts)
     if not named:
@@ -195,10 +200,20 @@ def train(
 ) -> tuple[LoadedModel, RunSummary]:
     """Load model and data as the options say, and train.
 
-    Under torchrun all ranks train together and return the same; only rank 0 writes. method: see
-    `TrainRequest.composed`. model: instead of `options.model`, changed in place. config: the text
-    of the run's configuration file, for its folder. inputs: from `open_inputs`, else opened here.
-    Raise CompoclipError as `run_training`.
+    Under torchrun all ranks train together and return the same; only rank 0 writes.
+
+    Args:
+        options: Model, data and settings of the run.
+        method: As `TrainRequest.composed` returns it.
+        model: Instead of `options.model`; it is changed in place.
+        config: The text of the run's configuration file, for its folder.
+        inputs: From `open_inputs`; without it they are opened here.
+
+    Returns:
+        The trained model, and what the run took.
+
+    Raises:
+        CompoclipError: As `run_training` does.
     """
     if options.push_to_hub:
         require_pushable(options.push_to_hub)

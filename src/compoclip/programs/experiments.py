@@ -30,9 +30,9 @@ from compoclip.evaluation.published.protocols import TrainingPhotos, training_ph
 from compoclip.evaluation.published.read import Arm, PublishedNumber, PublishedTable
 from compoclip.files import bytes_hash, only_writer, read_json_object, write_json, write_text
 from compoclip.methods.registry import load_recipe
-from compoclip.request import TrainRequest
-from compoclip.run import EvaluateOptions, evaluate
-from compoclip.sweep import run_one
+from compoclip.programs.request import TrainRequest
+from compoclip.programs.run import EvaluateOptions, evaluate
+from compoclip.programs.sweep import run_one
 from compoclip.workers import available_cores, mapper, threads_each
 
 FULL = "full"

@@ -11,11 +11,18 @@ from tempfile import TemporaryDirectory
 
 from compoclip.console import duration, note
 from compoclip.errors import UsageError, interruption_said
-from compoclip.estimate import WHILE_ESTIMATING
 from compoclip.evaluation.published.protocols import training_photos
-from compoclip.experiments import ArmRun, Experiment, RunCost, earlier_plan, experiment, is_done
-from compoclip.request import TrainRequest
-from compoclip.run import evaluate, train
+from compoclip.programs.estimate import WHILE_ESTIMATING
+from compoclip.programs.experiments import (
+    ArmRun,
+    Experiment,
+    RunCost,
+    earlier_plan,
+    experiment,
+    is_done,
+)
+from compoclip.programs.request import TrainRequest
+from compoclip.programs.run import evaluate, train
 from compoclip.workers import available_cores
 
 _PILOT_STEPS = 12
@@ -28,8 +35,8 @@ def estimate(planned: Experiment) -> dict[str, RunCost]:
 
     Runs that are done take nothing, and what an earlier start of the same table measured counts. At
     the paper's own scale speed is measured with random weights and generated photos
-    (`compoclip.estimate`). At another scale a few steps of each arm are trained in a temporary
-    folder and thrown away, and the first of these models is measured.
+    (`compoclip.programs.estimate`). At another scale a few steps of each arm are trained in a
+    temporary folder and thrown away, and the first of these models is measured.
     """
     earlier = earlier_plan(planned).get("estimated", {})
     costs: dict[str, RunCost] = {}
@@ -134,7 +141,7 @@ def _measuring_seconds(planned: Experiment, folder: Path, frozen: bool) -> float
 
 
 def _from_speed(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCost]:
-    from compoclip.estimate import (
+    from compoclip.programs.estimate import (
         image_seconds,
         measure,
         measuring_seconds,

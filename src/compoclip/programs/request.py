@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from compoclip.config import Option, as_settings, config_text, is_part, options_of, typed
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, recipe_card
-from compoclip.run import TrainOptions, require_options
+from compoclip.programs.run import TrainOptions, require_options
 from compoclip.typed import convert
 
 if TYPE_CHECKING:

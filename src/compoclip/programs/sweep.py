@@ -29,8 +29,8 @@ from compoclip.errors import (
 )
 from compoclip.files import bytes_hash, content_hash
 from compoclip.plugins import fence
-from compoclip.request import TrainRequest, known_options
-from compoclip.run import evaluate, train
+from compoclip.programs.request import TrainRequest, known_options
+from compoclip.programs.run import evaluate, train
 from compoclip.training.settings import RunSettings
 from compoclip.typed import Count, Natural, convert
 from compoclip.workers import available_cores, mapper, threads_each

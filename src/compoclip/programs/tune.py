@@ -28,8 +28,8 @@ from compoclip.errors import CompoclipError, UsageError, interruption_said, requ
 from compoclip.files import only_writer, write_json
 from compoclip.models.names import BUNDLED_KNOWS
 from compoclip.notebook import make_callable, preformatted
-from compoclip.request import TrainRequest
-from compoclip.run import train
+from compoclip.programs.request import TrainRequest
+from compoclip.programs.run import train
 
 if TYPE_CHECKING:
     from compoclip.analysis.interpolation import Point
@@ -232,8 +232,8 @@ def tune(options: TuneOptions) -> Tuned:
     from compoclip.data.fingerprint import Fingerprint, make_once
     from compoclip.evaluation.run import Options
     from compoclip.models.checkpoint import load_model, save_model
+    from compoclip.programs.run import Measuring
     from compoclip.ranks import device_named
-    from compoclip.run import Measuring
     from compoclip.search import look_up
 
     device = device_named(options.device)

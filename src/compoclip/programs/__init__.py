@@ -1,0 +1,5 @@
+"""What the program does, as functions with all options: the command line and the API call them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

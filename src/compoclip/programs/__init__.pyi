@@ -1,0 +1,11 @@
+from .reproduce import ReproduceOptions as ReproduceOptions
+from .request import TrainRequest as TrainRequest
+from .run import EvaluateOptions as EvaluateOptions
+from .run import Measuring as Measuring
+from .run import TrainOptions as TrainOptions
+from .run import evaluate as evaluate
+from .run import load_models as load_models
+from .run import train as train
+from .sweep import SweepOptions as SweepOptions
+from .tune import Tuned as Tuned
+from .tune import TuneOptions as TuneOptions
