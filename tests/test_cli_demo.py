@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from compoclip import console
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip_world import demo
@@ -48,6 +49,7 @@ def test_demo_runs_end_to_end_and_resumes(
         re.M,
     )
     assert "fsc-clip: step" not in printed.err
+    assert "drawing scenes: 0 % of the demo done" in printed.err
     assert (out / "runs" / "fsc-clip.log").is_file()
     assert re.search(r"^foils \(macro\)", shown, re.M)
     assert re.search(r"^exchanged colours( +\d+\.\d[+-]?){3}$", shown, re.M)
@@ -86,22 +88,50 @@ def test_a_training_that_fails_is_told_with_its_log(
     program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "_encode_images", lambda *_: None)
-    monkeypatch.setattr(demo, "_first_scene", lambda _: "")
     monkeypatch.setattr(demo, "_train_command", lambda *_: [sys.executable, "-c", program])
     options = demo.DemoOptions(out=tmp_path, methods=("negclip",))
     log = re.escape(str(tmp_path / "runs" / "negclip.log"))
     cause = said or "it printed nothing"
     with pytest.raises(CompoclipError, match=rf"^negclip was not trained \({cause}; more in {log}"):
-        demo._train_all(options)
+        demo._train_all(options, lambda *_: None)
 
 
 def test_progress_weighs_methods_by_what_they_cost(tmp_path: Path) -> None:
-    options = demo.DemoOptions(out=tmp_path, scenes=1280, epochs=1)
     methods = ("clip-ft", "compo")
-    assert demo._trained(options, methods) == 0
+    options = demo.DemoOptions(out=tmp_path, scenes=1280, epochs=1, methods=methods)
+    assert demo._trained(options) == 0
     for method, step in (("clip-ft", 10), ("compo", 5)):
         log = tmp_path / "runs" / method / "train.jsonl"
         log.parent.mkdir(parents=True)
         log.write_text(f'{{"step": {step}}}\n')
-    cheap, dear = (demo._TRAINING[method] for method in methods)
-    assert demo._trained(options, methods) == pytest.approx((cheap + dear / 2) / (cheap + dear))
+    cheap, dear = (1280 * demo._TRAINING[method] for method in methods)
+    measured = 500 * demo._MEASURED
+    assert demo._trained(options) == pytest.approx(
+        (cheap + dear / 2) / (cheap + dear + 2 * measured)
+    )
+    (tmp_path / "results" / "clip-ft").mkdir(parents=True)
+    assert demo._trained(options) == pytest.approx(
+        (cheap + dear / 2 + measured) / (cheap + dear + 2 * measured)
+    )
+
+
+def test_stages_of_the_demo_are_shown_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(demo.time, "monotonic", lambda: now)
+    options = demo.DemoOptions(out=tmp_path)
+    stages = demo._stages(options)
+    whole = sum(stages.values())
+    with demo._progress(options) as stage:
+        stage("drawing scenes", 0.0)
+        now = 5.0
+        stage("drawing scenes", 0.5)  # too early for another line
+        now = 10.0
+        stage("drawing tests", 0.0)
+    share = 100 * stages["drawing scenes"] / whole
+    left = 10 * (whole / stages["drawing scenes"] - 1)
+    assert capsys.readouterr().err.splitlines() == [
+        "drawing scenes: 0 % of the demo done",
+        f"drawing tests: {share:.0f} % of the demo done, {console.duration(left)} left",
+    ]

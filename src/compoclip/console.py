@@ -137,7 +137,7 @@ def progress_bar(*columns: Any) -> Progress:
 
     return Progress(
         *(TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn()),
-        console=Console(stderr=True),
+        console=Console(file=sys.stderr),
         transient=True,
     )
 

@@ -1,4 +1,4 @@
-"""`compoclip demo`: fine-tune the bundled model four ways, offline; measure, and report."""
+"""`compoclip demo`: fine-tune the bundled model three ways, offline; measure, and report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import content_hash, only_writer, require_writable
 from compoclip.interrupts import PARENT, signal_of
 from compoclip.programs.run import EvaluateOptions, evaluate
+from compoclip.ranks import silent
 from compoclip.training.log import LOG, read_log
 from compoclip.workers import available_cores
 
@@ -38,8 +40,13 @@ _TRAINING = {"clip-ft": 1.8e-3, "negclip": 3.2e-3, "fsc-clip": 8.0e-3, "compo": 
 """to train a method on a sample,"""
 _ITEM, _MEASURED = 0.35, 0.085
 """to draw a test item of every sub-task and encode its images, and to measure one model on it."""
+_REPORTED = 0.05
+"""to compute bounds and the report."""
 _BUSY = 1.6
 """Processors of two that were busy on average."""
+_TRAINED = "training and measuring"
+Stage = Callable[[str, float], None]
+"""Says which stage of the demo runs, and the share of it that is done."""
 _HEADLINES = {  # (benchmark, sub-task): what it asks
     ("world-foils", "bind_colour"): "exchanged colours",
     ("world-foils", "negation"): "negation, wordings of training",
@@ -75,7 +82,7 @@ class DemoOptions:
     """
 
     out: OutputFolder = Path("demo-out")
-    methods: tuple[MethodName, ...] = ("clip-ft", "negclip", "fsc-clip", "compo")
+    methods: tuple[MethodName, ...] = ("clip-ft", "negclip", "fsc-clip")
     model: ModelName = "bundled"
     scenes: int = 16000
     items_per_task: int = 500
@@ -98,12 +105,16 @@ def _run(options: DemoOptions) -> Outcome:
     _require_same_demo(options)
     if not (options.out / "results").is_dir():
         _announce(options)
-    _write_world(options)
-    _train_all(options)
-    models = _models(options)
-    results = _evaluate(options, models)
-    bounds = _bounds(options, models[BASE])
-    report = _report(options, models)
+    with _progress(options) as stage:
+        _write_world(options, stage)
+        _measure_base(options, stage)
+        _train_all(options, stage)
+        stage("report", 0.0)
+        with silent():
+            models = _models(options)
+            results = _evaluate(options, models)
+            bounds = _bounds(options, models[BASE])
+            report = _report(options, models)
     from compoclip.evaluation.closing import change_text
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import by_model
@@ -131,6 +142,46 @@ def _run(options: DemoOptions) -> Outcome:
     return record, text
 
 
+def _stages(options: DemoOptions) -> dict[str, float]:
+    """Return what is done in order, and how many processor seconds each takes (`_PRODUCT`)."""
+    items = options.items_per_task
+    tuned = options.scenes * options.epochs * sum(map(_cost, options.methods))
+    return {
+        "drawing scenes": options.scenes * _SCENE,
+        "drawing tests": items * _ITEM,
+        "measuring the base": items * _MEASURED,
+        _TRAINED: tuned + items * _MEASURED * len(options.methods),
+        "report": items * _REPORTED,
+    }
+
+
+@contextmanager
+def _progress(options: DemoOptions) -> Iterator[Stage]:
+    """Show one bar for the whole demo, on a terminal, and else a line every ten seconds."""
+    stages = _stages(options)
+    whole = sum(stages.values())
+    started = time.monotonic()
+    last = -math.inf
+    bar = console.progress_bar() if sys.stderr.isatty() else None
+    task = bar.add_task("", total=whole) if bar else None
+
+    def stage(name: str, share: float) -> None:
+        nonlocal last
+        names = list(stages)
+        done = sum(stages[other] for other in names[: names.index(name)]) + share * stages[name]
+        now = time.monotonic()
+        if bar and task is not None:
+            bar.update(task, completed=done, description=name)
+        elif now - last >= 10:
+            last = now
+            seconds = (now - started) / done * (whole - done) if done else 0.0
+            left = f", {console.duration(seconds)} left" if done else ""
+            console.note(f"{name}: {100 * done / whole:.0f} % of the demo done{left}")
+
+    with bar or nullcontext():
+        yield stage
+
+
 def _announce(options: DemoOptions) -> None:
     """Print how long the demo takes here, judged by how fast this machine multiplies matrices."""
     import numpy as np
@@ -141,14 +192,11 @@ def _announce(options: DemoOptions) -> None:
         started = time.perf_counter()
         matrix @ matrix
         seconds.append(time.perf_counter() - started)
-    models = len(options.methods)
-    processor = options.scenes * (
-        _SCENE + options.epochs * sum(map(_cost, options.methods))
-    ) + options.items_per_task * (_ITEM + _MEASURED * (1 + models))
-    expected = processor / _BUSY * statistics.median(seconds) / _PRODUCT
+    expected = sum(_stages(options).values()) / _BUSY * statistics.median(seconds) / _PRODUCT
     console.note(
-        f"draws {options.scenes:,} scenes, trains {console.counted(models, 'model')} and measures "
-        f"them, in about {console.duration(expected)} if this machine stays as busy as it is now"
+        f"draws {options.scenes:,} scenes, trains {console.counted(len(options.methods), 'model')} "
+        f"and measures them, in about {console.duration(expected)} if this machine stays as busy "
+        "as it is now"
     )
 
 
@@ -194,7 +242,7 @@ def _require_same_demo(options: DemoOptions) -> None:
     now.save(options.out)
 
 
-def _write_world(options: DemoOptions) -> None:
+def _write_world(options: DemoOptions, stage: Stage) -> None:
     """Training scenes and the test suite, unless they are there already."""
     from compoclip_world.dataset import TrainingSet, bundled_world, crowded, write_training_set
     from compoclip_world.export.part import SuiteSpec
@@ -206,63 +254,79 @@ def _write_world(options: DemoOptions) -> None:
     shard = max(1, math.ceil(options.scenes / 4))
     spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=1, shard_size=shard)
     if not (data / "world.json").is_file():
-        console.note(f"drawing {options.scenes} training scenes -> {data}")
-        write_training_set(data, spec, available_cores())
+        stage("drawing scenes", 0.0)
+        with silent():
+            write_training_set(data, spec, available_cores())
     if not (suite / "suite.json").is_file():
-        console.note(f"writing the test suite -> {suite}")
+        stage("drawing tests", 0.0)
         core = SuiteSpec(world, options.items_per_task, options.seed)
-        write_suite(suite, core, available_cores())
+        with silent():
+            write_suite(suite, core, available_cores())
 
 
-def _train_all(options: DemoOptions) -> None:
-    """Train every method, or resume it: as many at a time as there are cores, each a process.
+def _measure_base(options: DemoOptions, stage: Stage) -> None:
+    """Measure the base by all cores; the tuned models read the features of the images from it."""
+    from compoclip.models.checkpoint import load_model
 
-    The last method starts first; of the default ones it takes longest. What a process prints is in
-    runs/METHOD.log.
+    stage("measuring the base", 0.0)
+    measuring = EvaluateOptions(on=(str(options.out / "suite"),), out=options.out / "results")
+    with silent():
+        evaluate(measuring, {BASE: load_model(options.model)})
+    if not (options.out / "runs").is_dir():
+        console.note(_first_scene(options))
+
+
+def _train_all(options: DemoOptions, stage: Stage) -> None:
+    """Train and measure every method, or resume it: as many at a time as there are cores.
+
+    Each runs in processes of its own. The last method starts first; of the default ones it takes
+    longest. What the processes print is in runs/METHOD.log.
     """
-    waiting = [m for m in options.methods if not (options.out / "runs" / m / "model").is_dir()]
-    for method in [m for m in options.methods if m not in waiting]:
-        console.note(f"{method}: already trained -> {options.out / 'runs' / method}")
-    if not waiting:
+    commands: dict[str, list[list[str]]] = {}
+    for method in options.methods:
+        measure = _measure_command(options, method)
+        if not (options.out / "runs" / method / "model").is_dir():
+            commands[method] = [_train_command(options, method), measure]
+        elif not (options.out / "results" / method).is_dir():
+            commands[method] = [measure]
+    if not commands:
         return
     cores = available_cores()
-    at_once = min(len(waiting), cores)
+    at_once = min(len(commands), cores)
     # Small matrices: two runs of one thread each do more than one run of two threads.
     settings = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), PARENT: str(os.getpid())}
+    waiting = [*commands]
     running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def percents() -> Iterator[int]:
-        """Yield once for every percent of the training that is done."""
-        methods, shown = tuple(waiting), 0
+    def start(method: str) -> None:
+        environment = {**os.environ, **settings}
+        with _printed(options, method).open("ab") as log:
+            running[method] = subprocess.Popen(
+                commands[method].pop(0), env=environment, stdout=log, stderr=log
+            )
+
+    (options.out / "runs").mkdir(parents=True, exist_ok=True)
+    with silent():
+        _encode_images(options, waiting)
+    try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                method = waiting.pop()
-                with _printed(options, method).open("ab") as log:
-                    command = _train_command(options, method)
-                    running[method] = subprocess.Popen(
-                        command, env={**os.environ, **settings}, stdout=log, stderr=log
-                    )
+                start(waiting.pop())
             time.sleep(0.2)
             for method, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[method]
-                    if process.returncode:
-                        log_path = _printed(options, method)
-                        raise CompoclipError(
-                            f"{method} was not trained ({_last_line(log_path)}; more in "
-                            f"{log_path}); the same command resumes"
-                        )
-            percent = int(100 * _trained(options, methods))
-            yield from range(shown, percent)
-            shown = max(shown, percent)
-
-    names = ", ".join(reversed(waiting))
-    (options.out / "runs").mkdir(parents=True, exist_ok=True)
-    _encode_images(options, waiting)
-    console.note(_first_scene(options))
-    try:
-        for _ in console.track(percents(), f"training {names}", 100, "%"):
-            pass
+                if process.poll() is None:
+                    continue
+                del running[method]
+                if process.returncode:
+                    task = "trained" if commands[method] else "measured"
+                    log_path = _printed(options, method)
+                    raise CompoclipError(
+                        f"{method} was not {task} ({_last_line(log_path)}; more in {log_path}); "
+                        "the same command resumes"
+                    )
+                if commands[method]:
+                    start(method)
+            stage(_TRAINED, _trained(options))
     except KeyboardInterrupt as error:
         raise RunInterruptedError(
             "interrupted; the same command resumes", signal_of(error)
@@ -306,15 +370,18 @@ def _last_line(path: Path) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def _trained(options: DemoOptions, methods: Sequence[str]) -> float:
-    """Return how much of the training of some methods is done, as a share of its processor time."""
+def _trained(options: DemoOptions) -> float:
+    """Return how much of training and measuring is done, as a share of its processor time."""
     steps = max(1, round(options.epochs * (options.scenes // options.batch_size)))
     done = 0.0
-    for method in methods:
+    for method in options.methods:
         log = options.out / "runs" / method / LOG
         records = read_log(log) if log.is_file() else []
-        done += _cost(method) * (records[-1]["step"] / steps if records else 0.0)
-    return min(1.0, done / sum(map(_cost, methods)))
+        share = records[-1]["step"] / steps if records else 0.0
+        done += options.scenes * options.epochs * _cost(method) * share
+        if (options.out / "results" / method).is_dir():
+            done += options.items_per_task * _MEASURED
+    return min(1.0, done / _stages(options)[_TRAINED])
 
 
 def _cost(method: str) -> float:
@@ -362,6 +429,14 @@ def _train_command(options: DemoOptions, method: str) -> list[str]:
     ]
 
 
+def _measure_command(options: DemoOptions, method: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "compoclip", "evaluate"),
+        f"{method}={options.out / 'runs' / method / 'model'}",
+        *("--on", str(options.out / "suite"), "--out", str(options.out / "results")),
+    ]
+
+
 def _models(options: DemoOptions) -> dict[str, LoadedModel]:
     """The model that training started from, and what came of it, by name."""
     from compoclip.models.checkpoint import load_model
@@ -394,7 +469,6 @@ def _bounds(options: DemoOptions, model: LoadedModel) -> list[Results]:
     for name in (TEXT_ONLY, ORACLE):
         out = options.out / "bounds"
         found += measure_bound(name, suite, benchmarks, captions, model, out, settings)
-        console.note(f"measured {name}")
     return found
 
 
