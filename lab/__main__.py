@@ -4,8 +4,8 @@
     python -m lab --photos DATA --base MODEL [...]     reports/real-photos.md
 
 What is finished is not done again: after a stop, the same command goes on. The table is printed and
-written to OUT/lab.md, all numbers to OUT/lab.json; --page puts the table into a page. With
---settings FILE they are called as the file is.
+written to OUT/lab.md, all of its columns to OUT/lab.tsv, all numbers to OUT/lab.json; --page puts
+the table into a page, and the .tsv beside it. With --settings FILE they are called as the file is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compoclip.console import end_with
+from compoclip.files import read_text, write_text
 from lab.page import lab_parser, publish
 from lab.run import NAME, run_lab
 from lab.settings import read_settings
@@ -34,8 +35,10 @@ def main() -> int:
     out = Path(f"{settings.ground.name}{'-quick' if options.quick else ''}-out")
     seconds = 60 * options.budget_minutes
     name = options.settings.stem if options.settings else NAME
-    text = run_lab(settings, options.out or out, options.arms, seconds, name=name)
-    publish(text, options.page)
+    out = options.out or out
+    publish(run_lab(settings, out, options.arms, seconds, name=name), options.page)
+    if options.page is not None:
+        write_text(options.page.with_suffix(".tsv"), read_text(out / f"{name}.tsv"))
     return 0
 
 

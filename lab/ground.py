@@ -37,8 +37,9 @@ class Ground(ABC):
     name: what its output folder is called after. tables: the training tables that it always has,
     `data/TABLE.jsonl`; arms train on the first unless they say otherwise. columns: of its table.
     bounds: of `compoclip_world.bounds`, those that can be measured. kept: what one half of the
-    number that rates are chosen by is about. legend: what is said of bounds and columns below the
-    table. partial: whether items without their photo are left out and counted.
+    number that rates are chosen by is about. shown: the columns of the page's table. legend: what
+    is said of bounds and columns below the table. partial: whether items without their photo are
+    left out and counted.
     """
 
     name: ClassVar[str]
@@ -46,6 +47,7 @@ class Ground(ABC):
     columns: ClassVar[tuple[Column, ...]]
     bounds: ClassVar[tuple[str, ...]]
     kept: ClassVar[str]
+    shown: ClassVar[tuple[str, ...]]
     legend: ClassVar[str]
     partial: ClassVar[bool] = False
 
@@ -79,6 +81,7 @@ class World(Ground):
     columns = COLUMNS
     bounds = BOUNDS
     kept = "zero-shot and retrieval"
+    shown = ("binding", "order", "negation", "style", "t2i")
     legend = (
         "oracle: what a model without a fault reaches (zero-shot and retrieval: 100 by "
         "construction). "

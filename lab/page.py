@@ -5,23 +5,21 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import dropwhile, takewhile
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.comparison import equivalent
 from compoclip.evaluation.results import too_few
-from compoclip.evaluation.statistics import significance
 from compoclip.evaluation.tables import span
 from compoclip.files import read_text, write_text
 from compoclip_world.bounds import BOUNDS
-from lab.columns import LOWER_IS_BETTER, Difference, Means, learnt_and_kept, mean_and_sd
-from lab.settings import BASE, Arm, Effect, LabSettings
+from lab.columns import Difference, Means, mean_and_sd
+from lab.settings import BASE, Effect, LabSettings
 
 _NO_SKILLS = ("seeds", "images/s")
-"""Columns of the table before and behind those of skills."""
+"""Columns of the record before and behind those of skills."""
 
 BEGIN, END = "<!-- lab: begin -->", "<!-- lab: end -->"
 
@@ -87,36 +85,26 @@ def section(
     made: str,
     partial: str = "",
     agreeing: Sequence[tuple[str, int, float, float]] = (),
-    ahead: Mapping[str, Mapping[str, Difference]] | None = None,
 ) -> str:
     """The generated part of the page.
 
     made: what it was measured with, in a line. partial: the benchmarks of which items are missing.
-    agreeing: column, recipes, rank correlation with another lab, its p. ahead: arm -> column ->
-    the difference of `settings.ours` to it.
+    agreeing: column, recipes, rank correlation with another lab, its p.
     """
-    parts = [made, "", table_text(lines), ""]
+    parts = [made, "", table_text(lines, settings.ground.shown), ""]
     table = settings.ground.tables[0]
     parts += [
-        "Percent, mean ± standard deviation over the seeds. After a number: `b+` `b-` it is higher "
+        "Percent, mean over the seeds; the .tsv of this name has all columns, deviations and "
+        "seeds. After a number: `b+` `b-` it is higher "
         f"or lower than the base, `c+` `c-` than the control on the same table "
         f"({settings.control} on `{table}`): significantly (the paired test over images of "
         "`compare`, 0.05, Holm over the columns), and by more than two standard deviations over "
-        "the seeds. Brittleness is better when lower. i2t, t2i: retrieval, R@1. "
+        "the seeds. "
+        "Brittleness is better when lower. i2t, t2i: retrieval, R@1. "
         f"{settings.ground.legend}"
         "text only: what the captions alone give away. untrained: random weights."
         f"{f' Partial, for want of photos: {partial}.' if partial else ''}",
     ]
-    if ahead:
-        parts += ["", f"### {settings.ours} beside every other arm", ""]
-        parts += [ahead_text(settings.ours, lines, ahead), ""]
-        parts += [
-            f"learnt, kept: points by which {settings.ours} is better in the mean of the columns "
-            "of compositionality (brittleness reversed) and in that of zero-shot accuracy and "
-            "retrieval; neither is tested. better, worse: the columns in which it significantly "
-            "is, by the paired test over images, corrected (Holm) for the columns and then for "
-            "the arms, and by more than two standard deviations over the seeds."
-        ]
     if findings:
         still = ("undecided", "not judged", "not run")
         decided = sum(not each.verdict.startswith(still) for each in findings)
@@ -136,34 +124,41 @@ def section(
         ]
     if any(merits for merits, _ in choices.values()):
         parts += ["", "### Learning rates", "", rates_text(choices, settings.ground.kept)]
-    changed = arms_text(settings.arms, table)
-    if changed:
-        parts += ["", "### Arms that change their method", "", changed]
     return "\n".join(parts)
 
 
-def table_text(lines: Sequence[Line]) -> str:
-    """One row an arm, one column a skill."""
-    columns = list(lines[0].values) if lines else []
-    before, after = _NO_SKILLS
-    header = ["arm", before, *columns, after]
+def table_text(lines: Sequence[Line], columns: Sequence[str]) -> str:
+    """One row an arm, one column a skill: the mean and its marks."""
+    measured = [column for column in columns if lines and column in lines[0].values]
     rows = []
     for line in lines:
+        means = [fmean(100 * value for value in line.values[column]) for column in measured]
+        cells = [_marked(line, column, f"{mean:.1f}") for column, mean in zip(measured, means)]
+        rows.append([line.name, *cells])
+    return aligned(["arm", *measured], rows)
+
+
+def record_text(lines: Sequence[Line]) -> str:
+    """Return the table of all columns, with deviations over seeds, separated by tabs."""
+    columns = list(lines[0].values) if lines else []
+    before, after = _NO_SKILLS
+    rows = [["arm", before, *columns, after]]
+    for line in lines:
         seeds = len(next(iter(line.values.values())))
-        cells = [_cell(line, column) for column in columns]
         count = "" if line.name in (BASE, *BOUNDS) else str(seeds)
+        cells = [_marked(line, name, _number(line.values[name], 100.0, 1)) for name in columns]
         speed = _number(line.speeds, 1.0, 0) if line.speeds else ""
         rows.append([line.name, count, *cells, speed])
-    return aligned(header, rows)
+    return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def _cell(line: Line, column: str) -> str:
+def _marked(line: Line, column: str, number: str) -> str:
     marks = []
     for letter, differences in (("b", line.to_base), ("c", line.to_control)):
         sign = differences[column].sign if column in differences else 0
         if sign:
             marks.append(f"{letter}{'+' if sign > 0 else '-'}")
-    return " ".join([_number(line.values[column], 100.0, 1), *marks])
+    return " ".join([number, *marks])
 
 
 def _number(values: Sequence[float], scale: float, digits: int) -> str:
@@ -171,57 +166,21 @@ def _number(values: Sequence[float], scale: float, digits: int) -> str:
     return f"{mean:.{digits}f}" if math.isnan(sd) else f"{mean:.{digits}f} ± {sd:.{digits}f}"
 
 
-def ahead_text(
-    ours: str, lines: Sequence[Line], ahead: Mapping[str, Mapping[str, Difference]]
-) -> str:
-    """One row an arm: how much better `ours` is in the mean, and in which columns it is better or
-    worse significantly."""
-    by_name = {line.name: line for line in lines}
-    columns = list(by_name[ours].values)
-    corrected = {
-        column: dict(zip(ahead, significance([found[column].p for found in ahead.values()])))
-        for column in columns
-    }
-    rows = []
-    for name, differences in ahead.items():
-        means = [
-            f"{100 * (fmean(mine) - fmean(theirs)):+.1f}"
-            for mine, theirs in zip(_sums(by_name[ours]), _sums(by_name[name]))
-        ]
-        better: list[str] = []
-        worse: list[str] = []
-        for column, difference in differences.items():
-            sign = replace(difference, p=corrected[column][name].p).sign
-            if sign:
-                gains = (sign > 0) != (column in LOWER_IS_BETTER)
-                (better if gains else worse).append(column)
-        rows.append([name, *means, ", ".join(better), ", ".join(worse)])
-    return aligned(["arm", "learnt", "kept", "better", "worse"], rows)
-
-
-def _sums(line: Line) -> tuple[list[float], list[float]]:
-    """What is learnt and what is kept, seed by seed."""
-    seeds = zip(*line.values.values())
-    sums = [learnt_and_kept(dict(zip(line.values, values))) for values in seeds]
-    return [learnt for learnt, _ in sums], [kept for _, kept in sums]
-
-
 def effects_text(findings: Sequence[Finding]) -> str:
-    """One row a claim and column; a claim is named in its first row."""
-    header = ["claim", "compared", "column", "difference", "95 % interval", "sd", "here"]
+    """One row a claim and column; a claim and what is compared are named in their first row."""
+    header = ["claim", "compared", "column", "difference [95 % interval]", "here"]
     rows: list[list[str]] = []
-    claim = ""
+    claim, pair = "", ""
     for each in findings:
         found = each.difference
-        numbers = ["", "", ""]
+        numbers = ""
         if found is not None:
-            sd = "" if math.isnan(found.sd) else f"{100 * found.sd:.1f}"
-            interval = span(found.low, found.high, "+")
-            numbers = [f"{100 * found.value:+.1f}", interval, sd]
+            numbers = f"{100 * found.value:+.1f} [{span(found.low, found.high, '+')}]"
         compared = f"{each.effect.arm} with {each.effect.against}"
         first = each.effect.claim if each.effect.claim != claim else ""
-        rows.append([first, compared, each.column, *numbers, each.verdict])
-        claim = each.effect.claim
+        second = compared if first or compared != pair else ""
+        rows.append([first, second, each.column, numbers, each.verdict])
+        claim, pair = each.effect.claim, compared
     return aligned(header, rows)
 
 
@@ -243,18 +202,6 @@ def rates_text(choices: Choices, kept: str) -> str:
     return aligned(["arm", f"rate: half composition, half {kept}", "chosen"], rows)
 
 
-def arms_text(arms: Sequence[Arm], table: str) -> str:
-    """The legend of the arms that are not a method as it is on `table`; "" without any."""
-    rows = []
-    for arm in arms:
-        changes = [f"{name}={value}" for name, value in arm.settings.items()]
-        changes += [f"table={arm.table}"] if arm.table != table else []
-        changes += [f"wise-ft {arm.wise_ft:g}"] if arm.wise_ft != 1 else []
-        if changes:
-            rows.append([arm.name, " ".join([f"`{arm.method}`", *changes]), arm.about])
-    return aligned(["arm", "method", "what it shows"], rows) if rows else ""
-
-
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table whose columns are aligned in the source, too."""
     widths = [max(3, *(len(row[i]) for row in (header, *rows))) for i in range(len(header))]
@@ -266,12 +213,12 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
 
 
-def means_on(page: Path) -> Means:
-    """The means in the table of a lab's page, to a tenth of a percent.
+def means_on(record: Path) -> Means:
+    """The means in the record of a lab, to a tenth of a percent.
 
-    Raises CompoclipError, naming the page, when it holds no such table.
+    Raises CompoclipError, naming the record, when it holds no such table.
     """
-    _, rows = lab_table(page)
+    _, rows = lab_table(record)
     try:
         return {
             arm: {
@@ -282,7 +229,7 @@ def means_on(page: Path) -> Means:
             for arm, cells in rows.items()
         }
     except ValueError as error:
-        raise CompoclipError(f"{page}: no numbers in the table of the lab ({error})") from error
+        raise CompoclipError(f"{record}: no numbers in the table of the lab ({error})") from error
 
 
 def lab_parser(about: str | None, out: str) -> argparse.ArgumentParser:
@@ -320,23 +267,20 @@ def write_section(page: Path, text: str) -> None:
     write_text(page, new)
 
 
-def lab_table(page: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """The columns of the lab's table on a Markdown page, and by arm its cells that are not empty.
+def lab_table(record: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The columns of a lab's record, and by arm its cells that are not empty.
 
     Raises UsageError when there is no such table.
     """
     try:
-        text = page.read_text(encoding="utf-8")
+        text = record.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{page}: cannot be read ({error}); name reports/lab.md") from error
-    lines = iter(text.partition(BEGIN)[2].splitlines())
-    table = takewhile(lambda line: "|" in line, dropwhile(lambda line: "|" not in line, lines))
-    cells = [[cell.strip() for cell in line.strip(" |").split("|")] for line in table]
-    if not cells or cells[0][:1] != ["arm"]:
-        raise UsageError(f"{page}: holds no table of the lab; `make lab` writes one")
-    columns = cells[0][1:]
+        raise UsageError(f"{record}: cannot be read ({error}); name reports/lab.tsv") from error
+    header, *lines = (line.split("\t") for line in text.splitlines() or [""])
+    if header[0] != "arm":
+        raise UsageError(f"{record}: holds no table of the lab; `make lab` writes one")
     rows = {
-        arm: {name: value for name, value in zip(columns, values) if value}
-        for arm, *values in cells[2:]
+        arm: {name: value for name, value in zip(header[1:], values) if value}
+        for arm, *values in lines
     }
-    return columns, rows
+    return header[1:], rows

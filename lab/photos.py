@@ -96,6 +96,7 @@ class Photos(Ground):
     columns = _COLUMNS
     bounds = (TEXT_ONLY, UNTRAINED)
     kept = "retrieval"
+    shown = ("role", "order", "augmented", "TOT-replace", "t2i")
     legend = (
         "object, attribute, relation: a caption against itself with one such word replaced; "
         "binding, role: with two attributes or things exchanged; augmented, brittleness: against "

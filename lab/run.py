@@ -31,7 +31,7 @@ from lab.columns import (
 )
 from lab.ground import DATA
 from lab.job import Job, method_of, outcome, results_of, run_job
-from lab.page import Choices, Finding, Line, means_on, section
+from lab.page import Choices, Finding, Line, means_on, record_text, section
 from lab.pool import run_all
 from lab.settings import BASE, LabSettings
 
@@ -47,6 +47,8 @@ def run_lab(
     name: str = NAME,
 ) -> str:
     """Run what is left of the lab in `out`; returns the Markdown section, also in out/NAME.md.
+
+    out/NAME.tsv has all columns of its table.
 
     Settings that share what all arms share may be run in one folder: a job of both is done once.
 
@@ -209,7 +211,7 @@ def _report(
         for each in next(iter(runs.values()))[0]
         if each.partial
     )
-    text = section(settings, lines, findings, rates, made, partial, agreeing, ahead)
+    text = section(settings, lines, findings, rates, made, partial, agreeing)
     numbers: dict[str, Any] = {"made": made, "lines": [asdict(line) for line in lines]}
     numbers["rates"] = {n: {"merits": all_of, "chosen": one} for n, (all_of, one) in rates.items()}
     numbers["effects"] = [
@@ -224,6 +226,7 @@ def _report(
     }
     for suffix, content in ((".md", text), (".json", json.dumps(_plain(numbers), indent=1))):
         write_text(out.with_name(out.name + suffix), content + "\n")
+    write_text(out.with_name(f"{out.name}.tsv"), record_text(lines))
     return text
 
 

@@ -28,7 +28,7 @@ class Arm:
 
     table: which training table; its control is that of the settings on the same one. wise_ft: share
     of the tuned weights in a mix with the base's, 1 is the tuned model itself. seeds: those of the
-    settings when empty. about: shown in the legend. A setting that names a file of the lab's data
+    settings when empty. about: what the arm shows. A setting that names a file of the lab's data
     (`data.FILES`) is its path there; `TERMS` are no setting of a recipe.
     """
 
@@ -67,7 +67,8 @@ class LabSettings:
     """The settings that all arms share.
 
     photos: for a lab of photos the fields of `lab.photos.Photos`, for one of the world nothing.
-    compare_with: the page of another lab (reports/lab.md), to say whether both agree; "" for none.
+    compare_with: the table of another lab (reports/lab.tsv), to say whether both agree; "" for
+    none.
     benchmarks: names of those of the suite that are measured. control: what arms are compared with,
     on the ground's first table; arms on another table are compared with the arm of its method and
     settings there (`control_of`). ours: an arm that is compared with every other. left_out: recipes

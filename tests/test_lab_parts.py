@@ -25,9 +25,9 @@ from lab.page import (
     END,
     Finding,
     Line,
-    ahead_text,
-    arms_text,
     effects_text,
+    lab_table,
+    record_text,
     section,
     table_text,
     write_section,
@@ -375,22 +375,27 @@ def test_verdicts(expect: Any, found: Difference | None, verdict: str) -> None:
     assert Finding(effect, "t2i", found).verdict == verdict
 
 
-def test_cells_show_mean_deviation_and_marks() -> None:
+def test_the_table_shows_means_and_marks_and_the_record_all_columns(tmp_path: Path) -> None:
     values = {column.name: [0.5, 0.52, 0.54] for column in COLUMNS}
     marked = {"t2i": difference(-0.1, 0.01)}
-    text = table_text(
-        [
-            Line("base", {c.name: [0.6] for c in COLUMNS}, (), {}, {}),
-            Line("arm", values, (90.0, 100.0, 110.0), marked, {"i2t": difference(0.1, 0.01)}),
-        ]
-    )
+    base_and_arm = [
+        Line("base", {c.name: [0.6] for c in COLUMNS}, (), {}, {}),
+        Line("arm", values, (90.0, 100.0, 110.0), marked, {"i2t": difference(0.1, 0.01)}),
+    ]
+    text = table_text(base_and_arm, ("object", "t2i", "taste"))
     assert len({len(row) for row in text.splitlines()}) == 1  # aligned
-    header, _, base, arm = cells(text)
-    plain = {"arm": "base", "seeds": "", "images/s": ""}
-    assert dict(zip(header, base)) == plain | {c.name: "60.0" for c in COLUMNS}
-    found = dict(zip(header, arm))
-    assert (found["object"], found["t2i"]) == ("52.0 ± 2.0", "52.0 ± 2.0 b-")
-    assert (found["i2t"], found["images/s"], found["seeds"]) == ("52.0 ± 2.0 c+", "100 ± 10", "3")
+    header, _, *rows = cells(text)
+    assert header == ["arm", "object", "t2i"]  # what is not measured is left out
+    assert rows == [["base", "60.0", "60.0"], ["arm", "52.0", "52.0 b-"]]
+    record = tmp_path / "lab.tsv"
+    record.write_text(record_text(base_and_arm))
+    columns, found = lab_table(record)
+    assert columns == ["seeds", *(c.name for c in COLUMNS), "images/s"]
+    assert found["base"] == {c.name: "60.0" for c in COLUMNS}
+    assert (found["arm"]["object"], found["arm"]["t2i"]) == ("52.0 ± 2.0", "52.0 ± 2.0 b-")
+    assert [found["arm"][name] for name in ("i2t", "images/s", "seeds")] == [
+        *("52.0 ± 2.0 c+", "100 ± 10", "3")
+    ]
 
 
 def test_the_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
@@ -408,7 +413,7 @@ def test_the_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
 
 def test_an_effect_in_one_image_has_no_interval() -> None:
     text = effects_text([Finding(Effect("c", "a", "base", ("t2i",), "higher"), "t2i", FEW)])
-    assert cells(text)[2][3:7] == ["+5.0", "-", "1.0", "not judged: too few photos: 1"]
+    assert cells(text)[2][3:5] == ["+5.0 [-]", "not judged: too few photos: 1"]
     assert math.isnan(FEW.least)
     assert math.isnan(FEW.most)
 
@@ -449,37 +454,6 @@ def test_settings_are_like_those_of_no_other_file(tmp_path: Path) -> None:
             read_settings(mine)
 
 
-def test_an_arm_beside_the_others_is_ahead_where_seeds_and_items_say_so() -> None:
-    """Of two arms the second p is 0.03 or 0.06 after correction for arms: 0.06 is too much."""
-
-    def line(name: str, binding: list[float], brittleness: list[float], i2t: list[float]) -> Line:
-        values = {"binding": binding, "brittleness": brittleness, "i2t": i2t}
-        return Line(name, values, (), {}, {})
-
-    lines = [
-        line("base", [0.50], [0.3], [0.9]),
-        line("a", [0.52, 0.54], [0.2, 0.4], [0.8, 0.8]),
-        line("ours", [0.60, 0.62], [0.1, 0.2], [0.9, 0.9]),
-    ]
-    ahead = {
-        "base": {
-            "binding": difference(0.11, 0.014, p=0.03),
-            "brittleness": difference(-0.15, 0.07, p=0.01),
-            "i2t": difference(0.0, 0.0, p=1.0),
-        },
-        "a": {
-            "binding": difference(0.08, 0.02, p=0.03),
-            "brittleness": difference(-0.10, 0.10, p=0.01),
-            "i2t": difference(0.10, 0.0, p=0.001),
-        },
-    }
-    rows = cells(ahead_text("ours", lines, ahead))
-    assert rows[0] == ["arm", "learnt", "kept", "better", "worse"]
-    # learnt of ours: (0.60 + 0.9) / 2 and (0.62 + 0.8) / 2, of the base (0.5 + 0.7) / 2
-    assert rows[2] == ["base", "+13.0", "+0.0", "brittleness", ""]
-    assert rows[3] == ["a", "+11.5", "+10.0", "i2t", ""]
-
-
 def test_the_section_tells_choices_and_how_much_is_decided() -> None:
     arm = Arm("a", "clip-ft")
     settings = LabSettings((arm,), ("world-aro",), "a")
@@ -495,11 +469,5 @@ def test_the_section_tells_choices_and_how_much_is_decided() -> None:
     assert ["a", "0.0001: 50.0, 0.0003: 60.0", "0.0003"] in rows
     assert ["b", "0.0001: 50.0", "not yet"] in rows
     assert [row[0] for row in rows if row[1:3] == ["a with base", "t2i"]] == ["c"]
-    assert [row[0] for row in rows if row[1:3] == ["a with base", "i2t"]] == [""]
+    assert [row[:2] for row in rows if row[2:3] == ["i2t"]] == [["", ""]]
     assert "Learning rates" not in section(settings, [], [], {"a": ({}, 1e-3)}, "made")
-
-
-def test_the_legend_has_the_arms_that_change_their_method() -> None:
-    plain, on_pairs = Arm("a", "clip-ft", table="scenes"), Arm("b", "negclip", table="pairs")
-    assert arms_text([plain], "scenes") == ""
-    assert cells(arms_text([plain, on_pairs], "scenes"))[2] == ["b", "`negclip` table=pairs", ""]

@@ -25,7 +25,7 @@ from compoclip.models.config import ModelConfig
 from lab.columns import agreement, chance_of, spearman
 from lab.ground import DATA, World
 from lab.job import Job, _trained, method_of, trained_method
-from lab.page import BEGIN, means_on
+from lab.page import means_on
 from lab.photos import OWN, Photos, other_side, write_photos
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings, read_settings
@@ -311,8 +311,8 @@ def test_a_lab_of_photos_runs_to_its_table_and_goes_on(
     # It goes on, wherever the photos are now, and compares itself with another lab.
     moved = tmp_path / "moved"
     shutil.copytree(photos, moved)
-    other = tmp_path / "other.md"
-    other.write_text(f"{BEGIN}\n{text}")
+    other = tmp_path / "other.tsv"
+    shutil.copy(out / "lab.tsv", other)
     again = lab_settings(moved, base, compare_with=str(other))
     run_lab(again, out, workers=1)
     assert "measured: running 0 jobs" in capsys.readouterr().err
@@ -325,16 +325,16 @@ def test_a_lab_of_photos_runs_to_its_table_and_goes_on(
         run_lab(replace(settings, photos={**settings.photos, "dev": 5}), out)
 
 
-def test_the_means_on_a_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    table = ["| arm | seeds | order | t2i | images/s |", "| --- | --- | --- | --- | --- |"]
-    page.write_text("\n".join([BEGIN, *table, "| a | 3 | 57.9 ± 0.4 b+ c- |  | 9 ± 1 |", ""]))
-    assert means_on(page) == {"a": {"order": pytest.approx(0.579)}}
-    page.write_text("\n".join([BEGIN, *table, "| a | 3 | high | 1.0 | 9 |", ""]))
-    with pytest.raises(CompoclipError, match=r"page\.md: no numbers in the table of the lab"):
-        means_on(page)
-    with pytest.raises(CompoclipError, match=r"absent\.md: cannot be read"):
-        means_on(tmp_path / "absent.md")
+def test_the_means_of_a_record(tmp_path: Path) -> None:
+    record = tmp_path / "lab.tsv"
+    header = "arm\tseeds\torder\tt2i\timages/s\n"
+    record.write_text(f"{header}a\t3\t57.9 ± 0.4 b+ c-\t\t9 ± 1\n")
+    assert means_on(record) == {"a": {"order": pytest.approx(0.579)}}
+    record.write_text(f"{header}a\t3\thigh\t1.0\t9\n")
+    with pytest.raises(CompoclipError, match=r"lab\.tsv: no numbers in the table of the lab"):
+        means_on(record)
+    with pytest.raises(CompoclipError, match=r"absent\.tsv: cannot be read"):
+        means_on(tmp_path / "absent.tsv")
 
 
 @pytest.mark.slow

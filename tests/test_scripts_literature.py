@@ -15,7 +15,7 @@ from lab.page import lab_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "scripts/published.json"
-LAB = ROOT / "reports/lab.md"
+LAB = ROOT / "reports/lab.tsv"
 
 
 def rows(text: str, heading: str) -> list[list[str]]:
@@ -59,13 +59,13 @@ def test_the_table_of_the_lab_is_read() -> None:
     assert {"base", "negclip"} <= set(found)
 
 
-@pytest.mark.parametrize("content", [None, "", "<!-- lab: begin -->\n\nnothing\n"])
-def test_a_page_without_it_is_refused(content: str | None, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
+@pytest.mark.parametrize("content", [None, "", "nothing\n"])
+def test_a_file_without_it_is_refused(content: str | None, tmp_path: Path) -> None:
+    record = tmp_path / "lab.tsv"
     if content is not None:
-        page.write_text(content)
-    with pytest.raises(UsageError, match=r"page\.md"):
-        lab_table(page)
+        record.write_text(content)
+    with pytest.raises(UsageError, match=r"lab\.tsv"):
+        lab_table(record)
 
 
 def test_the_page_names_no_recipe_that_is_not_there() -> None:
