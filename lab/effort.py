@@ -46,6 +46,7 @@ from lab.settings import BASE, Arm, LabSettings, read_settings, record_of
 
 _SETTINGS = Path(__file__).parents[1] / "recipes" / "effort.json"
 RATE = "lr"
+_ASKED_AGAIN = {"world-foils", "world-sugarcrepe"}  # by strict pairs and SugarCrepe++
 _SAMPLED_AT_RANDOM = 4  # trials of a recipe before the sampler looks at what they gave
 _COUNTED_STEPS = 4
 
@@ -208,13 +209,10 @@ class Lab:
             for share, runs in sorted(by_share.items())
         }
         kept = grounded_runs(whole, blind, effort.kept_on)
-        strict = grounded_runs(whole, blind, effort.strict)
-        tables = [
-            gains_table(budgets, kept, BASE),
-            columns_table(strict),
-            columns_table(budgets[max(budgets)]),
-        ]
-        return "\n\n".join(tables)
+        left_out = _ASKED_AGAIN if effort.strict else set()
+        names = [name for name in effort.judged_on if name not in left_out]
+        columns = columns_table(grounded_runs(whole, blind, [*effort.strict, *names]))
+        return f"{gains_table(budgets, kept, BASE)}\n\n{columns}"
 
 
 def propose(recipe: Searched, judged: Sequence[tuple[Point, float]]) -> Point:

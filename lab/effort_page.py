@@ -54,27 +54,23 @@ def gains_table(
 ) -> str:
     """Return the mean grounded gain of every recipe at each budget, and what is retained.
 
-    At the whole compute the recipes are compared with the base and with the best recipe. budgets:
-    share of the whole compute -> recipe -> runs. kept: recipe -> runs at the whole compute, on what
-    the base can do.
+    At the whole compute the recipes are compared with the base. budgets: share of the whole compute
+    -> recipe -> runs. kept: recipe -> runs at the whole compute, on what the base can do.
     """
     whole = budgets[max(budgets)]
-    means = {name: fmean(map(mean_gain, runs)) for name, runs in whole.items()}
-    best = max(means, key=lambda name: means[name])
-    compared = [differences_to(name, whole) for name in (base, best)]
+    differences = differences_to(base, whole)
     rows = []
     for name in whole:
         cells = [name]
         for runs in budgets.values():
             cells.append(_points([mean_gain(run) for run in runs.get(name, ())]))
-        for differences in compared:
-            d = differences.get(name)
-            points = "" if d is None else f"{100 * d.difference:+.1f} [{span(d.low, d.high, '+')}]"
-            cells += [points, "" if d is None else d.word]
+        d = differences.get(name)
+        points = "" if d is None else f"{100 * d.difference:+.1f} [{span(d.low, d.high, '+')}]"
+        cells += [points, "" if d is None else d.word]
         cells.append(_points([mean_gain(run) for run in kept.get(name, ())]))
         rows.append(cells)
     header = ["recipe", *(f"gain at {share:.2g}" for share in budgets)]
-    return aligned([*header, f"against {base}", "", f"against {best}", "", "retained"], rows)
+    return aligned([*header, f"against {base}", "", "retained"], rows)
 
 
 def settings_table(
