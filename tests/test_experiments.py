@@ -226,7 +226,7 @@ def test_a_run_has_one_name_wherever_its_command_is_started(
 
 def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) -> None:
     table = paper("fsc-clip").table("table 7")
-    place = Place(tmp_path, arms=("softmax",), max_steps=2)
+    place = Place(tmp_path, arms=("softmax",), max_steps=2, jobs=2)
     planned = experiment(table, place, small_world)
     before = experiment_costs.estimate(planned)
     assert [*before] == [run.name for run in planned.trained]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 
-from compoclip.console import duration, note
+from compoclip.console import counted, duration, note, track
 from compoclip.errors import UsageError, interruption_said
 from compoclip.evaluation.published.protocols import training_photos
 from compoclip.programs.estimate import WHILE_ESTIMATING
@@ -23,7 +26,8 @@ from compoclip.programs.experiments import (
 )
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import evaluate, train
-from compoclip.workers import available_cores
+from compoclip.ranks import silent
+from compoclip.workers import available_cores, mapper, threads_each
 
 _PILOT_STEPS = 12
 _SMALLEST_SHARE = 1 / 16
@@ -63,27 +67,56 @@ def estimate(planned: Experiment) -> dict[str, RunCost]:
 
 
 def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCost]:
-    costs: dict[str, RunCost] = {}
-    by_arm: dict[str, float] = {}
-    measuring: dict[bool, float] = {}
-    data_seen: set[str] = set()
+    """Measure as many at once as the table will run, since runs slow one another."""
+    place = planned.place
+    requests: dict[str, TrainRequest] = {}
     for run in runs:
-        request = run.request
-        assert request is not None
-        key = json.dumps(asdict(run.arm), default=str)
-        frozen = "image" in request.options.freeze
-        if key not in by_arm:
-            note(f"measuring {run.name.rpartition('-')[0]} for the estimate")
-            with TemporaryDirectory() as name:
-                folder = Path(name)
-                if request.options.data[0] not in data_seen:  # features of images are made once
-                    _pilot(request, folder / "first", stop_after=1)
-                    data_seen.add(request.options.data[0])
-                by_arm[key] = _training_seconds(request, folder, planned.place.max_steps)
-                if frozen not in measuring:
-                    measuring[frozen] = _measuring_seconds(planned, folder, frozen)
-        costs[run.name] = RunCost(by_arm[key], measuring[frozen])
-    return costs
+        assert run.request is not None
+        requests.setdefault(_arm_key(run), run.request)
+    frozen = sorted({_has_frozen_images(request) for request in requests.values()})
+    threads = max(1, available_cores() // place.jobs)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        note(f"measuring {counted(len(requests), 'kind')} of runs for the estimate")
+        for data in {request.options.data[0]: request for request in requests.values()}.values():
+            _pilot(data, folder / "first", stop_after=1)  # features of images are made once
+            rmtree(folder / "first")
+        measuring = planned.measuring()
+        cache = measuring.out / ".features"
+        assert planned.scale is not None
+        with silent():
+            elsewhere = replace(measuring, out=folder / "results", cache=cache)
+            evaluate(elsewhere, {"base": planned.scale.model})
+        tasks: list[Callable[[], float]] = [
+            partial(_training_seconds, request, folder / str(number), place.max_steps)
+            for number, request in enumerate(requests.values())
+        ]
+        tasks += [partial(_measuring_seconds, planned, folder, images) for images in frozen]
+        with (
+            threads_each(threads) if place.jobs > 1 else nullcontext(),
+            mapper(place.jobs) as apply,
+            interruption_said(WHILE_ESTIMATING),
+        ):
+            seconds = [*track(apply(_called, tasks), "measuring", len(tasks), "tasks")]
+    training = dict(zip(requests, seconds))
+    measured = dict(zip(frozen, seconds[len(requests) :]))
+    return {
+        run.name: RunCost(training[_arm_key(run)], measured[_has_frozen_images(run.request)])
+        for run in runs
+        if run.request is not None
+    }
+
+
+def _arm_key(run: ArmRun) -> str:
+    return json.dumps(asdict(run.arm), default=str)
+
+
+def _has_frozen_images(request: TrainRequest) -> bool:
+    return "image" in request.options.freeze
+
+
+def _called(task: Callable[[], float]) -> float:
+    return task()
 
 
 def _training_seconds(request: TrainRequest, folder: Path, max_steps: int) -> float:
@@ -106,7 +139,6 @@ def _training_seconds(request: TrainRequest, folder: Path, max_steps: int) -> fl
 
 def _pilot(request: TrainRequest, out: Path, **changed: float) -> tuple[int, list[float]]:
     """Train; return the steps of the whole run, and the seconds at the end of every step done."""
-    from compoclip.ranks import silent
     from compoclip.training.log import LOG, read_log
 
     options = replace(request.options, out=out, log_every=1, **changed)  # type: ignore[arg-type]
@@ -116,17 +148,14 @@ def _pilot(request: TrainRequest, out: Path, **changed: float) -> tuple[int, lis
 
 
 def _measuring_seconds(planned: Experiment, folder: Path, frozen: bool) -> float:
-    """Measure the first base, and time another model; with a frozen image tower only its texts."""
+    """Time another model; with a frozen image tower only its texts are encoded."""
     import torch
 
     from compoclip.models.checkpoint import load_model
-    from compoclip.ranks import silent
 
     assert planned.scale is not None
     measuring = planned.measuring()
-    elsewhere = replace(measuring, out=folder / "results", cache=measuring.out / ".features")
     with silent():
-        evaluate(elsewhere, {"base": planned.scale.model})
         changed = load_model(planned.scale.model)
         parts = ("token_embedding",) if frozen else ("token_embedding", "visual")
         names = list(changed.encoder.model.named_parameters())
@@ -134,9 +163,11 @@ def _measuring_seconds(planned: Experiment, folder: Path, frozen: bool) -> float
             for part in parts:
                 next(value for name, value in names if part in name).mul_(1.001)
         begin = time.monotonic()
-        if not frozen:  # features that nobody reads again
-            elsewhere = replace(elsewhere, cache=folder / "features")
-        evaluate(elsewhere, {"pilot": changed})
+        # Features of images that nobody reads again go to a folder of their own.
+        cache = measuring.out / ".features" if frozen else folder / "features"
+        evaluate(
+            replace(measuring, out=folder / f"measured-{frozen}", cache=cache), {"pilot": changed}
+        )
     return time.monotonic() - begin
 
 
