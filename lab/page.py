@@ -11,8 +11,8 @@ from statistics import fmean
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.comparison import equivalent
+from compoclip.evaluation.layout import span
 from compoclip.evaluation.results import too_few
-from compoclip.evaluation.tables import span
 from compoclip.files import read_text, write_text
 from compoclip_world.bounds import BOUNDS
 from lab.columns import Difference, Means, mean_and_sd

@@ -15,8 +15,8 @@ from typing import Any
 from compoclip.benchmarks.fetch import unpack
 from compoclip.config import CONFIG, parsed_config
 from compoclip.evaluation.bundle import BUNDLE
+from compoclip.evaluation.layout import laid_out
 from compoclip.evaluation.results import load_results
-from compoclip.evaluation.tables import laid_out
 from compoclip.files import read_json
 
 COMMUNITY = Path(__file__).resolve().parents[1] / "results" / "community"

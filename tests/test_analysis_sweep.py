@@ -33,9 +33,9 @@ from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.evaluation import encoder
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
+from compoclip.evaluation.layout import with_interval
 from compoclip.evaluation.results import Score, load_results
 from compoclip.evaluation.run import Options
-from compoclip.evaluation.tables import with_interval
 from compoclip.models.checkpoint import (
     LoadedModel,
     create_model,

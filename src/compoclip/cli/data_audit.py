@@ -143,8 +143,8 @@ def audit_text(
     if not (solved or rules):
         return "\n".join(lines)
     from compoclip.evaluation.grounded import NEEDS_NO_IMAGE
+    from compoclip.evaluation.layout import percent
     from compoclip.evaluation.statistics import wilson
-    from compoclip.evaluation.tables import percent
 
     rows = []
     for each in solved:

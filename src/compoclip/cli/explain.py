@@ -127,7 +127,7 @@ def _sweep(options: WiseFtOptions) -> Outcome:
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis import interpolation as mixes
     from compoclip.evaluation.comparison import not_judged
-    from compoclip.evaluation.tables import SIGNS, with_interval
+    from compoclip.evaluation.layout import SIGNS, with_interval
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = mixes.shares(options.steps)
@@ -171,7 +171,7 @@ def _picked(
 ) -> tuple[dict[str, Any], str]:
     """Save the picked model, unless it is the base or saved already; return record and text."""
     from compoclip.analysis.interpolation import BASE
-    from compoclip.evaluation.tables import with_interval
+    from compoclip.evaluation.layout import with_interval
     from compoclip.models.checkpoint import current_identity, load_model, save_model
 
     mix = chosen.mix
@@ -232,7 +232,7 @@ def towers_main(options: TowersOptions) -> Outcome:
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
     from compoclip.evaluation.comparison import not_judged
-    from compoclip.evaluation.tables import SIGNS, with_interval
+    from compoclip.evaluation.layout import SIGNS, with_interval
 
     pair = BaseAndTuned(*load_both(options.base, options.tuned))
     settings, device = options.measuring.settings(options.out / ".features")

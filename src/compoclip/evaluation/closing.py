@@ -21,9 +21,9 @@ from compoclip.evaluation.groups import (
     profile_groups,
     retrieval_directions,
 )
+from compoclip.evaluation.layout import percent, span
 from compoclip.evaluation.results import Results, Score, by_model
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
-from compoclip.evaluation.tables import percent, span
 
 _MOST = 3  # skills that a sentence names
 _MEANS = (COMPOSITION, RECOGNITION, PROBES)

@@ -11,11 +11,11 @@ from compoclip.console import counted
 from compoclip.evaluation.comparison import Difference, Pair, Parts, ScorePart, corrected
 from compoclip.evaluation.comparison import differences as paired_differences
 from compoclip.evaluation.grounded import MEAN, ground_all
+from compoclip.evaluation.layout import laid_out, percent, span
 from compoclip.evaluation.published.measured import MEANINGS, MeasuredCell, fill_table
 from compoclip.evaluation.published.read import Column, PublishedRow, PublishedTable
 from compoclip.evaluation.results import Results, by_benchmark
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
-from compoclip.evaluation.tables import laid_out, percent, span
 
 SEED_NOISE = 0.5
 """Points: printed differences below it say nothing. FSC-CLIP's Table 8 has deviations up to 0.52

@@ -25,6 +25,7 @@ from compoclip.evaluation.comparison import Difference, Pair, ScorePart, correct
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.groups import kind
 from compoclip.evaluation.items import BOTH_IMAGES, Items, Values
+from compoclip.evaluation.layout import SIGNS, Layout, laid_out, percent, with_interval
 from compoclip.evaluation.results import Results, by_model, load_items
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
@@ -33,7 +34,6 @@ from compoclip.evaluation.statistics import (
     Estimate,
     percentile_interval,
 )
-from compoclip.evaluation.tables import SIGNS, Layout, laid_out, percent, with_interval
 from compoclip.models.names import BLIND
 
 NEEDS_NO_IMAGE = 0.85

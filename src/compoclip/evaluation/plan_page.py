@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compoclip.console import duration
+from compoclip.evaluation.layout import laid_out, span
 from compoclip.evaluation.published.measured import MeasuredCell, entries_of, fill_table
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.tables import laid_out, span
 
 
 def stated(plan: Mapping[str, Any]) -> list[list[str]]:

@@ -445,8 +445,8 @@ def sentences(
         by: Which photos decided for the base.
     """
     from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
+    from compoclip.evaluation.layout import with_interval
     from compoclip.evaluation.statistics import NOT_SIGNIFICANT
-    from compoclip.evaluation.tables import with_interval
 
     names = {
         COMPOSITION: "the suite of rewritten captions",

@@ -20,9 +20,9 @@ from compoclip.evaluation.groups import (
     SENSITIVITY,
     kind,
 )
+from compoclip.evaluation.layout import SATURATED
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import FEWEST, Estimate
-from compoclip.evaluation.tables import SATURATED
 from compoclip.report.study import Study
 from compoclip.report.wording import interval, listed, percent
 

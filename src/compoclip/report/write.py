@@ -22,6 +22,7 @@ from compoclip.evaluation.groups import (
     NEITHER_IS_BETTER,
 )
 from compoclip.evaluation.items import POSITIVE_SCORE
+from compoclip.evaluation.layout import SATURATED, Layout, laid_out, percent, span
 from compoclip.evaluation.published.measured import (
     Measured,
     entries_of,
@@ -38,16 +39,7 @@ from compoclip.evaluation.published.read import (
 )
 from compoclip.evaluation.results import Results, Score, file_stem
 from compoclip.evaluation.statistics import BOOTSTRAP, FEWEST, Bootstrap
-from compoclip.evaluation.tables import (
-    SATURATED,
-    Layout,
-    comparison_text,
-    laid_out,
-    percent,
-    remarks,
-    span,
-    tie_values,
-)
+from compoclip.evaluation.tables import comparison_text, remarks, tie_values
 from compoclip.files import write_text
 from compoclip.report import plotting, wording
 from compoclip.report.cards import before_after, examples, most_improved, read_items, scenes

@@ -386,7 +386,7 @@ def _pointing_text(
     options: PointingOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]
 ) -> str:
     """A row a model and sort of word; below, the differences to the first model."""
-    from compoclip.evaluation.tables import with_interval
+    from compoclip.evaluation.layout import with_interval
     from compoclip_world.pointing import MEASURES
 
     def cell(share: MeanShare, sign: str = "") -> str:

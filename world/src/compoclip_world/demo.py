@@ -203,9 +203,9 @@ def _announce(options: DemoOptions) -> None:
 def _headlines(results: Sequence[Results], bounds: Sequence[Results]) -> str:
     """Return a table of what the demo is about: a row per question, a column per model."""
     from compoclip.evaluation.comparison import compare_all
+    from compoclip.evaluation.layout import SIGNS, laid_out, percent
     from compoclip.evaluation.results import by_benchmark, by_model
     from compoclip.evaluation.statistics import Bootstrap
-    from compoclip.evaluation.tables import SIGNS, laid_out, percent
     from compoclip_world.bounds import TEXT_ONLY
 
     base, *tuned = by_model(results).values()

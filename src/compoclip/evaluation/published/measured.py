@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from compoclip.errors import require
+from compoclip.evaluation.layout import Layout, laid_out, span
 from compoclip.evaluation.published.read import PublishedNumber, PublishedTable
 from compoclip.evaluation.results import Results, Score, by_model
-from compoclip.evaluation.tables import Layout, laid_out, span
 
 STANDS_IN = "another edition of the captions stands in"
 
