@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from benchmark_files import refuses, vg_row, write_json
-from compoclip.benchmarks.aro import KINDS, LEFT_OUT, shuffled, split_words, trigrams
+from compoclip.benchmarks.aro import LEFT_OUT
 from compoclip.benchmarks.case import Aggregate
 from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.shuffles import KINDS, shuffled, split_words, trigrams
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.captions.types import Token
 from compoclip.data.decode import decode

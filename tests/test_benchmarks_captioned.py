@@ -15,11 +15,11 @@ from PIL import Image
 
 from benchmark_files import expect_one_line
 from compoclip.archives import Members
-from compoclip.benchmarks.aro import shuffled
 from compoclip.benchmarks.audit import audit
 from compoclip.benchmarks.case import Benchmark, Form, Retrieval, TiePolicy
 from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.registry import meta
+from compoclip.benchmarks.shuffles import shuffled
 from compoclip.benchmarks.solvability import solvability
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.captions.chunks import pre_caption

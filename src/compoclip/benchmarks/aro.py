@@ -16,79 +16,25 @@ relation names that the official notebook leaves out; `mosaiclip` counts the two
 
 from __future__ import annotations
 
-import random
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef
 from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.files import hash_number
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.retrieval import Captioned, locate, read_captions
+from compoclip.benchmarks.shuffles import WORDS, shuffled, tagger_stated
 from compoclip.benchmarks.table import Row
 from compoclip.captions.chunks import pre_caption
-from compoclip.captions.types import Token
 from compoclip.data.options import HELD_OUT
 from compoclip.errors import UsageError, require
 
-T = TypeVar("T")
-
-WORDS = 30
 LEFT_OUT = tuple(sorted(entries()["aro"]["left_out_of_paper"]))
 """Names left out of VG-Relation's `paper` aggregate (the official notebook of ARO, MIT)."""
-KINDS = ("nouns and adjectives", "other words", "within trigrams", "trigrams")
-_WORD = re.compile(r"\w+(?:[-.,]\w+)*|['’]\w+|[^\w\s]")
-
-
-def shuffled(text: str, tokens: Sequence[Token], key: str) -> tuple[str, str, str, str]:
-    """Return the four distractors of `text` in the order of KINDS, tokens joined by blanks.
-
-    1. nouns (Penn tags NN*) permuted among their places, then adjectives (JJ*) among theirs;
-    2. all other tokens permuted among their places;
-    3. the words inside each run of three permuted; 4. the runs of three permuted. For 3 and 4 the
-    words come from a plain word splitter, for 1 and 2 from the tagger (`tokens`).
-    """
-    content = [token.tag[:2] if token.tag[:2] in ("NN", "JJ") else "" for token in tokens]
-    words = [token.text for token in tokens]
-    rng = _generator(key, KINDS[0])
-    first = _among(_among(words, content, "NN", rng), content, "JJ", rng)
-    second = _among(words, content, "", _generator(key, KINDS[1]))
-    runs = trigrams(split_words(text))
-    rng = _generator(key, KINDS[2])
-    third = [word for run in runs for word in permuted(run, rng)]
-    fourth = [word for run in permuted(runs, _generator(key, KINDS[3])) for word in run]
-    return " ".join(first), " ".join(second), " ".join(third), " ".join(fourth)
-
-
-def split_words(text: str) -> list[str]:
-    """Return words, with inner hyphens, points and commas, clitics such as 's, and single marks."""
-    return _WORD.findall(text)
-
-
-def trigrams(words: Sequence[str]) -> list[list[str]]:
-    """Return consecutive runs of three words; the last run may be shorter."""
-    return [list(words[start : start + 3]) for start in range(0, len(words), 3)]
-
-
-def permuted(values: Sequence[T], rng: random.Random) -> list[T]:
-    """Return a uniform permutation, from `random()` alone: Python guarantees its sequence."""
-    keys = [rng.random() for _ in values]
-    return [values[i] for i in sorted(range(len(values)), key=keys.__getitem__)]
-
-
-def _among(words: list[str], tags: list[str], tag: str, rng: random.Random) -> list[str]:
-    moved = iter(permuted([word for word, word_tag in zip(words, tags) if word_tag == tag], rng))
-    return [next(moved) if word_tag == tag else word for word, word_tag in zip(words, tags)]
-
-
-def _generator(key: str, kind: str) -> random.Random:
-    return random.Random(hash_number(f"{key}\0{kind}"))
-
-
 _MIN_PAIR = 25
 _ORDER = Aggregate(("coco_order", "flickr30k_order"))
 _REMEDY = "put it there or select the parts you have, e.g. aro:vg_relation,vg_attribution"
@@ -170,14 +116,6 @@ def one_side(
         chosen = [row for number, row in of_part if (number <= last) == (split == "val")]
         data.expected[part] -= len(of_part) - len(chosen)
         yield from chosen
-
-
-def tagger_stated(tagger: str) -> str:
-    """Return what the shuffles depend on in addition to the captions, for the data hash."""
-    from compoclip.captions.parser import PARSER_VERSION
-    from compoclip.captions.tagger import tagger_version
-
-    return f"tagger {tagger_version(tagger)} {PARSER_VERSION}"
 
 
 def rules(data: Loading) -> dict[str, Aggregate]:

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from compoclip.benchmarks.aro import shuffled, tagger_stated
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
 from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.files import require_positive
 from compoclip.benchmarks.reader import Loading
+from compoclip.benchmarks.shuffles import WORDS, shuffled, tagger_stated
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
@@ -44,7 +44,6 @@ from compoclip.rewrites.reading import Reading, read
 ENTRY = "rewrites"
 _VERSION = "rewrites 1"
 _DRAWS = 6  # texts of a caption that are looked at, for one of the rule
-_WORDS = 30  # of the texts of ARO's order
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random
     images, text = (photo.image,), caption.text
     if not recipe["negatives"]:
         texts = tuple(
-            pre_caption(variant, _WORDS) for variant in (text, *shuffled(text, caption.tokens, key))
+            pre_caption(variant, WORDS) for variant in (text, *shuffled(text, caption.tokens, key))
         )
         moved = texts[0] not in texts[1:]
         return Case(key, Form.CHOOSE_TEXT, images, texts, part) if moved else None

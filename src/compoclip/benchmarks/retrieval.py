@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compoclip.benchmarks import files, tables
+from compoclip.benchmarks.captioned import hashed, open_photos
 from compoclip.benchmarks.case import ImageRef, JudgedRetrieval, Retrieval
 from compoclip.benchmarks.files import by_stem, require_positive
 from compoclip.benchmarks.reader import Loading
@@ -231,10 +232,8 @@ def read(
     """
     about, name = data.about, ",".join(data.parts)
     if name == OWN and (annotations or data.opened):
-        from compoclip.benchmarks import captioned  # it imports ARO, that this file
-
-        custom = captioned.open_photos(data, annotations or data.root, reading)
-        data.files["captions"], data.expected = captioned.hashed(custom), {}
+        custom = open_photos(data, annotations or data.root, reading)
+        data.files["captions"], data.expected = hashed(custom), {}
         return _retrieval([(photo.image, photo.captions) for photo in custom], reading.templates)
     published = name in about.parts
     require(

@@ -6,8 +6,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip.benchmarks.aro import WORDS, shuffled
 from compoclip.benchmarks.files import same
+from compoclip.benchmarks.shuffles import WORDS, shuffled
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse as parse_caption
 from compoclip_world.captions import facts_of
