@@ -64,19 +64,19 @@ def test_scores_by_hand():
     assert items.outcomes["auc"].used == pytest.approx([1, 2 / 3, 1 / 2, 1, 1])
     assert items.positive[:2] == pytest.approx([0.8, 0.4])
     assert np.isnan(items.positive[2:]).all()
-    found = summarise(items, RULES, {"test": 6, "dev": 3}, Bootstrap(200))
-    assert found.scores["test"]["auc"].value == pytest.approx(5 / 6)
-    assert (found.scores["test"]["auc"].n, found.scores["test"]["auc"].expected) == (5, 6)
-    assert found.scores["test"]["positive_score"].value == pytest.approx(0.6)
-    assert list(found.scores) == ["test"]
+    scores, aggregates = summarise(items, RULES, {"test": 6, "dev": 3}, Bootstrap(200))
+    assert scores["test"]["auc"].value == pytest.approx(5 / 6)
+    assert (scores["test"]["auc"].n, scores["test"]["auc"].expected) == (5, 6)
+    assert scores["test"]["positive_score"].value == pytest.approx(0.6)
+    assert list(scores) == ["test"]
     # balanced accuracy: 1/2 of the true, all false ones
-    assert found.aggregates["balanced_accuracy"].value == pytest.approx(3 / 4)
+    assert aggregates["balanced_accuracy"].value == pytest.approx(3 / 4)
     # on: .8 > .6; in: .4 > .1, .2
-    assert found.aggregates["relations"].value == pytest.approx(1.0)
-    assert found.aggregates["auc"].metric == "auc"
-    assert {s.chance for s in found.aggregates.values()} == {0.5, 0.0}  # 0: positive_score
+    assert aggregates["relations"].value == pytest.approx(1.0)
+    assert aggregates["auc"].metric == "auc"
+    assert {s.chance for s in aggregates.values()} == {0.5, 0.0}  # 0: positive_score
     # to say "false" of all five is right for three
-    assert found.scores["test"]["accuracy"].chance == 3 / 5
+    assert scores["test"]["accuracy"].chance == 3 / 5
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.7])
@@ -84,12 +84,12 @@ def test_chance_of_plain_accuracy_is_what_one_answer_reaches(share):
     n = 40
     rows = [(binary(f"{part}{k}", int(k < share * n), part), 0.3) for k in range(n)
             for part in ("test", "dev")]  # fmt: skip
-    found = summarise(scored(rows, {"test": "dev"}), RULES, None, Bootstrap(20))
-    accuracy = found.scores["test"]["accuracy"]
+    scores, aggregates = summarise(scored(rows, {"test": "dev"}), RULES, None, Bootstrap(20))
+    accuracy = scores["test"]["accuracy"]
     assert accuracy.chance == max(share, 1 - share)
     assert accuracy.value == share  # a constant is called true: its threshold lies below it
-    assert found.aggregates["balanced_accuracy"].chance == 0.5
-    assert found.aggregates["auc"].chance == 0.5
+    assert aggregates["balanced_accuracy"].chance == 0.5
+    assert aggregates["auc"].chance == 0.5
     rng = np.random.default_rng(0)
     guessed = [
         summarise(
@@ -100,7 +100,7 @@ def test_chance_of_plain_accuracy_is_what_one_answer_reaches(share):
         )
         for _ in range(60)
     ]
-    mean = np.mean([each.scores["test"]["accuracy"].value for each in guessed])
+    mean = np.mean([scores["test"]["accuracy"].value for scores, _ in guessed])
     assert mean == pytest.approx(0.5, abs=0.05)  # and a random score has no more than 1/2
 
 
@@ -109,10 +109,10 @@ def test_ties_count_only_where_a_true_and_a_false_item_are_equal():
     rows[1] = (rows[1][0], 0.2)
     rows.append((binary("f", 1), 0.8))
     items = scored(rows)
-    found = summarise(
+    _, aggregates = summarise(
         items, {"relations": RULES["relations"], "auc": RULES["auc"]}, None, Bootstrap(50)
     )
-    score = found.aggregates["auc"]
+    score = aggregates["auc"]
     assert score.ties == 2  # b and e
     assert score.value == score.fractional == pytest.approx((3 + 3 + 1.5) / 9)
     assert score.strict == pytest.approx(7 / 9)
@@ -128,7 +128,8 @@ def test_interval_is_the_bootstrap_of_the_area_itself():
         (binary(f"i{k}", int(truth[k]), photo=f"p{k % shots:02d}"), float(scores[k]))
         for k in range(n)
     ]
-    got = summarise(scored(rows), {}, None, Bootstrap(300, 4)).scores["test"]["auc"]
+    scores_by_part, _ = summarise(scored(rows), {}, None, Bootstrap(300, 4))
+    got = scores_by_part["test"]["auc"]
     draws = []
     for drawn in np.random.default_rng(4).integers(shots, size=(300, shots)):
         kept = np.concatenate([np.flatnonzero(np.arange(n) % shots == photo) for photo in drawn])
@@ -256,20 +257,22 @@ def test_a_group_is_right_when_all_its_items_are():
     sizes = group_sizes(cases, joint)
     assert groups_by_part(sizes) == {"part/pair": 6, "part/set": 3}
     items = score_items(cases, features_from(table), ties={"": TiePolicy.FIRST})
-    found = summarise(with_joint(items, joint, sizes), {"set": Aggregate(("part",), metric="set")})
-    pairs, sets = found.scores["part"]["pair"], found.scores["part"]["set"]
-    assert next(iter(found.scores["part"])) == "accuracy"
+    rules = {"set": Aggregate(("part",), metric="set")}
+    scores, aggregates = summarise(with_joint(items, joint, sizes), rules)
+    pairs, sets = scores["part"]["pair"], scores["part"]["set"]
+    assert next(iter(scores["part"])) == "accuracy"
     # right pairs: x0, z0 (by the tie rule), z1; only set z is right
     assert (pairs.value, pairs.n, pairs.chance) == (3 / 6, 6, 1 / 4)
     assert (pairs.strict, pairs.fractional, pairs.ties) == pytest.approx((2 / 6, 2.5 / 6, 1))
     assert (sets.value, sets.n, sets.chance) == (pytest.approx(1 / 3), 3, 1 / 16)
-    assert found.aggregates["set"].value == sets.value
+    assert aggregates["set"].value == sets.value
     assert sets.interval == "wilson"
     # without y0 the pair y0 and the set y cannot be judged
     part = [case for case in cases if case.id != "y0"]
     items = score_items(part, features_from(table), ties={"": TiePolicy.FIRST})
     expected = {"part": 12, **groups_by_part(sizes)}
-    less = summarise(with_joint(items, joint, sizes), {}, expected).scores["part"]
+    scores, _ = summarise(with_joint(items, joint, sizes), {}, expected)
+    less = scores["part"]
     assert (less["pair"].value, less["pair"].n, less["pair"].expected) == (3 / 5, 5, 6)
     assert (less["set"].value, less["set"].n, less["set"].expected) == (1 / 2, 2, 3)
     assert (less["accuracy"].n, less["accuracy"].expected) == (11, 12)
@@ -282,7 +285,7 @@ def test_no_interval_is_a_point_because_all_items_are_wrong():
     for k, case in enumerate(shared):
         table[f"p{k // 2}"] |= {case.texts[0]: 0.1, case.texts[1]: 0.2}
     items = score_items(shared, features_from(table))
-    found = summarise(items, {"macro": Aggregate(("part",))}, None, Bootstrap(50))
-    for score in (found.aggregates["macro"], found.scores["part"]["accuracy"]):
+    scores, aggregates = summarise(items, {"macro": Aggregate(("part",))}, None, Bootstrap(50))
+    for score in (aggregates["macro"], scores["part"]["accuracy"]):
         assert (score.value, score.low, score.interval) == (0.0, 0.0, "wilson")
         assert score.high == pytest.approx(0.4899, abs=1e-4)  # none of 4 photos

@@ -124,7 +124,7 @@ def test_broken_groups_have_no_joint_outcome() -> None:
         return Audit("made", {"s": 4}, bad)
 
     kept = _without(items, without("c").faulty, benchmark)
-    scores = summarise(kept, rules, {"s": 4, "s/pair": 2}, Bootstrap(20)).aggregates
+    _, scores = summarise(kept, rules, {"s": 4, "s/pair": 2}, Bootstrap(20))
     assert {name: (each.n, each.expected) for name, each in scores.items()} == {
         "micro": (3, 4),
         "pair": (1, 2),

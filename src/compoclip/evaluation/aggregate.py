@@ -26,7 +26,6 @@ from compoclip.evaluation.items import (
     Items,
     Values,
     both_images_right,
-    main_values,
 )
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 
@@ -49,7 +48,7 @@ def ruled_values(items: Items) -> dict[str, Values]:
     used = {name: outcome.used for name, outcome in items.outcomes.items()}
     ranked = [name for name in RANKED if name in used]
     first = np.array([scores[0] for scores in items.scores if ranked], dtype=float)
-    main = main_values(used, len(items))
+    main = items.judged[MAIN].used
     return {
         **used,
         MAIN: main,
@@ -156,14 +155,14 @@ def mean_of(parts: Sequence[MeanNode | None]) -> MeanNode | None:
 
 
 def plan(
-    rule: Aggregate, listed: Listed, applies: Mapping[str, Flags], main: str
+    rule: Aggregate, items: Items | Listed, applies: Mapping[str, Flags], main: str
 ) -> MeanNode | None:
     """Turn a rule into means over rows; parts without an item are left out, None without any.
 
     applies: metric -> (n,), whether the item has it. main: what to average where a rule names no
     metric. Raises CompoclipError for an unknown metric.
     """
-    names = np.asarray(listed.subtasks, dtype=object)
+    names = np.asarray(items.subtasks, dtype=object)
 
     def build(node: Aggregate, inherited: str) -> MeanNode | None:
         metric = node.metric or inherited
@@ -176,15 +175,15 @@ def plan(
             raise CompoclipError(f"{fault}have {', '.join(applies)}")
         rows = np.flatnonzero(np.isin(names, sorted(node.subtasks())) & applies[metric])
         if node.macro_by is None:
-            return leaf(metric, rows, listed.truth)
+            return leaf(metric, rows, items.truth)
         groups: dict[str, list[int]] = {}
         for row in rows.tolist():
-            value = listed.labels[row].get(node.macro_by)
+            value = items.labels[row].get(node.macro_by)
             if value is not None and value not in node.exclude:
                 groups.setdefault(value, []).append(row)
         return mean_of(
             [
-                leaf(metric, np.array(group, dtype=np.int64), listed.truth)
+                leaf(metric, np.array(group, dtype=np.int64), items.truth)
                 for _, group in sorted(groups.items())
                 if len(group) >= node.min_group
             ]

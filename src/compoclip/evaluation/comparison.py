@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from compoclip.benchmarks.case import Listed
 from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.aggregate import (
     RANKED,
@@ -196,12 +195,11 @@ class Pair:
         applies = {name: ~np.isnan(column + values[1][name]) for name, column in values[0].items()}
         main = next((metric for metric in RANKED if metric in applies), MAIN)
         names = items.subtasks
-        listed = Listed(names, items.labels, items.truth)
         trees = {
             name: tree
             for name, rule in base.rules.items()
             if rule.subtasks().intersection(names)
-            and (tree := plan(rule, listed, applies, main)) is not None
+            and (tree := plan(rule, items, applies, main)) is not None
         }
         every = np.asarray(names, dtype=object)
         return cls(
@@ -213,7 +211,7 @@ class Pair:
             base=values[0],
             other=values[1],
             main=main,
-            truth=listed.truth,
+            truth=items.truth,
         )
 
     def tree(self, name: str, metric: str = "") -> MeanNode:

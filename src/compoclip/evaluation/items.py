@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -136,6 +137,22 @@ class Items:
     def photos(self) -> Indices:
         """Return the number of each item's cluster."""
         return np.unique(np.asarray(self.clusters), return_inverse=True)[1]
+
+    @cached_property
+    def judged(self) -> dict[str, Outcomes]:
+        """Return metric -> outcomes, and under `MAIN` each item's main ones."""
+        main = (
+            main_values({name: outcome[k] for name, outcome in self.outcomes.items()}, len(self))
+            for k in range(len(Outcomes._fields))
+        )
+        return {**self.outcomes, MAIN: Outcomes(*main)}
+
+    @cached_property
+    def applies(self) -> dict[str, Flags]:
+        """Return metric, `MAIN` and `POSITIVE_SCORE` -> (n,), whether the item has it."""
+        used = {name: outcome.used for name, outcome in self.judged.items()}
+        used[POSITIVE_SCORE] = self.positive
+        return {name: ~np.isnan(values) for name, values in used.items()}
 
     def take(self, rows: Indices) -> Items:
         """Return the items at `rows`, in that order."""

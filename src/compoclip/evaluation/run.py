@@ -303,7 +303,7 @@ def _measure(
         job.rules,
         {part: job.expected[part] for part in job.parts} | groups_by_part(job.sizes),
         options.bootstrap,
-        listed=benchmark.content.listed,
+        whole=benchmark.content,
     )
     ties = {"": form_of(benchmark.content).ties, **benchmark.ties}
     missing = (*job.missing, *sorted(image_key(ref) for ref in bad))

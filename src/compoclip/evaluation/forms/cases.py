@@ -184,10 +184,9 @@ class CaseForm(ItemForm[Cases]):
                 scores[row] = row_scores
                 if holds:
                     buckets[row] = next((b for b, flags in holds.items() if flags[k]), "tie")
-        listed = content.listed
-        forms = [case.form for case in content]
-        truth = np.array(listed.truth)
-        outcomes = judged(forms, listed.subtasks, truth, scores, benchmark.ties)
+        forms, subtasks = [case.form for case in content], [case.subtask for case in content]
+        truth = np.array([case.truth for case in content])
+        outcomes = judged(forms, subtasks, truth, scores, benchmark.ties)
         extra: Columns = {"bucket": buckets} if any(buckets) else {}
         items = Items.of_cases(content, scores, positive, outcomes, extra)
         if not benchmark.joint:
