@@ -415,6 +415,11 @@ class Benchmark:
         parts = {**counts, **self.expected}
         return {part: max(counts.get(part, 0), self.expected.get(part, 0)) for part in parts}
 
+    @property
+    def scored(self) -> list[str]:
+        """Return the sub-tasks that get a score."""
+        return [part for part in self.totals if part not in self.tuned_on.values()]
+
 
 # --- What is known about a benchmark without reading a single file. ---
 

@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 
 from compoclip.benchmarks.audit import Audit, Faulty
-from compoclip.benchmarks.case import Benchmark, Cases, Form, Probe, image_key
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Benchmark,
+    Cases,
+    Content,
+    Form,
+    Probe,
+    image_key,
+)
 from compoclip.benchmarks.registry import require_present
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError, require
@@ -76,56 +84,50 @@ class Options(EncodeOptions):
         return Bootstrap(self.resamples, self.seed)
 
 
-class _Job:
-    """The part of a benchmark that can be scored.
+def _rules_of(benchmark: Benchmark, content: Content) -> tuple[dict[str, Aggregate], str]:
+    """Return a benchmark's aggregates and plain ones where it has none, and the one to quote.
 
-    expected: sub-task -> items of the full benchmark. parts: the sub-tasks that get a score. rules,
-    headline: the benchmark's aggregates and plain ones where it has none. sizes: of the groups of
-    joint metrics, images there or not.
+    content: what can be scored of the benchmark.
     """
+    default, headline = form_of(content).rules(content, benchmark.scored)
+    rules = {**default, **benchmark.aggregates}
+    return rules, benchmark.headline if benchmark.headline in rules else headline
 
-    def __init__(self, benchmark: Benchmark, allow_partial: bool) -> None:
-        """Raise CompoclipError for incomplete data, unless that is allowed and some is there."""
-        self.benchmark = benchmark
-        self.content, self.missing = require_present(benchmark, allow_partial)
-        self.expected = benchmark.totals
-        self.sizes = group_sizes(benchmark.content.cases, benchmark.joint)
-        self.parts = [part for part in self.expected if part not in benchmark.tuned_on.values()]
-        default, headline = form_of(self.content).rules(self.content, self.parts)
-        self.rules = {**default, **benchmark.aggregates}
-        self.headline = benchmark.headline if benchmark.headline in self.rules else headline
 
-    def stamp(
-        self, encoder: Encoder, options: Options, score: PairScore | None = None
-    ) -> dict[str, Any]:
-        """Return the fields of results that tell whether a new run would only repeat them."""
-        benchmark = self.benchmark
-        audit = options.audits.get(benchmark.name)
-        faults = audit.faults if audit is not None else {}
-        files = dict.fromkeys(ref.path for ref in self.content.images)
-        stamps = "\n".join(f"{file.name} {file_stamp(file)}" for file in files)
-        images = hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8)
-        facts = described(encoder) | ({"score": dict(score.about)} if score and score.about else {})
-        facts |= {"dimensions": options.dimensions} if options.dimensions else {}
-        if options.judge is not None and Form.JUDGED in self.content.forms:
-            facts |= {"judge": described(options.judge)}
-        return {
-            "benchmark": benchmark.name,
-            "identity": json.loads(json.dumps(facts)),  # as JSON gives it back
-            "data_hash": benchmark.data_hash,
-            "images": images.hexdigest(),
-            "protocol": benchmark.protocol,
-            "rules": self.rules,
-            "known_as": benchmark.known_as,
-            "assumed": benchmark.assumed,
-            "resamples": options.resamples,
-            "seed": options.seed,
-            "score": score.name if score else COSINE,
-            "left_out": {
-                **benchmark.left_out,
-                **{f"faulty item ({kind})": n for kind, n in faults.items()},
-            },
-        }
+def _stamp(
+    benchmark: Benchmark,
+    content: Content,
+    encoder: Encoder,
+    options: Options,
+    score: PairScore | None,
+) -> dict[str, Any]:
+    """Return the fields of results that tell whether a new run would only repeat them."""
+    audit = options.audits.get(benchmark.name)
+    faults = audit.faults if audit is not None else {}
+    files = dict.fromkeys(ref.path for ref in content.images)
+    stamps = "\n".join(f"{file.name} {file_stamp(file)}" for file in files)
+    images = hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8)
+    facts = described(encoder) | ({"score": dict(score.about)} if score and score.about else {})
+    facts |= {"dimensions": options.dimensions} if options.dimensions else {}
+    if options.judge is not None and Form.JUDGED in content.forms:
+        facts |= {"judge": described(options.judge)}
+    return {
+        "benchmark": benchmark.name,
+        "identity": json.loads(json.dumps(facts)),  # as JSON gives it back
+        "data_hash": benchmark.data_hash,
+        "images": images.hexdigest(),
+        "protocol": benchmark.protocol,
+        "rules": _rules_of(benchmark, content)[0],
+        "known_as": benchmark.known_as,
+        "assumed": benchmark.assumed,
+        "resamples": options.resamples,
+        "seed": options.seed,
+        "score": score.name if score else COSINE,
+        "left_out": {
+            **benchmark.left_out,
+            **{f"faulty item ({kind})": n for kind, n in faults.items()},
+        },
+    }
 
 
 def evaluate(
@@ -160,7 +162,7 @@ def evaluate(
     twice = next((key for key in names if names.count(key) > 1), None)
     if twice is not None:
         raise UsageError(f"{twice} is named twice; name each benchmark once")
-    jobs = [_Job(benchmark, options.allow_partial) for benchmark in benchmarks]
+    available = {b.name: require_present(b, options.allow_partial) for b in benchmarks}
     folder = out / file_stem(name)
     ranks = options.ranks
     pair_score = score_of(options.score, encoder)
@@ -169,17 +171,18 @@ def evaluate(
             f"--dimensions cuts features, and --score {pair_score.name} has no features"
         )
     judge = options.judge
-    for job in jobs:
-        if isinstance(job.content, Probe) and options.dimensions:
+    for benchmark in benchmarks:
+        content, missing = available[benchmark.name]
+        if isinstance(content, Probe) and options.dimensions:
             problem = "--dimensions cuts features of images and texts, and probes have their own"
-            raise UsageError(f"{job.benchmark.name}: {problem}; leave it out")
-        if Form.JUDGED in job.content.forms and (judge is None or not score_of("", judge)):
+            raise UsageError(f"{benchmark.name}: {problem}; leave it out")
+        if Form.JUDGED in content.forms and (judge is None or not score_of("", judge)):
             problem = "a judge answers questions about what is found: --judge hf:ID"
-            raise UsageError(f"{job.benchmark.name}: {problem}")
+            raise UsageError(f"{benchmark.name}: {problem}")
     done = {}
-    for job in jobs if ranks.first and not options.fresh else ():
-        benchmark = job.benchmark.name
-        path = folder / f"{file_stem(benchmark)}.json"
+    for benchmark in benchmarks if ranks.first and not options.fresh else ():
+        content, missing = available[benchmark.name]
+        path = folder / f"{file_stem(benchmark.name)}.json"
         sweep_abandoned(folder.absolute())
         if not path.is_file():
             continue
@@ -189,19 +192,20 @@ def evaluate(
         except CompoclipError as error:
             note(f"measuring again: {error}")
             continue
-        stamp = job.stamp(encoder, options, pair_score)
+        stamp = _stamp(benchmark, content, encoder, options, pair_score)
         if all(
             getattr(stored, name) == value for name, value in stamp.items()
-        ) and stored.missing_count == len(job.missing):
-            note(f"{benchmark}: already measured, {path}")
-            done[benchmark] = stored
+        ) and stored.missing_count == len(missing):
+            note(f"{benchmark.name}: already measured, {path}")
+            done[benchmark.name] = stored
         else:
-            note(f"{benchmark}: {path} was made with other weights, data or draws, and is replaced")
+            problem = "was made with other weights, data or draws, and is replaced"
+            note(f"{benchmark.name}: {path} {problem}")
     reused = ranks.exchange(list(done))[0]
-    todo = [job for job in jobs if job.benchmark.name not in reused]
+    todo = [benchmark for benchmark in benchmarks if benchmark.name not in reused]
     if todo:
         start = time.monotonic()
-        contents, rate = [job.content for job in todo], 0.0
+        contents, rate = [available[benchmark.name][0] for benchmark in todo], 0.0
         if pair_score is None:
             probes = [content for content in contents if isinstance(content, Probe)]
             others = [content for content in contents if not isinstance(content, Probe)]
@@ -213,17 +217,20 @@ def evaluate(
             if options.dimensions and ranks.first:
                 features = features.leading(options.dimensions, name)
         else:
-            require_pairs([job.benchmark for job in todo], pair_score.name)
+            require_pairs(todo, pair_score.name)
             features, rate = score_contents(encoder, pair_score, contents, options)
             of_probes = features
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
-            for job in todo if ranks.first else ():
-                about = job.stamp(encoder, options, pair_score)
+            for benchmark in todo if ranks.first else ():
+                content, missing = available[benchmark.name]
+                about = _stamp(benchmark, content, encoder, options, pair_score)
                 about |= {"pairs_per_second": float(f"{rate:.3g}")}
-                encoded = of_probes if isinstance(job.content, Probe) else features
-                result = _measure(name, job, encoded, folder, options, encoding, about)
-                done[job.benchmark.name] = result
+                encoded = of_probes if isinstance(content, Probe) else features
+                results, items = _measure(
+                    name, benchmark, content, missing, encoded, options, encoding, about
+                )
+                done[benchmark.name] = save_results(results, items.to_arrow(), folder)
     return [done[key] for key in names] if ranks.first else []
 
 
@@ -253,8 +260,11 @@ def watch_model(
     options = Options(allow_partial=settings.allow_partial, ranks=ranks)
     features = out / "eval" / ".features"
     if settings.keep_best:
-        jobs = [_Job(benchmark, settings.allow_partial) for benchmark in benchmarks]
-        score_names = {job.benchmark.name: [*job.rules, POSITIVE_SCORE, *job.parts] for job in jobs}
+        score_names = {}
+        for benchmark in benchmarks:
+            content, _ = require_present(benchmark, settings.allow_partial)
+            rules, _ = _rules_of(benchmark, content)
+            score_names[benchmark.name] = [*rules, POSITIVE_SCORE, *benchmark.scored]
         split_score(score_names, settings.keep_best)
 
     def measure(step: int) -> dict[str, WatchedScore]:
@@ -278,17 +288,22 @@ def watch_model(
 
 def _measure(
     name: str,
-    job: _Job,
+    benchmark: Benchmark,
+    content: Content,
+    absent: Sequence[str],
     features: EncodedFeatures,
-    folder: Path,
     options: Options,
     encoding: float,
     about: Mapping[str, Any],
-) -> Results:
+) -> tuple[Results, Items]:
+    """Score what can be scored of a benchmark, whose images `absent` are missing.
+
+    encoding: the seconds that it took. about: what `_stamp` and the encoding say of the results.
+    """
     start = time.monotonic()
-    benchmark = job.benchmark
-    bad = set(job.content.images) & features.bad.keys()
-    content = job.content.without(bad.__contains__) if bad else job.content
+    rules, headline = _rules_of(benchmark, content)
+    bad = set(content.images) & features.bad.keys()
+    content = content.without(bad.__contains__) if bad else content
     here = sum(content.counts().values())
     require(here, benchmark.name, "no items left, all images are damaged; replace them")
     items = score(benchmark, features, content)
@@ -298,33 +313,34 @@ def _measure(
     scored = len(items)
     if (audit := options.audits.get(benchmark.name)) is not None:
         items = _without(items, audit.faulty, benchmark)
+    totals, sizes = benchmark.totals, group_sizes(benchmark.content.cases, benchmark.joint)
     scores, aggregates = summarise(
         items,
-        job.rules,
-        {part: job.expected[part] for part in job.parts} | groups_by_part(job.sizes),
+        rules,
+        {part: totals[part] for part in benchmark.scored} | groups_by_part(sizes),
         options.bootstrap,
         whole=benchmark.content,
     )
     ties = {"": form_of(benchmark.content).ties, **benchmark.ties}
-    missing = (*job.missing, *sorted(image_key(ref) for ref in bad))
+    missing = (*absent, *sorted(image_key(ref) for ref in bad))
     packages = ("compoclip", "torch", "open_clip_torch", "numpy", "pillow")
     results = Results(
         model=name,
         tie_policy={part: str(policy) for part, policy in ties.items()},
         scores=scores,
         aggregates=aggregates,
-        headline=next(rule for rule in (job.headline, *aggregates) if rule in aggregates),
+        headline=next(rule for rule in (headline, *aggregates) if rule in aggregates),
         skills=dict(benchmark.skills),
         items=f"{file_stem(benchmark.name)}.parquet",
         missing=missing[:_LISTED_MISSING],
         missing_count=len(missing),
-        partial=here < sum(job.expected.values()) or len(items) < scored,
+        partial=here < sum(totals.values()) or len(items) < scored,
         truncated_texts=len(features.truncated.intersection(content.texts)),
         versions={"python": platform.python_version(), **{p: _version(p) for p in packages}},
         seconds=round(encoding + time.monotonic() - start, 3),
         **about,
     )
-    return save_results(results, items.to_arrow(), folder)
+    return results, items
 
 
 def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
