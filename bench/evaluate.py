@@ -69,7 +69,7 @@ def encoding_seconds(
 
     Both read and encode in batches of as many. Other work on the machine counts little.
     """
-    size, by, _ = options.amounts(encoder.device)
+    size, by = options.images_at_once(encoder.device), options.texts_at_once(encoder.device)
     contents = [each.content for each in benchmarks]
     start = time.process_time()
     for content in contents:

@@ -18,7 +18,7 @@ from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError
 from compoclip.evaluation import encode
 from compoclip.evaluation import encoder as encoder_module
-from compoclip.evaluation.encode import Amounts, EncodeOptions, encode_contents, read_images
+from compoclip.evaluation.encode import EncodeOptions, encode_contents, read_images
 from compoclip.evaluation.encoder import ImageReader, ModelEncoder, described
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.checkpoint import LoadedModel, create_model
@@ -188,7 +188,7 @@ def test_processes_read_what_threads_read(loaded: LoadedModel, refs: list[ImageR
     encoder = ModelEncoder(loaded)
     many = refs * 3  # several tasks, in which archives and the reader are kept
     plain, *others = (
-        list(read_images(encoder.read_image, many, Amounts(4, 4, workers), processes))
+        list(read_images(encoder.read_image, many, 4, workers, processes))
         for workers, processes in ((1, False), (3, False), (2, True))
     )
     assert [damage for _, damage in plain].count(None) == 3 * 18
@@ -213,11 +213,24 @@ def test_a_run_enters_evaluation_once(
     assert modes == [True, False, True]
 
 
-def test_amounts_go_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options", "device", "expected"),
+    [
+        (EncodeOptions(), torch.device("cpu"), (64, 64, 2)),
+        (EncodeOptions(), CUDA, (512, 1024, 16)),
+        (EncodeOptions(7, 3), torch.device("cpu"), (7, 7, 3)),
+        (EncodeOptions(7, 3), CUDA, (7, 7, 3)),
+    ],
+)
+def test_batches_and_readers_go_by_device(
+    options: EncodeOptions,
+    device: torch.device,
+    expected: tuple[int, int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(encode, "own_cores", lambda: 16)
-    assert EncodeOptions().amounts(torch.device("cpu")) == (64, 64, 2)
-    assert EncodeOptions().amounts(CUDA) == (512, 1024, 16)
-    assert EncodeOptions(7, 3).amounts(CUDA) == EncodeOptions(7, 3).amounts(torch.device("cpu"))
+    at_once = options.images_at_once(device), options.texts_at_once(device)
+    assert (*at_once, options.readers(device)) == expected
 
 
 @pytest.mark.parametrize(
@@ -242,7 +255,7 @@ def test_processes_read_many_images_for_a_gpu_where_they_may(
     asked: list[bool] = []
 
     def reading(
-        encoder: FakeEncoder, refs: list[ImageRef], amounts: Amounts, processes: bool
+        encoder: FakeEncoder, refs: list[ImageRef], at_once: int, workers: int, processes: bool
     ) -> Any:
         asked.append(processes)
         return ((ref, None) for ref in refs)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -143,14 +143,6 @@ PROCESSES_FROM = 16_384
 _READ_AT_ONCE = 16
 
 
-class Amounts(NamedTuple):
-    """Numbers of images and of texts that are encoded at once, and of workers that read images."""
-
-    images: int
-    texts: int
-    workers: int
-
-
 @dataclass(frozen=True)
 class EncodeOptions:
     """Settings of the encoding.
@@ -173,16 +165,17 @@ class EncodeOptions:
     ranks: Ranks = SINGLE
     processes: bool = False
 
-    def amounts(self, device: torch.device) -> Amounts:
-        """Return batch size and workers: the options, or the defaults of the device."""
-        usual = Amounts(64, 64, 2)
-        if device.type == "cuda":
-            usual = Amounts(512, 1024, own_cores())
-        return Amounts(
-            self.batch_size or usual.images,
-            self.batch_size or usual.texts,
-            self.workers or usual.workers,
-        )
+    def images_at_once(self, device: torch.device) -> int:
+        """Return the number of images of a batch."""
+        return self.batch_size or (512 if device.type == "cuda" else 64)
+
+    def texts_at_once(self, device: torch.device) -> int:
+        """Return the number of texts of a batch."""
+        return self.batch_size or (1024 if device.type == "cuda" else 64)
+
+    def readers(self, device: torch.device) -> int:
+        """Return the number of workers that read images."""
+        return self.workers or (own_cores() if device.type == "cuda" else 2)
 
 
 def encode_contents(
@@ -263,20 +256,21 @@ def _encode_images(
     cache: FeatureCache | None,
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
     """Return features of the distinct images, the row of each reference, and damaged ones."""
-    ranks, amounts = options.ranks, options.amounts(encoder.device)
-    keys, row_of = by_content(refs, amounts.workers, ranks)
+    ranks, readers = options.ranks, options.readers(encoder.device)
+    at_once = options.images_at_once(encoder.device)
+    keys, row_of = by_content(refs, readers, ranks)
     damaged = Damaged(row_of, options)
     store = FeatureStore("images", keys, cache, ranks, encoder.device)
-    todo = store.todo(amounts.images)
+    todo = store.todo(at_once)
 
-    many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
+    many = readers > THREADS and len(todo) >= PROCESSES_FROM
     processes = options.processes and encoder.device.type == "cuda" and many
     todo_refs = [damaged.reference(row) for row in todo]
-    readings = zip(todo, read_images(encoder.read_image, todo_refs, amounts, processes))
-    tracked = track(readings, "encoding images", len(todo), "images")
+    readings = read_images(encoder.read_image, todo_refs, at_once, readers, processes)
+    tracked = track(zip(todo, readings), "encoding images", len(todo), "images")
     images = readable(tracked, damaged.add)
     with store.filled():
-        while batch := list(islice(images, amounts.images)):
+        while batch := list(islice(images, at_once)):
             rows, pixels = map(list, zip(*batch))
             store.add(rows, encoder.start_images(pixels))
     damaged.share()
@@ -322,7 +316,7 @@ def _encode_texts(
     distinct, text_rows, truncated = by_tokens(encoder, texts)
     keys = [content_key(key.key) for _, key in distinct]
     store = FeatureStore("texts", keys, cache, options.ranks, encoder.device)
-    size = options.amounts(encoder.device).texts
+    size = options.texts_at_once(encoder.device)
     todo = store.todo(size, key=lambda p: (distinct[p][1].length, distinct[p][1].key))
     batches = [todo[start : start + size] for start in range(0, len(todo), size)]
     with store.filled():
@@ -475,20 +469,20 @@ def readable(
 
 
 def read_images(
-    read_image: Callable[[T], Any], refs: Sequence[T], amounts: Amounts, processes: bool
+    read_image: Callable[[T], Any], refs: Sequence[T], at_once: int, workers: int, processes: bool
 ) -> Iterator[_Found]:
-    """Read images with processes or threads, some batches ahead.
+    """Read images with so many processes or threads, some batches of `at_once` images ahead.
 
     Yields for each reference in order the image, or None and the error of the file.
     """
     read, size = partial(_read, read_image), _READ_AT_ONCE if processes else 1
     parts = [refs[k : k + size] for k in range(0, len(refs), size)]
     if processes:
-        with Workers(amounts.workers) as pool:
+        with Workers(workers) as pool:
             yield from chain.from_iterable(pool.map(read, parts))
         return
-    window = max(2 * amounts.images, amounts.workers)
-    yield from chain.from_iterable(ahead(parts, read, amounts.workers, window))
+    window = max(2 * at_once, workers)
+    yield from chain.from_iterable(ahead(parts, read, workers, window))
 
 
 def _read(read: Callable[[T], Any], refs: Sequence[T]) -> list[_Found]:

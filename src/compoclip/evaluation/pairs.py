@@ -27,7 +27,6 @@ from compoclip.data.decode import opened
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.embedder import ExternalEncoder, by_image, read_picture
 from compoclip.evaluation.encode import (
-    Amounts,
     Damaged,
     EncodeOptions,
     FeatureCache,
@@ -131,8 +130,8 @@ def score_contents(
     """
     refs = list(dict.fromkeys(ref for content in contents for ref in content.images))
     words = list(dict.fromkeys(text for content in contents for text in content.texts))
-    ranks, amounts = options.ranks, options.amounts(encoder.device)
-    image_keys, image_rows = by_content(refs, amounts.workers, ranks)
+    ranks, readers = options.ranks, options.readers(encoder.device)
+    image_keys, image_rows = by_content(refs, readers, ranks)
     text_keys, text_rows, truncated = by_tokens(encoder, words)
     needed = {
         (image_rows[ref], text_rows[text]): (ref, text)
@@ -154,7 +153,8 @@ def score_contents(
             cache.add("pairs", {"score": score.name, **score.about})
         store = FeatureStore("pairs", keys, cache, ranks, encoder.device)
         with encoder.evaluating():
-            done = _scored(score, needed, store, damaged, amounts)
+            at_once = options.images_at_once(encoder.device)
+            done = _scored(score, needed, store, damaged, at_once, readers)
         damaged.share()
         store.share()
         matches = dict(zip(needed, store.matrix[:, 0].tolist())) if store.matrix.size else {}
@@ -165,18 +165,23 @@ def score_contents(
 
 
 def _scored(
-    score: PairScore, needed: Pairs, store: FeatureStore, damaged: Damaged, amounts: Amounts
+    score: PairScore,
+    needed: Pairs,
+    store: FeatureStore,
+    damaged: Damaged,
+    at_once: int,
+    readers: int,
 ) -> int:
     pairs = list(needed)
-    todo = store.todo(amounts.images, key=lambda row: pairs[row])
+    todo = store.todo(at_once, key=lambda row: pairs[row])
     groups = [list(group) for _, group in groupby(todo, key=lambda row: pairs[row][0])]
     refs = [needed[pairs[group[0]]][0] for group in groups]
-    readings = read_images(score.read_image, refs, amounts, processes=False)
+    readings = read_images(score.read_image, refs, at_once, readers, processes=False)
     tracked = track(zip(groups, readings), "scoring pairs", len(groups), "images")
     pictures = readable(tracked, lambda group, reason: damaged.add(pairs[group[0]][0], reason))
     stream, done = ((row, image) for group, image in pictures for row in group), 0
     with store.filled():
-        while batch := list(islice(stream, amounts.images)):
+        while batch := list(islice(stream, at_once)):
             rows, images = map(list, zip(*batch))
             scores = score.match(images, [needed[pairs[row]][1] for row in rows])
             store.add(rows, partial(np.expand_dims, scores, 1))

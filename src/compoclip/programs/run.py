@@ -377,7 +377,7 @@ class Measuring:
         settings = Options(cache=cache, **{name: getattr(self, name) for name in names}, **more)
         device = device_named(self.device)
         if not launched()[0]:
-            readers = counted(settings.amounts(device).workers, "thread")
+            readers = counted(settings.readers(device), "thread")
             note(f"measures on {device} in {precision}; images are read by {readers}")
         return settings, device
 

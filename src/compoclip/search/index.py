@@ -310,15 +310,17 @@ def index_photos(
                 about["calibration"] = old.about["calibration"]
             return writer.finish() if number else None
 
-        amounts = EncodeOptions(batch_size).amounts(encoder.device)
+        options = EncodeOptions(batch_size)
+        at_once, readers = options.images_at_once(encoder.device), options.readers(encoder.device)
         if engine == "ray":
-            encoded = encode_on_ray(photos, todo, request, encoder, amounts, model)
+            encoded = encode_on_ray(photos, todo, request, encoder, at_once, readers, model)
         else:
-            encoded = encode_photos(todo, photos.named_image, encoder, amounts, photos.upright)
+            named_image, upright = photos.named_image, photos.upright
+            encoded = encode_photos(todo, named_image, encoder, at_once, readers, upright)
         index, written = None, time.monotonic()
         try:
             with closing(encoded):
-                batches = -(-len(todo) // amounts.images)
+                batches = -(-len(todo) // at_once)
                 for batch in track(encoded, "encoding photos", batches, "batches"):
                     for row, reason in batch.unreadable.items():
                         about["unreadable"][photos.names[row]] = reason

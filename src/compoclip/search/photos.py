@@ -27,7 +27,6 @@ from compoclip.errors import UsageError, require
 from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
-    from compoclip.evaluation.encode import Amounts
     from compoclip.evaluation.encoder import ModelEncoder, Precision
 
 _BATCHES = 8  # of a task of Ray: seconds of work, and what a dying worker loses
@@ -140,10 +139,11 @@ def encode_photos(
     rows: Sequence[int],
     named_image: Callable[[int], tuple[str, Path | bytes]],
     encoder: ModelEncoder,
-    amounts: Amounts,
+    at_once: int,
+    readers: int,
     upright: bool,
 ) -> Generator[EncodedPhotos, None, None]:
-    """Encode photos, `amounts.images` at once.
+    """Encode photos, `at_once` of them together.
 
     The rows alone decide which photos are encoded together, since the last bits of features depend
     on it: a photo that cannot be read leaves its batch smaller.
@@ -152,7 +152,8 @@ def encode_photos(
         rows: The photos.
         named_image: Returns the name of a photo, and its file or bytes.
         encoder: The model.
-        amounts: Size of the batches, and number of threads that read.
+        at_once: Size of the batches.
+        readers: Number of threads that read.
         upright: Whether photos are turned as their EXIF orientation says.
     """
     from compoclip.evaluation.encode import read_images, readable
@@ -164,11 +165,11 @@ def encode_photos(
         hashes[row] = photo_hash(stored)
         return encoder.read_image.pixels(decode(stored, name=name, upright=upright))
 
-    readings = read_images(pixels, rows, amounts, processes=False)
+    readings = read_images(pixels, rows, at_once, readers, processes=False)
     with encoder.evaluating():
-        for start in range(0, len(rows), amounts.images):
+        for start in range(0, len(rows), at_once):
             unreadable: dict[int, str] = {}
-            batch = zip(rows[start : start + amounts.images], readings)
+            batch = zip(rows[start : start + at_once], readings)
             images = dict(readable(batch, unreadable.__setitem__))
             features = np.zeros((0, 0), np.float32)
             if images:
@@ -200,7 +201,8 @@ class _Encoding:
     device: str
     precision: Precision
     identity: Mapping[str, Any]
-    amounts: Amounts
+    at_once: int
+    readers: int
     threads: int
     upright: bool
 
@@ -210,7 +212,8 @@ def encode_on_ray(
     rows: Sequence[int],
     request: Request,
     encoder: ModelEncoder,
-    amounts: Amounts,
+    at_once: int,
+    readers: int,
     model: str,
 ) -> Generator[EncodedPhotos, None, None]:
     """Yield what `encode_photos` yields, computed by workers of a Ray cluster.
@@ -223,7 +226,8 @@ def encode_on_ray(
         rows: The photos to encode.
         request: What `photos` lists.
         encoder: The model.
-        amounts: As for `encode_photos`.
+        at_once: As for `encode_photos`.
+        readers: As for `encode_photos`.
         model: Its name, by which workers load it.
 
     Raises:
@@ -237,9 +241,17 @@ def encode_on_ray(
     here = gpus or max(1, available_cores() // threads)
     identity = identity_of(encoder)
     encoding = _Encoding(
-        request, model, device, encoder.precision, identity, amounts, threads, photos.upright
+        request=request,
+        model=model,
+        device=device,
+        precision=encoder.precision,
+        identity=identity,
+        at_once=at_once,
+        readers=readers,
+        threads=threads,
+        upright=photos.upright,
     )
-    size = _BATCHES * amounts.images
+    size = _BATCHES * at_once
     parts = (rows[start : start + size] for start in range(0, len(rows), size))
     tasks = (
         _Task(part, [photos.names[row] for row in part], [photos.place(row) for row in part])
@@ -263,7 +275,8 @@ def _encode(encoding: _Encoding, task: _Task) -> list[EncodedPhotos]:
         name, place = names_and_places[row]
         return name, place if isinstance(place, Path) else _opened(encoding.request)[place].image
 
-    return [*encode_photos(task.rows, named_image, encoder, encoding.amounts, encoding.upright)]
+    at_once, readers, upright = encoding.at_once, encoding.readers, encoding.upright
+    return [*encode_photos(task.rows, named_image, encoder, at_once, readers, upright)]
 
 
 @lru_cache(1)
