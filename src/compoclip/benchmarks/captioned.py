@@ -75,12 +75,14 @@ def open_photos(data: Loading, place: Path, reading: DataOptions) -> tuple[Capti
 
     Raises UsageError for wrong options and what is no data, CompoclipError for malformed files.
     """
+    from compoclip.data.sources.open import request_of
+
     if data.opened is not None:
         file, split, source = data.opened
     else:
         file, split = place, reading.split or ""
         with naming_options(as_target_option):
-            source = reading.request(str(place)).open_held_out()
+            source = request_of(str(place), reading).open_held_out()
     photos: dict[ImageRef, CaptionedPhoto] = {}
     columns = source.located(), source.column("image"), source.column("captions")
     for (path, member), name, texts in zip(*columns, strict=True):

@@ -75,11 +75,13 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
     Shards are as CLIP_benchmark publishes them: names in classnames.txt, a label as .cls (a number)
     or, where several classes are true, as .npy (a vector of 0 and 1).
     """
+    from compoclip.data.sources.open import request_of
+
     folder = place if place.is_dir() else place.parent
     if place.is_dir() and not find_shards(place) and find_shards(place / "test"):
         place = place / "test"
     images = reading.images if place.is_file() else None
-    request = replace(reading, images=images).request(str(place))
+    request = request_of(str(place), replace(reading, images=images))
     with naming_options(as_target_option):
         source = replace(request, needs="labels").open_held_out()
     names = source.classes or tuple(sorted({*source.column("label")}))

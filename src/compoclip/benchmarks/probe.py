@@ -70,6 +70,7 @@ def read(data: Loading, *, reading: DataOptions, annotations: Path | None = None
 
 def _splits(folder: Path, annotations: Path | None, reading: DataOptions) -> dict[str, PhotoSet]:
     """Return the photos of each split that is there."""
+    from compoclip.data.sources.open import request_of
     from compoclip.data.sources.splits import members_of
 
     place = annotations or folder
@@ -86,7 +87,7 @@ def _splits(folder: Path, annotations: Path | None, reading: DataOptions) -> dic
         by_split = {s: read_labelled(place / s, reading) for s in shards}
     else:
         images = reading.images if place.is_file() else None
-        request = replace(reading, images=images, split="all").request(str(place))
+        request = request_of(str(place), replace(reading, images=images, split="all"))
         with naming_options(as_target_option):
             counts = replace(request, needs="labels").open().split_counts()
         named = [s for s in (TRAIN, VAL, TEST) if not any(counts) or members_of(s, counts)]

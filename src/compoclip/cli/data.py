@@ -370,6 +370,7 @@ def pack_main(options: PackOptions) -> Outcome:
     """Pack and say what became of the images."""
     from compoclip.cluster import require_engine, run
     from compoclip.data.pack import PackSpec, PackSummary, pack
+    from compoclip.data.sources.open import request_of
 
     def spread(work: Callable[[int], PackSummary], tasks: Sequence[int]) -> Iterator[PackSummary]:
         images = len(tasks) * options.shard_size
@@ -378,7 +379,8 @@ def pack_main(options: PackOptions) -> Outcome:
 
     require_engine(options.engine)
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
-    packed = pack(options.request(options.data), options.out, spec, spread, options.max_bad)
+    request = request_of(options.data, options)
+    packed = pack(request, options.out, spec, spread, options.max_bad)
     told = (
         f"{options.out}: {counted(packed.samples, 'sample')} in {counted(packed.shards, 'shard')}, "
         f"{decimal(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "

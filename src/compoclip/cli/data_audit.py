@@ -212,9 +212,9 @@ def _training(
     """Audit training data; return record, text and defects, and write what --kept names."""
     from compoclip.benchmarks.audit import Kind, audit_training
     from compoclip.data.overlap import overlap
-    from compoclip.data.sources.open import write_selection
+    from compoclip.data.sources.open import request_of, write_selection
 
-    request = options.request(spec)
+    request = request_of(spec, options)
     rows = request.open()
     samples = (rows[index] for index in range(len(rows)))
     faults = audit_training(spec, samples, options.decode)

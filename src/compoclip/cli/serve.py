@@ -255,13 +255,14 @@ class IndexOptions(DataOptions, OnDevice, OnEngine):
 def index_main(options: IndexOptions) -> Outcome:
     """Encode what is new, print what was done."""
     from compoclip.cluster import require_engine
+    from compoclip.data.sources.open import request_of
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
     from compoclip.search import calibrate, duplicates, index_photos
 
     require_engine(options.engine)
     encoder = ModelEncoder(load_model(options.model, device=device_named(options.device)))
-    request = options.request(options.photos)
+    request = request_of(options.photos, options)
     index = index_photos(
         request,
         encoder,
@@ -282,7 +283,7 @@ def index_main(options: IndexOptions) -> Outcome:
         lines += [f"  {why}" for why in unreadable[:_MOST_SHOWN]]
     if options.calibrate:
         root = Path(options.photos) if Path(options.photos).is_dir() else options.images
-        held_out = replace(options, images=root).request(options.calibrate)
+        held_out = request_of(options.calibrate, replace(options, images=root))
         index = calibrate(index, encoder, held_out)
         index.save(options.out)
         n = index.about["calibration"]

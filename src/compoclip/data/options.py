@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from compoclip.config import InputFolder, Shown
 from compoclip.errors import CompoclipError
-
-if TYPE_CHECKING:
-    from compoclip.data.sources.open import Request
 
 Needs = Literal["captions", "labels", "captions or labels", "photos"]
 """The content that a row needs, in addition to an image, to become a sample."""
@@ -57,13 +54,6 @@ class DataOptions:
     fraction: float = 1.0
     exclude: Annotated[tuple[str, ...], Shown("PATTERN ...")] = ()
     templates: Annotated[str | None, Shown("TEMPLATES", place=True)] = None
-
-    def request(self, spec: str) -> Request:
-        """Return what opens the data that `spec` names with these options."""
-        from compoclip.data.sources.open import Request
-
-        options = {option.name: getattr(self, option.name) for option in fields(DataOptions)}
-        return Request(spec, **options)
 
 
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: (all\b|[0-9.]*[0-9]\b|\"[^\"]*\"))?")

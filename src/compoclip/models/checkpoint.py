@@ -39,6 +39,7 @@ from compoclip.models.config import (
     read_record,
     sound,
 )
+from compoclip.models.downloads import downloaded
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora, merged_state
 from compoclip.models.names import HUB, LOCAL, require_model
@@ -124,9 +125,7 @@ def place_of(spec: str) -> str:
     """Return the folder, file or name of a model on this machine; a repository of the hub is
     downloaded. Raises UsageError for a missing folder."""
     if spec.startswith(HUB):
-        from compoclip.models.formats.hub import fetched
-
-        return fetched(spec)
+        return downloaded(spec, lambda folder: format_of(folder).downloads)
     if spec.startswith(LOCAL):
         require_model(spec)
     return spec.removeprefix(LOCAL)

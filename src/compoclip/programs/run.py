@@ -240,8 +240,10 @@ def train(
 
 def open_inputs(options: TrainOptions) -> tuple[Source, list[Benchmark]]:
     """Open the training data and the benchmarks of --on; torch is not loaded for it."""
+    from compoclip.data.sources.open import request_of
+
     benchmarks = options.measuring().benchmarks() if options.on else []
-    return options.request(options.data).open(), benchmarks
+    return request_of(options.data, options).open(), benchmarks
 
 
 def require_options(options: TrainOptions, method: Method) -> None:

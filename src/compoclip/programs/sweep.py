@@ -280,6 +280,7 @@ def _optuna() -> Any:
 def _require_same_sweep(request: TrainRequest, varied: set[str]) -> None:
     """Raise UsageError when the folder holds a sweep of other settings, data or local files."""
     from compoclip.data.fingerprint import FILE, Fingerprint
+    from compoclip.data.sources.open import request_of
 
     options, out = request.options, request.options.out
     free = {field.name for field in fields(RunSettings)} - {*options.decisive()}
@@ -291,7 +292,7 @@ def _require_same_sweep(request: TrainRequest, varied: set[str]) -> None:
     if options.on:
         benchmarks = options.measuring().benchmarks()
         values["items of"] = {benchmark.name: benchmark.data_hash for benchmark in benchmarks}
-    data = options.request(options.data).open().fingerprint()
+    data = request_of(options.data, options).open().fingerprint()
     now = Fingerprint({**values, **request.composed().sources, **data.values}, data.rows)
     if (out / FILE).exists():
         require_same(out, Fingerprint.load(out).differences(now), "is of another sweep")

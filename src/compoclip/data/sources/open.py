@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -111,6 +111,12 @@ class Request(DataOptions):
             value = getattr(self, name)
             if value not in (None, ()) and (name, value) != ("split", ALL):
                 raise NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
+
+
+def request_of(spec: str, options: DataOptions) -> Request:
+    """Return what opens the data that `spec` names, of an object with these and other options."""
+    values = {option.name: getattr(options, option.name) for option in fields(DataOptions)}
+    return Request(spec, **values)
 
 
 class OpenedPart(NamedTuple):

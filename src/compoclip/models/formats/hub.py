@@ -1,4 +1,4 @@
-"""The Hugging Face hub: download models, upload folders, and write their model card.
+"""The Hugging Face hub: upload model folders, and write their model card.
 
 The card is README.md next to the weights, made from the checkpoint's record.
 """
@@ -6,11 +6,8 @@ The card is README.md next to the weights, made from the checkpoint's record.
 from __future__ import annotations
 
 import json
-import logging
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
@@ -19,11 +16,8 @@ from compoclip.errors import CompoclipError, require
 from compoclip.files import reason, write_atomically
 from compoclip.models.checkpoint import format_of, formats
 from compoclip.models.config import MERGES, RECORD, ModelIdentity, as_json, read_config, read_record
-from compoclip.models.names import HUB, require_pushable
+from compoclip.models.names import require_pushable
 
-_PATIENCE = 5.0  # seconds for the hub to answer at all; the files may take as long as they do
-_GATEWAYS = (502, 503, 504)  # what a proxy says of a server that it does not reach
-_SMALL = ("*.json", "*.txt", "*.gz", "*.model")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -42,59 +36,6 @@ class Pushed(NamedTuple):
 
     url: str
     files: list[str]
-
-
-def fetched(spec: str) -> str:
-    """Return the folder with the files of hf-hub:ORG/REPO that a model needs, from the network or
-    the cache. Raises CompoclipError when it cannot be had."""
-    from huggingface_hub import snapshot_download
-
-    repository = spec.removeprefix(HUB)
-    with downloading(spec):
-        folder = snapshot_download(repository, allow_patterns=[*_SMALL])
-        for pattern in format_of(folder).downloads:
-            folder = snapshot_download(repository, allow_patterns=[*_SMALL, pattern])
-            if any(Path(folder).glob(pattern)):
-                break
-        return str(folder)
-
-
-@contextmanager
-def downloading(spec: str) -> Iterator[None]:
-    """Any failure to fetch weights as one line with the remedy. Where the hub does not answer
-    within HF_HUB_ETAG_TIMEOUT seconds (5), the cache is used at once, without the library's minute
-    of trying again: as with HF_HUB_OFFLINE, and without the libraries' own words on failure."""
-    from huggingface_hub import constants, get_session
-
-    offline, silence = bool(constants.HF_HUB_OFFLINE), ""
-    before = logging.root.manager.disable
-    if not offline:
-        set_by_user = "HF_HUB_ETAG_TIMEOUT" in os.environ
-        patience = constants.HF_HUB_ETAG_TIMEOUT if set_by_user else _PATIENCE
-        try:
-            response = get_session().head(constants.ENDPOINT, timeout=patience)
-            if response.status_code in _GATEWAYS:
-                silence = f"HTTP {response.status_code}"
-        except Exception as error:  # of whichever HTTP library the hub's client uses
-            silence = reason(error)
-    try:
-        if silence:
-            constants.HF_HUB_OFFLINE = True
-            logging.disable(logging.ERROR)
-        yield
-    except CompoclipError:
-        raise
-    except Exception as error:  # network libraries raise dozens of unrelated types
-        cause = f"no answer from {constants.ENDPOINT}: {silence}" if silence else reason(error)
-        remedy = "connect to the network once, or give a file with ARCHITECTURE@FILE"
-        if offline:
-            cause = "HF_HUB_OFFLINE forbids the network and the cache has it not"
-            remedy = "unset it, or fetch the model once where there is a network"
-        raise CompoclipError(f"{spec}: could not be downloaded ({cause}); {remedy}") from error
-    finally:
-        if silence:
-            constants.HF_HUB_OFFLINE = False
-            logging.disable(before)
 
 
 def publish(

@@ -39,7 +39,7 @@ from compoclip.models.checkpoint import (
     load_model,
 )
 from compoclip.models.config import ModelConfig
-from compoclip.models.formats.hub import downloading
+from compoclip.models.downloads import downloading
 from compoclip.models.names import split_part
 from compoclip.models.weights import (
     WeightsFile,
