@@ -37,7 +37,6 @@ class Ending:
 
     def __init__(self) -> None:
         self.got = 0
-        self._presses = 0
         self._hook = sys.unraisablehook
 
     def install(self) -> None:
@@ -50,15 +49,10 @@ class Ending:
             self._hook, sys.unraisablehook = sys.unraisablehook, self._forgotten
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Interrupt at the first signal. At the third Ctrl-C end the process as it is."""
-        self._presses += number == signal.SIGINT
+        """Interrupt at the first signal; later ones do nothing."""
         if not self.got:
             self.got = number
             raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
-        if number == signal.SIGINT and self._presses > 1:
-            if self._presses > 2:
-                os._exit(128 + number)
-            say("ending; Ctrl-C once more ends at once")
 
     def _forgotten(self, unraisable: sys.UnraisableHookArgs) -> None:
         """Send the signal again whose interruption went nowhere; other exceptions are printed."""
@@ -66,7 +60,7 @@ class Ending:
         if not isinstance(error, KeyboardInterrupt):
             self._hook(unraisable)
             return
-        self.got = self._presses = 0
+        self.got = 0
         again = threading.Timer(_LATER, os.kill, (os.getpid(), signal_of(error)))
         again.daemon = True
         with suppress(RuntimeError):  # no threads start any more: the process is about to end
@@ -100,7 +94,9 @@ class StopRequests:
         if not self.stop_signal:
             self.stop_signal = number
             how = "Ctrl-C again stops at once" if number == signal.SIGINT else "SIGTERM"
-            say(f"stopping after this step ({how})")
+            with suppress(OSError, ValueError, AttributeError):  # closed, or no file
+                # the signal may have come amid a print
+                os.write(sys.stderr.fileno(), f"stopping after this step ({how})\n".encode())
         elif number == signal.SIGINT:
             self._before[number](number, frame)  # which raises KeyboardInterrupt
 
@@ -130,9 +126,3 @@ def unhandled(number: int) -> bool:
     if threading.current_thread() is not threading.main_thread():
         return False
     return signal.getsignal(number) in usual
-
-
-def say(line: str) -> None:
-    """Write a line to standard error from a signal handler, which may have come amid a print."""
-    with suppress(OSError, ValueError, AttributeError):  # closed, or no file
-        os.write(sys.stderr.fileno(), f"{line}\n".encode())

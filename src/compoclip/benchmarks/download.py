@@ -3,6 +3,9 @@
 What has arrived lies in `NAME.part` beside the file. A known checksum decides when the file is
 whole whether it is of one version. Without one `NAME.part.version` has what the server calls the
 version (ETag or Last-Modified); a server that names none, or another, sends the whole file again.
+
+No library does this: pooch cannot resume, and `http_get` of huggingface_hub joins parts of two
+versions and follows redirections from https to http.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from compoclip.bounds import MAX_SHARED, MAX_WRAPPERS
-from compoclip.errors import CompoclipError, refuse, require
+from compoclip.errors import CompoclipError, require
 from compoclip.files import disguised, reason
 from compoclip.models.config import Part, part_of
 
@@ -79,8 +79,10 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
         others = tuple(
             str(key) for key, value in tensors.items() if key != entry and _holds_tensors(value)
         )
-        problem = f"holds weights under names that are not usual; {_choice(path, others)}"
-        require(entry or not others, path, problem)
+        if others and not entry:
+            raise CompoclipError(
+                f"{path}: holds weights under names that are not usual; {_choice(path, others)}"
+            )
     if entry:
         for key, value in tensors.items():
             number = isinstance(value, int | float) and abs(value) < 2**63
@@ -91,23 +93,16 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
     state = {str(name): value for name, value in tensors.items() if name not in _IGNORED}
     named = 0
     for name, value in state.items():
-        problem = (
-            f"'{name}' is not a tensor, so this is not a state dict; expected tensors by name, "
-        )
-        problem += f"alone or under {' or '.join(map(repr, _ENTRIES))}"
-        require(isinstance(value, Tensor), path, problem)
-        odd = {
-            "quantised": value.is_quantized,
-            "without values (on the device meta)": value.is_meta,
-            "sparse or nested": value.is_nested or value.layout != torch.strided,
-            _dtype(value): name.endswith(("weight", "bias")) and not value.is_floating_point(),
-        }
-        problem = (
-            "and weights are plain tensors of floats: save the float32 state_dict() of the model"
-        )
-        problem += ", as it was before it was quantised or packed"
-        problems = {f"{path}: '{name}' is {kind}, {problem}": holds for kind, holds in odd.items()}
-        refuse(problems, CompoclipError)
+        if not isinstance(value, Tensor):
+            raise CompoclipError(
+                f"{path}: '{name}' is not a tensor, so this is not a state dict; expected tensors "
+                f"by name, alone or under {' or '.join(map(repr, _ENTRIES))}"
+            )
+        if kind := _unusual_kind(name, value):
+            raise CompoclipError(
+                f"{path}: '{name}' is {kind}, and weights are plain tensors of floats: save the "
+                "float32 state_dict() of the model, as it was before it was quantised or packed"
+            )
         named += value.numel() * value.element_size()
     size = path.stat().st_size
     problem = f"names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
@@ -131,6 +126,18 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
         problem = f"has no entry '{part}' and no names that begin so"
         require(state, path, f"{problem}; {_choice(path, others)}" if others else problem)
     return WeightsFile(state, entry, prefix, facts, others)
+
+
+def _unusual_kind(name: str, value: Tensor) -> str:
+    """Return what makes a tensor something else than plain floats; "" for nothing."""
+    if value.is_quantized:
+        return "quantised"
+    if value.is_meta:
+        return "without values (on the device meta)"
+    if value.is_nested or value.layout != torch.strided:
+        return "sparse or nested"
+    counts_only = not name.endswith(("weight", "bias"))
+    return "" if counts_only or value.is_floating_point() else _dtype(value)
 
 
 def _holds_tensors(value: object) -> bool:
@@ -174,21 +181,8 @@ def _content(path: Path) -> Any:
     problem = disguised(path)
     require(not problem, path, problem)
     safe = path.suffix == ".safetensors"
-    size, unpacked, script = path.stat().st_size, 0, False
-    with suppress(Exception), zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-        script = any(name.endswith("/constants.pkl") for name in archive.namelist())
-    name = f"{path.stem.removesuffix('px')}-quickgelu"
-    name = name if name in open_clip.list_models() else "ViT-B-32-quickgelu"
-    remedy = (
-        "not a plain PyTorch state dict but a TorchScript archive, whose code is never run: for "
-    )
-    remedy += f"OpenAI's own weights write {name}:openai, of others save the state_dict() as "
-    require(safe or not script, path, f"{remedy}.safetensors")
-    remedy = f"unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do not: "
-    require(
-        safe or unpacked <= size, path, f"{remedy}download it again, or save it with torch.save"
-    )
+    if not safe:
+        _refuse_archive(path)
     try:
         if safe:
             return _tensors(path)
@@ -198,14 +192,33 @@ def _content(path: Path) -> Any:
     except MemoryError as error:
         raise CompoclipError(f"{path}: does not fit into this machine's memory") from error
     except Exception as error:  # what a reader says of bytes that are no weights has any type
-        remedy = f"damaged or cut short ({reason(error)}); copy or download it again"
-        if not safe:
-            remedy = (
-                "not a plain PyTorch state dict; it is damaged or holds code (pickled objects), "
-            )
-            remedy += "which is never run: copy or download it again, or save its state_dict() as "
-            remedy += ".safetensors"
-        raise CompoclipError(f"{path}: {remedy}") from error
+        if safe:
+            problem = f"damaged or cut short ({reason(error)}); copy or download it again"
+            raise CompoclipError(f"{path}: {problem}") from error
+        raise CompoclipError(
+            f"{path}: not a plain PyTorch state dict; it is damaged or holds code (pickled "
+            "objects), which is never run: copy or download it again, or save its state_dict() as "
+            ".safetensors"
+        ) from error
+
+
+def _refuse_archive(path: Path) -> None:
+    """Raise CompoclipError for a zip archive with code, or one that PyTorch has not written."""
+    size, unpacked, script = path.stat().st_size, 0, False
+    with suppress(Exception), zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+        script = any(name.endswith("/constants.pkl") for name in archive.namelist())
+    if script:
+        name = f"{path.stem.removesuffix('px')}-quickgelu"
+        name = name if name in open_clip.list_models() else "ViT-B-32-quickgelu"
+        raise CompoclipError(
+            f"{path}: not a plain PyTorch state dict but a TorchScript archive, whose code is "
+            f"never run: for OpenAI's own weights write {name}:openai, of others save the "
+            "state_dict() as .safetensors"
+        )
+    problem = f"unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do not: "
+    problem += "download it again, or save it with torch.save"
+    require(unpacked <= size, path, problem)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
