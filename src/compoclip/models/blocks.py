@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from compoclip.models.plain_text import BLOCK, QUICK
+from compoclip.models.config import BLOCK, QUICK
 
 # Queries, keys and values (..., 3 W) side by side, and the number of heads -> (..., W).
 Attend = Callable[[Tensor, int], Tensor]

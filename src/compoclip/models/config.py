@@ -23,6 +23,16 @@ from compoclip.version import __version__
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 RECORD, MERGES = "compoclip.json", "bpe.txt.gz"
 """File names of the record, and of merges other than CLIP's, in every form of a checkpoint."""
+BLOCK = (
+    *("ln_1.weight", "ln_1.bias", "attn.in_proj_weight", "attn.in_proj_bias"),
+    *("attn.out_proj.weight", "attn.out_proj.bias", "ln_2.weight", "ln_2.bias"),
+    *("mlp.c_proj.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight"),
+)
+"""The parameters of open_clip's plain block but for layer scales; the first four come before
+attention."""
+EPSILON = 1e-5  # of layer norms
+QUICK = 1.702
+"""QuickGELU is x * sigmoid(QUICK x)."""
 # What taking values of another type apart raises.
 _MALFORMED = (
     AttributeError,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from compoclip.errors import NOT_FINITE, CompoclipError, require
 from compoclip.files import file_stamp, reason
+from compoclip.models.config import BLOCK, EPSILON, QUICK
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 
 if TYPE_CHECKING:
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
 
 Matrix = NDArray[np.float32]
 
-BLOCK = (
-    *("ln_1.weight", "ln_1.bias", "attn.in_proj_weight", "attn.in_proj_bias"),
-    *("attn.out_proj.weight", "attn.out_proj.bias", "ln_2.weight", "ln_2.bias"),
-    *("mlp.c_proj.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight"),
-)
-"""The parameters of open_clip's plain block but for layer scales; the first four come before
-attention."""
-EPSILON = 1e-5  # of layer norms
-QUICK = 1.702
-"""QuickGELU is x * sigmoid(QUICK x)."""
 _PREFIXES = ("", "text.")  # of the names of the tower's tensors
 _EMBEDDING = "token_embedding.weight"
 _PARTS = (_EMBEDDING, "positional_embedding", "transformer.", "ln_final.", "text_projection")

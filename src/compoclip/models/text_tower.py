@@ -33,7 +33,7 @@ from compoclip.models.blocks import (
     within_rows,
     within_texts,
 )
-from compoclip.models.plain_text import EPSILON
+from compoclip.models.config import EPSILON
 from compoclip.models.text_plan import PackedTokens, Segment, TextInputs, TextPlanner, WholeTokens
 from compoclip.models.work import Outputs, Work, joined
 
