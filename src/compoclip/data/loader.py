@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 from compoclip.console import counted, note
 from compoclip.data.batch import Batch
 from compoclip.data.cached import CachedFeatures
-from compoclip.data.drawing import PlanCounts
 from compoclip.data.images import (
     SINGLE,
     BatchBuilder,
@@ -84,7 +83,7 @@ class BatchLoader:
     `Batch.skipped`; after more than `max_bad` of them the loader raises. The part of a batch that
     one of several processes makes may be empty.
 
-    counts: texts made by the caption plan since the loader was built. bad: sample id -> reason.
+    bad: sample id -> reason.
     """
 
     def __init__(
@@ -118,7 +117,6 @@ class BatchLoader:
             raise CompoclipError(f"batch size {batch_size} {problem}")
         steps, order = images.schedule(source, batch_size, seed, world)
         self.steps_per_epoch, self.batch_size = steps, batch_size
-        self.counts = PlanCounts()
         self.bad: dict[str, str] = {}
         self._max_bad = max_bad
         self._may_be_empty = world > 1
@@ -187,7 +185,6 @@ class BatchLoader:
                     raise CompoclipError(
                         f"no image of a batch could be read ({result.bad[0][1]}); fix the data"
                     )
-                self.counts.add(result.counts)
                 yield replace(result, unforeseen=self._requests)
         except CompoclipError:
             self.close()

@@ -50,8 +50,6 @@ from compoclip.training.step import StepResult, module_name, step
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.training.watch import Watch, due
 
-# A batch, the global batch it is part of, and what this rank had drawn when it was taken.
-_Taken = tuple[Batch, GlobalBatch, PlanCounts]
 _MAX_BAD_STEPS = 3  # one after the other
 _HALVINGS = 16  # of the loss scale of fp16, which begins with 2^16, until it is 1
 
@@ -118,7 +116,7 @@ class TrainingLoop:
         before = self.progress.rewrites
         self.before = PlanCounts.from_json(before) if before else PlanCounts()
         self.local_counts = PlanCounts()  # by this rank since it started, for steps that are done
-        self.ahead: _Taken | CompoclipError | None = None
+        self.ahead: tuple[Batch, GlobalBatch] | CompoclipError | None = None
         self.most_bad = _MAX_BAD_STEPS + (_HALVINGS if self.scaler.is_enabled() else 0)
         self.bad_steps = BadSteps(self.device, self._skipped)
         self.owed = False  # a state that was due while steps were bad
@@ -216,7 +214,7 @@ class TrainingLoop:
         ended = self.watch is not None and self.watch.over()
         return ended or self.progress.step >= self.total
 
-    def _next(self) -> _Taken | None:
+    def _next(self) -> tuple[Batch, GlobalBatch] | None:
         """The next batch; when the data fails (SIGTERM ends workers too), save the state first."""
         if self.ahead is None:
             self.take()
@@ -245,11 +243,9 @@ class TrainingLoop:
         batch, whole = pair
         if self.device.type == "cuda":
             batch = replace(batch, pixels=batch.pixels.to(self.device, non_blocking=True))
-        counts = PlanCounts()
-        counts.add(self.batches.counts)
-        self.ahead = batch, whole, counts
+        self.ahead = batch, whole
 
-    def _step(self, batch: Batch, global_batch: GlobalBatch, plan_counts: PlanCounts) -> None:
+    def _step(self, batch: Batch, global_batch: GlobalBatch) -> None:
         """Take a step, and account for it."""
         optim, optimizer = self.method.optim, self.optimizer
         lr = learning_rate(self.progress.step, self.total, optim)
@@ -308,7 +304,8 @@ class TrainingLoop:
             seconds=before.seconds + now - self.clock,
             **counts,
         )
-        self.clock, self.local_counts = now, plan_counts
+        self.clock = now
+        self.local_counts.add(batch.counts)
         self.bad_steps.add(self.progress.step, bad)
         self.settle()
         if due(self.progress.step, self.settings.log_every, self.total):
