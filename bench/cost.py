@@ -52,7 +52,7 @@ def count_operations(
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         step(encoder, loaded.tokenizer, method, batch, RunSettings(out=Path(), device="cpu"))
     encoder.model.zero_grad(set_to_none=True)
-    return counter.get_total_flops() / len(captions), len(batch.block.texts) / len(captions)
+    return counter.get_total_flops() / len(captions), len(batch.texts) / len(captions)
 
 
 @dataclass(frozen=True)

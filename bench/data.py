@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms  # type: ignore[import-untyped]
 
 from bench.harness import Row, timed
-from bench.made import block_of, drawn_captions, narrow_model, write_samples
+from bench.made import batch_of, drawn_captions, narrow_model, write_samples
 from compoclip.captions.store import ParseStore
 from compoclip.data.loader import BatchLoader
 from compoclip.data.pack import PackSpec, pack
@@ -55,10 +55,11 @@ def text_cost(texts: Sequence[str], batch_size: int, folder: Path) -> tuple[floa
         count = 0
         for first in range(0, len(samples), batch_size):
             part = samples[first : first + batch_size]
-            _, drawn, block = timed(partial(block_of, plan, part, epoch))
+            pixels = torch.zeros(len(part), 3, 1, 1)
+            _, drawn, batch = timed(partial(batch_of, pixels, plan, part, epoch))
             drawing += drawn
-            tokens += timed(partial(prepare, block))[1]
-            count += len(block.texts)
+            tokens += timed(partial(prepare, batch))[1]
+            count += len(batch.texts)
     each = 1000 / len(samples)
     return drawing * each, tokens * each, count / len(samples)
 

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from PIL import Image
 
 from compoclip.captions.parser import parse_many
 from compoclip.cli.caption_input import read_captions
-from compoclip.data.batch import Batch, TextBlock
+from compoclip.data.batch import Batch
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.errors import UsageError
@@ -91,15 +92,19 @@ def write_samples(folder: Path, captions: Sequence[str], photos: int = 16, size:
     return str(samples)
 
 
-def block_of(plan: TextPlan, samples: Sequence[Sample], epoch: int = 0) -> TextBlock:
-    """Sample the texts of a batch."""
+def batch_of(
+    pixels: torch.Tensor, plan: TextPlan, samples: Sequence[Sample], epoch: int = 0, **more: Any
+) -> Batch:
+    """Sample the texts of images, one per sample. more: further fields of the batch."""
     drawn = [(i, text) for i, each in enumerate(samples) for text in plan.draw(each, epoch)[0]]
-    return TextBlock(
+    return Batch(
+        pixels,
         texts=tuple(text.text for _, text in drawn),
         owner=tuple(owner for owner, _ in drawn),
         role=tuple(text.role for _, text in drawn),
         rewrite=tuple(text.rewrite for _, text in drawn),
-        images=len(samples),
+        ids=tuple(sample.id for sample in samples),
+        **more,
     )
 
 
@@ -107,13 +112,12 @@ def caption_batch(loaded: LoadedModel, method: Method, captions: Sequence[str], 
     """Return noise for images, one per caption, and the method's texts of the captions."""
     parsed = {each.text: each for each in parse_many(list(dict.fromkeys(captions)))}
     plan = TextPlan(method.plan, seed=seed, parsed=parsed)
-    names = tuple(map(str, range(len(captions))))
-    samples = [Sample(name, Path(), (caption,)) for name, caption in zip(names, captions)]
+    samples = [Sample(str(k), Path(), (caption,)) for k, caption in enumerate(captions)]
     generator = torch.Generator().manual_seed(seed)
     shape = (len(captions), 3, *loaded.preprocess.size)
     pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
     mean, std = loaded.preprocess.mean, loaded.preprocess.std
-    return Batch(pixels, block_of(plan, samples), names, mean=mean, std=std)
+    return batch_of(pixels, plan, samples, mean=mean, std=std)
 
 
 def narrow_model(size: int, width: int = 8, layers: int = 12) -> LoadedModel:

@@ -42,7 +42,7 @@ def count_step_memory(
     encoder.train()
     device = encoder.device
     pixels = batch.normalised(device)
-    ids = loaded.tokenizer(list(batch.block.texts))
+    ids = loaded.tokenizer(list(batch.texts))
     active = method.terms_on(batch.kind)
     local = any(term.needs_local for term in active)
     work = encoder.work(pixels, ids, local, settings.micro_batch)
@@ -76,7 +76,7 @@ def count_step_memory(
     longest = encoder.text_planner().inputs(ids).longest
     features = _features(seen, read, len(pixels), len(ids), longest)
     with SavedBytes(known) as saved:
-        _, loss = weighted_loss(active, features, batch.block.layout(device, ids))
+        _, loss = weighted_loss(active, features, batch.layout(device, ids))
     del loss
     learn = sum(_bytes(p) for p in encoder.parameters() if p.requires_grad)
     whole = (features.image, features.text, features.patches, features.tokens)

@@ -51,7 +51,7 @@ def plain_step(
     """
     device = torch.device(settings.device)
     forwards, row = separate_forwards(batch, method.kinds)
-    layout = batch.block.layout(device, tokenize(list(batch.block.texts)))
+    layout = batch.layout(device, tokenize(list(batch.texts)))
     with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
         image = encoder.encode_images(batch.normalised(device), patches=True)
         texts = [_full_length(encoder.model, tokenize(each).to(device)) for each in forwards]
@@ -71,15 +71,14 @@ def plain_step(
 
 def separate_forwards(batch: Batch, kinds: Sequence[str]) -> tuple[list[list[str]], Tensor]:
     """The texts of each forward pass, captions first, then one of each kind for every image; and
-    for every text of the block its place in them, one pass after the other."""
-    block = batch.block
-    place = {(block.rewrite[t], block.owner[t]): t for t in range(len(block.texts))}
+    for every text of the batch its place in them, one pass after the other."""
+    place = {(batch.rewrite[t], batch.owner[t]): t for t in range(len(batch.texts))}
     names = ("", *kinds)
     forwards = [
-        [block.texts[place.get((name, i), place["", i])] for i in range(block.images)]
+        [batch.texts[place.get((name, i), place["", i])] for i in range(batch.images)]
         for name in names
     ]
-    row = [names.index(kind) * block.images + i for kind, i in zip(block.rewrite, block.owner)]
+    row = [names.index(kind) * batch.images + i for kind, i in zip(batch.rewrite, batch.owner)]
     return forwards, torch.tensor(row)
 
 
@@ -109,8 +108,8 @@ def released_step(
     """
     device = torch.device(settings.device)
     network: Any = encoder.model
-    block, visual = batch.block, network.visual
-    ids = tokenize(list(block.texts)).to(device)
+    visual = network.visual
+    ids = tokenize(list(batch.texts)).to(device)
     with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
         image, states = visual._pool(visual.transformer(visual._embeds(batch.normalised(device))))
         image, patches = image @ visual.proj, (states @ visual.proj).float()
@@ -120,9 +119,9 @@ def released_step(
 
     # Rows: an image's caption, then a negative of each kind.
     column = {name: k for k, name in enumerate(("", *method.kinds))}
-    owner = torch.tensor(block.owner, device=device)
-    at = owner, torch.tensor([column[name] for name in block.rewrite], device=device)
-    valid = torch.zeros(block.images, len(column), dtype=torch.bool, device=device)
+    owner = torch.tensor(batch.owner, device=device)
+    at = owner, torch.tensor([column[name] for name in batch.rewrite], device=device)
+    valid = torch.zeros(batch.images, len(column), dtype=torch.bool, device=device)
     valid[at] = True
 
     def rows(scores: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ def released_step(
     local = (scale * cosine).masked_fill(~real, -torch.inf).logsumexp(-1)
 
     captions = text[at[1] == 0]  # of every image, in order
-    logits, target = scale * image @ captions.T, torch.arange(block.images, device=device)
+    logits, target = scale * image @ captions.T, torch.arange(batch.images, device=device)
     both = F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)
     terms = {
         "clip": both / 2,
@@ -231,9 +230,9 @@ def step_rows(
     wall, spent = (
         {way: statistics.median(t[k] for t in each) for way, each in times.items()} for k in (0, 1)
     )
-    inputs = encoder.text_planner().inputs(tokenize(list(batch.block.texts)))
+    inputs = encoder.text_planner().inputs(tokenize(list(batch.texts)))
     everything = sum(map(len, separate_forwards(batch, method.kinds)[0]))
-    texts, context = len(batch.block.texts), tokenize.context_length
+    texts, context = len(batch.texts), tokenize.context_length
     ours = inputs.positions if encoder.text_planner().causal else everything * context
     work: dict[str, Mapping[str, float]] = {
         "processor s": spent,
@@ -245,7 +244,7 @@ def step_rows(
         "the same in both ways: no saving on texts could reach more than "
         f"{ratio('plain', 'shared'):.2f} times"
     )
-    count = batch.block.images
+    count = batch.images
     return [
         *(
             Row(

@@ -211,7 +211,7 @@ def test_the_other_ways_compute_the_same(way: Any, changes: dict[str, Any]) -> N
     """The released form has scores of 0 in the place of negatives that do not exist."""
     loaded, method = model(), load_recipe("fsc-clip")(**changes)
     batch = caption_batch(loaded, method, CAPTIONS, seed=0)
-    assert len(batch.block.texts) < 4 * len(CAPTIONS)  # something is lacking
+    assert len(batch.texts) < 4 * len(CAPTIONS)  # something is lacking
     freeze(loaded.encoder.model, method.trains)
     found = []
     for each in (step, way):
@@ -228,7 +228,7 @@ def test_speed_counts_positions_and_operations(fsc: Made) -> None:
     rows = train.step_rows(loaded, method, batch, 1, SETTINGS)
     assert [row.what for row in rows[:2]] == ["FSC-CLIP step, batch 5, images/s"] * 2
     assert all(row.ratio is not None and row.ratio > 0 for row in rows[:2])
-    texts = len(batch.block.texts)
+    texts = len(batch.texts)
     found = {(row.what, row.against[:4]): row for row in rows}
     positions, released = (found["a step, positions", way] for way in ("full", "the "))
     assert (positions.baseline, released.baseline) == (20 * 32, texts * 32)

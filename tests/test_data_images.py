@@ -37,6 +37,7 @@ from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
 from data_samples import Parses, encode, few, write_jsonl
+from test_data_loader import beside_tensors
 
 SIZE = Preprocess(size=(16, 16))
 MAIN = CaptionPlan(main=True)
@@ -104,8 +105,8 @@ def test_composites_hold_two_images_of_one_orientation_and_texts_of_both(tmp_pat
     seen = 0
     for batch in batches[::2]:
         for place, id in enumerate(batch.ids):
-            texts = [t for t, owner in zip(batch.block.texts, batch.block.owner) if owner == place]
-            roles = [r for r, owner in zip(batch.block.role, batch.block.owner) if owner == place]
+            texts = [t for t, owner in zip(batch.texts, batch.owner) if owner == place]
+            roles = [r for r, owner in zip(batch.role, batch.owner) if owner == place]
             assert roles[:4] == [Role.CAPTION, Role.POSITIVE, Role.POSITIVE, Role.POSITIVE]
             own = source[int(id[3:])].captions[0]
             assert texts[0].startswith(f"{own}. ")
@@ -127,8 +128,8 @@ def test_composites_hold_two_images_of_one_orientation_and_texts_of_both(tmp_pat
             assert {int(half.flatten()[0]) for half in halves} == levels
     assert seen
     for batch in batches[1::2]:
-        assert set(batch.block.role) == {Role.CAPTION}
-        assert batch.block.texts == tuple(source[int(id[3:])].captions[0] for id in batch.ids)
+        assert set(batch.role) == {Role.CAPTION}
+        assert batch.texts == tuple(source[int(id[3:])].captions[0] for id in batch.ids)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -139,7 +140,7 @@ def test_batches_do_not_depend_on_workers(images: ImagePlan, tmp_path: Path) -> 
 
     for one, two in zip(batches(0), batches(2), strict=True):
         assert torch.equal(one.pixels, two.pixels)
-        assert (one.block, one.ids, one.kind) == (two.block, two.ids, two.kind)
+        assert beside_tensors(one) == beside_tensors(two)
 
 
 def test_composites_may_be_normalised_as_released(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_an_image_without_a_partner_and_an_unreadable_one(
     batch = next(loading.epoch(0))
     assert "id-2" not in batch.ids
     assert list(loading.bad) == ["id-2"]
-    assert batch.block.images == len(batch.ids) == 7
+    assert batch.images == len(batch.ids) == 7
 
 
 def test_partners_are_uniform_and_never_the_image_itself() -> None:
@@ -240,10 +241,10 @@ def test_neighbours_bring_captions_and_negatives(tmp_path: Path) -> None:
     images.require(source)
     batch = next(loader(source, images, tmp_path, plan, batch_size=5).epoch(0))
     assert len(batch.ids) == 5
-    assert batch.block.images == len(batch.pixels) > 5
-    assert batch.block.photos[0] == str(tmp_path / batch.ids[0].partition("#")[0])
-    for place in range(batch.block.images):
-        texts = [t for t, owner in zip(batch.block.texts, batch.block.owner) if owner == place]
+    assert batch.images == len(batch.pixels) > 5
+    assert batch.photos[0] == str(tmp_path / batch.ids[0].partition("#")[0])
+    for place in range(batch.images):
+        texts = [t for t, owner in zip(batch.texts, batch.owner) if owner == place]
         assert texts[1] == f"no cat {texts[0].split()[-1]}"
         level = 10 * int(texts[0].split()[-1])
         assert (batch.pixels[place] == level).all()
@@ -259,14 +260,14 @@ def test_negative_images_have_the_negative_for_a_caption(tmp_path: Path) -> None
     plan.require(source)
     NegativeImages().require(source)
     batch = next(loader(source, NegativeImages(), tmp_path, plan, batch_size=2).epoch(0))
-    layout = batch.block.layout()
+    layout = batch.layout()
     assert layout.images == 3
     assert layout.side is not None
     assert layout.pair is not None
     assert layout.side.tolist() == [0, 0, 1]
     cat = batch.ids.index("1.png#0")
     assert layout.pair.tolist() == [0, 1, cat]
-    assert [t for t, o in zip(batch.block.texts, batch.block.owner) if o == 2] == ["a dog"]
+    assert [t for t, o in zip(batch.texts, batch.owner) if o == 2] == ["a dog"]
 
 
 def test_groups_of_variations_among_pairs(tmp_path: Path) -> None:
@@ -374,7 +375,7 @@ def test_a_plan_of_one_s_own_needs_no_other_place(tmp_path: Path) -> None:
     images = Mirrored(times=2)
     batch = next(loader(shapes(8), images, tmp_path, batch_size=8).epoch(0))
     assert len(batch.ids) == 8
-    assert batch.block.images == len(batch.pixels) == 8 + 2 * 4
+    assert batch.images == len(batch.pixels) == 8 + 2 * 4
     even = [place for place, id in enumerate(batch.ids) if int(id[3:]) % 2 == 0]
     assert torch.equal(batch.pixels[8::2], batch.pixels[even].flip(-1))
     method = replace(load_recipe("clip-ft")(), images=images)
@@ -427,7 +428,7 @@ def test_photos_are_shown_whole_or_as_one_of_their_fixed_crops(
         for batch in loading.epoch(epoch):
             if batch.kind == "composed":
                 continue
-            for photo, pixels in zip(batch.block.photos, batch.pixels, strict=True):
+            for photo, pixels in zip(batch.photos, batch.pixels, strict=True):
                 seen = pixels.numpy().tobytes()
                 assert shown.setdefault((photo, number), seen) == seen
                 count += 1

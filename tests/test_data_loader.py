@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,11 +86,15 @@ def loader(source: Source, **options: object) -> BatchLoader:
     return BatchLoader(source, plan, ImageTransform(SIZE), **{**defaults, **options})  # type: ignore[arg-type]
 
 
+def beside_tensors(batch: Batch) -> dict[str, Any]:
+    fields = vars(batch).items()
+    return {k: v for k, v in fields if k not in ("pixels", "numbers", "unforeseen")}
+
+
 def equal(a: Iterator[Batch], b: Iterator[Batch]) -> bool:
     left, right = list(a), list(b)
     return len(left) == len(right) and all(
-        torch.equal(x.pixels, y.pixels)
-        and (x.block, x.ids, x.skipped, x.counts) == (y.block, y.ids, y.skipped, y.counts)
+        torch.equal(x.pixels, y.pixels) and beside_tensors(x) == beside_tensors(y)
         for x, y in zip(left, right)
     )
 
@@ -101,11 +106,11 @@ def test_shapes_and_layout() -> None:
     for batch in batches:
         assert batch.pixels.shape == (4, 3, 16, 16)
         assert batch.pixels.dtype == torch.uint8
-        assert batch.block.images == 4
-        captions = [i for i, role in enumerate(batch.block.role) if role is Role.CAPTION]
-        assert [batch.block.owner[i] for i in captions] == [0, 1, 2, 3]
+        assert batch.images == 4
+        captions = [i for i, role in enumerate(batch.role) if role is Role.CAPTION]
+        assert [batch.owner[i] for i in captions] == [0, 1, 2, 3]
         for i, id in zip(captions, batch.ids):
-            assert batch.block.texts[i].split()[1] == id.removeprefix("id-")
+            assert batch.texts[i].split()[1] == id.removeprefix("id-")
     counts = PlanCounts()
     for batch in batches:
         counts.add(batch.counts)
@@ -204,7 +209,7 @@ def test_parts_of_a_batch_join_to_the_whole() -> None:
     for batch, first, second in zip(whole, *parts, strict=True):
         assert torch.equal(batch.pixels, torch.cat([first.pixels, second.pixels]))
         assert batch.ids == first.ids + second.ids
-        assert batch.block.texts == first.block.texts + second.block.texts
+        assert batch.texts == first.texts + second.texts
     with pytest.raises(CompoclipError, match="cannot be split over 3"):
         loader(pictures(22), rank=0, world=3)
     with pytest.raises(CompoclipError, match="batch size 0"):
@@ -223,7 +228,7 @@ def test_bad_images_are_left_out_and_reported(
     assert sorted(id for b in batches for id in b.skipped) == ["id-3", "id-7"]
     for batch in batches:
         assert len(batch.ids) + len(batch.skipped) == 4
-        assert batch.pixels.shape[0] == batch.block.images == len(batch.ids)
+        assert batch.pixels.shape[0] == batch.images == len(batch.ids)
     assert sorted(loading.bad) == ["id-3", "id-7"]
     assert capsys.readouterr().err.count("left out: id-") == 2
     list(loading.epoch(1))  # the same two again: no more than before

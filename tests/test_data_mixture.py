@@ -141,9 +141,7 @@ def test_batches_are_the_same_for_any_workers_and_from_any_step(
     monkeypatch.setattr(BatchBuilder, "training_pixels", noted)
     list(loading().steps(0, 14))
     assert len(set(keys)) == len(keys) == 84
-    first = [
-        b.block.texts[i] for b in whole[:7] for i, id in enumerate(b.ids) if id.startswith("0.png")
-    ]
+    first = [b.texts[i] for b in whole[:7] for i, id in enumerate(b.ids) if id.startswith("0.png")]
     assert len(first) >= 5
     assert len({text.startswith("a photo") for text in first}) == 2
     counts = loading()

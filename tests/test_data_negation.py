@@ -134,12 +134,12 @@ def test_distractors_of_the_data_and_mined_ones() -> None:
     ]
     batch, _ = shown(Distractors(), samples, {})
     assert batch.pixels[:, 0, 0, 0].tolist() == [10, 20, 30, 90]
-    assert batch.block.pair == (-1, -1, -1, 0)
-    assert [batch.block.texts[i] for i, o in enumerate(batch.block.owner) if o == 3] == ["no a"]
+    assert batch.pair == (-1, -1, -1, 0)
+    assert [batch.texts[i] for i, o in enumerate(batch.owner) if o == 3] == ["no a"]
     batch, _ = shown(Distractors(mined=True), samples, {0: [1], 1: [2], 2: [0]})
     assert batch.pixels[:, 0, 0, 0].tolist() == [10, 20, 30, 20, 30]
-    assert batch.block.pair == (-1, -1, -1, 0, 1)  # the third has no negation
-    assert batch.block.role.count(Role.CAPTION) == 5
+    assert batch.pair == (-1, -1, -1, 0, 1)  # the third has no negation
+    assert batch.role.count(Role.CAPTION) == 5
     batch, bad = shown(Distractors(), [replace(samples[0], negative_image=b"x")], {})
     assert len(batch.pixels) == 1
     assert bad[0][0] == "0 (distractor)"

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
-from compoclip.data.batch import TextBlock
+from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.drawing import Drawn, PlanCounts
 from compoclip.data.plan import TextPlan
@@ -70,7 +71,7 @@ def test_a_target_is_drawn_and_not_encoded() -> None:
     with pytest.raises(UsageError, match=r"texts.target 'both' is not one of other, any"):
         TargetPlan("both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="targets and masks must name every image"):
-        TextBlock(("a",), (0,), (Role.CAPTION,), ("",), 1, targets=("a", "b"))
+        Batch(torch.zeros(1, 3, 1, 1), ("a",), (0,), (Role.CAPTION,), ("",), targets=("a", "b"))
 
 
 def test_composed_texts_keep_how_often_they_stand() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from compoclip.captions.clip_text import token_key
 from compoclip.captions.types import Caption
-from compoclip.data.batch import TextBlock
+from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan, OneOf
 from compoclip.data.drawing import (
     EQUALS_CAPTION,
@@ -350,16 +350,16 @@ def test_a_method_that_needs_bags_says_so() -> None:
 
 
 def test_the_layout_tells_which_texts_and_photos_are_the_same() -> None:
-    block = TextBlock(
+    batch = Batch(
+        torch.zeros(3, 3, 1, 1),
         texts=("A cat.", "a dog", "a cat ."),
         owner=(0, 1, 2),
         role=(Role.CAPTION,) * 3,
         rewrite=("", "", "x"),
-        images=3,
         photos=("p", "q", "p"),
         pair=(-1, -1, 0),
     )
-    layout = block.layout()
+    layout = batch.layout()
     assert layout.text_id is not None
     assert layout.text_id.tolist() == [0, 1, 0]
     assert layout.image_id is not None
@@ -371,10 +371,10 @@ def test_the_layout_tells_which_texts_and_photos_are_the_same() -> None:
     assert layout.kinds == ("x",)
     assert layout.kind("x", "y").tolist() == [False, False, True]
     ids = torch.tensor([[5, 6], [5, 6], [5, 7]])  # what the model sees comes first
-    by_ids = block.layout(ids=ids).text_id
+    by_ids = batch.layout(ids=ids).text_id
     assert by_ids is not None
     assert by_ids.tolist() == [0, 0, 1]
-    plain = replace(block, photos=(), pair=()).layout()
+    plain = replace(batch, photos=(), pair=()).layout()
     assert (plain.image_id, plain.side, plain.pair) == (None, None, None)
     with pytest.raises(ValueError, match="name every image"):
-        replace(block, photos=("p",))
+        replace(batch, photos=("p",))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from compoclip.data.batch import Numbers, TextBlock
+from compoclip.data.batch import Batch, Numbers
 from compoclip.data.prepared import Preparation
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Layout, Role
 from compoclip.methods.registry import load_recipe
@@ -20,12 +20,12 @@ from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from test_data_loader import loader, pictures
 
 CPU = torch.device("cpu")
-BLOCK = TextBlock(
+BATCH = Batch(
+    torch.zeros(3, 3, 1, 1),
     texts=("A cat.", "a dog", "a cat .", "a dog on the left of a cat", "a cat", "a bird"),
     owner=(0, 1, 1, 0, 2, 2),
     role=(*(Role.CAPTION,) * 2, *(Role.NEGATIVE,) * 2, Role.CAPTION, Role.POSITIVE),
     rewrite=("", "", "negclip", "swap", "", "synonym"),
-    images=3,
     photos=("p", "q", "p"),
     pair=(-1, -1, 0),
 )
@@ -39,8 +39,8 @@ def preparation(**planner: Any) -> Preparation:
 @pytest.mark.parametrize("planner", [{}, {"causal": False}, {"limit": 1}, {"end": 49407}])
 def test_the_tower_is_given_what_it_would_plan(planner: dict[str, Any]) -> None:
     prepare = preparation(**planner)
-    texts, layout = prepare(BLOCK).on(CPU)
-    ids = prepare.tokenize(BLOCK.texts)
+    texts, layout = prepare(BATCH).on(CPU)
+    ids = prepare.tokenize(BATCH.texts)
     expected = prepare.planner.inputs(ids)
     ours: list[torch.Tensor] = []
     theirs: list[torch.Tensor] = []
@@ -51,7 +51,7 @@ def test_the_tower_is_given_what_it_would_plan(planner: dict[str, Any]) -> None:
     assert texts.longest == expected.longest
     assert all(type(a) is type(b) for a, b in zip(texts.groups, expected.groups, strict=True))
     assert layout is not None
-    assert_same_layout(layout, BLOCK.layout(ids=ids))
+    assert_same_layout(layout, BATCH.layout(ids=ids))
 
 
 def assert_same_layout(layout: Layout, other: Layout) -> None:
@@ -73,13 +73,13 @@ def features() -> Features:
 def test_losses_find_the_indices_that_were_computed_beforehand(name: str) -> None:
     prepare, seen = preparation(), set[IndexRequest]()
     first, second = (load_recipe(name)() for _ in range(2))  # margins are of one run
-    _, layout = prepare(BLOCK).on(CPU)
+    _, layout = prepare(BATCH).on(CPU)
     assert layout is not None
     layout.unforeseen = seen
     values = [term.loss(features(), layout) for term in first.losses]
     assert seen
     assert set(layout.answers) == seen
-    again = pickle.loads(pickle.dumps(prepare(BLOCK, seen)))  # noqa: S301
+    again = pickle.loads(pickle.dumps(prepare(BATCH, seen)))  # noqa: S301
     _, layout = again.on(CPU)
     assert set(layout.answers) == seen
     more = set[IndexRequest]()
@@ -93,7 +93,7 @@ def far_away(host: HostLayout) -> tuple[Any, ...]:
 
 
 def test_what_does_not_fit_is_computed_when_it_is_asked_for() -> None:
-    _, layout = preparation()(BLOCK, {IndexRequest(far_away)}).on(CPU)
+    _, layout = preparation()(BATCH, {IndexRequest(far_away)}).on(CPU)
     assert layout is not None
     assert not layout.answers
     assert layout.indices(far_away)[0].tolist() == [6, 2**31]
@@ -101,11 +101,11 @@ def test_what_does_not_fit_is_computed_when_it_is_asked_for() -> None:
 
 def test_keys_tell_texts_and_photos_apart_in_every_part() -> None:
     """What was hashed is the same where ids, or names of photos, are, also in another batch."""
-    made = pickle.loads(pickle.dumps(preparation()(BLOCK)))  # noqa: S301
-    other = replace(BLOCK, texts=BLOCK.texts[::-1], photos=("r", "q", "p"))
+    made = pickle.loads(pickle.dumps(preparation()(BATCH)))  # noqa: S301
+    other = replace(BATCH, texts=BATCH.texts[::-1], photos=("r", "q", "p"))
     texts, photos = made.on(CPU)[1].host.keys
     others, other_photos = preparation()(other).on(CPU)[1].host.keys
-    ids = build_tokenizer({})(BLOCK.texts)
+    ids = build_tokenizer({})(BATCH.texts)
     same = [[bool((a == b).all()) for a in ids] for b in ids.flip(0)]
     assert (others[:, None] == texts).tolist() == same
     assert (other_photos[:, None] == photos).tolist() == [
@@ -119,7 +119,7 @@ def test_keys_tell_texts_and_photos_apart_in_every_part() -> None:
 
 
 def test_an_empty_part_has_something_to_encode() -> None:
-    nothing = TextBlock((), (), (), (), 0)
+    nothing = Batch(torch.zeros(0, 3, 1, 1), (), (), (), ())
     made = preparation()(nothing)
     texts, layout = made.on(CPU)
     assert texts.place.tolist() == [0]
@@ -137,10 +137,10 @@ def test_a_loader_learns_what_losses_ask_for(workers: int) -> None:
         assert isinstance(batch.numbers, Numbers)
         texts, layout = batch.numbers.on(CPU)
         assert layout is not None
-        assert len(texts.place) == len(batch.block.texts)
+        assert len(texts.place) == len(batch.texts)
         known.append(len(layout.answers))
         layout.unforeseen = batch.unforeseen
-        images, texts_ = batch.block.images, len(batch.block.texts)
+        images, texts_ = batch.images, len(batch.texts)
         seen = Features(torch.ones(images, 2), torch.ones(texts_, 2), torch.tensor(1.0))
         method.losses[0].loss(seen, layout)
     assert known[0] == 0
@@ -185,6 +185,6 @@ def test_other_tokenizers_work_in_workers() -> None:
     for batch in made.epoch(0):
         assert batch.numbers is not None
         texts, _ = batch.numbers.on(CPU)
-        assert torch.equal(texts.groups[0].ids, tokenize(batch.block.texts))
-        assert batch.numbers.truncated == tokenize.truncated(batch.block.texts)
+        assert torch.equal(texts.groups[0].ids, tokenize(batch.texts))
+        assert batch.numbers.truncated == tokenize.truncated(batch.texts)
     made.close()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from compoclip.data.batch import TextBlock, item_keys
+from compoclip.data.batch import Batch, item_keys
 from compoclip.data.cached import CachedFeatures
 from compoclip.errors import UsageError
 from compoclip.losses import all_images_loss
@@ -36,12 +36,12 @@ def a_batch(photos: tuple[str, ...], bank: tuple[str, ...], seed: int = 0) -> tu
         return torch.nn.functional.normalize(rows, dim=1)
 
     count = len(photos)
-    block = TextBlock(
+    batch = Batch(
+        torch.zeros(count, 3, 1, 1),
         tuple(f"text {number}" for number in range(2 * count)),
         (*range(count), *range(count)),
         (*([Role.CAPTION] * count), *([Role.NEGATIVE] * count)),
         (*([""] * count), *(["swap"] * count)),
-        count,
         photos=photos,
     )
     features = Features(
@@ -51,7 +51,7 @@ def a_batch(photos: tuple[str, ...], bank: tuple[str, ...], seed: int = 0) -> tu
         bank=units(len(bank)),
         bank_keys=torch.from_numpy(item_keys(bank).view(np.int32).astype(np.int64)),
     )
-    return features, block.layout()
+    return features, batch.layout()
 
 
 def by_loops(f: Features, photos: tuple[str, ...], bank: tuple[str, ...]) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from compoclip.cli.main import main
-from compoclip.data.batch import Batch, TextBlock
+from compoclip.data.batch import Batch
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role, StatefulLoss
 from compoclip.methods.base import Method, Trains
@@ -115,10 +115,10 @@ def batch_for(model: LoadedModel, images: int = 5) -> Batch:
             texts.append((f"there is {TEXTS[i]}", i, Role.POSITIVE))
         texts += [(TEXTS[(i + k) % len(TEXTS)], i, Role.NEGATIVE) for k in range(1, 1 + i % 3)]
     words, owner, role = zip(*texts)
-    block = TextBlock(words, owner, role, tuple(_kind(each) for each in role), images)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (images, 3, height, width), dtype=torch.uint8, generator=generator)
-    return Batch(pixels, block, tuple(map(str, range(images))))
+    kinds = tuple(_kind(each) for each in role)
+    return Batch(pixels, words, owner, role, kinds, tuple(map(str, range(images))))
 
 
 def _kind(role: Role) -> str:
@@ -161,9 +161,7 @@ def test_a_frozen_tower_is_encoded_once(frozen: str, monkeypatch: pytest.MonkeyP
     count(model.encoder._image, "_encode", "image")
     count(model.encoder._text, "_encode", "text")
     batch = batch_for(model)
-    work = model.encoder.work(
-        batch.normalised(CPU), model.tokenizer(list(batch.block.texts)), True, 2
-    )
+    work = model.encoder.work(batch.normalised(CPU), model.tokenizer(list(batch.texts)), True, 2)
     pieces = {"image": len(work.image.micro_batches), "text": len(work.text.micro_batches)}
     assert pieces["image"] == 3
     assert pieces["text"] > 1
@@ -215,8 +213,8 @@ def test_dropout_repeats_what_it_drew() -> None:
     for block in (network.visual.transformer.resblocks[0], network.transformer.resblocks[1]):
         block.mlp = _Noisy(block.mlp)
     batch, method = batch_for(model), load_recipe("negclip")()
-    ids = model.tokenizer(list(batch.block.texts))
-    layout = batch.block.layout(ids=ids)
+    ids = model.tokenizer(list(batch.texts))
+    layout = batch.layout(ids=ids)
     torch.manual_seed(7)
     features = model.encoder.work(
         batch.normalised(CPU), ids, micro_batch=2

@@ -166,8 +166,7 @@ def with_head(plan: HeadPlan, cfg: dict[str, Any] | None = None) -> tuple[Any, M
 
 
 def written(model: Any) -> Batch:
-    batch = batch_for(model)
-    return replace(batch, block=replace(batch.block, targets=tuple(CAPTIONS)))
+    return replace(batch_for(model), targets=tuple(CAPTIONS))
 
 
 @pytest.mark.parametrize("plan", [MeanState(), Reconstruction(GRU)])
@@ -194,7 +193,7 @@ def test_gradient_reaches_the_text_tower_but_not_its_projection(plan: HeadPlan) 
 def test_states_are_what_the_projection_is_given(cfg: dict[str, Any]) -> None:
     model = loaded(cfg)
     batch = batch_for(model)
-    ids = model.tokenizer(list(batch.block.texts))
+    ids = model.tokenizer(list(batch.texts))
     pixels = batch.normalised(torch.device("cpu"))
     plain = model.encoder.work(pixels, ids, True).all()
     for micro_batch in (0, 2):

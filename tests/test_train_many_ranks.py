@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
-from compoclip.data.batch import Batch, TextBlock
+from compoclip.data.batch import Batch
 from compoclip.data.loader import BatchLoader
 from compoclip.data.prepared import Preparation
 from compoclip.errors import UsageError
@@ -79,22 +79,22 @@ class Loader:
     def __init__(self, model: LoadedModel, method: Method, images: int) -> None:
         self.bad: dict[str, str] = {}
         rng, count = random.Random(0), images * CAPTIONS
-        block = TextBlock(
+        shown = model.preprocess
+        self._batch = Batch(
+            torch.zeros((images, 3, *shown.size), dtype=torch.uint8),
             texts=tuple(" ".join(rng.choices(["cat", "dog", "red"], k=10)) for _ in range(count)),
             owner=tuple(i // CAPTIONS for i in range(count)),
             role=(Role.CAPTION, *[Role.NEGATIVE] * (CAPTIONS - 1)) * images,
             rewrite=("", *[method.kinds[0]] * (CAPTIONS - 1)) * images,
-            images=images,
+            ids=tuple(map(str, range(images))),
+            mean=shown.mean,
+            std=shown.std,
         )
-        shown = model.preprocess
-        pixels = torch.zeros((images, 3, *shown.size), dtype=torch.uint8)
-        ids = tuple(map(str, range(images)))
-        self._batch = Batch(pixels, block, ids, mean=shown.mean, std=shown.std)
         self._prepare = Preparation(model.tokenizer, model.encoder.text_planner(0))
 
     def steps(self, start: int, stop: int) -> Iterator[Batch]:
         for _ in range(start, stop):
-            numbers = self._prepare(self._batch.block, self._batch.unforeseen)
+            numbers = self._prepare(self._batch, self._batch.unforeseen)
             yield replace(self._batch, numbers=numbers)
 
 

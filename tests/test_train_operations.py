@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from compoclip.data.batch import Batch, TextBlock
+from compoclip.data.batch import Batch
 from compoclip.data.prepared import Preparation
 from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
@@ -48,34 +49,33 @@ def thin(layers: int) -> DualEncoder:
     return DualEncoder(model).train()
 
 
-def texts() -> TextBlock:
-    """A caption and up to three negatives for each image, of many lengths."""
+def texts() -> Batch:
+    """Images with a caption and up to three negatives each, of many lengths."""
     rng = random.Random(0)
     drawn = [
         (" ".join(rng.choices(WORDS, k=rng.randrange(4, 18))), image, kind)
         for image in range(IMAGES)
         for kind in ("", "negclip", "replace", "bigram_shuffle")[: 4 - (image == 3)]
     ]
-    return TextBlock(
+    return Batch(
+        torch.zeros(IMAGES, 3, 32, 32, dtype=torch.uint8),
         texts=tuple(text for text, _, _ in drawn),
         owner=tuple(image for _, image, _ in drawn),
         role=tuple(Role.NEGATIVE if kind else Role.CAPTION for _, _, kind in drawn),
         rewrite=tuple(kind for _, _, kind in drawn),
-        images=IMAGES,
+        ids=tuple(map(str, range(IMAGES))),
         photos=tuple(map(str, range(IMAGES))),
     )
 
 
 def fsc_clip_step() -> Launches:
     """A step with 12 + 12 layers, from the batch to the optimiser."""
-    method, block, tokenize = load_recipe("fsc-clip")(), texts(), build_tokenizer({})
-    pixels = torch.zeros(IMAGES, 3, 32, 32, dtype=torch.uint8)
-    names = tuple(map(str, range(IMAGES)))
+    method, batch, tokenize = load_recipe("fsc-clip")(), texts(), build_tokenizer({})
 
     # What the losses ask for is known after a step, which may be one on a CPU.
     small = thin(1)
-    first = Preparation(tokenize, small.text_planner())(block)
-    batch = Batch(pixels, block, names, numbers=first)
+    first = Preparation(tokenize, small.text_planner())(batch)
+    batch = replace(batch, numbers=first)
     step(small, tokenize, method, batch, RunSettings(out=Path()))
     settings = RunSettings(out=Path(), device="cuda", precision="bf16")
     with fake_cuda(), Launches() as setting_up:
@@ -86,9 +86,9 @@ def fsc_clip_step() -> Launches:
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         optimizer.zero_grad()
-        numbers = Preparation(tokenize, encoder.text_planner())(block, batch.unforeseen)
+        numbers = Preparation(tokenize, encoder.text_planner())(batch, batch.unforeseen)
         batch.normalised(DEVICE)  # mean and deviation are copied once
-        batch = Batch(pixels, block, names, numbers=numbers)
+        batch = replace(batch, numbers=numbers)
         with Launches() as launches:
             result = step(encoder, tokenize, method, batch, settings)
             norm = clip_gradients(encoder.parameters(), method.optim.clip_grad, Ranks())

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from compoclip.cli.main import main
-from compoclip.data.batch import TextBlock
+from compoclip.data.batch import Batch
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.embedder import open_encoder
 from compoclip.evaluation.encoder import ModelEncoder, described
@@ -284,14 +284,14 @@ def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
     teacher = colours(tmp_path, COLOURS)
     model.encoder.teacher = teacher
     step(model.encoder, model.tokenizer, method, batch, RunSettings(out=Path()))
-    texts = teacher.model.texts(batch.block.texts)
+    texts = teacher.model.texts(batch.texts)
     assert torch.equal(seen[0].teacher_text, torch.from_numpy(texts))
     means = F.pad(batch.pixels.double().mean((2, 3)), (0, 1), value=9.0)
     expected = F.normalize(means, dim=1).float()
     torch.testing.assert_close(seen[0].teacher_image, expected)
     assert seen[0].teacher_scale is None
     # A rank without images encodes a stand-in, so that all have the same width.
-    empty = replace(batch, pixels=batch.pixels[:0], block=TextBlock((), (), (), (), 0))
+    empty = Batch(batch.pixels[:0], (), (), (), ())
     assert teacher.add_to(seen[0], empty, 0).teacher_image.shape == (1, 4)
     dual = ExternalTeacher(ModelEncoder(loaded()), {})
     features = dual.add_to(seen[0], batch, 2)

@@ -1,5 +1,4 @@
 from .batch import Batch as Batch
-from .batch import TextBlock as TextBlock
 from .caption_plan import CaptionPlan as CaptionPlan
 from .caption_plan import FirstOf as FirstOf
 from .caption_plan import OneOf as OneOf

@@ -26,74 +26,6 @@ from compoclip.models.text_plan import TextInputs
 from compoclip.models.work import CachedAt
 
 
-@dataclass(frozen=True)
-class TextBlock:
-    """T texts for B images: no padding, no placeholder negatives.
-
-    Args:
-        texts: T strings.
-        owner: T image indices in [0, images).
-        role: T roles.
-        rewrite: T kinds of text: the name of the rewrite that made it; "" for captions.
-        images: B.
-        photos: B names, equal where two images are the same photo; () if unknown.
-        pair: B numbers: for a generated negative image the index of its row's image, -1 for all
-            others; () is -1 for all.
-        targets: B texts for heads to write, "" for no text; () is "" for all.
-        masks: Masks of each of the B images and its first caption for a second pass; () for no
-            second pass.
-    """
-
-    texts: tuple[str, ...]
-    owner: tuple[int, ...]
-    role: tuple[Role, ...]
-    rewrite: tuple[str, ...]
-    images: int
-    photos: tuple[str, ...] = ()
-    pair: tuple[int, ...] = ()
-    targets: tuple[str, ...] = ()
-    masks: tuple[Mask, ...] = ()
-
-    def __post_init__(self) -> None:
-        if len({len(self.texts), len(self.owner), len(self.role), len(self.rewrite)}) != 1:
-            raise ValueError("texts, owner, role and rewrite must have the same length")
-        if any(not 0 <= owner < self.images for owner in self.owner):
-            raise ValueError(f"owner must lie in [0, {self.images})")
-        of_images = (self.photos, self.pair, self.targets, self.masks)
-        if any(len(names) not in (0, self.images) for names in of_images):
-            raise ValueError("photos, pair, targets and masks must name every image, or none")
-
-    def on_host(self, ids: NDArray[np.int32] | None = None) -> HostLayout:
-        """Return the host's view of the texts for losses, with kinds in the block's order.
-
-        ids: (T, context) token ids. With them, texts are equal if their ids are; without, if CLIP's
-        tokenizer gives both the same ids.
-        """
-        kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
-        place = {"": -1, **{name: i for i, name in enumerate(kinds)}}
-        texts: list[str] | list[bytes] = ["\0".join(token_key(text)) for text in self.texts]
-        if ids is not None:
-            texts = [row.tobytes() for row in ids]
-        pair = np.array(self.pair, np.int64)
-        return HostLayout(
-            owner=np.array(self.owner, np.int64),
-            role=np.array(self.role, np.int64),
-            rewrite=np.array([place[name] for name in self.rewrite], np.int64),
-            images=self.images,
-            kinds=kinds,
-            text_id=_numbered(texts),
-            image_id=_numbered(self.photos) if self.photos else None,
-            side=(pair >= 0).astype(np.int64) if self.pair else None,
-            pair=np.where(pair >= 0, pair, np.arange(len(pair))) if self.pair else None,
-            keys=(item_keys(texts), item_keys(self.photos) if self.photos else None),
-        )
-
-    def layout(self, device: torch.device | str = "cpu", ids: Tensor | None = None) -> Layout:
-        """Return the layout's tensors on a device; `ids` as for `on_host`, as a CPU tensor."""
-        host = self.on_host(None if ids is None else ids.numpy())
-        return host.layout(lambda array: torch.from_numpy(array).to(device))
-
-
 def _numbered(items: Iterable[Hashable]) -> NDArray[np.int64]:
     """Number items from 0 in order of appearance; equal items have equal numbers."""
     numbers: dict[Hashable, int] = {}
@@ -160,35 +92,95 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch for the training loop: images and their texts.
+    """B images, and all T texts of them as one ragged list: no padding, no placeholder negatives.
 
     Args:
-        pixels: (B, 3, H, W) uint8; (B, 1 + P, C) cached features if `kept` is set.
-        block: The texts.
+        pixels: (B, 3, H, W) uint8; (B, 1 + P, C) cached features if `cached_at` is set.
+        texts: T strings.
+        owner: T image indices in [0, B).
+        role: T roles.
+        rewrite: T kinds of text: the name of the rewrite that made it; "" for captions.
         ids: Ids of the sampled items; further images, such as neighbours, come after theirs.
+        photos: B names, equal where two images are the same photo; () if unknown.
+        pair: B numbers: for a generated negative image the index of its row's image, -1 for all
+            others; () is -1 for all.
+        targets: B texts for heads to write, "" for no text; () is "" for all.
+        masks: Masks of each of the B images and its first caption for a second pass; () for no
+            second pass.
         skipped: Ids of samples left out of this batch because they could not be read.
         kind: "single" or "composed", for methods whose steps differ.
         mean: Mean per channel for the normalisation of pixels in [0, 1].
         std: Standard deviation per channel.
+        cached_at: Place in the tower at which cached features were taken; "" for pixels.
         numbers: The packed integers of the texts, if they have been made.
-        kept: Place in the tower at which cached features were taken; "" for pixels.
         counts: Counts of texts made and refused by the caption plan.
         bad: Id and reason of images that cannot be read.
         unforeseen: Collects index requests of losses that `numbers` lacks.
     """
 
     pixels: Tensor
-    block: TextBlock
-    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    owner: tuple[int, ...]
+    role: tuple[Role, ...]
+    rewrite: tuple[str, ...]
+    ids: tuple[str, ...] = ()
+    photos: tuple[str, ...] = ()
+    pair: tuple[int, ...] = ()
+    targets: tuple[str, ...] = ()
+    masks: tuple[Mask, ...] = ()
     skipped: tuple[str, ...] = ()
     kind: str = "single"
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
-    numbers: Numbers | None = None
     cached_at: CachedAt = ""
+    numbers: Numbers | None = None
     counts: PlanCounts = field(default_factory=PlanCounts)
     bad: tuple[tuple[str, str], ...] = ()
     unforeseen: set[IndexRequest] = field(default_factory=set, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len({len(self.texts), len(self.owner), len(self.role), len(self.rewrite)}) != 1:
+            raise ValueError("texts, owner, role and rewrite must have the same length")
+        of_images = (self.photos, self.pair, self.targets, self.masks)
+        if any(len(names) not in (0, self.images) for names in of_images):
+            raise ValueError("photos, pair, targets and masks must name every image, or none")
+
+    @property
+    def images(self) -> int:
+        """Return B."""
+        return len(self.pixels)
+
+    def on_host(self, ids: NDArray[np.int32] | None = None) -> HostLayout:
+        """Return the host's view of the texts for losses, with kinds in the order of the texts.
+
+        ids: (T, context) token ids. With them, texts are equal if their ids are; without, if CLIP's
+        tokenizer gives both the same ids. Raises ValueError for an owner that is no image.
+        """
+        kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
+        place = {"": -1, **{name: i for i, name in enumerate(kinds)}}
+        texts: list[str] | list[bytes] = ["\0".join(token_key(text)) for text in self.texts]
+        if ids is not None:
+            texts = [row.tobytes() for row in ids]
+        owner, pair = np.array(self.owner, np.int64), np.array(self.pair, np.int64)
+        if ((owner < 0) | (owner >= self.images)).any():
+            raise ValueError(f"owner must lie in [0, {self.images})")
+        return HostLayout(
+            owner=owner,
+            role=np.array(self.role, np.int64),
+            rewrite=np.array([place[name] for name in self.rewrite], np.int64),
+            images=self.images,
+            kinds=kinds,
+            text_id=_numbered(texts),
+            image_id=_numbered(self.photos) if self.photos else None,
+            side=(pair >= 0).astype(np.int64) if self.pair else None,
+            pair=np.where(pair >= 0, pair, np.arange(len(pair))) if self.pair else None,
+            keys=(item_keys(texts), item_keys(self.photos) if self.photos else None),
+        )
+
+    def layout(self, device: torch.device | str = "cpu", ids: Tensor | None = None) -> Layout:
+        """Return the layout's tensors on a device; `ids` as for `on_host`, as a CPU tensor."""
+        host = self.on_host(None if ids is None else ids.numpy())
+        return host.layout(lambda array: torch.from_numpy(array).to(device))
 
     def normalised(self, device: torch.device) -> Tensor:
         """Return (B, 3, H, W) float32 on `device`: bytes are copied and normalised there.

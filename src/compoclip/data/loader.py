@@ -67,7 +67,7 @@ class Assembler:
                 batch = building.batch(by)
                 if self.prepare is None:
                     return batch
-                return replace(batch, numbers=self.prepare(batch.block, requests))
+                return replace(batch, numbers=self.prepare(batch, requests))
         except CompoclipError as error:
             return str(error)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from compoclip.data.batch import Numbers, TextBlock
+from compoclip.data.batch import Batch, Numbers
 from compoclip.losses.contract import IndexRequest, Ints, Role
 from compoclip.models.text_plan import FurtherTexts, TextPlanner
 from compoclip.models.tokenizer import Tokenizer
@@ -28,12 +28,12 @@ class Preparation:
     tokenize: Tokenizer
     planner: TextPlanner
 
-    def __call__(self, block: TextBlock, requests: Collection[IndexRequest] = ()) -> Numbers:
+    def __call__(self, batch: Batch, requests: Collection[IndexRequest] = ()) -> Numbers:
         """Return the token ids of a batch, and the indices that losses ask for.
 
         A batch without texts gets an empty one, since towers cannot encode nothing.
         """
-        ids, truncated = self.tokenize.encode(block.texts or ("",))
+        ids, truncated = self.tokenize.encode(batch.texts or ("",))
         arrays: list[Ints] = []
 
         def packed(array: Any) -> Any:
@@ -41,10 +41,10 @@ class Preparation:
             return len(arrays) - 1
 
         planned = self.planner.inputs(torch.from_numpy(ids).long())
-        host = block.on_host(ids[: len(block.texts)])
-        if block.masks:
+        host = batch.on_host(ids[: len(batch.texts)])
+        if batch.masks:
             captions, _ = host.first(Role.CAPTION)
-            planned = replace(planned, again=self._masked(block, ids, captions))
+            planned = replace(planned, again=self._masked(batch, ids, captions))
         texts = planned.mapped(packed)
         layout = {name: packed(array) for name, array in host.arrays().items()}
         answers: dict[IndexRequest, tuple[int, ...]] = {}
@@ -59,14 +59,14 @@ class Preparation:
             tuple((array.shape, array.dtype == bool) for array in arrays),
             texts,
             layout,
-            block.images,
+            batch.images,
             host.kinds,
             answers,
             host.keys,
-            truncated if block.texts else 0,
+            truncated if batch.texts else 0,
         )
 
-    def _masked(self, block: TextBlock, ids: Ints, captions: Ints) -> FurtherTexts:
+    def _masked(self, batch: Batch, ids: Ints, captions: Ints) -> FurtherTexts:
         """The first caption of each image with its words hidden, `~id` standing for an id (see
         `methods/macco/hidden.py`)."""
         rows = ids[captions].astype(np.int64)
@@ -74,9 +74,9 @@ class Preparation:
         # A word's tokens are those between the end of what comes before it and its own.
         cuts = [
             (row, edge)
-            for row, (caption, mask) in enumerate(zip(captions, block.masks))
-            for span in mask.spans(block.texts[caption])
-            for edge in (block.texts[caption][: span[0]], block.texts[caption][: span[1]])
+            for row, (caption, mask) in enumerate(zip(captions, batch.masks))
+            for span in mask.spans(batch.texts[caption])
+            for edge in (batch.texts[caption][: span[0]], batch.texts[caption][: span[1]])
         ]
         edges = self.tokenize([text for _, text in cuts] or [""])
         ends = self.planner.ends(edges).tolist()

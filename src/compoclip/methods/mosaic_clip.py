@@ -66,7 +66,7 @@ def mosaic_clip_pretrain(*, object_share: float = 0.15, vocabulary: FileNames = 
     The loss of `mosaic-clip`, no curriculum (at most three sub-graphs and six negatives), and one
     swap negative of the whole caption. Singh et al. (EMNLP 2023), pre-training on CC12M or
     YFCC15M. The paper's cache of earlier sentences is not part of it: it fills every device up to
-    the same number of texts, and here a batch has as many as there are, on a ragged `TextBlock`.
+    the same number of texts, and here a batch has as many as there are, in one ragged list.
 
     Args:
         object_share: Share of negatives about an object's attributes; relations and swapped

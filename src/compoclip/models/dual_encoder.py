@@ -329,7 +329,7 @@ class PassInputs:
         pixels: (B, 3, H, W), on the encoder's device.
         texts: The inputs of the text tower; `again` is what workers prepared for the pass.
         plan: The texts of the method, as a plan.
-        block: The texts of the batch.
+        batch: The batch with its texts.
         local: Whether losses read patches and tokens.
         micro_batch: See `DualEncoder.work`.
     """
@@ -338,7 +338,7 @@ class PassInputs:
     pixels: Tensor
     texts: TextInputs
     plan: Any
-    block: Any
+    batch: Any
     local: bool
     micro_batch: int
 

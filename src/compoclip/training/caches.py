@@ -28,12 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compoclip.console import track
-from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.cached import CachedFeatures, features_folder
 from compoclip.data.decode import Picture, photo_hash, unmirrored
 from compoclip.data.images import fixed_rng, photo_key
 from compoclip.data.sources import Source
-from compoclip.data.transform import ImageTransform
+from compoclip.data.transform import ImageTransform, normalised
 from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Features
@@ -292,8 +291,8 @@ class _Maker:
                 if not readable:
                     continue
                 pixels = self.transform.together([image for _, image in readable])
-                batch = Batch(pixels, _NO_TEXTS, (), mean=mean, std=std)
-                encoded = self._features(batch.normalised(self.model.encoder.device))
+                pixels = pixels.to(self.model.encoder.device, non_blocking=True)
+                encoded = self._features(normalised(pixels, mean, std))
                 for ((number, crop), _), encoding in zip(readable, encoded.float().cpu().numpy()):
                     features[number - numbers.start, crop] = encoding
         return features, bad
@@ -314,9 +313,6 @@ class _Maker:
         encoder = self.model.encoder
         with autocast(encoder.device, self.precision):
             return encoder.cached_features(pixels, self.patches, self.at)
-
-
-_NO_TEXTS = TextBlock((), (), (), (), 0)
 
 
 # --- States of a text tower of which only the projection learns, kept in memory. ---

@@ -165,8 +165,8 @@ def shared_batches(
         local: dict[str, int] = {"words": bool(error or bad), "end": batch is None}
         lengths = [0 for _ in range(sum(requested.values()))]
         if batch is not None:
-            block, numbers = batch.block, batch.numbers
-            local |= {"drawn": len(batch.ids), "images": block.images, "texts": len(block.texts)}
+            numbers = batch.numbers
+            local |= {"drawn": len(batch.ids), "images": batch.images, "texts": len(batch.texts)}
             local |= {"skipped": len(batch.skipped), "stop_signal": stop_signal()}
             local["truncated"] = numbers.truncated if numbers else 0
             lengths = [n for request in requested.items() for n in _lengths(batch, *request)]

@@ -89,7 +89,7 @@ def step(
     peers = ALONE if global_batch is None else global_batch.peers
     if (numbers := batch.numbers) is None:
         planner = encoder.text_planner(settings.micro_batch)
-        numbers = Preparation(tokenize, planner)(batch.block)
+        numbers = Preparation(tokenize, planner)(batch)
     pixels = batch.normalised(device)
     texts, layout = numbers.on(device)
     masks = settings.mask_duplicates, settings.near_margin
@@ -115,11 +115,11 @@ def step(
     # usual, or several, which are encoded without one here, and again with one in backward.
     to_encode: TextInputs | Work[TextFeatures] = texts
     if frozen_texts is not None and not (local or state or passes):
-        to_encode = frozen_texts.work(encoder, batch.block.texts, settings.micro_batch)
+        to_encode = frozen_texts.work(encoder, batch.texts, settings.micro_batch)
     size = settings.micro_batch
     work = encoder.work(pixels, to_encode, local, size, patches, state, batch.cached_at)
     for name in passes:
-        inputs = PassInputs(encoder, pixels, texts, method.plan, batch.block, local, size)
+        inputs = PassInputs(encoder, pixels, texts, method.plan, batch, local, size)
         work = cast(ExtraPass, encoder.heads[name]).extend(work, inputs)
     cache = None
     if not work.whole:
@@ -150,7 +150,7 @@ def step(
         features = without_rows(features)
     if settings.contrast == "softmax":
         features = replace(features, logit_bias=None)
-    targets = batch.block.targets or tuple(repeat("", batch.block.images))
+    targets = batch.targets or tuple(repeat("", batch.images))
     try:
         terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
     except WidthError as error:

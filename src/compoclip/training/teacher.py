@@ -62,7 +62,7 @@ class ExternalTeacher:
         pixels = batch.pixels.permute(0, 2, 3, 1).cpu().numpy()
         pixels = pixels if len(pixels) else np.zeros((1, *pixels.shape[1:]), np.uint8)
         image = _in_parts(self.model.images, [Image.fromarray(array) for array in pixels], size)
-        texts = batch.block.texts or ("",)
+        texts = batch.texts or ("",)
         rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         text = _in_parts(self.model.texts, list(rows), size)[[rows[caption] for caption in texts]]
         if image.shape[1] != text.shape[1]:

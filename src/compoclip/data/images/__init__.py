@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from compoclip.data.batch import Batch, TextBlock
+from compoclip.data.batch import Batch
 from compoclip.data.cached import CachedFeatures
 from compoclip.data.decode import Mirrored, Picture, decode, opened, unmirrored
 from compoclip.data.drawing import Drawn, PlanCounts
@@ -73,7 +73,7 @@ class Companions:
 
 
 _Part = tuple[torch.Tensor, list[Drawn], str, int]
-"""An image of a batch: its pixels, its texts, its photo, and its pair (see `TextBlock`)."""
+"""An image of a batch: its pixels, its texts, its photo, and its pair (see `Batch`)."""
 
 
 class UnreadableError(Exception):
@@ -190,30 +190,25 @@ class BatchBuilder:
         targets = {owner: text.text for owner, text in every if text.rewrite == TARGET}
         masks = {owner: text.mask for owner, text in every if text.mask is not None}
         images, hides = range(len(parts)), bool(self.plan.plan.hides)
-        block = TextBlock(
+        cached_at = (
+            self.cached.at if self.cached and tensors and tensors[0].is_floating_point() else ""
+        )
+        return Batch(
+            pixels=torch.stack(tensors) if cached_at else self.transform.together(tensors),
             texts=tuple(text.text for _, text in flat),
             owner=tuple(owner for owner, _ in flat),
             role=tuple(text.role for _, text in flat),
             rewrite=tuple(text.rewrite for _, text in flat),
-            images=len(parts),
+            ids=tuple(self.ids),
             photos=photos,
             pair=pair if any(other >= 0 for other in pair) else (),
             targets=tuple(targets.get(owner, "") for owner in images) if targets else (),
             masks=tuple(masks.get(owner, Mask()) for owner in images) if hides else (),
-        )
-        cached_at = (
-            self.cached.at if self.cached and tensors and tensors[0].is_floating_point() else ""
-        )
-        pixels = torch.stack(tensors) if cached_at else self.transform.together(tensors)
-        return Batch(
-            pixels=pixels,
-            cached_at=cached_at,
-            block=block,
-            ids=tuple(self.ids),
             skipped=tuple(self.skipped),
             kind=self.kind,
             mean=normalisation[0],
             std=normalisation[1],
+            cached_at=cached_at,
             counts=self.counts,
             bad=tuple(self.bad),
         )

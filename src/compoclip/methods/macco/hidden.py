@@ -83,7 +83,7 @@ class Masks(nn.Module):
         """See `ExtraPass.extend`: both towers once more, with words and patches hidden."""
         boxes: Sequence[Sequence[Box]] = ()  # leaves images as they are
         if "patches" in inputs.plan.hides:
-            boxes = tuple(mask.boxes for mask in inputs.block.masks)
+            boxes = tuple(mask.boxes for mask in inputs.batch.masks)
             boxes = boxes or tuple(repeat((), len(inputs.pixels)))
         none = inputs.texts.place.new_empty(0)
         # The first captions with `~id` in hidden places, these places and the ids.
