@@ -29,7 +29,7 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.text_plan import TextPlanner
-from compoclip.models.work import FeatureWork, Work
+from compoclip.models.work import Work
 from compoclip.training import loop
 from compoclip.training.optim import learning_rate
 from compoclip.training.run import run_training
@@ -102,22 +102,14 @@ class StepTimes:
         )
         for owner, name, part in places:
             self._patch(owner, name, self._timed(part, getattr(owner, name)))
-        work, rate = DualEncoder.work, learning_rate
+        rate = learning_rate
 
         def begun(*arguments: Any) -> float:  # the first that a step asks for
             self._begin()
             return rate(*arguments)
 
-        def in_parts(*arguments: Any, **more: Any) -> FeatureWork:
-            found = work(*arguments, **more)
-            return FeatureWork(
-                self._within("images", found.image),
-                self._within("captions", found.text),
-                self._timed("join", found.join),
-                found.whole,
-            )
-
-        self._patch(DualEncoder, "work", in_parts)
+        for name, part in (("image_work", "images"), ("text_work", "captions"), ("work", "join")):
+            self._patch(DualEncoder, name, self._in_parts(part, getattr(DualEncoder, name)))
         self._patch(loop, "learning_rate", begun)
         return self
 
@@ -141,8 +133,17 @@ class StepTimes:
 
         return timed
 
-    def _within(self, part: str, work: Work[Any]) -> Work[Any]:
-        return work.within(lambda encode: self._timed(part, encode)(), work.learns)
+    def _in_parts(self, part: str, work: Callable[..., Work[Any]]) -> Callable[..., Work[Any]]:
+        """Return a method that gives the same work with its micro-batches or its join timed."""
+
+        def timed(*arguments: Any, **more: Any) -> Work[Any]:
+            untimed = work(*arguments, **more)
+            if part == "join":
+                return replace(untimed, join=self._timed(part, untimed.join))
+            encodes = tuple(self._timed(part, encode) for encode in untimed.micro_batches)
+            return replace(untimed, micro_batches=encodes)
+
+        return timed
 
     def _begin(self) -> None:
         self._end()

@@ -46,6 +46,8 @@ def count_step_memory(
     active = method.terms_on(batch.kind)
     local = any(term.needs_local for term in active)
     work = encoder.work(pixels, ids, local, settings.micro_batch)
+    pieces = len(encoder.image_work(pixels, local, settings.micro_batch).micro_batches)
+    of_images, of_texts = work.micro_batches[:pieces], work.micro_batches[pieces:]
 
     def amp() -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
@@ -63,15 +65,15 @@ def count_step_memory(
             sizes.append(saved.bytes)
         return sizes, tuple(each.detach() for each in outputs)
 
-    images, seen = kept(work.image.micro_batches[:1])  # all are alike, or smaller
-    texts, read = kept(work.text.micro_batches)
+    images, seen = kept(of_images[:1])  # all are alike, or smaller
+    texts, read = kept(of_texts)
     image, text = images[0], max(texts)
     if encoder.recomputes:
         encoder.set_grad_checkpointing(False)
         blocks = len(repeated_units(encoder.model.get_submodule("visual")))
-        image += kept(work.image.micro_batches[:1])[0][0] // max(1, blocks)
+        image += kept(of_images[:1])[0][0] // max(1, blocks)
         blocks = len(repeated_units(encoder.model)) - blocks
-        text += max(kept(work.text.micro_batches)[0]) // max(1, blocks)
+        text += max(kept(of_texts)[0]) // max(1, blocks)
         encoder.set_grad_checkpointing()
     longest = encoder.text_planner().inputs(ids).longest
     features = _features(seen, read, len(pixels), len(ids), longest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.lora import lora_state
 from compoclip.models.text_plan import TextInputs, TextPlanner
 from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
-from compoclip.models.work import CachedAt, FeatureWork, MicroBatch, Outputs, Work
+from compoclip.models.work import CachedAt, MicroBatch, Outputs, Work, together
 
 T = TypeVar("T")
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -231,7 +231,7 @@ class DualEncoder(nn.Module):
         patches: bool = False,
         state: bool = False,
         cached_at: CachedAt = "",
-    ) -> FeatureWork:
+    ) -> Work[Features]:
         """Split `features` into pieces that can be computed one by one.
 
         Args:
@@ -250,8 +250,8 @@ class DualEncoder(nn.Module):
             ids = self._inputs(ids, True, micro_batch)
         text = ids if isinstance(ids, Work) else self.text_work(ids, local, state)
 
-        def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
-            pictures, read, bias = image.join(images), text.join(texts), self.logit_bias
+        def join(pictures: ImageFeatures, read: TextFeatures) -> Features:
+            bias = self.logit_bias
             return Features(
                 image=F.normalize(pictures.pooled.float(), dim=-1),
                 text=F.normalize(read.pooled.float(), dim=-1),
@@ -263,8 +263,7 @@ class DualEncoder(nn.Module):
                 text_state=None if read.state is None else read.state.float(),
             )
 
-        whole = all(len(tower.micro_batches) <= 1 for tower in (image, text))
-        return FeatureWork(image, text, join, whole)
+        return together(join, image, text)
 
     def image_work(
         self,
@@ -346,8 +345,8 @@ class PassInputs:
 class ExtraPass(Protocol):
     """A module, among the heads of an encoder, that adds a pass to the work of a batch."""
 
-    def extend(self, work: FeatureWork, inputs: PassInputs) -> FeatureWork:
-        """Return the work with the pass added (`FeatureWork.further`)."""
+    def extend(self, work: Work[Features], inputs: PassInputs) -> Work[Features]:
+        """Return the work with the pass added (`together`)."""
         ...
 
 

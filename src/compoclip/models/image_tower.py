@@ -108,7 +108,8 @@ class ImageTower:
         def join(outputs: Sequence[Outputs]) -> ImageFeatures:
             return ImageFeatures(*map(joined, zip(*outputs)))
 
-        return Work(tuple(partial(encode, part, patches) for part in parts), join)
+        encodes = tuple(partial(encode, part, patches) for part in parts)
+        return Work(encodes, join, tuple(True for _ in encodes))
 
     def _run(self, pixels: Tensor, patches: bool) -> Outputs:
         # A compiled tower does not see hooks that were put on its modules after it was compiled.

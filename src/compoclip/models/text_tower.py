@@ -239,8 +239,8 @@ class TextTower:
             states = joined(grids).masked_fill(~mask.unsqueeze(-1), 0.0)
             return TextFeatures(pooled, states.index_select(0, inputs.place), every([mask]), before)
 
-        groups = (partial(self._encode, group, tokens, state) for group in inputs.groups)
-        return Work(tuple(groups), join)
+        encodes = tuple(partial(self._encode, group, tokens, state) for group in inputs.groups)
+        return Work(encodes, join, tuple(True for _ in encodes))
 
     def compile(self) -> bool:
         """Compile the layers, for texts of any number and length; whether the tower can be."""

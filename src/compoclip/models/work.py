@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
-
-from compoclip.losses.contract import Features
 
 Outputs = tuple[Tensor, ...]
 MicroBatch = Callable[[], Outputs]  # encodes some of the rows of a tower, whenever it is called
@@ -22,16 +21,23 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Work(Generic[T_co]):
-    """A tower's part of a batch, not computed yet.
+    """Features of a batch that are not computed yet, of one tower or of both.
 
-    micro_batches: calling them all in order encodes the whole. join: makes the tower's features of
-    what they gave, in the same order. learns:
-    whether outputs carry a gradient to parameters, under grad mode.
+    micro_batches: calling them all in order encodes the whole. join: makes the features of what
+    they gave, in the same order. learns: whether the outputs of each carry a gradient to
+    parameters, under grad mode. passes: number of passes through a tower, of at least one
+    micro-batch each.
     """
 
     micro_batches: tuple[MicroBatch, ...]
     join: Callable[[Sequence[Outputs]], T_co]
-    learns: bool = True
+    learns: tuple[bool, ...]
+    passes: int = 1
+
+    @property
+    def whole(self) -> bool:
+        """Return whether no pass is split into micro-batches."""
+        return len(self.micro_batches) == self.passes
 
     def all(self) -> T_co:
         """Return the features, all micro-batches encoded."""
@@ -39,56 +45,27 @@ class Work(Generic[T_co]):
 
     def within(self, around: Around, learns: bool) -> Work[T_co]:
         """Return the same work with every micro-batch encoded through `around`."""
-        return Work(
-            tuple(partial(around, encode) for encode in self.micro_batches), self.join, learns
-        )
+        encodes = tuple(partial(around, encode) for encode in self.micro_batches)
+        return replace(self, micro_batches=encodes, learns=tuple(learns for _ in encodes))
+
+
+def together(join: Callable[..., T_co], *works: Work[Any]) -> Work[T_co]:
+    """Return several passes as one work. join: makes its features of those of each pass."""
+    sizes = [len(work.micro_batches) for work in works]
+    stops = list(accumulate(sizes))
+
+    def features(outputs: Sequence[Outputs]) -> T_co:
+        parts = [outputs[stop - size : stop] for size, stop in zip(sizes, stops)]
+        return join(*(work.join(part) for work, part in zip(works, parts)))
+
+    return Work(
+        tuple(encode for work in works for encode in work.micro_batches),
+        features,
+        tuple(learns for work in works for learns in work.learns),
+        sum(work.passes for work in works),
+    )
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """Return the rows of all parts; a single part is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
-
-
-@dataclass(frozen=True)
-class FeatureWork:
-    """Both towers' parts of a batch. `join` combines the tensors of all micro-batches into
-    what a loss may read. whole: whether no pass is split into micro-batches."""
-
-    image: Work[object]
-    text: Work[object]
-    join: Callable[[Sequence[Outputs], Sequence[Outputs]], Features]
-    whole: bool
-
-    def all(self) -> Features:
-        """Return the features, all micro-batches encoded."""
-        return self.join(
-            *([encode() for encode in tower.micro_batches] for tower in (self.image, self.text))
-        )
-
-    def further(
-        self,
-        image: Work[Any] | None,
-        text: Work[Any],
-        add: Callable[[Features, Any, Any], Features],
-    ) -> FeatureWork:
-        """Return this work with one more pass through both towers, or the text tower alone.
-
-        add: from the features, and those of images (None without) and texts of the further pass.
-        """
-        first, second = len(self.image.micro_batches), len(self.text.micro_batches)
-
-        def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
-            features = self.join(images[:first], texts[:second])
-            image_features = None if image is None else image.join(images[first:])
-            return add(features, image_features, text.join(texts[second:]))
-
-        def both(one: Work[object], other: Work[object] | None) -> Work[object]:
-            if other is None:
-                return one
-            every = (*one.micro_batches, *other.micro_batches)
-            return Work(every, tuple, one.learns or other.learns)
-
-        once = all(len(tower.micro_batches) <= 1 for tower in (image, text) if tower is not None)
-        return FeatureWork(
-            both(self.image, image), both(self.text, text), join, self.whole and once
-        )

@@ -42,7 +42,7 @@ from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.text_tower import TextFeatures
 from compoclip.models.tokenizer import Tokenizer
 from compoclip.models.weights import weights_hash
-from compoclip.models.work import CachedAt, FeatureWork, MicroBatch, Outputs, Work, joined
+from compoclip.models.work import CachedAt, MicroBatch, Outputs, Work, joined
 from compoclip.ranks import Ranks
 from compoclip.training.parts import places as layer_places
 from compoclip.training.settings import RunSettings
@@ -70,27 +70,21 @@ class GradientCache:
         features: Features for the losses. Gradients of a loss stop here; `backward` continues.
     """
 
-    def __init__(self, work: FeatureWork, amp: Amp, device: torch.device) -> None:
+    def __init__(self, work: Work[Features], amp: Amp, device: torch.device) -> None:
         self._amp, self._gpus = amp, [device] if device.type == "cuda" else []
         # Of what learns: the micro-batch, its outputs, which collect gradients, and the states of
         # the random generators before it was encoded.
         self._learning: list[tuple[MicroBatch, Outputs, list[Tensor]]] = []
-        image, text = self._encoded(work.image), self._encoded(work.text)
-        with amp():
-            self.features: Features = work.join(image, text)
-
-    def _encoded(self, tower: Work[Any]) -> list[Outputs]:
         encoded: list[Outputs] = []
-        for encode in tower.micro_batches:
+        for encode, learns in zip(work.micro_batches, work.learns):
             random = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpus)]
-            with torch.no_grad(), self._amp():
+            with torch.no_grad(), amp():
                 outputs = encode()
-            encoded.append(
-                tuple(tensor.detach().requires_grad_(tower.learns) for tensor in outputs)
-            )
-            if tower.learns:
+            encoded.append(tuple(tensor.detach().requires_grad_(learns) for tensor in outputs))
+            if learns:
                 self._learning.append((encode, encoded[-1], random))
-        return encoded
+        with amp():
+            self.features = work.join(encoded)
 
     def backward(self) -> None:
         """Encode every trained micro-batch again, and accumulate gradients of the parameters.
@@ -364,4 +358,4 @@ class FrozenTexts:
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
             return encoder.project_texts(joined([output[0] for output in outputs]))
 
-        return Work((encode,), join, learns=False)
+        return Work((encode,), join, (False,))

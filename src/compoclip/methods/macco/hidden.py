@@ -29,7 +29,7 @@ from compoclip.models.dual_encoder import DualEncoder, PassInputs
 from compoclip.models.image_tower import ImageFeatures
 from compoclip.models.text_plan import FurtherTexts
 from compoclip.models.text_tower import TextFeatures
-from compoclip.models.work import FeatureWork, MicroBatch, Outputs, Work
+from compoclip.models.work import MicroBatch, Outputs, Work, together
 
 _TOUCH = 1e-6  # of a patch: a box that ends where a patch begins does not touch it
 T = Any
@@ -79,7 +79,7 @@ class Masks(nn.Module):
         self.token = nn.Parameter(0.02 * torch.randn(sizes.text, generator=generator))
         self.patch = nn.Parameter(0.02 * torch.randn(sizes.image, generator=generator))
 
-    def extend(self, work: FeatureWork, inputs: PassInputs) -> FeatureWork:
+    def extend(self, work: Work[Features], inputs: PassInputs) -> Work[Features]:
         """See `ExtraPass.extend`: both towers once more, with words and patches hidden."""
         boxes: Sequence[Sequence[Box]] = ()  # leaves images as they are
         if "patches" in inputs.plan.hides:
@@ -94,8 +94,7 @@ class Masks(nn.Module):
             encoder.text_work(captions.texts, inputs.local, learns=self.token.requires_grad),
             lambda: hidden_tokens(embedding, self.token),
         )
-        image_work: Work[ImageFeatures] | None = None
-        places: Tensor | None = None
+        images: list[Work[ImageFeatures]] = []
         if boxes:
             tower = _vision_transformer(encoder.model.get_submodule("visual"))
             hidden = boxes_to_patches(boxes, tower.grid_size)
@@ -103,12 +102,13 @@ class Masks(nn.Module):
             hidden = hidden.to(pixels.device, non_blocking=True)
             parts = torch.split(hidden, inputs.micro_batch or len(pixels))
             learns = self.patch.requires_grad
-            image_work = _inside(
-                encoder.image_work(pixels, inputs.local, inputs.micro_batch, learns=learns),
-                *((lambda part=part: hidden_patches(tower, self.patch, part)) for part in parts),
-            )
+            image_work = encoder.image_work(pixels, inputs.local, inputs.micro_batch, learns=learns)
+            contexts = (partial(hidden_patches, tower, self.patch, part) for part in parts)
+            images.append(_inside(image_work, *contexts))
 
-        def add(features: Features, image: ImageFeatures | None, text: TextFeatures) -> Features:
+        def add(
+            features: Features, text: TextFeatures, image: ImageFeatures | None = None
+        ) -> Features:
             features = replace(
                 features,
                 masked_text=normalize(text.pooled.float(), dim=-1),
@@ -116,7 +116,7 @@ class Masks(nn.Module):
                 hidden_tokens=tokens,
                 hidden_ids=ids,
             )
-            if image is None or places is None:
+            if image is None:
                 return features
             pooled = normalize(image.pooled.float(), dim=-1)
             features = replace(features, masked_image=pooled, hidden_patches=places)
@@ -125,7 +125,7 @@ class Masks(nn.Module):
             there = patch_pixels(pixels, tower, places)
             return replace(features, masked_patches=image.patches.float(), hidden_pixels=there)
 
-        return work.further(image_work, texts, add)
+        return together(add, work, texts, *images)
 
 
 def _inside(work: Work[T], *contexts: Callable[[], AbstractContextManager[None]]) -> Work[T]:
