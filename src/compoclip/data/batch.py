@@ -21,7 +21,7 @@ from compoclip.captions.clip_text import token_key
 from compoclip.data.drawing import PlanCounts
 from compoclip.data.masks import Mask
 from compoclip.data.transform import normalised
-from compoclip.losses.contract import HostLayout, IndexRequest, Ints, Layout, Role
+from compoclip.losses.contract import HostLayout, IndexRequest, Layout, Role
 from compoclip.models.text_plan import TextInputs
 from compoclip.models.work import CachedAt
 
@@ -44,19 +44,16 @@ class Numbers:
     """The texts of a batch as numbers: arrays of integers and of truth values in one buffer.
 
     values: the buffer, int32. slots: shape of each array, and whether it has truth values. texts,
-    layout, answers: slots of the text tower's inputs, of the layout's fields, and of the indices
-    that losses request from it. keys: of texts and photos over several processes (see
-    `HostLayout`). truncated: number of texts that the tokenizer cuts.
+    layout: inputs of the text tower and the layout, with the number of a slot for every array.
+    answers: slots of the indices that losses request from the layout. truncated: number of texts
+    that the tokenizer cuts.
     """
 
     values: Tensor
     slots: tuple[tuple[tuple[int, ...], bool], ...]
     texts: TextInputs
-    layout: Mapping[str, int]
-    images: int
-    kinds: tuple[str, ...]
+    layout: HostLayout
     answers: Mapping[IndexRequest, tuple[int, ...]]
-    keys: tuple[Ints, Ints | None] | None
     truncated: int
 
     def on(self, device: torch.device) -> tuple[TextInputs, Layout]:
@@ -64,8 +61,7 @@ class Numbers:
         parts = self.parts(self.values.to(device, non_blocking=True).long())
         views: Any = [part.bool() if truth else part for part, (_, truth) in zip(parts, self.slots)]
         texts = self.texts.mapped(views.__getitem__)
-        tensors: dict[str, Any] = {name: views[slot] for name, slot in self.layout.items()}
-        layout = Layout(images=self.images, kinds=self.kinds, **tensors)
+        layout = self.layout.layout(views.__getitem__)
         layout.host = self.host
         for request, slots in self.answers.items():
             layout.answers[request] = tuple(views[slot] for slot in slots)
@@ -79,9 +75,8 @@ class Numbers:
     @property
     def host(self) -> HostLayout:
         """Return the layout on the host."""
-        parts = self.parts(self.values)
-        arrays: Any = {name: parts[slot].numpy() for name, slot in self.layout.items()}
-        return HostLayout(images=self.images, kinds=self.kinds, keys=self.keys, **arrays)
+        arrays: Any = [part.numpy() for part in self.parts(self.values)]
+        return self.layout.mapped(arrays.__getitem__)
 
     def lengths(self, request: IndexRequest) -> list[int]:
         """Return the lengths of the arrays of a request. Raises ValueError without an answer."""

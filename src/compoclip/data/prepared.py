@@ -46,7 +46,7 @@ class Preparation:
             captions, _ = host.first(Role.CAPTION)
             planned = replace(planned, again=self._masked(batch, ids, captions))
         texts = planned.mapped(packed)
-        layout = {name: packed(array) for name, array in host.arrays().items()}
+        layout = host.mapped(packed)
         answers: dict[IndexRequest, tuple[int, ...]] = {}
         for request in requests:
             with suppress(ValueError):  # of a batch that the loss is not asked about
@@ -59,10 +59,7 @@ class Preparation:
             tuple((array.shape, array.dtype == bool) for array in arrays),
             texts,
             layout,
-            batch.images,
-            host.kinds,
             answers,
-            host.keys,
             truncated if batch.texts else 0,
         )
 

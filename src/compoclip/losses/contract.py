@@ -151,6 +151,10 @@ class HostLayout(_Layout[Ints]):
             host = host.only(kinds)
         return tuple(map(np.ascontiguousarray, request.make(host, *request.arguments)))
 
+    def mapped(self, move: Callable[[Ints], Any]) -> HostLayout:
+        """Return the same with every field that is an array moved, always in one order."""
+        return replace(self, **{name: move(array) for name, array in self.arrays().items()})
+
     def layout(self, move: Callable[[Ints], Tensor]) -> Layout:
         """Return the layout with tensors, each `move` of an array."""
         tensors: dict[str, Any] = {name: move(array) for name, array in self.arrays().items()}
