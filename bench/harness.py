@@ -22,8 +22,9 @@ from typing import Any, Literal
 import torch
 
 from compoclip.cli.options import parse
-from compoclip.console import emit_json, note, table
+from compoclip.console import emit_json, note
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.printed import Table
 from compoclip.version import __version__
 
 PROGRAM = "python -m bench"
@@ -89,7 +90,7 @@ def shown(rows: Sequence[tuple[str, Row]]) -> str:
         for stage, row in rows
         if row.met is False
     ]
-    return "\n".join([table(cells, header, left=3), *([""] if missed else []), *missed])
+    return "\n\n".join([str(Table(cells, header, left=3)), *filter(None, ["\n".join(missed)])])
 
 
 def number_text(value: Any) -> str:

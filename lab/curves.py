@@ -18,11 +18,12 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from compoclip.console import end_with, table
+from compoclip.console import end_with
 from compoclip.data.sources.open import open_source
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import watch_model
 from compoclip.models.checkpoint import load_model
+from compoclip.printed import Table
 from compoclip.programs.run import Measuring
 from compoclip.report.plotting import Theme, write_figure
 from compoclip.training.run import run_training
@@ -130,7 +131,7 @@ def main() -> int:
             [arm, *(f"{100 * points[at][column.name]:.1f}" if at in points else "" for at in ats)]
             for arm, points in curves.items()
         ]
-        print(table(rows, [column.name, *(f"{at // 1000}k" for at in ats)]))
+        print(Table(rows, [column.name, *(f"{at // 1000}k" for at in ats)]))
     (options.out / "curves.json").write_text(json.dumps(curves, indent=1))
     panels = [(c.name, partial(draw, curves=curves, name=c.name)) for c in SHOWN]
     panels.append(("", partial(draw_legend, arms=curves)))

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from compoclip.evaluation.comparison import Difference, corrected
 from compoclip.evaluation.grounded import Grounded, gain_difference, ground
-from compoclip.evaluation.layout import span
+from compoclip.evaluation.numerals import span
 from compoclip.evaluation.results import Results
 from lab.columns import mean_and_sd
 from lab.page import aligned

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.comparison import equivalent
-from compoclip.evaluation.layout import span
+from compoclip.evaluation.numerals import span
 from compoclip.evaluation.results import too_few
 from compoclip.files import read_text, write_text
 from compoclip_world.bounds import BOUNDS

@@ -29,13 +29,14 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import compoclip
-from compoclip.console import end_with, note, table, track
+from compoclip.console import end_with, note, track
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.evaluation.statistics import BOOTSTRAP, Estimate, percentile_interval
 from compoclip.files import load_arrays, read_text, save_arrays, write_atomically, write_json
 from compoclip.models.checkpoint import LoadedModel, current_identity, load_model
+from compoclip.printed import Table
 from compoclip_world.dataset import bundled_world
 from compoclip_world.pairs import WorldPair, pair
 from compoclip_world.render import render
@@ -454,14 +455,14 @@ def tables(scores: Mapping[str, Mapping[str, Score]]) -> str:
         [skill, *(f"{100 * of[each].accuracy.value:.1f}" if each in of else "" for each in PLACES)]
         for skill, of in scores.items()
     ]
-    parts = [f"Accuracy, chance 50\n\n{table(alone, ['skill', *PLACES])}"]
+    parts = [f"Accuracy, chance 50\n\n{Table(alone, ['skill', *PLACES])}"]
     for things, places in (("pictures", PLACES[:3]), ("texts", PLACES[3:])):
         rows = [
             [skill, *(_cell(of[each].both) if each in of else "" for each in places)]
             for skill, of in scores.items()
         ]
         parts.append(
-            f"Both {things} of a pair right, chance 25\n\n{table(rows, ['skill', *places])}"
+            f"Both {things} of a pair right, chance 25\n\n{Table(rows, ['skill', *places])}"
         )
     return "\n\n".join(parts)
 

@@ -15,9 +15,9 @@ from typing import Any
 from compoclip.benchmarks.fetch import unpack
 from compoclip.config import CONFIG, parsed_config
 from compoclip.evaluation.bundle import BUNDLE
-from compoclip.evaluation.layout import laid_out
 from compoclip.evaluation.results import load_results
 from compoclip.files import read_json
+from compoclip.printed import Table
 
 COMMUNITY = Path(__file__).resolve().parents[1] / "results" / "community"
 PAGE = COMMUNITY / "README.md"
@@ -58,7 +58,7 @@ def listed() -> str:
     """Return the section of the page."""
     header = ["bundle", "recipe", "model", "machine", "headline scores of the run"]
     rows = sorted((row(each) for each in bundles()), key=lambda each: each[1:4])
-    return f"{HEADING}\n{laid_out(rows, header, 'markdown', left=5)}\n"
+    return f"{HEADING}\n{Table(rows, header, left=5).markdown()}\n"
 
 
 def main() -> int:

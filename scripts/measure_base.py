@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import compoclip
-from compoclip.console import end_with, note, table
+from compoclip.console import end_with, note
 from compoclip.evaluation.statistics import wilson
+from compoclip.printed import Table
 from compoclip_world.captions import captions_for
 from compoclip_world.dataset import read_world_config
 from compoclip_world.edits import NEGATIVE_SKILLS, hard_negative
@@ -191,7 +192,7 @@ def main() -> int:
                 said = f"{right / total:.1%} [{low:.1%}, {high:.1%}] of {total}"
                 rows.setdefault(name, []).append(said)
     header = ["", *options.models]
-    print(table([[name, *cells] for name, cells in rows.items()], header))
+    print(Table([[name, *cells] for name, cells in rows.items()], header))
     return 0
 
 

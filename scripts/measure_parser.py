@@ -26,7 +26,8 @@ from graph_score import Facts, agreement, graph_facts, parse_facts
 from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import tagger_version
 from compoclip.captions.types import SceneGraph
-from compoclip.console import end_with, table
+from compoclip.console import end_with
+from compoclip.printed import Table
 
 
 def read_rows(path: Path, coco: Path | None) -> dict[str, list[tuple[str, Facts]]]:
@@ -75,7 +76,7 @@ def show(name: str, rows: Sequence[tuple[str, Facts]], errors: int) -> None:
         values = (s.precision, s.recall, s.f1, s.mean_f1, s.exact)
         scores.append([kind, *(f"{100 * value:.1f}" for value in values)])
     print(f"{name}: {len(rows)} captions, parser {PARSER_VERSION}, {tagger_version()}\n")
-    print(table(scores, ["%", "precision", "recall", "F1", "mean F1", "exact"]))
+    print(Table(scores, ["%", "precision", "recall", "F1", "mean F1", "exact"]))
     for kind, pairs in (
         ("sure", [(sure.triples, human.triples) for _, _, sure, human in compared]),
         ("likely", [(o.triples - s.triples, h.triples) for _, o, s, h in compared]),

@@ -22,11 +22,12 @@ import yaml
 from measure_search import RESAMPLES, TOP, interval
 from numpy.typing import NDArray
 
-from compoclip.console import end_with, table, track
+from compoclip.console import end_with, track
 from compoclip.data.sources.open import Request
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import load_model
 from compoclip.models.tokenizer import build_tokenizer
+from compoclip.printed import Table
 from compoclip.search import PhotoIndex, index_photos, search
 from compoclip_world.dataset import bundled_world, png_bytes
 from compoclip_world.sampling import scene_for
@@ -162,7 +163,7 @@ def negation(out: Path, model: str, count: int) -> str:
     ]
     parts = [
         f"choice, {len(asked['choice'])} queries",
-        table(rows, ["mode", f"P@{TOP}", "AP"], left=1),
+        str(Table(rows, ["mode", f"P@{TOP}", "AP"])),
     ]
     scores = {
         mode: judged(indices["report"], encoder, asked["report"], mode)
@@ -182,7 +183,7 @@ def negation(out: Path, model: str, count: int) -> str:
         head = ["mode", f"P@{TOP}", "AP", f"P@{TOP} beyond split", "AP beyond split"]
         parts += [
             f"{group}: {len(places)} queries, chance {100 * chance:.1f}",
-            table(rows, head, left=1),
+            str(Table(rows, head)),
         ]
     return "\n\n".join(parts)
 
@@ -210,9 +211,8 @@ def languages(captions: Path) -> str:
         noted = np.array(shares(texts)) >= limit
         rows.append([language, *(f"{100 * part.mean():.0f}" for part in (noted[:6], noted[6:]))])
     head = ["captions", "chosen on: noted, %", "others: noted, %"]
-    return f"limit {limit}; {len(english):,} captions, {len(words):,} words\n" + table(
-        rows, head, left=1
-    )
+    title = f"limit {limit}; {len(english):,} captions, {len(words):,} words"
+    return str(Table(rows, head, title=title))
 
 
 def main() -> int:

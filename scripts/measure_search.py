@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.console import end_with, table, track
+from compoclip.console import end_with, track
 from compoclip.data.sources.open import Request
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.printed import Table
 from compoclip.search import MODES, PhotoIndex, calibrate, index_photos, rerank, search
 from compoclip.search.rerank import Rerank
 from compoclip_world.captions import captions_for
@@ -108,7 +109,8 @@ def negation(gallery: Gallery, index: PhotoIndex, encoder: ModelEncoder) -> str:
         rows.append([mode, *map(interval, np.array(shares).T.tolist())])
     chance = np.mean([((truth[a] == 1) & (truth[b] == 0)).mean() for a, b in pairs])
     head = ["--negation", "wanted", "without the denied", "both"]
-    return f"{len(pairs)} queries; chance of both {100 * chance:.1f}\n" + table(rows, head, left=1)
+    title = f"{len(pairs)} queries; chance of both {100 * chance:.1f}"
+    return str(Table(rows, head, title=title))
 
 
 def order(gallery: Gallery, index: PhotoIndex, loaded: LoadedModel, kinds: Sequence[Rerank]) -> str:
@@ -123,7 +125,7 @@ def order(gallery: Gallery, index: PhotoIndex, loaded: LoadedModel, kinds: Seque
             for name, each in track(list(zip(names, found)), kind, len(names), "queries")
         ]
         rows.append([kind, interval(hits)])
-    return f"{len(names)} of {len(index.names)} photos\n" + table(rows, ["rerank", "R@1"], left=1)
+    return str(Table(rows, ["rerank", "R@1"], title=f"{len(names)} of {len(index.names)} photos"))
 
 
 def threshold(gallery: Gallery, index: PhotoIndex, encoder: ModelEncoder, out: Path) -> str:
@@ -149,7 +151,7 @@ def threshold(gallery: Gallery, index: PhotoIndex, encoder: ModelEncoder, out: P
         stated = [f"{100 * made.about['calibration'][key]:.1f}" for key in ("missed", "noticed")]
         rows.append([*stated, interval(missed), interval(absent)])
     head = ["rejected with photo", "without", "other captions: with", "without"]
-    return table(rows, head, left=0)
+    return str(Table(rows, head, left=0))
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from compoclip.evaluation.published.read import paper, paper_names
+from compoclip.printed import Table
 
 DIRECTIONS = re.compile(
     r"prints (\d+) differences? from .*? Of these (\d+) agree in direction here, (\d+) are "
@@ -47,12 +48,9 @@ def main(folders: list[str]) -> None:
                     numbers = [int(number) for number in counts.groups()]
                     before = sums.get(of_paper.title, [0, 0, 0, 0])
                     sums[of_paper.title] = [a + b for a, b in zip(before, numbers)]
-    lines = [
-        "| paper | printed differences | same direction | contrary | not significant here |",
-        "|---|--:|--:|--:|--:|",
-        *(f"| {title} | {' | '.join(map(str, numbers))} |" for title, numbers in sums.items()),
-    ]
-    print("\n\n".join([INTRODUCTION, "\n".join(lines), *sections]))
+    header = ["paper", "printed differences", "same direction", "contrary", "not significant here"]
+    rows = [[title, *map(str, numbers)] for title, numbers in sums.items()]
+    print("\n\n".join([INTRODUCTION, Table(rows, header).markdown(), *sections]))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from pathlib import Path
 import yaml
 
 from compoclip.cli.main import Verbs, all_verbs
-from compoclip.console import note, table
+from compoclip.console import note
 from compoclip.methods.registry import method_names
+from compoclip.printed import Table
 
 MISTAKES = Path(__file__).parents[1] / "tests" / "mistakes.yaml"
 _METHOD = "clip-ft"  # of the mistakes; stands for every other one
@@ -90,15 +91,6 @@ def by_command(lines: Iterable[str], names: Sequence[str]) -> dict[str, list[str
     return of_command
 
 
-def markdown(rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of a page, with the commands as code."""
-    lines = ["| command | `--help` | slowest refusal | of |", "|---|---|---|---|"]
-    lines += [
-        f"| `{name}` | {shown} | {refused} | `{line}` |" for name, shown, refused, line in rows
-    ]
-    return "\n".join(lines)
-
-
 def processor_seconds(words: str, folder: Path, runs: int) -> float:
     """Return the least processor time of some runs of a command in a folder."""
     command = [sys.executable, "-m", "compoclip", *shlex.split(words)]
@@ -134,7 +126,10 @@ def main() -> None:
             rows.append([command, f"{shown:.2f}", f"{refused[slowest]:.2f}", slowest])
             note("  ".join(rows[-1]))
     header = ["command", "--help", "slowest refusal", "of"]
-    print(markdown(rows) if options.markdown else table(rows, header))
+    if options.markdown:
+        header[1] = "`--help`"
+        rows = [[f"`{name}`", *seconds, f"`{line}`"] for name, *seconds, line in rows]
+    print(Table(rows, header, left=4).printed("markdown" if options.markdown else "text"))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.evaluation import encoder
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
-from compoclip.evaluation.layout import with_interval
+from compoclip.evaluation.numerals import with_interval
 from compoclip.evaluation.results import Score, load_results
 from compoclip.evaluation.run import Options
 from compoclip.models.checkpoint import (

@@ -8,7 +8,8 @@ from itertools import count
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.console import duration, table, track, without
+from compoclip.console import duration, track
+from compoclip.printed import Table, without
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_lists_fit_the_terminal_and_name_their_columns(
 def test_a_narrow_table_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     rows = [["x" * 30, "[red] :smile: and", "1.25"], ["b", "short", "-3.5"]]
-    narrow = table(rows, ["name", "what it is", "score"], left=2)
+    narrow = Table(rows, ["name", "what it is", "score"], left=2).text()
     assert max(map(len, narrow.splitlines())) <= 30
     for word in ("name", "what it is", "score", "[red]", ":smile:", "and", "1.25", "short", "-3.5"):
         assert word in narrow
@@ -74,7 +75,7 @@ def test_a_narrow_table_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_widest_column_is_folded_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     rows = [["  a long name of a benchmark", "70.1 [69.0, 71.2]"]]
-    assert table(rows, ["", "runs/compo-seed-0"]).splitlines() == [
+    assert Table(rows, ["", "runs/compo-seed-0"]).text().splitlines() == [
         "                       runs/compo-seed-0",
         "---------------------  -----------------",
         "  a long name of a     70.1 [69.0, 71.2]",
@@ -83,7 +84,8 @@ def test_the_widest_column_is_folded_first(monkeypatch: pytest.MonkeyPatch) -> N
     # No column is left out while long names can be folded.
     monkeypatch.setenv("COLUMNS", "50")
     long, header = [["a-name-" * 8, "70.1", "[69.0, 71.2]"]], ["", "score", "interval"]
-    assert "[69.0, 71.2]" in table(long, header, narrower=[without(2)])
+    assert "[69.0, 71.2]" in Table(long, header, narrower=[without(2)]).text()
     monkeypatch.setenv("COLUMNS", "40")
-    assert "[69.0, 71.2]" not in table(long, header, narrower=[without(2)])
-    assert table([["a" * 40, "1"]], ["", "n"]).splitlines()[2:] == [f"{'a' * 37}  1", "a" * 3]
+    assert "[69.0, 71.2]" not in Table(long, header, narrower=[without(2)]).text()
+    lines = Table([["a" * 40, "1"]], ["", "n"]).text().splitlines()
+    assert lines[2:] == [f"{'a' * 37}  1", "a" * 3]

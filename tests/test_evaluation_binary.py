@@ -18,7 +18,7 @@ from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap, percentile_interval
 from compoclip.evaluation.summary import summarise
-from compoclip.evaluation.tables import comparison_text, results_text
+from compoclip.evaluation.tables import comparison_table, results_table
 from evaluation_helpers import FakeEncoder, compare, features_from, photos, ref, score_items
 
 RULES = {
@@ -198,7 +198,7 @@ def test_from_evaluation_to_comparison_and_tables(tmp_path):
     assert not one[0].partial
     assert list(one[0].scores["test"]) == ["auc", "accuracy", "positive_score"]
     assert one[0].aggregates["auc"].expected == 40
-    assert "auc" in results_text(one[0])
+    assert "auc" in str(results_table(one[0]))
     found = compare(one, two, 200)
     (headline,) = found.headlines
     assert headline.base == pytest.approx(one[0].aggregates["auc"].value)
@@ -209,7 +209,7 @@ def test_from_evaluation_to_comparison_and_tables(tmp_path):
     by_rule = {d.name: d for d in found.rules}
     for name in ("balanced_accuracy", "relations"):
         assert by_rule[name].base == pytest.approx(one[0].aggregates[name].value)
-    assert "bin auc" in comparison_text(found)
+    assert "bin auc" in str(comparison_table(found))
     same = compare(one, one, 50)
     assert {d.verdict for d in (*same.headlines, *same.subtasks)} == {"equivalent within 1 point"}
     groups = {"s": (ScorePart("bin", "test"),), "a": (ScorePart("bin", "test", "accuracy"),)}

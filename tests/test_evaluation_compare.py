@@ -18,7 +18,7 @@ from compoclip.evaluation.comparison import Difference, compare_all, corrected, 
 from compoclip.evaluation.results import Results, load_items
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap, holm, percentile_interval, sign_flip
-from compoclip.evaluation.tables import comparison_text, results_text
+from compoclip.evaluation.tables import comparison_table, results_table
 from evaluation_helpers import (
     FakeEncoder,
     Scripted,
@@ -99,7 +99,7 @@ def test_few_photos_are_not_judged(tmp_path, number):
     found = compare(base, other, resamples=50)
     few, enough = found.headlines
     assert (few.photos, enough.verdict, few.difference) == (number, "higher", 1)
-    text, plain = comparison_text(found), json.loads(json.dumps(asdict(found)))
+    text, plain = str(comparison_table(found)), json.loads(json.dumps(asdict(found)))
     if number == 10:
         assert (few.verdict, few.p_holm) == ("higher", 2**-9)
         return
@@ -126,7 +126,7 @@ def test_a_clear_gain_is_higher_and_the_same_outcomes_are_equivalent(tmp_path):
         "equivalent within 1 point"
     ] * 3
     assert (level.headlines[0].p, level.subtasks[0].p) == (1, 1)
-    assert "equivalent within 1 point" in comparison_text(level)
+    assert "equivalent within 1 point" in str(comparison_table(level))
 
 
 def test_several_models_are_one_family(tmp_path):
@@ -144,7 +144,7 @@ def test_several_models_are_one_family(tmp_path):
         assert [d.p_holm for d in family] == holm([d.p for d in family])
         own = [d for each in alone for d in getattr(each, kind)]
         assert [(d.p, d.low) for d in own] == [(d.p, d.low) for d in family]
-    assert "of 3 models" in comparison_text(found[0], models=3)
+    assert "of 3 models" in str(comparison_table(found[0], models=3))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_several_benchmarks_are_averaged_and_unmatched_ones_named(tmp_path):
     gains = [d.difference for d in found.headlines]
     assert found.overall.difference == pytest.approx(np.mean(gains))
     assert found.overall.low < found.overall.difference < found.overall.high
-    text = comparison_text(found)
+    text = str(comparison_table(found))
     assert "mean of headlines" in text
     assert "measured for one of them only: three" in text
 
@@ -197,7 +197,7 @@ def test_only_common_items_count(tmp_path):
     found = compare(base, other)
     assert found.headlines[0].n == 19
     assert found.partial == ("toy",)
-    assert "PARTIAL data: toy" in comparison_text(found)
+    assert "PARTIAL data: toy" in str(comparison_table(found))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_the_table_shows_chance_ties_coverage_and_flags(tmp_path):
     benchmark = Benchmark("tie", cases, "d", expected={"s": 5}, left_out={"no caption": 3})
     options = replace(QUICK, allow_partial=True)
     (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path, options)
-    text = results_text(result)
+    text = str(results_table(result))
     assert "2 (strict 0.0, fractional 50.0)" in text
     assert "2 of 5" in text
     assert text.splitlines()[3].split("  ")[-1] == "too few photos: 1"

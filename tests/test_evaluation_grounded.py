@@ -27,7 +27,7 @@ from compoclip.evaluation.items import BOTH_IMAGES, Values, both_images_right
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
-from compoclip.evaluation.tables import overview_text
+from compoclip.evaluation.tables import overview_table
 from compoclip.models.names import BLIND
 from evaluation_helpers import Scripted, choice_benchmark, features_from, photos, ref, score_items
 
@@ -242,7 +242,7 @@ def test_the_table_of_several_models(results: Mapping[str, list[Results]]) -> No
     blind = [replace(each, identity={"architecture": BLIND}) for each in results["blind"]]
     several = {name: results[name] for name in ("model", "worse", "better")}
     grounded = ground_all(several, blind, Bootstrap(50))
-    header, _, even, mean, others, *lines = grounded.text().splitlines()
+    header, _, even, mean, others, *lines = grounded.table().text().splitlines()
     assert header.split() == ["grounded", "gain", *several, "blind"]
     assert even.startswith("toy even")
     assert even.endswith("60.0 (blind)")
@@ -256,9 +256,8 @@ def test_the_table_of_several_models(results: Mapping[str, list[Results]]) -> No
         "repeats toy even, in no mean: again x (60.0)",
         "below blind, counted as 0: toy even (worse)",
     ]
-    overview = overview_text(
-        [each for measured in several.values() for each in measured], "model", grounded=grounded
-    )
+    every = [each for measured in several.values() for each in measured]
+    overview = str(overview_table(every, "model", grounded=grounded))
     assert "in no mean: toy" not in overview
     row = next(line for line in overview.splitlines() if line.startswith("mean grounded gain "))
     assert row.split("]")[0].split("[")[0].split()[-1] == "30.0"

@@ -13,7 +13,7 @@ from compoclip.evaluation.closing import closing_sentences
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
-from compoclip.evaluation.tables import comparison_text, overview_text
+from compoclip.evaluation.tables import comparison_table, overview_table
 from compoclip.report.findings import skill_rows
 from compoclip.report.study import read_study
 from evaluation_helpers import Scripted, choice_benchmark, compare
@@ -79,11 +79,11 @@ def test_every_place_says_the_same_of_a_difference(tmp_path: Path, shape: Shape)
     assert verdict == shape.verdict
     significant = verdict in SIGNS
 
-    row = next(line for line in comparison_text(comparison).splitlines() if "toy" in line)
+    row = next(line for line in str(comparison_table(comparison)).splitlines() if "toy" in line)
     assert row.rstrip().endswith(verdict)
 
     row = next(
-        line for line in overview_text([*base, *other], "base").splitlines() if "toy" in line
+        line for line in str(overview_table([*base, *other], "base")).splitlines() if "toy" in line
     )
     assert re.findall(r"(?<=[]0-9])[+-](?=\s)", row) == ([SIGNS[verdict]] if significant else [])
 

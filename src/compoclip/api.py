@@ -315,7 +315,7 @@ def compare(
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import Results, by_model, load_results
     from compoclip.evaluation.statistics import Bootstrap
-    from compoclip.evaluation.tables import comparison_text
+    from compoclip.evaluation.tables import comparison_table
 
     models: list[str | Path | Sequence[Results]] = [*others]
     if isinstance(base, str | Path):
@@ -341,9 +341,8 @@ def compare(
     def text() -> str:
         measured = {results[0].model: results for results in (first, *rest)}
         gains = ground_all(measured, bootstrap=bootstrap).differences
-        return "\n\n".join(
-            comparison_text(pair, "text", len(pairs), gain=gains.get(pair.other)) for pair in pairs
-        )
+        tables = (comparison_table(pair, len(pairs), gain=gains.get(pair.other)) for pair in pairs)
+        return "\n\n".join(map(str, tables))
 
     return ShownList(pairs, text)
 
@@ -560,12 +559,12 @@ def _measuring(on: Any, settings: Mapping[str, Any]) -> EvaluateOptions:
 def _table(results: list[Results]) -> ShownList[Results]:
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import by_model
-    from compoclip.evaluation.tables import overview_text
+    from compoclip.evaluation.tables import overview_table
 
     def text() -> str:
         if not results:
             return "[]"
-        return overview_text(results, results[0].model, ground_all(by_model(results)))
+        return str(overview_table(results, results[0].model, ground_all(by_model(results))))
 
     return ShownList(results, text)
 

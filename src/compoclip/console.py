@@ -1,8 +1,7 @@
-"""Console output: progress bars on a terminal or plain lines, notes, aligned tables, JSON."""
+"""Console output: progress bars on a terminal or plain lines, notes, lists, JSON."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -73,34 +72,6 @@ def end_with(main: Callable[[], int], program: str) -> NoReturn:
 def emit_json(data: Any) -> None:
     """Print `data` as one JSON document on standard output (the `--json` form of a verb)."""
     print(json.dumps(data, ensure_ascii=False, indent=1, sort_keys=True))
-
-
-_STYLES = {  # what is coloured on a terminal
-    "green": r"(?<=[\d\]])\+(?=\s|$)|\bhigher$|\(\+[^()]*, significant\)",
-    "red": r"(?<=[\d\]])-(?=\s|$)|\blower$|\(-[^()]*, significant\)",
-    "yellow": r"\b(at|below) chance\b",
-    "bold": r".*(?=\n-+( +-+)*\n)",
-}
-
-
-def tell(as_json: bool, record: Any, text: str) -> int:
-    """Print what a verb did, as JSON or as text; return exit code 0.
-
-    Text has colour on a terminal that has it, unless NO_COLOR is set.
-    """
-    if as_json:
-        emit_json(record)
-    elif sys.stdout.isatty():
-        from rich.console import Console
-        from rich.text import Text
-
-        styled = Text(text)
-        for style, pattern in _STYLES.items():
-            styled.highlight_regex(re.compile(pattern, re.MULTILINE), style)
-        Console(soft_wrap=True).print(styled)
-    else:
-        print(text)
-    return 0
 
 
 def track(
@@ -213,58 +184,3 @@ def prose(sentences: Iterable[str], indent: str = "") -> str:
         textwrap.fill(sentence, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
         for sentence in sentences
     )
-
-
-Narrower = Callable[[Sequence[str]], list[str]]
-"""Makes the cells of a line fewer or shorter."""
-
-
-def without(*places: int) -> Narrower:
-    """Leave the columns at these places out."""
-    return lambda cells: [cell for k, cell in enumerate(cells) if k not in places]
-
-
-def table(
-    rows: Sequence[Sequence[str]],
-    header: Sequence[str],
-    left: int = 1,
-    narrower: Sequence[Narrower] = (),
-) -> str:
-    """Return rows as an aligned plain-text table that fits the terminal, if there is one.
-
-    Args:
-        rows: The cells of each row.
-        header: The names of the columns.
-        left: Number of first columns that are aligned on the left; the others on the right.
-        narrower: Applied one after the other while the table is wider than the terminal, with
-            columns of more than 24 characters folded. Columns are folded between words, the widest
-            first, until the table fits.
-    """
-    from rich.console import Console
-    from rich.rule import Rule
-    from rich.table import Table
-    from rich.text import Text
-
-    width = shutil.get_terminal_size((0, 0)).columns
-    widths = [max(map(len, cells)) for cells in zip(header, *rows)]
-    folded = sum(min(column, _FOLDED) + 2 for column in widths) - 2
-    if narrower and width and folded > width:
-        first, *rest = narrower
-        kinds = ["word" if place < left else "number" for place in range(len(header))]
-        left = first(kinds).count("word")
-        return table([first(row) for row in rows], first(header), left, rest)
-    grid = Table.grid(padding=(0, 2), pad_edge=False)
-    for place in range(len(header)):
-        grid.add_column(justify="left" if place < left else "right", overflow="fold")
-    grid.add_row(*map(Text, header))
-    grid.add_row(*[Rule(characters="-") for _ in header])
-    for row in rows:
-        grid.add_row(*map(Text, row))
-    room = width or sum(widths) + 2 * len(widths)
-    console = Console(file=io.StringIO(), width=room, color_system=None)
-    with console.capture() as capture:
-        console.print(grid)
-    return "\n".join(map(str.rstrip, capture.get().splitlines()))
-
-
-_FOLDED = 24  # characters of a column at least before others are left out

@@ -16,7 +16,7 @@ import torch
 from compoclip.benchmarks.case import Benchmark
 from compoclip.console import note
 from compoclip.errors import UsageError, refuse
-from compoclip.evaluation.comparison import Difference, ScorePart
+from compoclip.evaluation.comparison import Difference, ScorePart, not_judged
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.groups import (
     COMPOSITION,
@@ -28,12 +28,14 @@ from compoclip.evaluation.groups import (
     group_scores,
     profile_groups,
 )
+from compoclip.evaluation.numerals import SIGNS, with_interval
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Estimate, percentile_interval
 from compoclip.files import only_writer
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.conversion import Scope, WiseLora, interpolate
+from compoclip.printed import Table
 
 BASE, TUNED = "base", "tuned"
 Keep = Literal["zero-shot", "retrieval"]
@@ -184,6 +186,25 @@ class Sweep:
         every = [self.base, *(point for line in self.lines.values() for point in line)]
         return tuple({point.mix.name: point for point in every}.values())
 
+    def table(self) -> Table:
+        """Return a row per mix, with the score of each axis."""
+        rows = []
+        for scope, line in self.lines.items():
+            for point in line:
+                row = [scope, f"{point.mix.alpha:g}", point.mix.name]
+                for axis, score in point.scores.items():
+                    change = point.differences.get(axis)
+                    mark = SIGNS.get(change.verdict, " ") if change else " "
+                    row.append(with_interval(score.value, score.low, score.high) + mark)
+                rows.append(row)
+        notes = [
+            "+ / -: differs from the base "
+            "(paired, p < 0.05 after Holm's correction over the columns)",
+            *not_judged(change for p in self.points for change in p.differences.items()),
+            *(f"{axis}: mean of {', '.join(names)}" for axis, names in self.axes.items()),
+        ]
+        return Table(rows, ["scope", "alpha", "results", *self.axes], notes=notes)
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -294,6 +315,31 @@ class TowerStudy:
     scores: Scores
     differences: Differences
     interplay: Mapping[str, Estimate]
+
+    def tables(self) -> list[Table]:
+        """Return the scores of all models, and their differences to the base."""
+        scores, changes, means = [], [], []
+        for group, benchmarks in _benchmarks(self.groups).items():
+            of_group = (of_model[group] for of_model in self.scores.values())
+            scores.append([group, *(with_interval(s.value, s.low, s.high) for s in of_group)])
+            more = self.interplay[group]
+            cells = [
+                with_interval(d.difference, d.low, d.high, "+") + SIGNS.get(d.verdict, " ")
+                for d in (of_model[group] for of_model in self.differences.values())
+            ]
+            together = f"{with_interval(more.value, more.low, more.high, '+')} "
+            changes.append([group, *cells, together])
+            if len(self.groups[group]) > 1:
+                means.append(f"{group}: mean of {', '.join(benchmarks)}")
+        header = ["against the base, points", *self.differences, "beyond the sum"]
+        notes = [
+            "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model",
+            *not_judged(change for d in self.differences.values() for change in d.items()),
+        ]
+        return [
+            Table(scores, ["score", *self.scores], notes=means),
+            Table(changes, header, notes=notes),
+        ]
 
 
 def study_towers(

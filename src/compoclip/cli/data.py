@@ -17,10 +17,11 @@ from rich.filesize import decimal
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import OnEngine, Outcome, Printing, WorkerCount, processes
 from compoclip.config import DataName, InputFile, OfficialName, OutputFile, OutputFolder, Shown
-from compoclip.console import counted, note, progress_bar, require_terminal, table, without
+from compoclip.console import counted, note, progress_bar, require_terminal
 from compoclip.data.options import DataOptions
 from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_text
+from compoclip.printed import Table, without
 from compoclip.typed import Natural
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def ls_main(options: LsOptions) -> Outcome:
 
     entries = [meta(name) for name in options.names or benchmark_names()]
     if options.names:
-        text = "\n\n".join("\n".join(details(each)) for each in entries)
-        return [each.to_json() for each in entries], text
+        texts = ["\n".join(details(each)) for each in entries]
+        return [each.to_json() for each in entries], texts
     header = ["name", "title", "licence", "obtainable", "items", "files", "photos", "to fetch"]
     rows = []
     for each in entries:
@@ -84,13 +85,13 @@ def ls_main(options: LsOptions) -> Outcome:
         licence = each.licence.partition(";")[0]
         size = f"{decimal(each.size) if each.size else ''}{more}".strip()
         rows.append([each.id, each.title, licence, each.status, items, *shares, size])
-    text = (
-        f"{table(rows, header, left=4, narrower=[without(1)])}\n\n"
+    legend = (
         "files, photos: how many `compoclip data fetch` can get, of all that are needed\n"
         "to fetch: their size, archives packed; + if some sizes are unknown\n"
         "compoclip data ls NAME: source, terms, what to do by hand, files, checksums"
     )
-    return [each.to_json() for each in entries], text
+    table = Table(rows, header, left=4, narrower=[without(1)])
+    return [each.to_json() for each in entries], (table, legend)
 
 
 def details(about: Meta) -> Iterator[str]:
@@ -168,8 +169,8 @@ def check_main(options: CheckOptions) -> Outcome:
         for each in named_or_present(options.names, options.data, options.images)
     ]
     record = [{**asdict(each), "complete": each.complete} for each in checks]
-    text = "\n\n".join("\n".join(lines(each)) for each in checks)
-    return record, text, int(not all(each.complete for each in checks))
+    texts = ["\n".join(lines(each)) for each in checks]
+    return record, texts, int(not all(each.complete for each in checks))
 
 
 def lines(found: Check) -> Iterator[str]:
@@ -323,7 +324,7 @@ def shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> s
     total = decimal(sum(job.size for job in jobs))
     more = f", and {counted(unknown, 'file')} of unknown size" if unknown else ""
     header = ["to", "from", "because", "size", "checked by"]
-    return f"{table(rows, header, left=3)}\ntogether {total}{more}"
+    return f"{Table(rows, header, left=3)}\ntogether {total}{more}"
 
 
 # --- `compoclip data pack DATA --out PACK`: training data as shards with small images. ---

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import OfficialName, Shown
-from compoclip.console import counted, note, table
+from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_jsonl
+from compoclip.printed import Table
 
 if TYPE_CHECKING:
     from compoclip.benchmarks.audit import Audit, Defect, Kind
@@ -129,7 +130,7 @@ def audit_main(options: AuditOptions) -> Outcome:
         note(f"{options.out}: {counted(len(defects), 'defect')}")
     folder = str(options.data)
     lacks = any(report.get("source") == folder and report["missing_images"] for report in reports)
-    return {"audits": reports, "defects": listed}, "\n\n".join(texts), int(lacks)
+    return {"audits": reports, "defects": listed}, texts, int(lacks)
 
 
 def audit_text(
@@ -143,7 +144,7 @@ def audit_text(
     if not (solved or rules):
         return "\n".join(lines)
     from compoclip.evaluation.grounded import NEEDS_NO_IMAGE
-    from compoclip.evaluation.layout import percent
+    from compoclip.evaluation.numerals import percent
     from compoclip.evaluation.statistics import wilson
 
     rows = []
@@ -154,10 +155,10 @@ def audit_text(
         number = str(each.n) if each.n == each.of else f"{each.n} of {each.of}"
         rows.append([each.subtask, each.metric, percent(each.ngrams), interval, *shares, number])
     header = ["blind (no image)", "metric", "n-grams", "95 % interval", "length", "chance", "items"]
+    needless = [measured.subtask for measured in solved if measured.ngrams > NEEDS_NO_IMAGE]
+    notes = [f"needs no image (blind above 85 %): {', '.join(needless)}"] if needless else []
     if rows:
-        lines.append(table(rows, header))
-    if needless := [measured.subtask for measured in solved if measured.ngrams > NEEDS_NO_IMAGE]:
-        lines.append(f"  needs no image (blind above 85 %): {', '.join(needless)}")
+        lines.append(Table(rows, header, notes=notes).text())
     rows = []
     for rule in rules:
         shares = [percent(rule.value), percent(rule.chance)]
@@ -165,7 +166,7 @@ def audit_text(
         rows.append([rule.subtask, rule.rule, *shares, longer, str(rule.n)])
     header = ["rule of thumb", "take the", "right", "chance", "words more if false", "items"]
     if rows:
-        lines.append(table(rows, header))
+        lines.append(Table(rows, header).text())
     return "\n".join(lines)
 
 
@@ -184,13 +185,14 @@ def _counts(
     for kind, levels in counts.items():
         cells = (f"{levels[level]:,}" if level in levels else "" for level in ("", *used))
         rows.append([kind, "fault" if kind in FAULTS else "note", *cells])
-    lines = [table(rows, ["defect", "is a", "all", *used], left=2)]
+    notes = []
     for kind in counts:
-        lines.append(f"  {kind}: {MEANING[kind]}")
+        notes.append(f"{kind}: {MEANING[kind]}")
         parts = [f"{part} {_levels(n)}" for part, n in where.get(kind, {}).items() if part]
         if parts:
-            lines.append(f"    in {', '.join(parts)}")
-    return [*lines, *(f"  {level}: {IGNORED[level]}" for level in used)]
+            notes.append(f"  in {', '.join(parts)}")
+    notes += [f"{level}: {IGNORED[level]}" for level in used]
+    return [Table(rows, ["defect", "is a", "all", *used], left=2, notes=notes).text()]
 
 
 def _levels(levels: Mapping[str, int]) -> str:

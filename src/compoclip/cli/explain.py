@@ -24,6 +24,7 @@ from compoclip.config import (
 )
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_atomically, write_json, write_jsonl
+from compoclip.printed import Table
 from compoclip.programs.run import Measuring, load_models, named_models
 from compoclip.ranks import device_named
 from compoclip.typed import Count, Within
@@ -126,8 +127,6 @@ def _sweep(options: WiseFtOptions) -> Outcome:
     """Measure every mix, write numbers and plot, pick and save one."""
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis import interpolation as mixes
-    from compoclip.evaluation.comparison import not_judged
-    from compoclip.evaluation.layout import SIGNS, with_interval
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = mixes.shares(options.steps)
@@ -138,32 +137,18 @@ def _sweep(options: WiseFtOptions) -> Outcome:
     measured = mixes.sweep(
         pair, options.scope, alphas, benchmarks, options.out / "results", settings, device
     )
-    rows = []
-    for scope, line in measured.lines.items():
-        for point in line:
-            row = [scope, f"{point.mix.alpha:g}", point.mix.name]
-            for axis, score in point.scores.items():
-                found = point.differences.get(axis)
-                mark = SIGNS.get(found.verdict, " ") if found else " "
-                row.append(with_interval(score.value, score.low, score.high) + mark)
-            rows.append(row)
-    lines = [
-        console.table(rows, ["scope", "alpha", "results", *measured.axes]),
-        "+ / -: differs from the base (paired, p < 0.05 after Holm's correction over the columns)",
-        *not_judged(each for p in measured.points for each in p.differences.items()),
-        *(f"{axis}: mean of {', '.join(names)}" for axis, names in measured.axes.items()),
-    ]
     rule = mixes.Rule(options.keep, options.max_loss) if options.keep else None
     chosen = mixes.choose(measured, rule) if rule else None
     record = {"base": options.base, "tuned": options.tuned, **mixes.sweep_record(measured)}
+    texts: list[str | Table] = [measured.table()]
     if rule and chosen:
         record["picked"], told = _picked(options.out / "model", pair, chosen, rule)
-        lines += ["", told]
+        texts.append(told)
     write_json(options.out / "sweep.json", record)
     plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
     for path in plots if not options.json else ():
         console.note(f"written to {path}")
-    return record, "\n".join(lines)
+    return record, texts
 
 
 def _picked(
@@ -171,7 +156,7 @@ def _picked(
 ) -> tuple[dict[str, Any], str]:
     """Save the picked model, unless it is the base or saved already; return record and text."""
     from compoclip.analysis.interpolation import BASE
-    from compoclip.evaluation.layout import with_interval
+    from compoclip.evaluation.numerals import with_interval
     from compoclip.models.checkpoint import current_identity, load_model, save_model
 
     mix = chosen.mix
@@ -231,36 +216,13 @@ def towers_main(options: TowersOptions) -> Outcome:
     """Measure base, tuned and both swaps; print the scores and the differences to the base."""
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
-    from compoclip.evaluation.comparison import not_judged
-    from compoclip.evaluation.layout import SIGNS, with_interval
 
     pair = BaseAndTuned(*load_both(options.base, options.tuned))
     settings, device = options.measuring.settings(options.out / ".features")
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
     write_json(options.out / "towers.json", record)
-    scores, changes, means = [], [], []
-    for group, parts in study.groups.items():
-        found = [each[group] for each in study.scores.values()]
-        scores.append([group, *(with_interval(s.value, s.low, s.high) for s in found)])
-        more = study.interplay[group]
-        cells = [
-            with_interval(d.difference, d.low, d.high, "+") + SIGNS.get(d.verdict, " ")
-            for d in (each[group] for each in study.differences.values())
-        ]
-        changes.append([group, *cells, f"{with_interval(more.value, more.low, more.high, '+')} "])
-        if len(parts) > 1:
-            benchmarks_of = dict.fromkeys(part.benchmark for part in parts)
-            means.append(f"{group}: mean of {', '.join(benchmarks_of)}")
-    lines = [
-        console.table(scores, ["score", *study.scores]),
-        *means,
-        "",
-        console.table(changes, ["against the base, points", *study.differences, "beyond the sum"]),
-        "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model",
-        *not_judged(each for d in study.differences.values() for each in d.items()),
-    ]
-    return record, "\n".join(lines)
+    return record, study.tables()
 
 
 # --- `compoclip tree-score MODEL ...`. ---
@@ -329,7 +291,7 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
     device = device_named(options.device)
     bootstrap = Bootstrap(options.resamples, options.seed)
     scores: list[TreeScores] = []
-    means, records, texts = [], [], []
+    means, records, tables = [], [], []
     for name, spec in models.items():
         loaded = load_model(spec, device=device)
         each = measure_trees(
@@ -361,13 +323,13 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
             )
         records.append(record)
         lost = "".join(f", {n} left out: {reason}" for reason, n in each.left_out.items())
+        title = (
+            f"{name}: {each.layers} text layers, "
+            f"{console.counted(len(each.captions), 'caption')}{lost}"
+        )
         columns = [f"h = {h}" for h in each.thresholds]
         columns[-1] += " (headline)"
-        texts.append(
-            f"{name}: {each.layers} text layers, "
-            f"{console.counted(len(each.captions), 'caption')}{lost}\n"
-            f"{console.table(rows, ['tree score', *columns, 'mean'])}"
-        )
+        tables.append(Table(rows, ["tree score", *columns, "mean"], title=title))
     if options.out is not None:
         from compoclip.report.trajectory import tree_plot
 
@@ -385,7 +347,7 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
         write_jsonl(options.out / "trees.jsonl", lines)
         for path in tree_plot(options.out / "tree-score", scores, means):
             console.note(f"written to {path}")
-    return records, "\n\n".join(texts)
+    return records, tables
 
 
 def _by_threshold(scores: TreeScores, found: Sequence[Estimate]) -> dict[str, Any]:
@@ -446,8 +408,7 @@ def maps_main(options: MapsOptions) -> Outcome:
             rows.append([name, word.word, f"{word.cosine:.3f}", str(path)])
         for lost in maps.left_out:
             console.note(f"{name}: '{lost}' lies beyond the context and has no map")
-    text = console.table(rows, ["model", "word", "cosine", "picture"], left=2)
-    return records, text
+    return records, Table(rows, ["model", "word", "cosine", "picture"], left=2)
 
 
 # --- `compoclip nearest MODEL ...`. ---
@@ -516,5 +477,5 @@ def nearest_main(options: NearestOptions) -> Outcome:
         for name, (first, *_) in row.by_model.items()
     ]
     records = [{**asdict(row), "image": row.image.photo} for row in found]
-    text = console.table(rows, ["image", "model", "first caption is", "first caption"], left=4)
-    return records, f"{text}\nwritten to {options.out}"
+    table = Table(rows, ["image", "model", "first caption is", "first caption"], left=4)
+    return records, (table, f"written to {options.out}")

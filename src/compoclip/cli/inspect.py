@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +10,7 @@ from compoclip import console
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import HubName, InputPlace, ModelFolder, ModelName, OutputFolder, Shown
 from compoclip.errors import CompoclipError
+from compoclip.printed import Table
 from compoclip.typed import Count, Within
 
 
@@ -67,11 +67,7 @@ def inspect_main(options: InspectOptions) -> Outcome:
     for name, value in found["provenance"].items():
         if text := console.worded(value):
             lines.append((f"  {name.replace('_', ' ')}", text))
-    return found, _facts(lines)
-
-
-def _facts(rows: Sequence[tuple[str, str]]) -> str:
-    return console.table(rows, ["fact", "value"], left=2)
+    return found, Table(lines, ["fact", "value"], left=2)
 
 
 # --- `compoclip convert SRC DST --to FORM`: open_clip, Hugging Face, LoRA, PEFT, ONNX. ---
@@ -147,7 +143,8 @@ def convert_main(options: ConvertOptions) -> Outcome:
     if options.push_to_hub:
         pushed = hub.publish(options.destination, options.push_to_hub)
         console.note(f"{options.destination} -> {pushed.url}")
-    return record, _facts([fact for fact in facts.items() if fact[1]])
+    rows = [fact for fact in facts.items() if fact[1]]
+    return record, Table(rows, ["fact", "value"], left=2)
 
 
 # --- `compoclip push FOLDER REPO`: put a model on the Hugging Face hub. ---

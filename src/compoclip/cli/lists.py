@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from compoclip import plugins
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
-from compoclip.console import columns, counted, help_width, table, without
+from compoclip.console import columns, counted, help_width
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import cache_folder, reason, write_text, writing
 from compoclip.methods.names import TERMS
 from compoclip.methods.registry import load_recipe, method_names, method_origin, method_summaries
+from compoclip.printed import Table, without
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -68,11 +69,10 @@ def list_main(options: ListOptions) -> Outcome:
     for name, kind, about, origin in rows:
         short = about if len(about) <= 90 else f"{about[:87].rstrip()}..."
         blocks.append([name, kind, short, origin])
-    text = (
-        f"{table(blocks, [*header, 'what it is', 'from'], left=4)}\n\n{_HINTS[options.kind]}\n"
-        "one of your own goes by its file, ./MY.py (compoclip new writes one)"
-    )
-    return [dict(zip(("name", "kind", "summary", "origin"), row)) for row in rows], text
+    custom = "one of your own goes by its file, ./MY.py (compoclip new writes one)"
+    table = Table(blocks, [*header, "what it is", "from"], left=4)
+    records = [dict(zip(("name", "kind", "summary", "origin"), row)) for row in rows]
+    return records, (table, f"{_HINTS[options.kind]}\n{custom}")
 
 
 def _kinds() -> Outcome:
@@ -203,7 +203,7 @@ def _methods(names: Sequence[str]) -> Outcome:
         "recombined: --texts +METHOD, --terms +METHOD, --set terms.NAME.weight=0.5",
     ]
     narrower = [without(1), without(2, 8)]  # paper, then images and from
-    full = table(rows, [*header, "from"], left=5, narrower=narrower)
+    full = str(Table(rows, [*header, "from"], left=5, narrower=narrower))
     if names or len(full.splitlines()) <= _MOST_LINES * len(rows):
         return records, "\n".join([full, *lines])
     brief = columns([[record["name"], record["summary"]] for record in records], help_width())
@@ -391,6 +391,5 @@ def cache_main(options: CacheOptions) -> Outcome:
         [kind, f"{size / 1e6:.1f} MB", "removed" if kind in cleared else "", _KINDS[kind]]
         for kind, size in sizes.items()
     ]
-    overview = table(rows, ["kind", "size", "state", "holds"], left=4)
-    total = f"{sum(sizes.values()) / 1e6:.1f} MB in {folder}"
-    return record, f"{overview}\n\n{total}"
+    overview = Table(rows, ["kind", "size", "state", "holds"], left=4)
+    return record, (overview, f"{sum(sizes.values()) / 1e6:.1f} MB in {folder}")

@@ -14,9 +14,10 @@ from typing import Any, cast
 
 from compoclip import plugins
 from compoclip.config import did_you_mean, names_here
-from compoclip.console import columns, help_width, refilled, tell
+from compoclip.console import columns, help_width, refilled
 from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
+from compoclip.printed import tell
 from compoclip.process import set_up
 from compoclip.ranks import silent
 from compoclip.version import __version__

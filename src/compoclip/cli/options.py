@@ -30,11 +30,12 @@ from compoclip.config import (
 )
 from compoclip.console import help_width, refilled
 from compoclip.errors import UsageError, closest
+from compoclip.printed import Text
 from compoclip.typed import Count, kind_named, of_text
 
 T = TypeVar("T")
-Outcome = tuple[Any, str] | tuple[Any, str, int]
-"""The outcome of a verb: a JSON value, a text, and the exit code if it is not 0."""
+Outcome = tuple[Any, Text] | tuple[Any, Text, int]
+"""The outcome of a verb: a JSON value, what it prints, and the exit code if it is not 0."""
 WorkerCount = Count | Literal["auto"]
 Models = Annotated[tuple[NamedModel, ...], Shown("MODEL ...", positional=True, hint="(required)")]
 ResultPaths = Annotated[

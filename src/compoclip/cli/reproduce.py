@@ -103,7 +103,7 @@ def _list() -> Outcome:
                 }
             )
     usage = "compoclip reproduce PAPER --table N --out FOLDER runs one; add --scale world to try it"
-    return records, f"{columns(lines)}\n\n{usage}"
+    return records, (columns(lines), usage)
 
 
 def _table(options: ReproduceOptions) -> Outcome | int:

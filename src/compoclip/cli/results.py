@@ -26,6 +26,7 @@ from compoclip.typed import Count
 if TYPE_CHECKING:
     from compoclip.evaluation.comparison import Comparison
     from compoclip.evaluation.grounded import GroundedModels
+    from compoclip.printed import Table
 
 
 def evaluate_main(options: EvaluateOptions) -> Outcome | int:
@@ -47,26 +48,26 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     from compoclip.evaluation.groups import group_scores, overall_groups
     from compoclip.evaluation.results import by_model
     from compoclip.evaluation.statistics import Bootstrap
-    from compoclip.evaluation.tables import overall_text, overview_text, results_text
+    from compoclip.evaluation.tables import overall_table, overview_table, results_table
 
     names = list(dict.fromkeys(result.model for result in results))
     bootstrap = Bootstrap(options.resamples, options.seed)
     grounded = ground_all(by_model(results), bootstrap=bootstrap)
     if options.json:
         return grounded.results_json(results), "", code
-    texts = [overview_text(results, names[0], grounded=grounded)]
+    texts: list[str | Table] = [overview_table(results, names[0], grounded=grounded)]
     if options.details:
-        texts.append(grounded.text())
+        texts.append(grounded.table())
     for name in names:
         of_model = [result for result in results if result.model == name]
-        texts += [results_text(result) for result in of_model] if options.details else []
-        texts.append(
-            overall_text(name, group_scores(of_model, overall_groups(of_model), bootstrap))
-        )
+        if options.details:
+            texts += map(results_table, of_model)
+        if means := group_scores(of_model, overall_groups(of_model), bootstrap):
+            texts.append(overall_table(name, means))
     texts.append(console.prose(closing_sentences(results, names[0], (), bootstrap, grounded)))
     more = "" if options.details else "--details adds the sub-tasks\n"
     texts.append(f"{more}next: compoclip report {options.out} -o report.html")
-    return None, "\n\n".join(filter(None, texts)), code
+    return None, texts, code
 
 
 # --- `compoclip compare BASE OTHER...`. ---
@@ -131,7 +132,7 @@ def compare_main(options: CompareOptions) -> Outcome:
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import load_results
     from compoclip.evaluation.statistics import Bootstrap
-    from compoclip.evaluation.tables import comparison_text
+    from compoclip.evaluation.tables import comparison_table
 
     base, *others = (one_model(load_results(path), path) for path in options.results)
     bootstrap = Bootstrap(options.resamples, options.seed)
@@ -141,14 +142,13 @@ def compare_main(options: CompareOptions) -> Outcome:
     models = {model[0].model: model for model in (base, *others)}
     grounded = ground_all(models, bootstrap=bootstrap)
     gains = grounded.differences
-    texts = [
-        comparison_text(
-            comparison, options.format, len(comparisons), details, gains.get(comparison.other)
-        )
-        for comparison in comparisons
+    tables = [
+        comparison_table(pair, len(comparisons), details, gains.get(pair.other), brief=plain)
+        for pair in comparisons
     ]
     if details:
-        texts.append(grounded.text(options.format))
+        tables.append(grounded.table())
+    texts = [table.printed(options.format) for table in tables]
     if plain and not options.json:
         from compoclip.evaluation.closing import closing_sentences
 
@@ -159,7 +159,7 @@ def compare_main(options: CompareOptions) -> Outcome:
         places = " ".join(map(str, options.results))
         texts.append(f"{more}next: compoclip report {places} -o report.html")
     record = [_compared(comparison, grounded) for comparison in comparisons]
-    return record, "\n\n".join(texts)
+    return record, texts
 
 
 def _needs_two(places: Sequence[Path]) -> str:
@@ -361,4 +361,4 @@ def verify_main(options: VerifyOptions) -> Outcome:
         more = f"; and {len(problems) - 1} more, listed below" if len(problems) > 1 else ""
         console.note(f"compoclip verify: {printable(problems[0] + more)}")
     record = {path: asdict(report) for path, report in reports.items()}
-    return record, "\n\n".join(texts), int(bool(problems))
+    return record, texts, int(bool(problems))

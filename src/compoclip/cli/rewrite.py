@@ -330,10 +330,9 @@ def _export(options: RewriteOptions, to: Trainer) -> Outcome:
 
 
 def _tallied(counts: Counts) -> list[str]:
-    from compoclip.rewrites.records import HEADER, reason_lines, rows
+    from compoclip.rewrites.records import tally_table
 
-    made = counts.get("rewrites")
-    return [console.table(rows(made), HEADER), *reason_lines(made)] if made else []
+    return [str(tally_table(counts["rewrites"]))] if counts.get("rewrites") else []
 
 
 def _show(options: RewriteOptions, settings: Settings) -> Outcome:

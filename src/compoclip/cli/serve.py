@@ -29,6 +29,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
 from compoclip.models.config import note_assumptions
 from compoclip.models.names import require_model
+from compoclip.printed import tell
 from compoclip.ranks import device_named
 from compoclip.typed import Count, Within
 
@@ -143,9 +144,7 @@ def serve(
     server = Server(site, options.host, options.port)
     if not site.loopback:
         console.note(f"{options.host}: others can reach this {shown}; there is no password")
-    console.tell(
-        options.json, {"url": server.url, **record}, f"{server.url}{page}   (Ctrl-C ends it)"
-    )
+    tell(options.json, {"url": server.url, **record}, f"{server.url}{page}   (Ctrl-C ends it)")
     sys.stdout.flush()  # who reads it by a pipe waits for the address
     with suppress(KeyboardInterrupt):
         server.run()

@@ -31,6 +31,7 @@ from compoclip.data.options import naming_options
 from compoclip.errors import UsageError, require, typed_repr
 from compoclip.files import only_writer, write_text
 from compoclip.methods.registry import is_method, method_summaries, recipe_card
+from compoclip.printed import Table, tell
 from compoclip.programs.request import TrainRequest, divided, known_options
 from compoclip.programs.run import TrainOptions, evaluate, open_inputs, push, train
 from compoclip.programs.tune import TuneOptions, tune
@@ -106,7 +107,7 @@ def train_main(argv: Sequence[str]) -> int:
     request.composed()  # says what does not go together
     write_text(file, request.text())
     told = f"{file}: the run as a file for --config"
-    return console.tell(request.options.json, {"config": str(file)}, told)
+    return tell(request.options.json, {"config": str(file)}, told)
 
 
 def called(
@@ -360,10 +361,10 @@ def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
     errors = ["error", *(each["error"] for each in lines)]
     csv.writer(text).writerows([*row, e] for row, e in zip([header, *rows], errors))
     write_text(out / "sweep.csv", text.getvalue())
-    table = console.table([row[1:] for row in rows], header[1:], left=len(varied))
+    table = Table([row[1:] for row in rows], header[1:], left=len(varied))
     failed = [each for each in lines if each["error"]]
     best = f"best by {by}: {out / 'runs' / lines[0]['name']}"
-    console.tell(run.json, {"runs": lines, "sorted_by": by}, f"{table}\n{best}")
+    tell(run.json, {"runs": lines, "sorted_by": by}, f"{table}\n{best}")
     if failed:
         console.note(f"{console.counted(len(failed), 'run')} failed; the same command tries again")
     return 1 if failed else 0

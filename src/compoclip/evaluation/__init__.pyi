@@ -28,5 +28,5 @@ from .run import Options as Options
 from .run import evaluate as evaluate
 from .statistics import Bootstrap as Bootstrap
 from .statistics import Estimate as Estimate
-from .tables import comparison_text as comparison_text
-from .tables import overview_text as overview_text
+from .tables import comparison_table as comparison_table
+from .tables import overview_table as overview_table

@@ -36,7 +36,7 @@ from compoclip.evaluation.plan_page import plan_page
 from compoclip.evaluation.published.measured import entries_of, fill_table, table_text
 from compoclip.evaluation.published.read import PublishedTable, published_table
 from compoclip.evaluation.results import Results, by_model, file_stem, load_items, load_results
-from compoclip.evaluation.tables import comparison_text, results_text
+from compoclip.evaluation.tables import comparison_table, results_table
 from compoclip.files import (
     file_hash,
     new_folder,
@@ -193,8 +193,8 @@ def page_of(
         run = section(read_record(record)[1], "run", record)
         seconds = read_fields(run, {"seconds": float | None}, f"{record}: run")["seconds"]
         texts.append(plan_page(read_object(folder / PLAN), results, seconds or 0.0).rstrip())
-    texts += [f"```\n{results_text(result)}\n```" for result in results]
-    texts += [comparison_text(comparison, "markdown", len(compared)) for comparison in compared]
+    texts += [f"```\n{results_table(result)}\n```" for result in results]
+    texts += [comparison_table(c, len(compared), brief=False).markdown() for c in compared]
     texts += [table_page(table, results) for table in tables]
     return "\n\n".join(texts) + "\n"
 

@@ -21,7 +21,7 @@ from compoclip.evaluation.groups import (
     profile_groups,
     retrieval_directions,
 )
-from compoclip.evaluation.layout import percent, span
+from compoclip.evaluation.numerals import percent, span
 from compoclip.evaluation.results import Results, Score, by_model
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 

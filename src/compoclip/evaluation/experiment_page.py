@@ -11,11 +11,12 @@ from compoclip.console import counted
 from compoclip.evaluation.comparison import Difference, Pair, Parts, ScorePart, corrected
 from compoclip.evaluation.comparison import differences as paired_differences
 from compoclip.evaluation.grounded import MEAN, ground_all
-from compoclip.evaluation.layout import laid_out, percent, span
+from compoclip.evaluation.numerals import percent, span
 from compoclip.evaluation.published.measured import MEANINGS, MeasuredCell, fill_table
 from compoclip.evaluation.published.read import Column, PublishedRow, PublishedTable
 from compoclip.evaluation.results import Results, by_benchmark
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
+from compoclip.printed import Table
 
 SEED_NOISE = 0.5
 """Points: printed differences below it say nothing. FSC-CLIP's Table 8 has deviations up to 0.52
@@ -105,9 +106,8 @@ def experiment_page(
     if "-" in shown:
         notes.append("A dash stands where a number is not printed or was not measured.")
     left = len(table.row_labels) + 1
-    return (
-        laid_out(lines, header, "markdown", title=f"# {table.title}", left=left, notes=notes) + "\n"
-    )
+    page = Table(lines, header, left=left, title=f"# {table.title}", notes=notes)
+    return page.markdown() + "\n"
 
 
 def _cells(

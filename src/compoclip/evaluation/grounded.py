@@ -25,7 +25,7 @@ from compoclip.evaluation.comparison import Difference, Pair, ScorePart, correct
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.groups import kind
 from compoclip.evaluation.items import BOTH_IMAGES, Items, Values
-from compoclip.evaluation.layout import SIGNS, Layout, laid_out, percent, with_interval
+from compoclip.evaluation.numerals import SIGNS, percent, with_interval
 from compoclip.evaluation.results import Results, by_model, load_items
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
@@ -35,6 +35,7 @@ from compoclip.evaluation.statistics import (
     percentile_interval,
 )
 from compoclip.models.names import BLIND
+from compoclip.printed import Table
 
 NEEDS_NO_IMAGE = 0.85
 CHANCE = "chance"
@@ -457,10 +458,10 @@ class GroundedModels:
             for measured in results
         ]
 
-    def text(self, layout: Layout = "text") -> str:
+    def table(self) -> Table:
         """Return all columns as a table."""
         header = ["grounded gain", *(one.model for one in self.models), "blind"]
-        return laid_out(self.rows(), header, layout, notes=self.notes())
+        return Table(self.rows(), header, notes=self.notes())
 
 
 def ground_all(

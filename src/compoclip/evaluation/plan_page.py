@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compoclip.console import duration
-from compoclip.evaluation.layout import laid_out, span
+from compoclip.evaluation.numerals import span
 from compoclip.evaluation.published.measured import MeasuredCell, entries_of, fill_table
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.results import Results
+from compoclip.printed import Table
 
 
 def stated(plan: Mapping[str, Any]) -> list[list[str]]:
@@ -78,4 +79,4 @@ def plan_page(plan: Mapping[str, Any], results: Sequence[Results], seconds: floa
             for target, download in plan["downloads"].items()
         ),
     ]
-    return laid_out(rows, header, "markdown", title=f"# {plan['name']}", notes=notes) + "\n"
+    return Table(rows, header, title=f"# {plan['name']}", notes=notes).markdown() + "\n"

@@ -1,4 +1,4 @@
-"""Results and comparisons as tables, in percent; `layout` lays them out."""
+"""Results and comparisons as tables, in percent."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 
-from compoclip.console import Narrower, counted, prose, table, without
+from compoclip.console import counted
 from compoclip.evaluation.comparison import Comparison, Difference, compare_all, not_judged
 from compoclip.evaluation.grounded import GroundedModels
 from compoclip.evaluation.groups import chance_flags
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.layout import (
+from compoclip.evaluation.numerals import (
     SATURATED,
     SIGNS,
-    Layout,
-    laid_out,
     percent,
     span,
     with_interval,
 )
 from compoclip.evaluation.results import Results, Score, by_benchmark, by_model
 from compoclip.evaluation.statistics import Bootstrap
+from compoclip.printed import Narrower, Table, without
 
 # --- Remarks that go with a score wherever it is shown: coverage, cut texts, ties. ---
 
@@ -79,8 +78,8 @@ def tie_values(score: Score) -> str:
 # --- One model, two, and several side by side. ---
 
 
-def results_text(results: Results) -> str:
-    """Return one benchmark as aligned text: sub-tasks, aggregates, and notes on the data.
+def results_table(results: Results) -> Table:
+    """Return one benchmark as a table: sub-tasks, aggregates, and notes on the data.
 
     The headline is marked. Scores that are not significantly above chance are flagged. Where ties
     decide outcomes, their number is followed by the strict and the fractional value.
@@ -114,7 +113,7 @@ def results_text(results: Results) -> str:
     header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", ""]
     notes = ["PARTIAL: not the score of the whole benchmark"] if results.partial else []
     title = f"{results.model} on {results.benchmark}"
-    return laid_out(rows, header, title=title, notes=notes + data_notes(results))
+    return Table(rows, header, title=title, notes=notes + data_notes(results))
 
 
 def folded_rows(rows: list[list[str]], saturated: Sequence[tuple[str, list[str]]]) -> Iterator[str]:
@@ -144,23 +143,23 @@ def without_prefix(rows: Sequence[list[str]], benchmarks: Sequence[str]) -> str:
     return f"{prefix}..." if prefix else ""
 
 
-def comparison_text(
+def comparison_table(
     comparison: Comparison,
-    layout: Layout = "text",
     models: int = 1,
     details: bool = True,
     gain: Difference | None = None,
-) -> str:
+    brief: bool = True,
+) -> Table:
     """Return two models as a table: headlines, their mean, and sub-tasks, with interval and p.
 
     On a narrow terminal, columns are left out: items and p, then intervals.
 
     Args:
         comparison: as `compare` makes it.
-        layout: of the table.
         models: how many models the p-values are corrected over.
         details: add the sub-tasks.
         gain: the difference of the mean grounded gains.
+        brief: leave out the rows of saturated benchmarks, and what all names begin with.
     """
     title = f"{comparison.other} against {comparison.base} (base), on the same items"
     header = ["", comparison.base, comparison.other, "difference", "95 % interval", "items"]
@@ -194,7 +193,7 @@ def comparison_text(
         notes.append(f"PARTIAL data: {', '.join(comparison.partial)}")
     if comparison.unmatched:
         notes.append(f"measured for one of them only: {', '.join(comparison.unmatched)}")
-    if layout == "text":
+    if brief:
         saturated = [
             (d.benchmark, row)
             for d, row in zip(comparison.headlines, rows)
@@ -203,12 +202,12 @@ def comparison_text(
         notes += folded_rows(rows, saturated)
         header[0] = without_prefix(rows, [d.benchmark for d in comparison.headlines])
     narrower = [without(5, 6), without(4)]
-    return laid_out(rows, header, layout, title=title, notes=notes, narrower=narrower)
+    return Table(rows, header, title=title, notes=notes, narrower=narrower)
 
 
-def overview_text(
+def overview_table(
     results: Sequence[Results], base: str, grounded: GroundedModels | None = None
-) -> str:
+) -> Table:
     """Return models side by side: the headline of every benchmark, and what limits it.
 
     A cell is the score in percent with its 95 % interval, which is left out where the terminal is
@@ -280,17 +279,14 @@ def overview_text(
         lambda cells: [re.sub(r" \[[^]]*\]", "", cell) for cell in cells],
         lambda cells: [cells[0].partition(" (")[0], *cells[1:]],
     ]
-    text = table(rows, header, narrower=bare)
-    return f"{text}\n{prose(notes)}" if notes else text
+    return Table(rows, header, notes=notes, narrower=bare)
 
 
-def overall_text(model: str, scores: Mapping[str, Score]) -> str:
-    """Return a table of the means of `overall_groups`, with coverage; "" without any."""
-    if not scores:
-        return ""
+def overall_table(model: str, scores: Mapping[str, Score]) -> Table:
+    """Return the means of `overall_groups` with their coverage."""
     rows = [
         [name, percent(s.value), span(s.low, s.high), percent(s.chance), s.items()]
         for name, s in scores.items()
     ]
     header = ["mean", "score", "95 % interval", "chance", "items"]
-    return f"{model} over whole suites\n{table(rows, header)}"
+    return Table(rows, header, title=f"{model} over whole suites")

@@ -445,7 +445,7 @@ def sentences(
         by: Which photos decided for the base.
     """
     from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
-    from compoclip.evaluation.layout import with_interval
+    from compoclip.evaluation.numerals import with_interval
     from compoclip.evaluation.statistics import NOT_SIGNIFICANT
 
     names = {

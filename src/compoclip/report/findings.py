@@ -20,7 +20,7 @@ from compoclip.evaluation.groups import (
     SENSITIVITY,
     kind,
 )
-from compoclip.evaluation.layout import SATURATED
+from compoclip.evaluation.numerals import SATURATED
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import FEWEST, Estimate
 from compoclip.report.study import Study
@@ -130,7 +130,7 @@ class NumberRow(NamedTuple):
 
     changes: against the base, None for the base itself. flags: where each number stands to chance.
     chance, items: as they are printed. parts: the numbers that it is the mean of. giveaways: what
-    reference models reach without learning (`Table.giveaways`). bounds: what they score.
+    reference models reach without learning (`GroupedScores.giveaways`). bounds: what they score.
     """
 
     name: str

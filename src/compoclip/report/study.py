@@ -35,7 +35,7 @@ from compoclip.evaluation.statistics import Bootstrap
 
 
 @dataclass(frozen=True)
-class Table:
+class GroupedScores:
     """Scores of all models in named groups, and paired differences to the base.
 
     scores: model -> group -> score. differences: other model -> group -> difference. bounds:
@@ -72,9 +72,9 @@ class Study:
     common: tuple[str, ...]
     benchmarks: tuple[str, ...]
     comparisons: Mapping[str, Comparison]
-    skills: Table
-    profile: Table
-    triples: Mapping[str, Table]
+    skills: GroupedScores
+    profile: GroupedScores
+    triples: Mapping[str, GroupedScores]
     flags: Mapping[str, Mapping[str, Flags]]
     grounded: GroundedModels
 
@@ -171,10 +171,10 @@ def read_study(
     first = shared[models[0]]
     references = [result for path in bounds for result in load_results(path)]
 
-    def table(groups: Groups) -> Table:
+    def table(groups: Groups) -> GroupedScores:
         scores = bound_scores(references, first, groups, bootstrap)
         changes = [group_differences(first, shared[m], groups, bootstrap) for m in models[1:]]
-        return Table(
+        return GroupedScores(
             groups=groups,
             scores={m: group_scores(shared[m], groups, bootstrap) for m in models},
             differences={

@@ -1,10 +1,10 @@
-"""Numbers as the report prints them: those of `evaluation.layout`, in the signs of a page."""
+"""Numbers as the report prints them: those of `evaluation.numerals`, in the signs of a page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compoclip.evaluation import layout
+from compoclip.evaluation import numerals
 
 MINUS = "\u2212"
 
@@ -17,13 +17,13 @@ def typeset(text: str) -> str:
 
 
 def percent(value: float, sign: str = "") -> str:
-    """Return `layout.percent` in the signs of a page: "73.1", "+12.3", "−0.4", "0.0"."""
-    return typeset(layout.percent(value, sign))
+    """Return `numerals.percent` in the signs of a page: "73.1", "+12.3", "−0.4", "0.0"."""
+    return typeset(numerals.percent(value, sign))
 
 
 def interval(low: float | None, high: float | None, sign: str = "") -> str:
-    """Return `layout.span` in the signs of a page: "70.1 to 75.9", "−1.2 to +3.4"."""
-    return typeset(layout.span(low, high, sign))
+    """Return `numerals.span` in the signs of a page: "70.1 to 75.9", "−1.2 to +3.4"."""
+    return typeset(numerals.span(low, high, sign))
 
 
 def listed(words: Sequence[str]) -> str:

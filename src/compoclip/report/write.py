@@ -22,7 +22,7 @@ from compoclip.evaluation.groups import (
     NEITHER_IS_BETTER,
 )
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.layout import SATURATED, Layout, laid_out, percent, span
+from compoclip.evaluation.numerals import SATURATED, percent, span
 from compoclip.evaluation.published.measured import (
     Measured,
     entries_of,
@@ -39,8 +39,9 @@ from compoclip.evaluation.published.read import (
 )
 from compoclip.evaluation.results import Results, Score, file_stem
 from compoclip.evaluation.statistics import BOOTSTRAP, FEWEST, Bootstrap
-from compoclip.evaluation.tables import comparison_text, remarks, tie_values
+from compoclip.evaluation.tables import comparison_table, remarks, tie_values
 from compoclip.files import write_text
+from compoclip.printed import Layout, Table
 from compoclip.report import plotting, wording
 from compoclip.report.cards import before_after, examples, most_improved, read_items, scenes
 from compoclip.report.findings import (
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
 LAYOUTS: Mapping[Layout, str] = {"markdown": "md", "latex": "tex", "csv": "csv"}
 _NOTE = "In percent; below each model its 95 % intervals. Bold: the best of a column."
+_BRACKETS = "In percent [95 %]."
 
 
 def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
@@ -88,11 +90,11 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     headlines = {
         m: {b: study.results[m][b].headline_score for b in study.common} for m in study.models
     }
-    texts: dict[str, Callable[..., str]] = {
-        "overall": _by_model(study, "Overall", study.profile.scores),
-        "grounded": study.grounded.text,
-        "skills": _by_model(study, "Skills", study.skills.scores),
-        "benchmarks": _by_model(study, "Headline scores of the benchmarks", headlines),
+    printers: dict[str, Callable[[Layout], str]] = {
+        "overall": _by_model(study, "Overall", study.profile.scores).printed,
+        "grounded": study.grounded.table().printed,
+        "skills": _by_model(study, "Skills", study.skills.scores).printed,
+        "benchmarks": _by_model(study, "Headline scores of the benchmarks", headlines).printed,
     }
     rows = []
     for benchmark in study.common:
@@ -102,28 +104,28 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
             cells = [f"{percent(s.value)} [{span(s.low, s.high)}]" for s in scores]
             rows.append([benchmark, part, metric, *cells, percent(scores[0].chance)])
     head = ["benchmark", "sub-task", "metric", *study.models, "chance"]
-    remark = ["In percent [95 %]."]
-    texts["subtasks"] = partial(laid_out, rows, head, title="Sub-tasks", left=3, notes=remark)
+    printers["subtasks"] = Table(rows, head, 3, "Sub-tasks", [_BRACKETS]).printed
     for benchmark in study.benchmarks:
         if curves := curves_of(study, benchmark):
-            texts[f"levels-{file_stem(benchmark)}"] = _by_level(study, benchmark, curves)
+            printers[f"levels-{file_stem(benchmark)}"] = _by_level(study, benchmark, curves).printed
     for model, comparison in study.comparisons.items():
         gain = study.grounded.differences.get(model)
-        texts[f"compare-{file_stem(model)}"] = partial(comparison_text, comparison, gain=gain)
+        compared = comparison_table(comparison, gain=gain, brief=False)
+        printers[f"compare-{file_stem(model)}"] = compared.printed
     entries = entries_of([result for m in study.models for result in study.results[m].values()])
     for table in comparison_tables():
         measured = fill_table(table, entries)
         if measured:
-            texts[table.id] = partial(table_text, table, measured)
+            printers[table.id] = partial(table_text, table, measured)
     written = []
-    for stem, text_in in texts.items():
+    for stem, printed in printers.items():
         for layout, suffix in LAYOUTS.items():
             written.append(folder / f"{stem}.{suffix}")
-            write_text(written[-1], text_in(layout=layout) + "\n")
+            write_text(written[-1], printed(layout) + "\n")
     return tuple(written)
 
 
-def _by_level(study: Study, benchmark: str, curves: Mapping[str, Levels]) -> partial[str]:
+def _by_level(study: Study, benchmark: str, curves: Mapping[str, Levels]) -> Table:
     """A row per curve and level, a column per model."""
     rows = []
     for curve, levels in curves.items():
@@ -132,11 +134,10 @@ def _by_level(study: Study, benchmark: str, curves: Mapping[str, Levels]) -> par
             cells = [f"{percent(s.value)} [{span(s.low, s.high)}]" if s else "-" for s in measured]
             rows.append([curve, str(level), *cells, percent(next(iter(scores.values())).chance)])
     head = ["curve", "level", *study.models, "chance"]
-    title = f"{benchmark} by level"
-    return partial(laid_out, rows, head, title=title, left=2, notes=["In percent [95 %]."])
+    return Table(rows, head, 2, f"{benchmark} by level", [_BRACKETS])
 
 
-def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]]) -> partial[str]:
+def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]]) -> Table:
     """A row a model and below it its intervals, a column a score; chance as the last row."""
     base = scores[study.base]
     rows: list[list[str]] = []
@@ -151,7 +152,7 @@ def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]
             pick = min if name in LOWER_IS_BETTER else max
             best = percent(pick(scores[m][name].value for m in study.models))
             strong += [(k, column) for k in range(0, len(rows) - 1, 2) if rows[k][column] == best]
-    return partial(laid_out, rows, ["model", *base], title=title, strong=strong, notes=[_NOTE])
+    return Table(rows, ["model", *base], title=title, notes=[_NOTE], strong=strong)
 
 
 # --- How much of each benchmark was measured, and what an audit found in it. ---
@@ -210,12 +211,8 @@ _FIELDS = {
 }
 
 
-Sheet = tuple[str, Sequence[str], Sequence[Sequence[str]]]
-"""A plain table: caption, column headings (the first for the row headings), rows."""
-
-
-def provenance(study: Study, runs: Sequence[Run]) -> list[Sheet]:
-    """Tables of model identities, benchmarks, library versions, and of every training run."""
+def provenance(study: Study, runs: Sequence[Run]) -> list[Table]:
+    """Return tables of model identities, benchmarks, library versions and every training run."""
     identities = {m: next(iter(study.results[m].values())).identity for m in study.models}
     by_weights = {i.get("weights"): m for m, i in identities.items() if i.get("weights")}
     models = []
@@ -241,12 +238,13 @@ def provenance(study: Study, runs: Sequence[Run]) -> list[Sheet]:
     head = ("benchmark", "annotations (hash)", "protocol", "ties", "rows left out", "seconds")
     versions = [(package, ", ".join(numbers)) for package, numbers in packages.items()]
     facts_of_runs = [
-        (f"Training run {run.name}", ("setting", "value"), list(run.facts.items())) for run in runs
+        Table(list(run.facts.items()), ("setting", "value"), title=f"Training run {run.name}")
+        for run in runs
     ]
     return [
-        ("Model identities", ("", *study.models), models),
-        ("Benchmarks (seconds: by model, in the order above)", head, benchmarks),
-        ("Versions used when measuring", ("package", "version"), versions),
+        Table(models, ("", *study.models), title="Model identities"),
+        Table(benchmarks, head, title="Benchmarks (seconds: by model, in the order above)"),
+        Table(versions, ("package", "version"), title="Versions used when measuring"),
         *facts_of_runs,
     ]
 

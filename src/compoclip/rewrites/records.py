@@ -12,6 +12,7 @@ from compoclip.captions.lexicon import lexicon
 from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
+from compoclip.printed import Table
 from compoclip.rewrites.base import Refused, get_rewrite, rewrite_sources, rng_for
 
 # --- What a run of rewrites achieved: coverage, refusal reasons, rules used, edit size. ---
@@ -59,12 +60,20 @@ def summary(counts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def rows(tallies: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Table rows (rewrite, captions, rewritten, coverage, words edited) for `console.table`."""
-    return [
+def tally_table(tallies: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return a row per rewrite, and below them the reasons of refusals with their counts."""
+    rows = [
         [name, str(total(t)), str(t["made"]), f"{coverage(t):.1%}", f"{mean_edit(t):.2f}"]
         for name, t in tallies.items()
     ]
+    refused = {name: Counter(t["refused"]).most_common() for name, t in tallies.items()}
+    notes = [
+        f"{name} refused: " + ", ".join(f"{reason} {n}" for reason, n in reasons)
+        for name, reasons in refused.items()
+        if reasons
+    ]
+    header = ["rewrite", "captions", "rewritten", "coverage", "words edited"]
+    return Table(rows, header, notes=notes)
 
 
 def text_of(rewritten: Sequence[Mapping[str, Any]], opening: str = "[", closing: str = "]") -> str:
@@ -88,19 +97,6 @@ def text_of(rewritten: Sequence[Mapping[str, Any]], opening: str = "[", closing:
                 outcome = f"{marked}{text[end:]}  ({kind}, {record['rule']})"
             lines.append(record["rewrite"].ljust(width) + outcome)
     return "\n".join(lines)
-
-
-HEADER = ("rewrite", "captions", "rewritten", "coverage", "words edited")
-
-
-def reason_lines(tallies: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """One line per rewrite that refused captions: the reasons with their counts."""
-    refused = {name: Counter(counts["refused"]).most_common() for name, counts in tallies.items()}
-    return [
-        f"{name} refused: " + ", ".join(f"{reason} {n}" for reason, n in reasons)
-        for name, reasons in refused.items()
-        if reasons
-    ]
 
 
 # --- One JSON record per caption and rewrite, with everything needed to make it again. ---

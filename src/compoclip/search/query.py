@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compoclip.console import counted, note, table
+from compoclip.console import counted, note
 from compoclip.data.decode import decode
 from compoclip.data.vectors import Matrix
 from compoclip.errors import UsageError, require
 from compoclip.models.plain_text import PlainText, PlainTower
 from compoclip.models.tokenizer import Tokenizer
+from compoclip.printed import Table
 from compoclip.search.index import PhotoIndex
 from compoclip.search.modes import DEFAULT, Denial, negation_mode
 from compoclip.search.negation import split_negation
@@ -62,7 +63,7 @@ class Found:
         """Return the answer as a table."""
         hits = enumerate(self.hits, start=1)
         rows = [[str(rank), hit.photo, f"{hit.score:.4f}"] for rank, hit in hits]
-        lines = [self.query, table(rows, ["rank", "photo", "score"], left=2)]
+        lines = [self.query, str(Table(rows, ["rank", "photo", "score"], left=2))]
         if self.denied:
             lines.insert(1, f"asked for: {self.asked}; denied: {', '.join(self.denied)}")
         if self.note:

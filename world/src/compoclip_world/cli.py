@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing, WorkerCount, processes
 from compoclip.config import Shown
-from compoclip.console import columns, counted, table
+from compoclip.console import columns, counted
 from compoclip.errors import UsageError, require
 from compoclip.files import require_new_folder, require_writable, write_atomically, write_json
+from compoclip.printed import Table
 from compoclip.programs.run import load_models
 from compoclip.typed import Count, Natural
 
@@ -232,7 +233,7 @@ def _skill_count(text: str) -> tuple[str, int]:
 def suite(options: SuiteOptions) -> Outcome:
     """Write the benchmarks."""
     record, rows, total = _suite(options)
-    return record, f"{columns(rows)}\n\n{total}"
+    return record, (columns(rows), total)
 
 
 def _suite(options: SuiteOptions) -> tuple[dict[str, Any], list[list[str]], str]:
@@ -384,9 +385,9 @@ def _pointing_record(found: Shares) -> dict[str, Any]:
 
 def _pointing_text(
     options: PointingOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]
-) -> str:
+) -> list[str | Table]:
     """A row a model and sort of word; below, the differences to the first model."""
-    from compoclip.evaluation.layout import with_interval
+    from compoclip.evaluation.numerals import with_interval
     from compoclip_world.pointing import MEASURES
 
     def cell(share: MeanShare, sign: str = "") -> str:
@@ -398,7 +399,7 @@ def _pointing_text(
         rows += [[n, kind, *(cell(each[kind][m]) for m in MEASURES)] for n, each in means.items()]
         chance = next(iter(means.values()))[kind]
         rows.append(["chance", kind, *(f"{100 * chance[m].chance:.1f}" for m in MEASURES)])
-    lines = [table(rows, ["model", "words", *MEASURES], left=2)]
+    texts: list[str | Table] = [Table(rows, ["model", "words", *MEASURES], left=2)]
     if gaps:
         first = next(iter(means))
         rows = [
@@ -406,13 +407,13 @@ def _pointing_text(
             for kind in kinds
             for name, each in gaps.items()
         ]
-        lines.append(table(rows, [f"minus {first}", "words", *MEASURES], left=2))
-    lines.append(
+        texts.append(Table(rows, [f"minus {first}", "words", *MEASURES], left=2))
+    texts.append(
         "\n".join(f"{name}: {about}" for name, about in MEASURES.items())
         + f"\npercent with 95 % intervals, {options.scenes} scenes, seed {options.seed}; chance: a "
         "map that is even over the image"
     )
-    return "\n\n".join(lines)
+    return texts
 
 
 WHATS = Verbs(

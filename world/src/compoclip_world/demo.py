@@ -21,6 +21,7 @@ from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import content_hash, only_writer, require_writable
 from compoclip.interrupts import PARENT, signal_of
+from compoclip.printed import Table
 from compoclip.programs.run import EvaluateOptions, evaluate
 from compoclip.ranks import silent
 from compoclip.training.log import LOG, read_log
@@ -118,7 +119,7 @@ def _run(options: DemoOptions) -> Outcome:
     from compoclip.evaluation.closing import change_text
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import by_model
-    from compoclip.evaluation.tables import overview_text
+    from compoclip.evaluation.tables import overview_table
 
     grounded = ground_all(by_model(results), bounds)
     record = {
@@ -127,19 +128,16 @@ def _run(options: DemoOptions) -> Outcome:
         "bounds": [asdict(each) for each in bounds],
     }
     minutes = (time.monotonic() - started) / 60
-    text = "\n\n".join(
-        [
-            overview_text(results, BASE, grounded=grounded),
-            _headlines(results, bounds),
-            console.prose(
-                f"{model}: {change_text(gain)}." for model, gain in grounded.differences.items()
-            ),
-            f"All scores, with examples: {report}   ({minutes:.1f} minutes)\n"
-            "Next, with your own photos: "
-            "compoclip tune captions.csv --images photos/ --model MODEL --out tuned",
-        ]
+    return record, (
+        overview_table(results, BASE, grounded=grounded),
+        _headlines(results, bounds),
+        console.prose(
+            f"{model}: {change_text(gain)}." for model, gain in grounded.differences.items()
+        ),
+        f"All scores, with examples: {report}   ({minutes:.1f} minutes)\n"
+        "Next, with your own photos: "
+        "compoclip tune captions.csv --images photos/ --model MODEL --out tuned",
     )
-    return record, text
 
 
 def _stages(options: DemoOptions) -> dict[str, float]:
@@ -200,10 +198,10 @@ def _announce(options: DemoOptions) -> None:
     )
 
 
-def _headlines(results: Sequence[Results], bounds: Sequence[Results]) -> str:
+def _headlines(results: Sequence[Results], bounds: Sequence[Results]) -> Table:
     """Return a table of what the demo is about: a row per question, a column per model."""
     from compoclip.evaluation.comparison import compare_all
-    from compoclip.evaluation.layout import SIGNS, laid_out, percent
+    from compoclip.evaluation.numerals import SIGNS, percent
     from compoclip.evaluation.results import by_benchmark, by_model
     from compoclip.evaluation.statistics import Bootstrap
     from compoclip_world.bounds import TEXT_ONLY
@@ -226,7 +224,7 @@ def _headlines(results: Sequence[Results], bounds: Sequence[Results]) -> str:
             rows.append([question, percent(named[benchmark].main(task).value), *cells, without])
     header = ["percent right", BASE, *(models[0].model for models in tuned), "captions alone"]
     notes = [f"+ / -: higher / lower than {BASE} (paired, p < 0.05, Holm's correction)"]
-    return laid_out(rows, header, notes=notes)
+    return Table(rows, header, notes=notes)
 
 
 def _require_same_demo(options: DemoOptions) -> None:

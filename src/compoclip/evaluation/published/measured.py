@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from compoclip.errors import require
-from compoclip.evaluation.layout import Layout, laid_out, span
+from compoclip.evaluation.numerals import span
 from compoclip.evaluation.published.read import PublishedNumber, PublishedTable
 from compoclip.evaluation.results import Results, Score, by_model
+from compoclip.printed import Layout, Table
 
 STANDS_IN = "another edition of the captions stands in"
 
@@ -247,15 +248,14 @@ def table_text(table: PublishedTable, measured: Sequence[Measured], layout: Layo
     """Return the whole table in a layout."""
     every = lines(table, measured)
     heads = header(table)
-    return laid_out(
+    return Table(
         [(source, *labels, *cells) for source, labels, cells in every],
         ("source", *heads[1:]) if layout == "csv" else heads,
-        layout,
         title=table.title,
         left=1 + len(table.row_labels),
         muted=[k for k, (source, _, _) in enumerate(every) if source == PUBLISHED],
         notes=notes(table, measured),
-    )
+    ).printed(layout)
 
 
 def to_json(table: PublishedTable, measured: Sequence[Measured]) -> dict[str, Any]:
