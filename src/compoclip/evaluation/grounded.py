@@ -385,7 +385,7 @@ class GroundedModels:
             cells[one.model] = f"{value}{mark}" if value else "-"
         return cells
 
-    def rows(self) -> list[list[str]]:
+    def table(self) -> Table:
         """Return a row per column, each model's gain and what blind is, and then the means."""
         gains: dict[str, dict[str, str]] = {}
         blind: dict[str, str] = {}
@@ -397,10 +397,11 @@ class GroundedModels:
                 blind.setdefault(column.name, f"{percent(column.blind)} ({column.blind_by})")
         gains |= {MEAN: self.means(), f"{MEAN}, texts by others": self.means(others=True)}
         names = [one.model for one in self.models]
-        return [
+        rows = [
             [name, *(cells.get(model, "-") for model in names), blind.get(name, "")]
             for name, cells in gains.items()
         ]
+        return Table(rows, ["grounded gain", *names, "blind"], notes=self.notes())
 
     def notes(self, details: bool = True) -> list[str]:
         """Return what blind is, and how many columns count.
@@ -457,11 +458,6 @@ class GroundedModels:
             {**asdict(measured), "grounded": self.record(measured.model, measured.benchmark)}
             for measured in results
         ]
-
-    def table(self) -> Table:
-        """Return all columns as a table."""
-        header = ["grounded gain", *(one.model for one in self.models), "blind"]
-        return Table(self.rows(), header, notes=self.notes())
 
 
 def ground_all(

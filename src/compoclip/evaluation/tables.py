@@ -96,20 +96,12 @@ def results_table(results: Results) -> Table:
         scores.append((f"= {name}{mark}", score, flags.get(("", name), "")))
     rows = []
     for name, score, flag in scores:
-        positive, tied = score.metric == POSITIVE_SCORE, tie_values(score)
+        tied, chance = tie_values(score), percent(score.chance)
         ties = f"{score.ties} ({tied})" if tied else str(score.ties)
-        rows.append(
-            [
-                name,
-                score.metric,
-                percent(score.value),
-                span(score.low, score.high),
-                "" if positive else percent(score.chance),
-                score.items(),
-                "" if positive else ties,
-                flag,
-            ]
-        )
+        if score.metric == POSITIVE_SCORE:
+            chance = ties = ""
+        value, interval = percent(score.value), span(score.low, score.high)
+        rows.append([name, score.metric, value, interval, chance, score.items(), ties, flag])
     header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", ""]
     notes = ["PARTIAL: not the score of the whole benchmark"] if results.partial else []
     title = f"{results.model} on {results.benchmark}"
@@ -171,20 +163,11 @@ def comparison_table(
     def p_text(p: float | None) -> str:
         return "-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
-    rows = [
-        [
-            name,
-            percent(d.base),
-            percent(d.other),
-            percent(d.difference, "+"),
-            span(d.low, d.high, "+"),
-            str(d.n),
-            p_text(d.p),
-            p_text(d.p_holm),
-            d.verdict,
-        ]
-        for name, d in named
-    ]
+    rows = []
+    for name, d in named:
+        numbers = [percent(d.base), percent(d.other), percent(d.difference, "+")]
+        p_values = [p_text(d.p), p_text(d.p_holm)]
+        rows.append([name, *numbers, span(d.low, d.high, "+"), str(d.n), *p_values, d.verdict])
     notes = [
         "p (Holm): corrected over all benchmarks, or all sub-tasks, "
         f"of {counted(models, 'model')}; intervals are not corrected"

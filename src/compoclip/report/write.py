@@ -27,10 +27,8 @@ from compoclip.evaluation.published.measured import (
     Measured,
     entries_of,
     fill_table,
-    header,
-    lines,
-    notes,
     table_text,
+    whole_table,
 )
 from compoclip.evaluation.published.read import (
     PublishedTable,
@@ -383,8 +381,6 @@ def render(
         lstrip_blocks=True,
     )
     functions = (direction, interval, remarks, score_lines, strength, tip, counted)
-    published = {"header": header, "lines": lines, "notes": notes}
-    environment.globals |= {f"published_{name}": function for name, function in published.items()}
     environment.globals |= {function.__name__: function for function in functions}
     environment.globals |= {"BRITTLENESS": BRITTLENESS, "POSITIVE_SCORE": POSITIVE_SCORE}
     environment.globals["SATURATED"] = SATURATED
@@ -427,7 +423,9 @@ def render(
         examples=by_skill,
         album=album,
         coverage=coverage(study),
-        published=[(table, measured) for table, measured in published_beside if measured],
+        published=[
+            (table.id, whole_table(table, rows)) for table, rows in published_beside if rows
+        ],
         provenance=provenance(study, runs),
         alone=[name for name in study.benchmarks if name not in study.common],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from compoclip.errors import require
@@ -160,7 +160,6 @@ def _score(results: Mapping[str, Results], source: PublishedNumber) -> tuple[Sco
 
 # --- The table with our rows below it, as text cells and as JSON. ---
 
-PUBLISHED, MEASURED, INTERVAL, CHANCE = "published", "measured", "95 % interval", "chance"
 _MARKS = {"partial": "*", STANDS_IN: "~"}
 MEANINGS = {
     "*": "only a part of the benchmark's items was measured",
@@ -170,45 +169,44 @@ MEANINGS = {
 """Sign behind a number -> what it means."""
 
 
-TableLine = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""One line of the shown table: PUBLISHED, MEASURED, INTERVAL or CHANCE; row labels; cells."""
-
-
-def header(table: PublishedTable) -> tuple[str, ...]:
-    """Return the heads of all columns: source, row labels, then one per number."""
-    columns = (
-        f"{table.blocks[column.block]} {column.label}" if column.block else column.label
-        for column in table.columns
-    )
-    return ("", *table.row_labels, *columns)
-
-
-def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[TableLine]:
+def whole_table(table: PublishedTable, measured: Sequence[Measured]) -> Table:
     """Return published rows as printed, then ours, each with a row of intervals; chance is last.
 
-    "-" stands for a missing number. Marks: "*" only a part of the items was measured, "+" only a
-    part of the numbers that the column averages, "~" another edition of the captions.
+    The first column says which of these a row is. "-" stands for a missing number. Marks: "*" only
+    a part of the items was measured, "+" only a part of the numbers that the column averages, "~"
+    another edition of the captions.
     """
     digits = [2 if column.id == "meta" else 1 for column in table.columns]
-    rows: list[TableLine] = []
+    rows: list[Sequence[str]] = []
     for row in table.rows:
         printed = ("-" if v is None else f"{v:.{k}f}" for v, k in zip(row.values, digits))
-        rows.append((PUBLISHED, row.labels, tuple(printed)))
+        rows.append(["published", *row.labels, *printed])
     place = table.row_labels.index("method") if "method" in table.row_labels else 0
     blank = tuple("" for _ in table.row_labels)
     for model in measured:
         name = f"{model.name} [{model.edition} items]" if model.edition else model.name
-        values = tuple("-" if c is None else f"{100 * c.value:.1f}{c.signs}" for c in model.cells)
-        intervals = tuple("-" if c is None else span(c.low, c.high) for c in model.cells)
-        rows.append((MEASURED, (*blank[:place], name, *blank[place + 1 :]), values))
-        rows.append((INTERVAL, blank, intervals))
+        values = ("-" if c is None else f"{100 * c.value:.1f}{c.signs}" for c in model.cells)
+        intervals = ("-" if c is None else span(c.low, c.high) for c in model.cells)
+        rows.append(["measured", *blank[:place], name, *blank[place + 1 :], *values])
+        rows.append(["95 % interval", *blank, *intervals])
     chances = []
     for cells in zip(*(model.cells for model in measured)):
         texts = {f"{100 * c.chance:.1f}" for c in cells if c is not None and c.chance is not None}
         chances.append(texts.pop() if len(texts) == 1 else "-")
     if set(chances) - {"-"}:
-        rows.append((CHANCE, blank, tuple(chances)))
-    return rows
+        rows.append(["chance", *blank, *chances])
+    heads = (
+        f"{table.blocks[column.block]} {column.label}" if column.block else column.label
+        for column in table.columns
+    )
+    return Table(
+        rows,
+        ("", *table.row_labels, *heads),
+        left=1 + len(table.row_labels),
+        title=table.title,
+        notes=notes(table, measured),
+        muted=range(len(table.rows)),
+    )
 
 
 def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
@@ -245,17 +243,11 @@ def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
 
 
 def table_text(table: PublishedTable, measured: Sequence[Measured], layout: Layout = "text") -> str:
-    """Return the whole table in a layout."""
-    every = lines(table, measured)
-    heads = header(table)
-    return Table(
-        [(source, *labels, *cells) for source, labels, cells in every],
-        ("source", *heads[1:]) if layout == "csv" else heads,
-        title=table.title,
-        left=1 + len(table.row_labels),
-        muted=[k for k, (source, _, _) in enumerate(every) if source == PUBLISHED],
-        notes=notes(table, measured),
-    ).printed(layout)
+    """Return the whole table in a layout; in CSV, the first column has a name."""
+    whole = whole_table(table, measured)
+    if layout == "csv":
+        whole = replace(whole, header=("source", *whole.header[1:]))
+    return whole.printed(layout)
 
 
 def to_json(table: PublishedTable, measured: Sequence[Measured]) -> dict[str, Any]:
