@@ -75,8 +75,8 @@ class Numbers:
     @property
     def host(self) -> HostLayout:
         """Return the layout on the host."""
-        arrays: Any = [part.numpy() for part in self.parts(self.values)]
-        return self.layout.mapped(arrays.__getitem__)
+        parts: Any = self.parts(self.values)
+        return self.layout.mapped(lambda slot: parts[slot].numpy())
 
     def lengths(self, request: IndexRequest) -> list[int]:
         """Return the lengths of the arrays of a request. Raises ValueError without an answer."""
