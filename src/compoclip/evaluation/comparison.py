@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from compoclip.benchmarks.case import Form
 from compoclip.errors import CompoclipError, require
 from compoclip.evaluation.aggregate import (
     RANKED,
@@ -23,8 +24,8 @@ from compoclip.evaluation.aggregate import (
     ruled_values,
 )
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import BOTH_IMAGES, MAIN, Indices, Items, Values
-from compoclip.evaluation.results import Results, by_benchmark, load_items, too_few
+from compoclip.evaluation.items import BOTH_IMAGES, MAIN, Indices, Values
+from compoclip.evaluation.results import Results, by_benchmark, stored_items, too_few
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
     FEWEST,
@@ -170,11 +171,8 @@ class Pair:
             problem = f"{base.model} and {other.model} were measured with different {fact}{both}; "
             problem += "evaluate both again on the same data"
             require(mine == theirs, base.benchmark, problem)
-        table = load_items(base)
-        tables = table, table if other is base else load_items(other)
-        keys = [
-            list(zip(table["subtask"].to_pylist(), table["item"].to_pylist())) for table in tables
-        ]
+        left, right = stored_items(base), stored_items(other)
+        keys = [list(zip(side.subtasks, side.ids)) for side in (left, right)]
         place = {key: row for row, key in enumerate(keys[1])}
         rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
         alone = set(keys[0]) ^ set(keys[1])
@@ -185,21 +183,21 @@ class Pair:
                 f"{base.items} and {other.items} are both complete, but their items differ, e.g. "
                 f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
             )
-        left, right = (table.take(at) for table, at in zip(tables, map(list, zip(*rows))))
-        gallery = any(FORMS[name].one_gallery for name in set(left["form"].to_pylist()))
+        if keys[0] != keys[1]:
+            left, right = (side.take(np.array(at)) for side, at in zip((left, right), zip(*rows)))
+        gallery = any(FORMS[Form(name)].one_gallery for name in set(left.forms))
         problem = f"the galleries differ ({len(keys[0])} and {len(keys[1])} queries), so ranks "
         problem += "cannot be compared; evaluate both on the same images"
         require(not (alone and gallery), base.benchmark, problem)
-        items = Items.from_arrow(left)
-        values = [ruled_values(side) for side in (items, Items.from_arrow(right))]
+        values = [ruled_values(side) for side in (left, right)]
         applies = {name: ~np.isnan(column + values[1][name]) for name, column in values[0].items()}
         main = next((metric for metric in RANKED if metric in applies), MAIN)
-        names = items.subtasks
+        names = left.subtasks
         trees = {
             name: tree
             for name, rule in base.rules.items()
             if rule.subtasks().intersection(names)
-            and (tree := plan(rule, items, applies, main)) is not None
+            and (tree := plan(rule, left, applies, main)) is not None
         }
         every = np.asarray(names, dtype=object)
         return cls(
@@ -207,11 +205,11 @@ class Pair:
             headline=base.headline,
             trees=trees,
             subtask_rows={name: np.flatnonzero(every == name) for name in dict.fromkeys(names)},
-            photos=items.photos,
+            photos=left.photos,
             base=values[0],
             other=values[1],
             main=main,
-            truth=items.truth,
+            truth=left.truth,
         )
 
     def tree(self, name: str, metric: str = "") -> MeanNode:

@@ -26,7 +26,7 @@ from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.groups import kind
 from compoclip.evaluation.items import BOTH_IMAGES, Items, Values
 from compoclip.evaluation.numerals import SIGNS, percent, with_interval
-from compoclip.evaluation.results import Results, by_model, load_items
+from compoclip.evaluation.results import Results, by_model, stored_items
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
     FEWEST,
@@ -227,7 +227,7 @@ def _apart(results: Results, earlier: dict[Hashable, str]) -> dict[str, str]:
 
     earlier: the questions of a column -> its name; those of these results are added.
     """
-    items = Items.from_arrow(load_items(results))
+    items = stored_items(results)
     questions: dict[str, set[Hashable]] = {}
     for row, subtask in enumerate(items.subtasks):
         in_pairs = FORMS[Form(items.forms[row])].in_pairs

@@ -133,7 +133,7 @@ class Items:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def photos(self) -> Indices:
         """Return the number of each item's cluster."""
         return np.unique(np.asarray(self.clusters), return_inverse=True)[1]

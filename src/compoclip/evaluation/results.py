@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from compoclip.bounds import MAX_RESAMPLES
 from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
+from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE, Items
 from compoclip.files import file_stamp, only_writer, read_json, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
 from compoclip.typed import Natural, Within, build
@@ -275,28 +276,38 @@ def _contradictions(results: Results) -> Iterator[str]:
 def load_items(results: Results) -> pa.Table:
     """Read the per-item table of loaded results: `items.COLUMNS` and three columns per metric.
 
-    Tables that were read and checked lately are kept, because comparisons and reports ask for the
+    Tables that were read and checked lately are cached, because comparisons and reports ask for the
     same ones many times. A table whose file has changed is read again.
 
     Raises CompoclipError when the parquet file is absent or damaged, or does not belong to these
     results: columns, names of items, values and their numbers must fit.
     """
+    return _read_table(results).table
+
+
+def stored_items(results: Results) -> Items:
+    """Return the items of `load_items`, which nobody may change, as they are cached with it."""
+    return _read_table(results).items
+
+
+def _read_table(results: Results) -> _ReadTable:
     path = Path(results.items)
     stamp = file_stamp(path)
     cached = _read_tables.pop(path, None)
     if cached is None or (cached.stamp, cached.results) != (stamp, results):
         table = _read_items(path, results)
-        cached = _ReadTable(stamp, results, table, table.nbytes)
+        cached = _ReadTable(stamp, results, table, _LISTS * table.nbytes)
     _read_tables[path] = cached
     while len(_read_tables) > 1 and sum(t.size for t in _read_tables.values()) > _KEPT_BYTES:
         del _read_tables[next(iter(_read_tables))]
-    return cached.table
+    return cached
 
 
-class _ReadTable(NamedTuple):
+@dataclass(frozen=True)
+class _ReadTable:
     """A table of items, the stamp of its file and the results it was checked with.
 
-    size: its bytes, which Arrow adds up anew, column by column, each time it is asked.
+    size: bytes of the table and of its items, which Arrow adds up anew each time it is asked.
     """
 
     stamp: str
@@ -304,8 +315,15 @@ class _ReadTable(NamedTuple):
     table: pa.Table
     size: int
 
+    @cached_property
+    def items(self) -> Items:
+        """Return the items."""
+        return Items.from_arrow(self.table)
 
-_KEPT_BYTES = 256 * 2**20
+
+_LISTS = 8
+"""Bytes of a table and of its items as Python lists, for each byte of the table."""
+_KEPT_BYTES = 2**30
 _read_tables: dict[Path, _ReadTable] = {}
 """By path; the table that was used least recently comes first."""
 

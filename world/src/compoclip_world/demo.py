@@ -85,8 +85,8 @@ class DemoOptions:
     out: OutputFolder = Path("demo-out")
     methods: tuple[MethodName, ...] = ("clip-ft", "negclip", "fsc-clip")
     model: ModelName = "bundled"
-    scenes: int = 16000
-    items_per_task: int = 500
+    scenes: int = 12800
+    items_per_task: int = 400
     epochs: float = 2.0
     batch_size: int = 128
     lr: float = 1e-3
