@@ -85,8 +85,8 @@ class DemoOptions:
     out: OutputFolder = Path("demo-out")
     methods: tuple[MethodName, ...] = ("clip-ft", "negclip", "fsc-clip")
     model: ModelName = "bundled"
-    scenes: int = 12800
-    items_per_task: int = 400
+    scenes: int = 16000
+    items_per_task: int = 500
     epochs: float = 2.0
     batch_size: int = 128
     lr: float = 1e-3
@@ -422,6 +422,8 @@ def _train_command(options: DemoOptions, method: str) -> list[str]:
         *("--freeze", "image", "--no-crop", "--cache-frozen"),
         *("--epochs", str(options.epochs), "--batch-size", str(options.batch_size)),
         *("--lr", str(options.lr), "--warmup", "20"),
+        # The run that takes longest samples its texts in another process.
+        *("--workers", "1" if method == options.methods[-1] else "0"),
         *("--seed", str(options.seed), "--set", "save_every=100", "log_every=5"),
         *("clip_grad=1", "mask_duplicates=false"),
     ]
