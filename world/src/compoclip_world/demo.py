@@ -35,16 +35,14 @@ BASE = "base"
 _SETTINGS = ("model", "scenes", "items_per_task", "epochs", "batch_size", "lr", "seed")
 _PRODUCT = 0.0145
 """Seconds of the product in `_announce` on two idle cores of an AMD EPYC, on which these hold:"""
-_SCENE = 5.0e-3
-"""processor seconds to draw a scene and to encode its image,"""
-_TRAINING = {"clip-ft": 1.8e-3, "negclip": 3.2e-3, "fsc-clip": 8.0e-3, "compo": 10.8e-3}
-"""to train a method on a sample,"""
-_ITEM, _MEASURED = 0.35, 0.085
-"""to draw a test item of every sub-task and encode its images, and to measure one model on it."""
-_REPORTED = 0.05
-"""to compute bounds and the report."""
-_BUSY = 1.6
-"""Processors of two that were busy on average."""
+_SCENE, _ITEM = 0.7e-3, 0.03
+"""seconds to draw a scene, and a test item of every sub-task,"""
+_BASE, _REPORTED = 0.065, 0.1
+"""to measure the base on such an item, and to report it,"""
+_TRAINING = {"clip-ft": 1.0e-3, "negclip": 1.7e-3, "fsc-clip": 4.2e-3, "compo": 5.7e-3}
+"""seconds of one core to train a method on a sample,"""
+_START, _MEASURED = 12.0, 0.03
+"""to start a run and read its data, and to measure its model on an item."""
 _TRAINED = "training and measuring"
 Stage = Callable[[str, float], None]
 """Says which stage of the demo runs, and the share of it that is done."""
@@ -141,16 +139,22 @@ def _run(options: DemoOptions) -> Outcome:
 
 
 def _stages(options: DemoOptions) -> dict[str, float]:
-    """Return what is done in order, and how many processor seconds each takes (`_PRODUCT`)."""
+    """Return what is done in order, and how many seconds each takes (`_PRODUCT`)."""
     items = options.items_per_task
-    tuned = options.scenes * options.epochs * sum(map(_cost, options.methods))
+    runs = [_START + _run_seconds(options, method) for method in options.methods]
     return {
         "drawing scenes": options.scenes * _SCENE,
         "drawing tests": items * _ITEM,
-        "measuring the base": items * _MEASURED,
-        _TRAINED: tuned + items * _MEASURED * len(options.methods),
+        "measuring the base": items * _BASE,
+        _TRAINED: max(*runs, sum(runs) / available_cores()),
         "report": items * _REPORTED,
     }
+
+
+def _run_seconds(options: DemoOptions, method: str) -> float:
+    """Return what it takes to train and to measure a method, on one core."""
+    samples = options.scenes * options.epochs
+    return samples * _cost(method) + options.items_per_task * _MEASURED
 
 
 @contextmanager
@@ -190,7 +194,7 @@ def _announce(options: DemoOptions) -> None:
         started = time.perf_counter()
         matrix @ matrix
         seconds.append(time.perf_counter() - started)
-    expected = sum(_stages(options).values()) / _BUSY * statistics.median(seconds) / _PRODUCT
+    expected = sum(_stages(options).values()) * statistics.median(seconds) / _PRODUCT
     console.note(
         f"draws {options.scenes:,} scenes, trains {console.counted(len(options.methods), 'model')} "
         f"and measures them, in about {console.duration(expected)} if this machine stays as busy "
@@ -371,15 +375,16 @@ def _last_line(path: Path) -> str:
 def _trained(options: DemoOptions) -> float:
     """Return how much of training and measuring is done, as a share of its processor time."""
     steps = max(1, round(options.epochs * (options.scenes // options.batch_size)))
+    measuring = options.items_per_task * _MEASURED
     done = 0.0
     for method in options.methods:
         log = options.out / "runs" / method / LOG
         records = read_log(log) if log.is_file() else []
         share = records[-1]["step"] / steps if records else 0.0
-        done += options.scenes * options.epochs * _cost(method) * share
+        done += share * (_run_seconds(options, method) - measuring)
         if (options.out / "results" / method).is_dir():
-            done += options.items_per_task * _MEASURED
-    return min(1.0, done / _stages(options)[_TRAINED])
+            done += measuring
+    return min(1.0, done / sum(_run_seconds(options, method) for method in options.methods))
 
 
 def _cost(method: str) -> float:
