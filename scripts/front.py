@@ -249,7 +249,7 @@ def our_recipe(record: Mapping[str, Any]) -> str:
     table = _scores(record, columns, models, lambda score: _percent(score["value"]))
     best, texts = record["best"], record["texts"]
     return (
-        f"{table}\n\nThe {MEAN} of {TITLES[OURS]} differs from that of {TITLES[best]} by "
+        f"{table}\n\nIn the {MEAN}, {TITLES[OURS]} differs from {TITLES[best]} by "
         f"{_by(record['from_best'][OURS])}. For the same scenes it encodes "
         f"{texts[OURS] / texts[best]:.1f} times as many texts."
     )

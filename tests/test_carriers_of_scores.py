@@ -14,7 +14,7 @@ from compoclip.benchmarks.targets import parse_targets
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.tables import results_text
+from compoclip.evaluation.tables import results_table
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import ModelConfig
 from evaluation_helpers import TINY
@@ -79,7 +79,7 @@ def test_a_score_passes_through_the_carriers_of_the_page_alone(tmp_path: Path) -
         benchmark = target.load()
         evaluate("tiny", encoder, [benchmark], tmp_path / "out", Options(resamples=20))
         (results,) = load_results(tmp_path / "out")
-        page = results_text(results)
+        page = results_table(results).text()
     finally:
         sys.setprofile(before)
     expected = {*carriers}.union(*TOOLS.values())

@@ -108,7 +108,7 @@ def test_one_model_and_more_images_than_there_are(
     assert main([*command, "--out", str(tmp_path / "n.html")]) == 0
     printed = capsys.readouterr().out
     assert "differs between" not in (tmp_path / "n.html").read_text()
-    assert len(printed.strip().splitlines()) == 2 + 5 + 1
+    assert len(printed.strip().splitlines()) == 2 + 5 + 2
 
 
 def test_other_benchmarks_are_refused(models: list[str], tmp_path: Path, capsys: Capture) -> None:

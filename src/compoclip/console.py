@@ -181,6 +181,13 @@ def prose(sentences: Iterable[str], indent: str = "") -> str:
     """Return sentences, each from a new line, broken between words where a terminal ends."""
     width = shutil.get_terminal_size((0, 0)).columns or sys.maxsize
     return "\n".join(
-        textwrap.fill(sentence, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
+        textwrap.fill(
+            sentence,
+            width,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_on_hyphens=False,  # names of benchmarks and options stay whole
+            break_long_words=False,
+        )
         for sentence in sentences
     )

@@ -1,4 +1,7 @@
-"""What the program does, as functions with all options: the command line and the API call them."""
+"""Train, evaluate, tune, sweep and reproduce, as functions with all options.
+
+The command line and the API call them.
+"""
 
 import lazy_loader
 
