@@ -24,6 +24,7 @@ from compoclip.evaluation.results import by_benchmark, by_model, load_results
 from compoclip.files import read_json, write_json, write_text
 from compoclip.training.log import LOG, read_log
 from compoclip_world.bounds import TEXT_ONLY
+from compoclip_world.demo import BASE, DemoOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs" / "front.json"
@@ -36,7 +37,7 @@ TITLES = {
     "compo": "`compo` (ours)",
 }
 OURS = "compo"
-DEMO = tuple(name for name in TITLES if name != OURS)
+DEMO = (BASE, *DemoOptions().methods)
 """Models of `make demo`. Our recipe is added by `compoclip demo --methods ... compo`."""
 
 

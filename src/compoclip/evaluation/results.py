@@ -307,7 +307,7 @@ def _read_table(results: Results) -> _ReadTable:
 class _ReadTable:
     """A table of items, the stamp of its file and the results it was checked with.
 
-    size: bytes of the table and of its items, which Arrow adds up anew each time it is asked.
+    size: bytes of the table and of its items, stored because Arrow adds them up anew for each call.
     """
 
     stamp: str

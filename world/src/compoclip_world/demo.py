@@ -281,8 +281,8 @@ def _measure_base(options: DemoOptions, stage: Stage) -> None:
 def _train_all(options: DemoOptions, stage: Stage) -> None:
     """Train and measure every method, or resume it: as many at a time as there are cores.
 
-    Each runs in processes of its own. The last method starts first; of the default ones it takes
-    longest. What the processes print is in runs/METHOD.log.
+    Each method runs in its own processes, which print to runs/METHOD.log. The last method starts
+    first, because it takes longest of the default ones.
     """
     commands: dict[str, list[list[str]]] = {}
     for method in options.methods:
