@@ -10,8 +10,8 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -24,6 +24,8 @@ import torch
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, note
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json_object
+from compoclip.interrupts import PARENT
 from compoclip.printed import Table
 from compoclip.version import __version__
 
@@ -274,32 +276,29 @@ def run_process(command: Sequence[str], folder: Path, limit: float, **variables:
     It writes output.txt and errors.txt there.
     variables: Set in its environment.
     """
-    errors = folder / "errors.txt"
+    errors, result = folder / "errors.txt", folder / "spent.json"
+    launcher = [sys.executable, str(Path(__file__).with_name("launch.py")), str(limit), str(result)]
     with errors.open("w") as file, (folder / "output.txt").open("w") as output:
-        start = time.monotonic()
-        process = subprocess.Popen(
-            command,
+        subprocess.run(
+            [*launcher, *command],
             stdout=output,
             stderr=file,
-            env={**os.environ, **variables},
+            env={**os.environ, PARENT: str(os.getpid()), **variables},
             cwd=folder,
+            check=False,
         )
-        timer = threading.Timer(limit, process.kill)
-        timer.start()
-        try:
-            _, status, usage = os.wait4(process.pid, 0)
-        finally:
-            timer.cancel()
-    seconds = time.monotonic() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
+    lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    if not result.is_file():  # the command cannot be started, or the launcher was killed
+        return Spent(0.0, problem=lines[-1] if lines else "was killed")
+    record = read_json_object(result)
+    seconds, code = record["seconds"], record["code"]
     problem = ""
     if seconds >= limit:
         problem = f"stopped after {limit:.0f} s"
-    elif process.returncode:
-        lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        problem = lines[-1] if lines else f"ended with {process.returncode} (out of memory?)"
-    processor = usage.ru_utime + usage.ru_stime
-    return Spent(seconds, processor, 1024 * usage.ru_maxrss, problem, seconds >= limit)
+    elif code:
+        problem = lines[-1] if lines else f"ended with {code} (out of memory?)"
+    stopped = seconds >= limit
+    return Spent(seconds, record["processor"], record["peak_bytes"], problem, stopped)
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 import shutil
 import statistics
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -22,14 +21,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from bench.harness import Row, run_process, surroundings
-from bench.made import photo_files, world_captions
+from bench.made import narrow_model, photo_files, world_captions
 from compoclip.console import note
 from compoclip.data.sources.open import Request
 from compoclip.errors import UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.files import read_json_object, write_json
-from compoclip.interrupts import PARENT
 from compoclip.models import load_model
+from compoclip.models.checkpoint import save_model
 from compoclip.report.plotting import Theme, write_figure
 from compoclip.search import PhotoIndex, index_photos
 from compoclip.training.log import LOG, read_log
@@ -41,6 +40,8 @@ _ALL, _STEP, _AROUND = "the whole command", "a step", "all but the steps"
 _PROCESSOR = "the processor"  # which other programs on the machine hardly change
 _CAPTIONS = 20_000  # distinct captions of the world; further ones have a number at the end
 _PIXELS = 64  # of the shorter side of photos
+NARROW = "narrow"
+"""The name of a model with next to no arithmetic in it."""
 _MANNERS = {
     0.1: "does not grow",
     0.9: "grows less than linearly",
@@ -60,8 +61,16 @@ class MadeData:
     """Data of a number of rows, each part written when a command first needs it."""
 
     def __init__(self, folder: Path, rows: int, model: str) -> None:
-        self._folder, self._rows, self.model = folder, rows, model
+        self._folder, self._rows, self._model = folder, rows, model
         folder.mkdir()
+
+    @cached_property
+    def model(self) -> str:
+        """Write the narrow model if it is the one to take."""
+        if self._model != NARROW:
+            return self._model
+        save_model(narrow_model(_PIXELS, layers=1), self._folder / NARROW)
+        return str(self._folder / NARROW)
 
     @cached_property
     def _texts(self) -> list[str]:
@@ -147,8 +156,7 @@ def measure_command(verb: Verb, data: MadeData, rows: int, folder: Path, limit: 
     """Run a command once, with empty caches, and stop it after `limit` seconds."""
     out = folder / "out"
     command = [sys.executable, "-m", "compoclip", *command_of(verb, data, out)]
-    variables = {"XDG_CACHE_HOME": str(folder / "cache"), PARENT: str(os.getpid())}
-    spent = run_process(command, folder, limit, **variables)
+    spent = run_process(command, folder, limit, XDG_CACHE_HOME=str(folder / "cache"))
     if spent.stopped:
         return Measured(rows, spent.seconds)
     if spent.problem:
@@ -238,9 +246,11 @@ class Options:
         fewest: Rows of the smallest data.
         most: Rows of the largest data.
         minutes: Minutes for all sizes of a command; it is stopped then, and the rest stays empty.
-        model: Anything `compoclip evaluate` takes.
+        model: Anything `compoclip evaluate` takes, or narrow for a model with next to no
+            arithmetic in it, which shows what all else costs.
         out: Folder for scale.json and a figure per command. What is recorded there of other
             commands stays.
+        resume: Do not measure again what is recorded in --out.
     """
 
     verbs: tuple[Verb, ...] = ()
@@ -249,6 +259,7 @@ class Options:
     minutes: Annotated[float, Within(0.01, 10_000)] = 2.0
     model: str = "bundled"
     out: Path | None = None
+    resume: bool = False
 
 
 def measure(options: Options, folder: Path) -> list[Row]:
@@ -263,11 +274,12 @@ def measure(options: Options, folder: Path) -> list[Row]:
     sizes = [options.fewest * 10**power for power in range(factors + 1)]
     measured: dict[Verb, list[Measured]] = {verb: [] for verb in verbs}
     left = dict.fromkeys(verbs, 60 * options.minutes)
+    recorded = {verb: _recorded(options, verb) for verb in verbs}
     for rows in sizes:
         data = MadeData(folder / str(rows), rows, options.model)
         for verb, results in measured.items():
-            result = Measured(rows)
-            if left[verb] > 0:
+            result = recorded[verb].get(rows, Measured(rows))
+            if left[verb] > 0 and not result.seconds:
                 note(f"{verb}, {rows:,} rows")
                 with tempfile.TemporaryDirectory(dir=folder) as place:
                     result = measure_command(verb, data, rows, Path(place), left[verb])
@@ -286,12 +298,26 @@ def measure(options: Options, folder: Path) -> list[Row]:
     ]
 
 
+def _records(out: Path) -> dict[str, Any]:
+    path = out / RECORDS
+    return read_json_object(path, damaged="delete it") if path.is_file() else {}
+
+
+def _recorded(options: Options, verb: Verb) -> dict[int, Measured]:
+    """Return by rows what --resume need not measure of a command."""
+    if not options.resume:
+        return {}
+    if options.out is None:
+        raise UsageError("--resume needs --out, the folder of the record")
+    sizes = _records(options.out).get(verb, {"sizes": []})["sizes"]
+    return {size["rows"]: Measured(**size) for size in sizes if size["seconds"]}
+
+
 def _record(options: Options, verb: Verb, results: Sequence[Measured]) -> None:
     """Write what is measured of a command so far, beside the records of the others."""
     assert options.out is not None
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / RECORDS
-    records = read_json_object(path, damaged="delete it") if path.is_file() else {}
+    records = _records(options.out)
     records[verb] = {
         "model": options.model,
         "minutes": options.minutes,
@@ -299,7 +325,7 @@ def _record(options: Options, verb: Verb, results: Sequence[Measured]) -> None:
         "sizes": [asdict(result) for result in results],
         **surroundings(torch.device("cpu")),
     }
-    write_json(path, records)
+    write_json(options.out / RECORDS, records)
     if results[0].seconds:
         draw_figure(options.out / verb.replace(" ", "-"), verb, results)
 

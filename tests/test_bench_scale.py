@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
+from bench.harness import run_process
 from bench.scale import (
     COMMANDS,
     RECORDS,
@@ -121,3 +123,44 @@ def test_bad_requests_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(["scale", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_memory_is_that_of_the_command_alone(tmp_path: Path) -> None:
+    """The system counts that of the starting process too, and this one has imported torch."""
+    spent = run_process([sys.executable, "-c", "print(1)"], tmp_path, 60)
+    assert 0 < spent.peak_bytes < 60e6
+    assert (tmp_path / "output.txt").read_text() == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "limit", "problem"),
+    [
+        ([sys.executable, "-c", "raise ValueError(1)"], 60, "ValueError: 1"),
+        ([sys.executable, "-c", "exit(3)"], 60, "ended with 3"),
+        ([sys.executable, "-c", "import time; time.sleep(60)"], 0.2, "stopped after 0 s"),
+        (["no-such-program"], 60, "No such file"),
+    ],
+)
+def test_a_command_that_fails_says_why(
+    command: list[str], limit: float, problem: str, tmp_path: Path
+) -> None:
+    spent = run_process(command, tmp_path, limit)
+    assert problem in spent.problem
+    assert spent.stopped == (limit < 1)
+
+
+def test_recorded_sizes_are_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+
+    def measure(verb: Verb, data: MadeData, rows: int, folder: Path, limit: float) -> Measured:
+        measured.append(rows)
+        return at(rows, 1)
+
+    monkeypatch.setattr("bench.scale.measure_command", measure)
+    words = ["scale", "--verbs=rewrite", "--fewest=10", "--out", str(tmp_path / "out")]
+    assert main([*words, "--most=100"]) == 0
+    assert main([*words, "--most=1000", "--resume"]) == 0
+    assert measured == [10, 100, 1000]
+    assert main(["scale", "--resume"]) == 2
