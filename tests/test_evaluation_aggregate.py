@@ -95,3 +95,15 @@ def test_bootstrap_is_linear_so_differences_can_be_drawn_at_once():
         for v in (one, two, one - two)
     ]
     assert draws[2] == pytest.approx(draws[0] - draws[1])
+
+
+def test_items_are_sorted_once_not_per_block_of_draws(monkeypatch):
+    """A million photos have a thousand blocks; sorting in each of them made that quadratic."""
+    sorts = []
+    unique = np.unique
+    monkeypatch.setattr(np, "unique", lambda *a, **k: sorts.append(a) or unique(*a, **k))
+    monkeypatch.setattr("compoclip.evaluation.statistics._DRAWS_AT_ONCE", 14)
+    tree = plan(Aggregate(("a", "b", "c")), LISTED, APPLIES, "accuracy")
+    sorts.clear()
+    (draws,) = resample([tree], VALUES, np.arange(7), Bootstrap(50, 1))  # in 25 blocks
+    assert (len(draws), len(sorts)) == (50, 3)

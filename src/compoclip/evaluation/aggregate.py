@@ -101,32 +101,44 @@ class MeanNode:
         total, count = np.where(present, values, 0.0).sum(axis=0), present.sum(axis=0)
         return _ratio(total, count)
 
-    def value(
-        self,
-        values: Mapping[str, Values],
-        tie: float = 0.5,
-        weights: Values | None = None,
-        units: Indices | None = None,
-    ) -> Values:
-        """Compute a leaf: a number, or with weights (r,), nan where nothing has weight.
+    def value(self, values: Mapping[str, Values], tie: float = 0.5) -> Values:
+        """Compute a leaf whose items count once each.
 
         values: metric -> (n,) per-item values. tie: what equal scores of a true and a false item
-        count in a curve. weights: (r, units), how often each unit counts; by default every item
-        counts once. units: (n,), the unit of each item.
+        count in a curve.
         """
         column = values[self.metric][self.rows]
-        if weights is None or units is None:
-            if not self.curve:
-                return np.asarray(column.mean())
-            counts = np.ones((1, len(column)))
-        elif self.curve:
-            counts = weights[:, units[self.rows]]
-        else:
-            there, place = np.unique(units[self.rows], return_inverse=True)
+        if not self.curve:
+            return np.asarray(column.mean())
+        counts = np.ones((1, len(column)))
+        return np.asarray(RANKED[self.metric](column, self._is_true, counts, tie)[0])
+
+    def weighted(self, values: Mapping[str, Values], units: Indices) -> Callable[[Values], Values]:
+        """Return what computes a leaf from weights (r, units), how often each unit counts.
+
+        It gives a number per row of weights, nan where nothing has weight. What does not depend on
+        the weights is computed here, once for all draws.
+
+        values: metric -> (n,) per-item values. units: (n,), the unit of each item.
+        """
+        column, units = values[self.metric][self.rows], units[self.rows]
+        if self.curve:
+            curve, is_true = RANKED[self.metric], self._is_true
+            return lambda weights: curve(column, is_true, weights[:, units], 0.5)
+        there, place = np.unique(units, return_inverse=True)
+        totals, counts = np.bincount(place, column), np.bincount(place)
+
+        def ratio(weights: Values) -> Values:
             weights = weights[:, there]
-            return _ratio(weights @ np.bincount(place, column), weights @ np.bincount(place))
-        areas = RANKED[self.metric](column, np.arange(len(column)) < self.true, counts, tie)
-        return areas if weights is not None else np.asarray(areas[0])
+            return _ratio(weights @ totals, weights @ counts)
+
+        return ratio
+
+    @property
+    def _is_true(self) -> Flags:
+        """Return which items of a curve are true."""
+        flags: Flags = np.arange(len(self.rows)) < self.true
+        return flags
 
 
 def _ratio(total: Values, count: Values) -> Values:
@@ -227,7 +239,7 @@ def additions(
         weights = np.ones((len(there), len(added)))
         weights[np.arange(len(there)), there] = 0
         whole = float(node.value(other) - node.value(base))
-        without = node.value(other, 0.5, weights, units) - node.value(base, 0.5, weights, units)
+        without = node.weighted(other, units)(weights) - node.weighted(base, units)(weights)
         lost = (whole - np.nan_to_num(without)) * (len(there) - 1) / len(there)
         false = len(codes) - node.true
         kind = np.repeat([0.5 / node.true, 0.5 / false], [node.true, false])
@@ -259,8 +271,9 @@ def resample(
         values = {name: values[name] - base[name] for name in base}
     leaves = {node.key: node for tree in trees for node, _ in tree.leaves()}
     blocks: dict[tuple[str, bytes], list[Values]] = {key: [] for key in leaves}
+    computed = {key: node.weighted(values, photos) for key, node in leaves.items()}
     for weights in bootstrap.weights(int(photos.max()) + 1):
-        for key, node in leaves.items():
-            blocks[key].append(node.value(values, 0.5, weights, photos))
+        for key, compute in computed.items():
+            blocks[key].append(compute(weights))
     draws = {key: np.concatenate(parts) for key, parts in blocks.items()}
     return [tree.walk(lambda node: draws[node.key]) for tree in trees]
