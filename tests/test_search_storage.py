@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,9 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.models import load_model
 from compoclip.search import PhotoIndex, duplicates, index_photos, read_index, search
+from compoclip.search.index import _FIELDS, FileTexts, _FileIndex, _Update
 from compoclip.search.lance import ABOUT
+from compoclip.search.photos import PhotoList
 from search_photos import made, photo, write_photos
 
 needs_lancedb = pytest.mark.skipif(find_spec("lancedb") is None, reason="LanceDB is not installed")
@@ -127,6 +130,37 @@ def test_a_damaged_index_of_eight_bits_is_refused(
         path.write_bytes(data)
         with pytest.raises(CompoclipError, match=r"a damaged index.*delete it"):
             read_index(path)
+
+
+@pytest.mark.parametrize(("vectors", "most"), [("float32", 1.4), ("int8", 0.5)])
+def test_features_that_are_written_are_in_memory_once(
+    vectors: Any, most: float, tmp_path: Path
+) -> None:
+    """They were there three times, and of eight bits as floats too."""
+    count, names = 6000, [f"{row}.png" for row in range(6000)]
+    listed = PhotoList("/photos", names, names, names, True, {})
+    update = _Update(tmp_path / "i", None, listed, {}, {}, dict.fromkeys(_FIELDS), vectors)
+    features = unit(count, 512)
+    tracemalloc.start()
+    collected = _FileIndex(update._replace(hashes=dict.fromkeys(range(count), "")))
+    for start in range(0, count, 50):
+        collected.add(range(start, start + 50), features[start : start + 50])
+    collected.finish()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < most * features.nbytes
+    assert len(read_index(tmp_path / "i").features) == count
+
+
+def test_texts_of_a_file_are_read_one_by_one() -> None:
+    lines = ["", "a b", "größe", "", "\n"]
+    texts = FileTexts(np.frombuffer("".join(f"{line}\0" for line in lines).encode(), np.uint8))
+    assert [*texts] == [texts[row] for row in range(5)] == texts[:] == lines
+    assert (texts[-3], texts[1:4:2], len(texts)) == (lines[2], lines[1:4:2], 5)
+    with pytest.raises(IndexError):
+        texts[5]
+    with pytest.raises(ValueError, match="utf-8"):
+        FileTexts(np.array([255, 0], np.uint8))
 
 
 # --- A table of LanceDB. ---

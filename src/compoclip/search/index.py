@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -97,9 +97,9 @@ class PhotoIndex:
             "about": [json.dumps(self.about)],
             "captions": self.captions,
         }
-        joined = {k: "".join(f"{text}\0" for text in entries) for k, entries in texts.items()}
         arrays: dict[str, NDArray[Any]] = {
-            k: np.frombuffer(text.encode(), np.uint8) for k, text in joined.items()
+            name: np.frombuffer("".join(f"{text}\0" for text in entries).encode(), np.uint8)
+            for name, entries in texts.items()
         }
         features = self.features
         arrays["features"] = features.codes if isinstance(features, Quantised) else features[:]
@@ -155,6 +155,32 @@ class PhotoIndex:
         require(not differing, path, f"{problem}model with --model, or run compoclip index again")
 
 
+class FileTexts(Sequence[str]):
+    """Texts as they are in the file: in UTF-8, with a NUL behind each.
+
+    A search reads some ten of a million, so they become Python's where they are read. Raises
+    ValueError for bytes that are no text.
+    """
+
+    def __init__(self, content: NDArray[np.uint8]) -> None:
+        content.tobytes().decode()
+        self._content, self._ends = content, np.flatnonzero(content == 0)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, row: Any) -> Any:
+        """Return the text in a row, or the list of those in a slice."""
+        place = range(len(self))[row]
+        if isinstance(place, range):
+            return [self[k] for k in place]
+        start = self._ends[place - 1] + 1 if place else 0
+        return self._content[start : self._ends[place]].tobytes().decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content.tobytes().decode().split("\0")[:-1])
+
+
 def require_index(path: Path) -> None:
     """Raise CompoclipError for what is absent, or begins as no index does."""
     if is_table(path):
@@ -191,7 +217,7 @@ def read_index(path: Path) -> PhotoIndex:
         if arrays is None:
             raise ValueError("it is of another version")
         features = arrays.pop("features")
-        texts = {name: text.tobytes().decode().split("\0")[:-1] for name, text in arrays.items()}
+        texts = {name: FileTexts(content) for name, content in arrays.items()}
         names, stamps, (stated,) = (texts[name] for name in ("names", "stamps", "about"))
         captions = texts.get("captions", ["" for _ in names])  # earlier versions had none
         about = json.loads(stated)
@@ -364,24 +390,35 @@ class _Update(NamedTuple):
 
 
 class _FileIndex:
-    """Collects the features of an index, and writes one file of them in the end."""
+    """Collects the features of an index, and writes one file of them in the end.
+
+    They are stored once, as they will be in the file and in the order of the photos.
+    """
 
     def __init__(self, update: _Update) -> None:
-        self._update, self._rows = update, list(update.unchanged)
-        old, places = update.old, [*update.unchanged.values()]
-        self._parts = [old.features[places]] if old else []
+        self._update = update
+        self._encoded = np.zeros(len(update.photos.names), bool)
+        self._stored: NDArray[Any] = np.zeros((0, 0), np.float32)
+        unchanged = [*update.unchanged.items()]
+        for start in range(0, len(unchanged), _COPIED):
+            assert update.old is not None  # it holds what is unchanged
+            rows, places = zip(*unchanged[start : start + _COPIED])
+            self.add(rows, update.old.features[list(places)])
 
     def add(self, rows: Sequence[int], features: Matrix) -> None:
-        self._rows += rows
-        self._parts.append(features)
+        vectors = Quantised.of(features).codes if self._update.vectors == "int8" else features
+        if not self._stored.size:  # the width was not known before
+            self._stored = np.zeros((len(self._encoded), vectors.shape[1]), vectors.dtype)
+        self._stored[list(rows)] = vectors
+        self._encoded[list(rows)] = True
 
     def finish(self) -> PhotoIndex:
-        out, _, photos, _, hashes, about, vectors = self._update
-        order = np.argsort(self._rows)
-        names, stamps, captions = photos.columns([self._rows[place] for place in order], hashes)
-        features = np.concatenate(self._parts)[order]
-        stored = Quantised.of(features) if vectors == "int8" else features
-        index = PhotoIndex(stored, names, stamps, about, captions)
+        out, _, photos, _, hashes, about, _ = self._update
+        rows = np.flatnonzero(self._encoded)
+        names, stamps, captions = photos.columns(rows.tolist(), hashes)
+        stored = self._stored if len(rows) == len(self._encoded) else self._stored[rows]
+        features = Quantised(stored) if stored.dtype == np.int8 else stored
+        index = PhotoIndex(features, names, stamps, about, captions)
         index.save(out)
         return index
 
