@@ -6,7 +6,8 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -325,11 +326,13 @@ class Source:
     def fingerprint(self) -> Fingerprint:
         """Return a checksum per row of every column, and of the name and stamp of every image file;
         images in tables count as the table."""
-        state = cache(file_stamp)
+        state = lru_cache(_CHUNK)(file_stamp)  # rows of one file are near each other
 
-        def stamps(side: str) -> list[str]:
+        def stamps(side: str) -> pa.ChunkedArray:
             cells = zip(*map(self.column, (side, f"{side[:-5]}image")))
-            return [self._places[n].stamp(image, state) if image else "" for n, image in cells]
+            texts = (self._places[n].stamp(image, state) if image else "" for n, image in cells)
+            parts = iter(lambda: list(islice(texts, _CHUNK)), [])
+            return pa.chunked_array([pa.array(part, _TEXT) for part in parts], _TEXT)
 
         columns = {name: self._table[name] for name in COLUMNS}
         columns |= {"ids": self._table["id"], "images": stamps("place")}

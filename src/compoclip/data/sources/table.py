@@ -231,4 +231,5 @@ def finish(
     table, unknown = renumbered(table, table["row"].to_numpy())
     left_out = left_out + Counter({NO_NEIGHBOUR: unknown})
     table = table.drop_columns(["row"]).combine_chunks()
+    pa.default_memory_pool().release_unused()  # twice as much as the table, which is there to stay
     return Source(table, places, description, left_out, made_from, lost=lost)
