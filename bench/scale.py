@@ -51,7 +51,7 @@ _MANNERS = {
 """The largest slope of log seconds by log rows -> what it is called."""
 _PANEL = (360, 300)
 
-Verb = Literal["rewrite", "data pack", "index", "evaluate", "train", "search"]
+Verb = Literal["rewrite", "data pack", "index", "evaluate", "evaluate retrieval", "train", "search"]
 
 
 # --- Data of a number of rows. ---
@@ -120,21 +120,22 @@ class MadeData:
 # --- One process for each command and size. ---
 
 COMMANDS: Mapping[Verb, str] = {
-    "rewrite": "{data.captions} -o {out}.jsonl --rewrites negclip,replace --workers 1",
-    "data pack": "{data.pairs} --split all --size 48 --out {out} --workers 1",
-    "index": "{data.photos} --model {data.model} --out {out} --device cpu",
-    "evaluate": "{data.model} --on retrieval:{data.pairs} --out {out} --device cpu",
-    "train": "fsc-clip --model {data.model} --data {data.pairs} --out {out} --batch-size 32 "
+    "rewrite": "rewrite {data.captions} -o {out}.jsonl --rewrites negclip,replace --workers 1",
+    "data pack": "data pack {data.pairs} --split all --size 48 --out {out} --workers 1",
+    "index": "index {data.photos} --model {data.model} --out {out} --device cpu",
+    "evaluate": "evaluate {data.model} --on rewrites:{data.pairs} --out {out} --device cpu",
+    "evaluate retrieval": "evaluate {data.model} --on retrieval:{data.pairs} --out {out} "
+    "--device cpu",
+    "train": "train fsc-clip --model {data.model} --data {data.pairs} --out {out} --batch-size 32 "
     "--max-steps 12 --set log_every=1 --workers 1 --device cpu",
-    "search": "{data.index} 'a red star on a blue mug' --json --device cpu",
+    "search": "search {data.index} 'a red star on a blue mug' --json --device cpu",
 }
-"""What follows the verb. data: A `MadeData`, whose parts are written when they are named."""
+"""Arguments of compoclip. data: A `MadeData`, whose parts are written when they are named."""
 
 
 def command_of(verb: Verb, data: MadeData, out: Path) -> list[str]:
-    """Return the arguments of compoclip; the data that they name are written now."""
-    words = shlex.split(COMMANDS[verb])
-    return [*verb.split(), *(word.format(data=data, out=out) for word in words)]
+    """Return the arguments of a command; the data that they name are written now."""
+    return [word.format(data=data, out=out) for word in shlex.split(COMMANDS[verb])]
 
 
 @dataclass
@@ -242,7 +243,8 @@ class Options:
     data does not count.
 
     Args:
-        verbs: Only these commands: rewrite, data pack, index, evaluate, train, search.
+        verbs: Only these commands: rewrite, data pack, index, evaluate (rewrites),
+            evaluate retrieval, train, search.
         fewest: Rows of the smallest data.
         most: Rows of the largest data.
         minutes: Minutes for all sizes of a command; it is stopped then, and the rest stays empty.
