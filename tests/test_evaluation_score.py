@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,10 @@ import pytest
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.encode import Damaged, EncodeOptions
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.cases import Comparisons
-from compoclip.evaluation.items import case_clusters, cosines, linked, merge_equal
+from compoclip.evaluation.items import Items, case_clusters, cosines, linked, merge_equal
 from evaluation_helpers import all_forms, features_from, features_of, ref, score_items, unit
 
 FIRST = {"": TiePolicy.FIRST}
@@ -290,3 +293,32 @@ def test_the_pairs_of_cola_make_88_clusters(shared_data: Path):
     assert isinstance(cases, tuple)
     assert len({case.images[0].photo for case in cases}) == 115
     assert len(set(case_clusters(cases))) == 88
+
+
+def test_a_long_name_of_a_cluster_makes_no_other_longer():
+    """An array of texts holds each at the length of the longest."""
+    names = ["b", "a", "b" * 50_000, "c", "a"]
+    items = Items.of_cases([], [], np.empty(0), {}, {})
+    items = replace(items, ids=[*"12345"] * 200, clusters=names * 200)
+    tracemalloc.start()
+    photos = items.photos
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert photos.tolist() == [1, 0, 2, 3, 0] * 200
+    assert peak < 1e6
+
+
+def test_damaged_photos_are_counted_one_by_one(monkeypatch):
+    """Each damaged image counted all before it."""
+    refs = [ImageRef(Path(f"{number}.png")) for number in range(50)]
+    rows = {ref: row for row, ref in enumerate(refs)}
+    photo, asked = ImageRef.photo, []
+    monkeypatch.setattr(
+        ImageRef, "photo", property(lambda ref: asked.append(ref) or photo.fget(ref))
+    )
+    damaged = Damaged(rows, EncodeOptions(max_bad=49))
+    for row in range(49):
+        damaged.add(row, "torn")
+    assert len(asked) == 49
+    with pytest.raises(CompoclipError, match="more than 49 damaged images; the next is torn"):
+        damaged.add(49, "torn")

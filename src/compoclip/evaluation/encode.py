@@ -221,6 +221,7 @@ class Damaged:
 
     def __init__(self, rows: Mapping[ImageRef, int], options: EncodeOptions) -> None:
         self.rows, self.reasons = rows, dict[ImageRef, str]()
+        self._photos: set[str] = set()
         self._limit, self._ranks = options.max_bad, options.ranks
         self._sharing: dict[int, list[ImageRef]] = {}
         for ref, row in rows.items():
@@ -232,8 +233,10 @@ class Damaged:
 
     def add(self, row: int, damage: str) -> None:
         """Note that an image is damaged. Raises CompoclipError when too many are."""
-        self.reasons.update(dict.fromkeys(self._sharing[row], damage))
-        if len({ref.photo for ref in self.reasons}) > self._limit:
+        refs = self._sharing[row]
+        self.reasons.update(dict.fromkeys(refs, damage))
+        self._photos.update(ref.photo for ref in refs)
+        if len(self._photos) > self._limit:
             raise CompoclipError(
                 f"more than {self._limit} damaged images; the next is {damage}"
                 if self._limit

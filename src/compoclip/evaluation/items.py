@@ -135,8 +135,10 @@ class Items:
 
     @cached_property
     def photos(self) -> Indices:
-        """Return the number of each item's cluster."""
-        return np.unique(np.asarray(self.clusters), return_inverse=True)[1]
+        """Return the number of each item's cluster, in the order of their names."""
+        # An array of texts would hold each at the length of the longest.
+        numbers = {name: number for number, name in enumerate(sorted(set(self.clusters)))}
+        return np.fromiter((numbers[name] for name in self.clusters), np.int64, len(self))
 
     @cached_property
     def judged(self) -> dict[str, Outcomes]:
