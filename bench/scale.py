@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.ticker import NullFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from bench.harness import Row, run_process, surroundings
 from bench.made import narrow_model, photo_files, world_captions
@@ -50,6 +50,7 @@ _MANNERS = {
 }
 """The largest slope of log seconds by log rows -> what it is called."""
 _PANEL = (360, 300)
+_RANGE = 20  # of the numbers of an axis at least, or next to no growth would look steep
 
 Verb = Literal["rewrite", "data pack", "index", "evaluate", "evaluate retrieval", "train", "search"]
 
@@ -215,12 +216,17 @@ def draw_figure(stem: Path, verb: str, measured: Sequence[Measured]) -> tuple[Pa
     def lines(axes: Axes, theme: Theme, values: Mapping[str, list[float]], unit: str) -> None:
         for place, (name, numbers) in enumerate(values.items()):
             axes.plot(rows, numbers, label=name, **theme.line(place))
+        axes.set(xscale="log", yscale="log", xlabel="rows", ylabel=unit)
+        low, high = axes.get_ylim()  # beyond which the line of slope one would reach
         last = next(iter(values.values()))[-1]
         through = [last * size / rows[-1] for size in rows]
-        axes.plot(rows, through, color=theme.soft, linewidth=1, linestyle=":", label="slope one")
-        axes.set(xscale="log", yscale="log", xlabel="rows", ylabel=unit)
+        axes.plot(rows, through, color=theme.soft, linewidth=1, linestyle=":", label="linear")
+        axes.set_ylim(min(low, high / _RANGE), high)
+        if high < 100 * low:
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
             axis.set_minor_formatter(NullFormatter())
         axes.legend(fontsize=9)
 

@@ -82,7 +82,7 @@ def test_figures_have_both_quantities(tmp_path: Path) -> None:
     for path in draw_figure(tmp_path / "index", "index", measured):
         assert path.stat().st_size > 1000
     text = (tmp_path / "index.svg").read_text()
-    for words in ("index: time", "index: memory", "slope one", "the processor", "seconds", "GB"):
+    for words in ("index: time", "index: memory", "linear", "the processor", "seconds", "GB"):
         assert words in text
     assert "mathdefault" not in text
 
