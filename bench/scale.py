@@ -121,7 +121,7 @@ class MadeData:
 # --- One process for each command and size. ---
 
 COMMANDS: Mapping[Verb, str] = {
-    "rewrite": "rewrite {data.captions} -o {out}.jsonl --rewrites negclip,replace --workers 1",
+    "rewrite": "rewrite {data.captions} -o {out}.jsonl --rewrites negclip --workers 1",
     "data pack": "data pack {data.pairs} --split all --size 48 --out {out} --workers 1",
     "index": "index {data.photos} --model {data.model} --out {out} --device cpu",
     "evaluate": "evaluate {data.model} --on rewrites:{data.pairs} --out {out} --device cpu",
