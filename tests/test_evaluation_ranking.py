@@ -102,6 +102,12 @@ def test_retrieval_both_ways_equals_brute_force_and_chance():
     assert items.clusters[20:] == [f"{k // 3}.jpg" for k in range(60)]
 
 
+def test_queries_share_what_is_the_same_for_all():
+    """A million queries would have as many copies of the name of the form, and empty labels."""
+    items = score_items(*retrieval_set(20, 3, 4))
+    assert len({id(form) for form in items.forms}) == len({id(row) for row in items.labels}) == 1
+
+
 def test_retrieval_shows_the_best_rival_and_keeps_unmatched_texts_as_distractors():
     images = (ImageRef(Path("a")), ImageRef(Path("b")))
     content = Retrieval(images, ("a", "b", "noise"), ((0, 0), (1, 1)))

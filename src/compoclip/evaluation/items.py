@@ -117,7 +117,7 @@ class Items:
         """Return one item per case, with its scores and outcomes."""
         return cls(
             ids=[case.id for case in cases],
-            forms=[str(case.form) for case in cases],
+            forms=[case.form.value for case in cases],
             subtasks=[case.subtask for case in cases],
             labels=[case.labels for case in cases],
             truth=[case.truth for case in cases],

@@ -87,7 +87,7 @@ class ClassificationForm(ItemForm[Classification]):
         names, scores = ranks.best_candidates(content.classes)
         items = Items(
             ids=image_names(content.images),
-            forms=[str(self.name) for _ in content.images],
+            forms=[self.name.value for _ in content.images],
             subtasks=list(listed.subtasks),
             labels=list(listed.labels),
             truth=list(listed.truth),

@@ -141,7 +141,7 @@ class ProbeForm(ItemForm[Probe]):
         listed = content.listed
         return Items(
             ids=image_names(content.test.images),
-            forms=[str(self.name) for _ in labels],
+            forms=[self.name.value for _ in labels],
             subtasks=list(listed.subtasks),
             labels=list(listed.labels),
             truth=list(listed.truth),

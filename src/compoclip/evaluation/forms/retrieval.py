@@ -3,8 +3,9 @@ that a judge is asked about."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -33,6 +34,8 @@ from compoclip.evaluation.items import (
 )
 
 CUTS = (1, 5, 10)
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+"""The labels of every query: millions of empty ones would take as much memory as their texts."""
 
 
 class RetrievalForm(ItemForm[Retrieval]):
@@ -71,9 +74,9 @@ class RetrievalForm(ItemForm[Retrieval]):
         to_text, to_image = first_wins(("i2t", "t2i"), benchmark.ties, self.ties)
         return Items(
             ids=[names[i] for i in query_images] + [caption[t] for t in query_texts],
-            forms=[str(self.name) for _ in range(n)],
+            forms=[self.name.value for _ in range(n)],
             subtasks=["i2t" for _ in query_images] + ["t2i" for _ in query_texts],
-            labels=[{} for _ in range(n)],
+            labels=[NO_LABELS for _ in range(n)],
             truth=[0 for _ in range(n)],
             images=[(keys[i],) for i in query_images] + best_images,
             texts=best_texts + [(content.texts[t],) for t in query_texts],
@@ -130,9 +133,9 @@ class JudgedForm(ItemForm[JudgedRetrieval]):
         right = {"both": (yes & ~no).astype(np.float64), "named": yes.astype(np.float64)}
         return Items(
             ids=[f"text {k}" for k in range(n)],
-            forms=[str(self.name) for _ in range(n)],
+            forms=[self.name.value for _ in range(n)],
             subtasks=["negated" for _ in range(n)],
-            labels=[{} for _ in range(n)],
+            labels=[NO_LABELS for _ in range(n)],
             truth=[0 for _ in range(n)],
             images=[(image_key(content.images[k]),) for k in best],
             texts=[(text,) for text in content.texts],
