@@ -124,7 +124,8 @@ COMMANDS: Mapping[Verb, str] = {
     "rewrite": "rewrite {data.captions} -o {out}.jsonl --rewrites negclip --workers 1",
     "data pack": "data pack {data.pairs} --split all --size 48 --out {out} --workers 1",
     "index": "index {data.photos} --model {data.model} --out {out} --device cpu",
-    "evaluate": "evaluate {data.model} --on rewrites:{data.pairs} --out {out} --device cpu",
+    "evaluate": "evaluate {data.model} --on rewrites:{data.pairs},most=10000000 --out {out} "
+    "--device cpu",
     "evaluate retrieval": "evaluate {data.model} --on retrieval:{data.pairs} --out {out} "
     "--device cpu",
     "train": "train fsc-clip --model {data.model} --data {data.pairs} --out {out} --batch-size 32 "
