@@ -50,6 +50,25 @@ def test_blocks_do_not_change_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.array_equal(np.concatenate(list(Bootstrap(100, 4).weights(60))), whole)
 
 
+@pytest.mark.parametrize("clusters", [1, 7, 300])
+def test_cached_draws_are_the_draws(clusters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = (list(Bootstrap(50, 1).weights(clusters)) for _ in range(2))
+    monkeypatch.setattr(statistics, "_CACHED_BYTES", 0)
+    for one, two, fresh in zip(first, again, Bootstrap(50, 1).weights(clusters), strict=True):
+        assert one.dtype == fresh.dtype == np.float64
+        assert one.flags.f_contiguous
+        np.testing.assert_array_equal(one, fresh)
+        np.testing.assert_array_equal(two, fresh)
+
+
+def test_draws_that_were_used_least_recently_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "_cached", {})
+    monkeypatch.setattr(statistics, "_CACHED_BYTES", 1000)
+    for clusters in (40, 41, 40, 42):  # of 10 bytes per cluster
+        list(Bootstrap(10, 0).weights(clusters))
+    assert [clusters for _, clusters, _ in statistics._cached] == [40, 42]
+
+
 def test_percentile_interval_leaves_out_undefined_draws() -> None:
     draws, many = np.arange(1001) / 1000, 10**9
     assert percentile_interval(draws, many) == pytest.approx((0.025, 0.975))

@@ -7,7 +7,7 @@ their signs. `tests/test_evaluation_verdicts.py` simulates the error rates of bo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 from zlib import crc32
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.unsignedinteger]
 Interval = tuple[float | None, float | None]
 
 FEWEST = 10
@@ -24,6 +25,7 @@ FEWEST = 10
 LEVEL = 0.05
 SIGNIFICANT, NOT_SIGNIFICANT, TOO_FEW = "significant", "not significant", "too few photos"
 _DRAWS_AT_ONCE = 4_000_000
+_CACHED_BYTES = 2**27
 _MOST_SUMS = 2**16
 _SAME = 1e-9  # of the largest amount: sums closer than that are equal
 
@@ -103,14 +105,40 @@ class Bootstrap:
         The block size bounds memory and does not change the draws. Columns are contiguous: a
         product with a sparse matrix would copy rows.
         """
-        rng = np.random.default_rng(self.seed)
+        for counts in self._counts(clusters):
+            yield counts.astype(np.float64)
+
+    def _counts(self, clusters: int) -> Iterable[Counts]:
+        """Return the blocks of `weights` as small integers, from memory where they are there."""
         block = max(1, _DRAWS_AT_ONCE // clusters)
+        if self.resamples * clusters > _CACHED_BYTES:
+            return self._draw(clusters, block)
+        key = self, clusters, block
+        blocks = _cached.pop(key, None) or tuple(self._draw(clusters, block))
+        _cached[key] = blocks
+        while len(_cached) > 1 and _bytes_of_cached() > _CACHED_BYTES:
+            del _cached[next(iter(_cached))]
+        return blocks
+
+    def _draw(self, clusters: int, block: int) -> Iterator[Counts]:
+        rng = np.random.default_rng(self.seed)
         for first in range(0, self.resamples, block):
             rows = min(block, self.resamples - first)
             sampled = rng.integers(clusters, size=(rows, clusters))
             sampled += np.arange(rows)[:, None] * clusters
             counts = np.bincount(sampled.ravel(), minlength=rows * clusters)
-            yield counts.reshape(rows, clusters).astype(np.float64, order="F")
+            small = np.min_scalar_type(int(counts.max()))
+            yield counts.reshape(rows, clusters).astype(small, order="F")
+
+
+_cached: dict[tuple[Bootstrap, int, int], tuple[Counts, ...]] = {}
+"""Counts by bootstrap, clusters and rows of a block; those that were used least recently come
+first. All comparisons on a benchmark need the same counts, and drawing takes longer than the rest
+of a comparison."""
+
+
+def _bytes_of_cached() -> int:
+    return sum(counts.nbytes for blocks in _cached.values() for counts in blocks)
 
 
 BOOTSTRAP = Bootstrap()
