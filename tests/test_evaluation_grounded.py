@@ -23,7 +23,7 @@ from compoclip.evaluation.grounded import (
     ground_all,
     is_blind,
 )
-from compoclip.evaluation.items import BOTH_IMAGES, Values, both_images_right
+from compoclip.evaluation.items import BOTH_IMAGES, Values
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
@@ -148,7 +148,7 @@ def test_both_images_right_by_hand() -> None:
     items = score_items(cases, features_from({**prefer_a, "i3.jpg": {"a": 0.0, "b": 1.0}}))
     right = items.outcomes["accuracy"].used
     assert right.tolist() == [1, 0, 1, 1, 0]
-    pairs = both_images_right(items, right)
+    pairs = items.both_images
     assert np.array_equal(pairs, [0, np.nan, 1, np.nan, np.nan], equal_nan=True)
 
 

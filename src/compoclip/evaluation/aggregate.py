@@ -25,7 +25,7 @@ from compoclip.evaluation.items import (
     Indices,
     Items,
     Values,
-    both_images_right,
+    rows_by_name,
 )
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
 
@@ -48,11 +48,10 @@ def ruled_values(items: Items) -> dict[str, Values]:
     used = {name: outcome.used for name, outcome in items.outcomes.items()}
     ranked = [name for name in RANKED if name in used]
     first = np.array([scores[0] for scores in items.scores if ranked], dtype=float)
-    main = items.judged[MAIN].used
     return {
         **used,
-        MAIN: main,
-        BOTH_IMAGES: both_images_right(items, main),
+        MAIN: items.judged[MAIN].used,
+        BOTH_IMAGES: items.both_images,
         POSITIVE_SCORE: items.positive,
         **dict.fromkeys(ranked, first),
     }
@@ -174,7 +173,7 @@ def plan(
     applies: metric -> (n,), whether the item has it. main: what to average where a rule names no
     metric. Raises CompoclipError for an unknown metric.
     """
-    names = np.asarray(items.subtasks, dtype=object)
+    places = items.subtask_rows if isinstance(items, Items) else rows_by_name(items.subtasks)
 
     def build(node: Aggregate, inherited: str) -> MeanNode | None:
         metric = node.metric or inherited
@@ -185,7 +184,9 @@ def plan(
         fault = f"an aggregate asks for the metric '{metric}', which these items do not have; they "
         if metric not in applies:
             raise CompoclipError(f"{fault}have {', '.join(applies)}")
-        rows = np.flatnonzero(np.isin(names, sorted(node.subtasks())) & applies[metric])
+        here = [places[name] for name in node.subtasks() if name in places]
+        rows = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *here]))
+        rows = rows[applies[metric][rows]]
         if node.macro_by is None:
             return leaf(metric, rows, items.truth)
         groups: dict[str, list[int]] = {}

@@ -24,7 +24,7 @@ from compoclip.evaluation.aggregate import (
     ruled_values,
 )
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import BOTH_IMAGES, MAIN, Indices, Values
+from compoclip.evaluation.items import BOTH_IMAGES, MAIN, Indices, Items, Values
 from compoclip.evaluation.results import Results, by_benchmark, stored_items, too_few
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
@@ -171,40 +171,21 @@ class Pair:
             problem = f"{base.model} and {other.model} were measured with different {fact}{both}; "
             problem += "evaluate both again on the same data"
             require(mine == theirs, base.benchmark, problem)
-        left, right = stored_items(base), stored_items(other)
-        keys = [list(zip(side.subtasks, side.ids)) for side in (left, right)]
-        place = {key: row for row, key in enumerate(keys[1])}
-        rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
-        alone = set(keys[0]) ^ set(keys[1])
-        problem = f"no item was measured for both models ({base.items} and {other.items}); "
-        require(rows, base.benchmark, f"{problem}evaluate both again")
-        if alone and not (base.partial or other.partial):
-            raise CompoclipError(
-                f"{base.items} and {other.items} are both complete, but their items differ, e.g. "
-                f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
-            )
-        if keys[0] != keys[1]:
-            left, right = (side.take(np.array(at)) for side, at in zip((left, right), zip(*rows)))
-        gallery = any(FORMS[Form(name)].one_gallery for name in set(left.forms))
-        problem = f"the galleries differ ({len(keys[0])} and {len(keys[1])} queries), so ranks "
-        problem += "cannot be compared; evaluate both on the same images"
-        require(not (alone and gallery), base.benchmark, problem)
+        left, right = _common_items(base, other)
         values = [ruled_values(side) for side in (left, right)]
         applies = {name: ~np.isnan(column + values[1][name]) for name, column in values[0].items()}
         main = next((metric for metric in RANKED if metric in applies), MAIN)
-        names = left.subtasks
         trees = {
             name: tree
             for name, rule in base.rules.items()
-            if rule.subtasks().intersection(names)
+            if rule.subtasks() & left.subtask_rows.keys()
             and (tree := plan(rule, left, applies, main)) is not None
         }
-        every = np.asarray(names, dtype=object)
         return cls(
             benchmark=base.benchmark,
             headline=base.headline,
             trees=trees,
-            subtask_rows={name: np.flatnonzero(every == name) for name in dict.fromkeys(names)},
+            subtask_rows=left.subtask_rows,
             photos=left.photos,
             base=values[0],
             other=values[1],
@@ -248,6 +229,32 @@ class Pair:
         adds = [additions(tree, self.base, self.other, units) for tree in trees]
         draws = resample(trees, self.other, self.photos, bootstrap, self.base)
         return [Evidence(*row) for row in zip(draws, photos, adds)]
+
+
+def _common_items(base: Results, other: Results) -> tuple[Items, Items]:
+    """Return the items that both have, in the order of the base's; raise CompoclipError when they
+    cannot be compared."""
+    left, right = stored_items(base), stored_items(other)
+    if left.ids and (left.subtasks, left.ids) == (right.subtasks, right.ids):
+        return left, right
+    keys = [list(zip(side.subtasks, side.ids)) for side in (left, right)]
+    place = {key: row for row, key in enumerate(keys[1])}
+    rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
+    alone = set(keys[0]) ^ set(keys[1])
+    problem = f"no item was measured for both models ({base.items} and {other.items}); "
+    require(rows, base.benchmark, f"{problem}evaluate both again")
+    if alone and not (base.partial or other.partial):
+        raise CompoclipError(
+            f"{base.items} and {other.items} are both complete, but their items differ, e.g. "
+            f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
+        )
+    if keys[0] != keys[1]:
+        left, right = (side.take(np.array(at)) for side, at in zip((left, right), zip(*rows)))
+    gallery = any(FORMS[Form(name)].one_gallery for name in set(left.forms))
+    problem = f"the galleries differ ({len(keys[0])} and {len(keys[1])} queries), so ranks "
+    problem += "cannot be compared; evaluate both on the same images"
+    require(not (alone and gallery), base.benchmark, problem)
+    return left, right
 
 
 # --- Groups of scores: a group's number is the plain mean of its parts. ---

@@ -156,6 +156,16 @@ class Items:
         used[POSITIVE_SCORE] = self.positive
         return {name: ~np.isnan(values) for name, values in used.items()}
 
+    @cached_property
+    def both_images(self) -> Values:
+        """Return the outcomes `BOTH_IMAGES` of the items, nan for those that have none."""
+        return _both_images_right(self, self.judged[MAIN].used)
+
+    @cached_property
+    def subtask_rows(self) -> dict[str, Indices]:
+        """Return sub-task -> the rows of its items, sub-tasks in the order of their first items."""
+        return rows_by_name(self.subtasks)
+
     def take(self, rows: Indices) -> Items:
         """Return the items at `rows`, in that order."""
         columns: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -211,6 +221,14 @@ class Items:
         return cls(**listed)
 
 
+def rows_by_name(names: Iterable[str]) -> dict[str, Indices]:
+    """Return name -> the places at which it stands, names in the order of their first places."""
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+    return {name: np.array(of_name, dtype=np.int64) for name, of_name in places.items()}
+
+
 def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
     """Return for each of n items its main outcome, the first that applies to it."""
     main = np.full(n, np.nan)
@@ -223,7 +241,7 @@ BOTH_IMAGES = "both images"
 """Name, in rules, of the outcome of two choices between the same two texts on two images."""
 
 
-def both_images_right(items: Items, right: Values) -> Values:
+def _both_images_right(items: Items, right: Values) -> Values:
     """Return whether both are right of two choices between the same texts with exchanged answers.
 
     A model that prefers one of the texts whatever the image shows is right on exactly one. The

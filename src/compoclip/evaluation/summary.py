@@ -67,8 +67,7 @@ def summarise(
         return short.get(f"{subtask}/{metric}", short.get(subtask, 0))
 
     trees: dict[tuple[str, str], tuple[MeanNode, int]] = {}
-    for subtask in here:
-        rows = np.flatnonzero(names == subtask)
+    for subtask, rows in items.subtask_rows.items():
         for metric in metrics:
             tree = leaf(metric, rows[items.applies[metric][rows]], items.truth)
             if tree is not None:

@@ -15,8 +15,8 @@ from compoclip.benchmarks.case import Form
 from compoclip.evaluation.aggregate import ruled_values
 from compoclip.evaluation.comparison import Difference, ScorePart
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import MAIN, Items
-from compoclip.evaluation.results import load_items
+from compoclip.evaluation.items import MAIN
+from compoclip.evaluation.results import load_items, stored_items
 from compoclip.report.looks import Album, Look, Picture, Piece, changed_runs, word_diff
 from compoclip.report.study import Study
 from compoclip.report.wording import MINUS
@@ -190,16 +190,17 @@ def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
     by_benchmark: dict[str, dict[str, CommonItems]] = {}
     for benchmark in study.common:
         tables = {m: load_items(study.results[m][benchmark]) for m in study.models}
+        stored = {m: stored_items(study.results[m][benchmark]) for m in study.models}
         places: dict[str, dict[tuple[str, str], int]] = {}
-        for model, table in tables.items():
-            keys = zip(table["subtask"].to_pylist(), table["item"].to_pylist())
+        for model, columns in stored.items():
+            keys = zip(columns.subtasks, columns.ids)
             places[model] = {key: row for row, key in enumerate(keys)}
         first, *rest = places.values()
         common: dict[str, list[str]] = {}
         for subtask, item in first:
             if all((subtask, item) in other for other in rest):
                 common.setdefault(subtask, []).append(item)
-        rights = {m: ruled_values(Items.from_arrow(t))[MAIN] > 0.5 for m, t in tables.items()}
+        rights = {m: ruled_values(columns)[MAIN] > 0.5 for m, columns in stored.items()}
         by_benchmark[benchmark] = {}
         for subtask, items in common.items():
             rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
