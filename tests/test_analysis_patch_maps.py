@@ -52,11 +52,8 @@ class StandIn:
     def require_local(self, purpose: str) -> None:
         assert purpose == "patch maps"
 
-    def eval(self) -> None:
-        pass
-
-    def train(self, mode: bool) -> None:
-        assert mode is False
+    def modules(self) -> tuple[StandIn]:
+        return (self,)
 
     def encode_images(self, pixels: Tensor, patches: bool) -> ImageFeatures:
         return ImageFeatures(torch.zeros(1, 2), self.patches)

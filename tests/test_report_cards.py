@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from compoclip.analysis import maps
+from compoclip.analysis.maps import image_patches
 from compoclip.evaluation.comparison import ScorePart
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.models.checkpoint import load_model
@@ -177,9 +180,9 @@ def test_maps_of_the_words_that_differ(tmp_path):
     row = record("choose-text", ["a red star", "a blue star"], [str(photo)], [0.2, 0.1])
     records = {"base": row, "tuned": row}
     shown = card(ScorePart("b", "s"), records, {"base": True, "tuned": False}, "base", album)
-    ((words, maps),) = shown.looks
+    ((words, uris),) = shown.looks
     assert words == "red"
-    ((name, uri),) = maps
+    ((name, uri),) = uris
     assert name == "base"
     data = base64.b64decode(uri.partition(",")[2])
     with Image.open(io.BytesIO(data)) as picture:
@@ -190,6 +193,27 @@ def test_maps_of_the_words_that_differ(tmp_path):
     album.map_budget = 10
     assert card(ScorePart("b", "s"), {"base": row}, {"base": True}, "base", album).looks == ()
     assert album.strips_over_budget == 1
+
+
+def test_models_with_one_image_tower_look_at_the_same_patches(tmp_path, monkeypatch):
+    photo = tmp_path / "scene.png"
+    Image.new("RGB", (64, 64), "red").save(photo)
+    models = {name: load_model("bundled") for name in ("base", "texts", "images")}
+    with torch.no_grad():
+        models["texts"].encoder.model.text_projection += 1
+        models["images"].encoder.model.visual.conv1.weight += 1
+    encoded = []
+
+    def counted(model, image):
+        encoded.append(model)
+        return image_patches(model, image)
+
+    monkeypatch.setattr(maps, "image_patches", counted)
+    (pieces, _) = word_diff("a red star", "a blue star")
+    ((_, uris),) = Album(models).looks(str(photo), pieces)
+    assert encoded == [models["base"], models["images"]]
+    alone = [Album({name: model}).looks(str(photo), pieces) for name, model in models.items()]
+    assert uris == tuple(uri for ((_, (uri,)),) in alone)
 
 
 def test_short_runs_of_changed_words():

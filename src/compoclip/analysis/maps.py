@@ -62,7 +62,24 @@ class PatchMaps:
         return int(rows), int(columns)
 
 
-def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMaps:
+def image_patches(model: LoadedModel, image: Image.Image) -> Tensor:
+    """Compute the features (1, P, D) of the patches of an RGB image, float32 on the CPU.
+
+    Raises CompoclipError: the image tower has no patch features, or they are not finite.
+    """
+    model.encoder.require_local("patch maps")
+    with evaluating(model.encoder), torch.inference_mode():
+        pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
+        visual = model.encoder.encode_images(pixels, patches=True)
+    assert visual.patches is not None
+    patches = at_least_float32(visual.patches).cpu()
+    require_finite(patches.numpy(), model.name)
+    return patches
+
+
+def patch_maps(
+    model: LoadedModel, image: Image.Image, caption: str, patches: Tensor | None = None
+) -> PatchMaps:
     r"""Compute the token-patch maps of a caption on an image.
 
     These are the weights in FSC-CLIP's local similarity: token w attends to patch p with
@@ -75,6 +92,7 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
         model: the model, whose towers must give patch and token features.
         image: RGB.
         caption: at least one word.
+        patches: as `image_patches` returns them for a model with the same image tower.
 
     Raises:
         CompoclipError: a tower has no patch or token features, the tokenizer does not group tokens
@@ -84,18 +102,15 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
     """
     model.encoder.require_local("patch maps")
     spans, left_out = word_positions(model, caption)
+    if patches is None:
+        patches = image_patches(model, image)
     with evaluating(model.encoder), torch.inference_mode():
-        pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)
-        visual = model.encoder.encode_images(pixels, patches=True)
         read = model.encoder.encode_texts(model.tokenizer([caption]), tokens=True)
         scale = model.encoder.logit_scale.float().exp().reshape(())
-    assert visual.patches is not None
     assert read.tokens is not None
     assert read.token_mask is not None
-    patches = at_least_float32(visual.patches).cpu()
     tokens, mask = at_least_float32(read.tokens).cpu(), read.token_mask.cpu()
-    for features in (patches, tokens):
-        require_finite(features.numpy(), model.name)
+    require_finite(tokens.numpy(), model.name)
     score = local_similarity(tokens, mask, patches, scale.cpu())
     grid = patch_grid(patches.shape[1], model.preprocess.size)
     words = word_maps(tokens[0], patches[0], spans, grid)

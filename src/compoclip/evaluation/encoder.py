@@ -116,6 +116,9 @@ def described(encoder: Encoder) -> dict[str, Any]:
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Enter evaluation mode; restore the module's mode afterwards."""
+    if not any(part.training for part in module.modules()):
+        yield
+        return
     training = module.training
     module.eval()
     try:

@@ -20,8 +20,11 @@ from compoclip.errors import CompoclipError, require
 from compoclip.report.study import Study
 
 if TYPE_CHECKING:  # a report without maps needs no torch
+    from torch import Tensor
+
     from compoclip.analysis.maps import PatchMaps
     from compoclip.models.checkpoint import LoadedModel
+    from compoclip.models.preprocess import Preprocess
 
 # --- Small copies of benchmark photos as data URIs. ---
 
@@ -54,12 +57,17 @@ Look = tuple[str, tuple[tuple[str, str], ...]]
 """Some words of a card and where models look for them: (model, data URI)."""
 
 
+ImageTower = tuple[str, "Preprocess"]
+"""What the features of an image depend on: the hash of a tower and what makes its pixels."""
+
+
 @dataclass
 class Album:
     """The pictures of a page: every photo at most once, and token-patch maps, within budgets.
 
     models: by name as in the results; only these have maps. strips_over_budget: maps of some words
     left out. refused: model -> why it has no maps. root: where photos are that have moved.
+    image_towers: of the models that have had maps; those of equal towers see the same patches.
     """
 
     models: Mapping[str, LoadedModel] = field(default_factory=dict)
@@ -72,6 +80,7 @@ class Album:
     refused: dict[str, str] = field(default_factory=dict)
     members: Members = field(default_factory=Members)
     root: Path | None = None
+    image_towers: dict[str, ImageTower] = field(default_factory=dict)
 
     def add(self, key: str) -> Picture:
         """The photo with this key (`benchmarks.names.image_key`)."""
@@ -122,6 +131,15 @@ class Album:
         ends = (self.root.joinpath(*parts[k:]) for k in range(1, len(parts)))
         return str(next((end for end in ends if end.is_file()), photo))
 
+    def _image_tower(self, name: str) -> ImageTower:
+        if name not in self.image_towers:
+            from compoclip.evaluation.encoder import ModelEncoder
+
+            model = self.models[name]
+            weights = ModelEncoder(model).tower_weights("image")
+            self.image_towers[name] = weights, model.preprocess
+        return self.image_towers[name]
+
     def looks(self, key: str, pieces: Sequence[Piece]) -> tuple[Look, ...]:
         """Maps of the first runs of changed words of a text on a photo, of every model that has
         any."""
@@ -129,13 +147,17 @@ class Album:
         if photo is None or not runs or not self.models:
             return ()
         text = "".join(piece.text for piece in pieces)
-        from compoclip.analysis.maps import patch_maps, small_overlay
+        from compoclip.analysis.maps import image_patches, patch_maps, small_overlay
 
         by_model: dict[str, PatchMaps] = {}
+        patches: dict[ImageTower, Tensor] = {}
         for name, model in self.models.items():
             if name not in self.refused:
                 try:
-                    maps = patch_maps(model, photo, text)
+                    tower = self._image_tower(name)
+                    if tower not in patches:
+                        patches[tower] = image_patches(model, photo)
+                    maps = patch_maps(model, photo, text, patches[tower])
                 except CompoclipError as error:
                     self.refused[name] = str(error)
                 else:
