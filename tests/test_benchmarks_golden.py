@@ -27,6 +27,7 @@ from test_benchmarks_spoilt import OWN, WRITERS
 
 GOLDEN = Path(__file__).with_name("golden") / "benchmarks" / "items.json"
 WRITE = bool(os.environ.get("COMPOCLIP_WRITE_GOLDEN"))
+RECORD = "record the items: COMPOCLIP_WRITE_GOLDEN=1 pytest -n0 tests/test_benchmarks_golden.py"
 OFFICIAL = ("sugarcrepe", "sugarcrepe_pp", "sugarcrepe_pp_tot", "valse", "cola", "vsr")
 Recorded = dict[str, Any]
 
@@ -114,7 +115,7 @@ def compare(section: str, found: dict[str, Any]) -> None:
         text = json.dumps({**known, section: found}, indent=1, sort_keys=True) + "\n"
         GOLDEN.write_text(text, encoding="utf-8")
         known[section] = found
-    assert found == known[section]
+    assert found == known[section], RECORD
 
 
 @pytest.fixture(autouse=True)

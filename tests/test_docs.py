@@ -15,7 +15,7 @@ from PIL import Image
 
 from compoclip.benchmarks.names import benchmark_names
 from compoclip.cli import options, train
-from compoclip.cli.main import main
+from compoclip.cli.main import all_verbs, main
 from compoclip.methods.registry import method_names
 from compoclip.training.settings import RunSettings
 from doc_commands import (
@@ -206,7 +206,19 @@ def test_only_the_help_says_what_workers_auto_means() -> None:
 
 def test_the_readme_counts_methods_and_benchmarks() -> None:
     counts = f"{len(method_names())} methods and {len(benchmark_names())} benchmarks"
-    assert counts in (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert counts in text, f'write "There are {counts}" in README.md'
+
+
+def test_the_pages_name_every_method_and_verb() -> None:
+    pages = {"methods": (ROOT / "docs" / "methods").glob("*.md")}
+    pages["verbs"] = [ROOT / "docs" / "guide" / "getting-started.md"]
+    names = {"methods": {*method_names()} - {"clip", "clip-ft-mosaic", "compo"}}
+    names["verbs"] = {*all_verbs().table}
+    for kind, paths in pages.items():
+        text = "".join(path.read_text(encoding="utf-8") for path in paths)
+        lacking = {name for name in names[kind] if f"`{name}`" not in text}
+        assert not lacking, f"these {kind} are on no page of docs/"
 
 
 def test_every_page_is_in_the_contents() -> None:

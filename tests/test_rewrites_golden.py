@@ -21,6 +21,10 @@ from compoclip.rewrites.base import get_rewrite, rewrite_names, rng_for
 from real_captions import negclip
 from rewrite_facts import GOLDEN, facts_of
 
+RECORD = (
+    "raise its version, and record: "
+    "COMPOCLIP_WRITE_GOLDEN=1 pytest -n0 tests/test_rewrites_golden.py -k NAME"
+)
 ODD = (
     "",
     "A A A",
@@ -58,7 +62,7 @@ def expect(name: str, version: str, found: str) -> None:
     now = {**facts_of(name), "version": version, "digest": found}
     if os.environ.get("COMPOCLIP_WRITE_GOLDEN"):
         path.write_text(json.dumps(now) + "\n")
-    assert now == facts_of(name)
+    assert now == facts_of(name), RECORD
 
 
 def test_every_digest_belongs_to_a_rewrite() -> None:

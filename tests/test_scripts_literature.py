@@ -42,6 +42,12 @@ def test_the_table_has_every_recipe() -> None:
     assert [row[0] for row in rows(text, "Published numbers")[2:]] == ["CLIP", "fsc-clip"]
 
 
+def test_the_page_is_what_the_script_writes() -> None:
+    text = at_a_glance([load_recipe(name)() for name in method_names()])
+    written = (ROOT / "docs/literature.md").read_text(encoding="utf-8")
+    assert written == f"{text}\n", "run python scripts/literature.py > docs/literature.md"
+
+
 def test_every_published_number_has_a_source() -> None:
     data = json.loads(PUBLISHED.read_text())
     for method, numbers in data["methods"].items():
