@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from PIL import Image
 
+from build.photos import noise
+from build.photos import picture as picture
+from build.photos import write_photo as write_photo
+from build.tables import write_csv as write_csv
+from build.tables import write_json
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import Target, read_suite
 from compoclip.errors import CompoclipError
-from data_samples import encode, write_json
 
 
 def examples(count: int) -> settings:
@@ -28,35 +29,8 @@ def examples(count: int) -> settings:
     )
 
 
-def write_csv(path: Path, *rows: dict[str, Any], delimiter: str = ",") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-def write_photo(path: Path, mode: str = "RGB") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, (8, 8)).save(path)
-    return path
-
-
-def picture(k: int) -> bytes:
-    """A PNG file; each number has another colour."""
-    return encode(Image.new("RGB", (8, 8), (20 * k, 20, 200 - 20 * k)))
-
-
-SUGARCREPE = (
-    "replace_obj",
-    "replace_att",
-    "replace_rel",
-    "swap_obj",
-    "swap_att",
-    "add_obj",
-    "add_att",
-)
+SUGARCREPE = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att")
+SUGARCREPE += ("add_obj", "add_att")
 
 
 def sugarcrepe_row(**changes: Any) -> dict[str, Any]:
@@ -89,11 +63,9 @@ def red_cubes(photos: int) -> dict[str, dict[str, Any]]:
 
 def write_mini(root: Path, photos: int, **rows: Any) -> Path:
     """SugarCrepe in miniature, an edition, with photos of noise."""
-    rng = np.random.default_rng(0)
     (root / "coco" / "val2017").mkdir(parents=True)
     for k in range(photos):
-        pixels = rng.integers(0, 255, size=(40, 50 + k, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(root / "coco" / "val2017" / f"{k}.png")
+        noise(k, (50 + k, 40)).save(root / "coco" / "val2017" / f"{k}.png")
     write_json(root / "edition.json", {"edition": "mini"})
     return write_sugarcrepe(root, **rows)
 

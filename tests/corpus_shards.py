@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image
 
-from data_samples import encode, make_tar
+from build import tables
+from build.photos import plain
 
 CAPTIONS = (
     "a red car above a blue bus",
@@ -32,34 +31,33 @@ def captions(shard: int) -> list[str]:
 
 
 def write_parquet(path: Path, texts: Sequence[Any], **columns: Sequence[Any]) -> Path:
-    table = pa.table({"filepath": [f"{i}.jpg" for i in range(len(texts))], **columns})
-    pq.write_table(table.append_column("caption", pa.array(texts)), path, row_group_size=4)
-    return path
+    """Write captions of files, four in a row group."""
+    names = [f"{i}.jpg" for i in range(len(texts))]
+    table = {"filepath": names, **columns, "caption": texts}
+    return tables.write_parquet(path, table, row_group_size=4)
 
 
 def write_jsonl(path: Path, texts: Sequence[Any]) -> Path:
-    lines = "".join(
-        json.dumps({"image": f"{i}.jpg", "caption": text, "weight": 1.50}) + "\n"
-        for i, text in enumerate(texts)
-    )
-    with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as file:
-        file.write(lines)
-    return path
+    """Write captions of images, with a weight."""
+    rows = ({"image": f"{i}.jpg", "caption": text, "weight": 1.50} for i, text in enumerate(texts))
+    return tables.write_jsonl(path, rows)
 
 
 def jpeg() -> bytes:
-    return encode(Image.new("RGB", (8, 8), "red"), "JPEG")
+    return plain("red", format="JPEG")
 
 
 def write_tar(path: Path, texts: Sequence[str], members: Sequence[tuple[str, bytes]] = ()) -> Path:
-    """Captions by turns in .txt members, in .json members, and in both."""
-    image, found = jpeg(), []
+    """Write captions by turns in .txt members, in .json members, and in both."""
+    image, samples = jpeg(), []
     for i, text in enumerate(texts):
         fields = json.dumps({"caption": text, "n": 1.50}).encode()
-        found.append((f"{i:04d}.jpg", image))
-        found += [(f"{i:04d}.txt", text.encode())] if i % 3 != 1 else []
-        found += [(f"{i:04d}.json", fields)] if i % 3 else []
-    return make_tar(path, [*found, *members])
+        samples.append((f"{i:04d}.jpg", image))
+        if i % 3 != 1:
+            samples.append((f"{i:04d}.txt", text.encode()))
+        if i % 3:
+            samples.append((f"{i:04d}.json", fields))
+    return tables.write_tar(path, [*samples, *members])
 
 
 def corpus(folder: Path, kind: str, shards: int = 3) -> Path:
@@ -79,8 +77,8 @@ def corpus(folder: Path, kind: str, shards: int = 3) -> Path:
 def tar_members(path: Path) -> list[tuple[str, int, bytes]]:
     """(name, time, content) of all plain files."""
     with tarfile.open(path) as tar:
-        found = [(m, tar.extractfile(m)) for m in tar if m.isreg()]
-        return [(m.name, int(m.mtime), file.read()) for m, file in found if file is not None]
+        files = [(m, tar.extractfile(m)) for m in tar if m.isreg()]
+        return [(m.name, int(m.mtime), file.read()) for m, file in files if file is not None]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from PIL import Image
+import torch
 
+from build.photos import encode as encode
+from build.photos import noise
+from build.tables import write_json as write_json
+from build.tables import write_jsonl as write_jsonl
+from build.tables import write_tar as make_tar  # noqa: F401
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
-from compoclip.data.sources import Sample, Source
-
-
-def write_json(path: Path, value: object) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value), encoding="utf-8")
-    return path
-
-
-def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def encode(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format, **options)
-    return buffer.getvalue()
-
-
-def make_tar(path: Path, members: Iterable[tuple[str, bytes]], mode: str = "w") -> Path:
-    with tarfile.open(path, mode) as out:
-        for name, data in members:
-            member = tarfile.TarInfo(name)
-            member.size, member.mtime = len(data), 1_700_000_000
-            out.addfile(member, io.BytesIO(data))
-    return path
+from compoclip.data.batch import Batch
+from compoclip.data.loader import BatchLoader
+from compoclip.data.plan import TextPlan
+from compoclip.data.sources import ImageColumn, Sample, Source
+from compoclip.data.sources.table import RowBuilder
+from compoclip.data.transform import ImageTransform
+from compoclip.errors import CompoclipError
+from compoclip.models.preprocess import Preprocess
+from compoclip.rewrites.base import Refused, Rewrite, Rewritten
 
 
 def samples_of(source: Source) -> list[Sample]:
@@ -63,3 +49,69 @@ class Unparsed:
 def few(samples: Sequence[Sample]) -> Source:
     """A source of one's own."""
     return Source.of(samples, "few")
+
+
+# --- A loader of made photos. ---
+
+SIZE = Preprocess(size=(16, 16))
+
+
+@dataclass
+class Photos:
+    """Photos by number; those in `bad` are damaged, those in `broken` cannot be fetched."""
+
+    bad: frozenset[int] = frozenset()
+    broken: frozenset[int] = frozenset()
+    touched: list[int] = field(default_factory=list)
+
+    def __call__(self, image: str) -> bytes:
+        index = int(image)
+        self.touched.append(index)
+        if index in self.broken:
+            raise CompoclipError(f"shard of {index} is gone")
+        return b"junk" if index in self.bad else encode(noise(index))
+
+
+def pictures(count: int, photos: Photos | None = None) -> Source:
+    builder = RowBuilder("pictures", Path(), ImageColumn("photo", photos or Photos()))
+    for i in range(count):
+        builder.add(f"id-{i}", str(i), (f"picture {i}", f"image {i}"), place=1)
+    return builder.build("pictures")
+
+
+@dataclass(frozen=True)
+class Sometimes:
+    """A rewrite that refuses about every third caption."""
+
+    name: str = "sometimes"
+    version: str = "1"
+    keeps_meaning: bool = False
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        number = rng.randrange(999)
+        if number % 3 == 0:
+            return Refused("third")
+        return Rewritten(f"{caption.text} not {number}", self.name, False, "fake", ())
+
+
+def resolve(name: str) -> Rewrite:
+    return Sometimes(name)
+
+
+def loader(source: Source, **options: object) -> BatchLoader:
+    plan = TextPlan(["sometimes"], seed=5, parsed=Unparsed(), resolve=resolve)
+    defaults: dict[str, object] = {"batch_size": 4, "seed": 5}
+    return BatchLoader(source, plan, ImageTransform(SIZE), **{**defaults, **options})  # type: ignore[arg-type]
+
+
+def beside_tensors(batch: Batch) -> dict[str, Any]:
+    fields = vars(batch).items()
+    return {k: v for k, v in fields if k not in ("pixels", "numbers", "unforeseen")}
+
+
+def equal(a: Iterator[Batch], b: Iterator[Batch]) -> bool:
+    left, right = list(a), list(b)
+    return len(left) == len(right) and all(
+        torch.equal(x.pixels, y.pixels) and beside_tensors(x) == beside_tensors(y)
+        for x, y in zip(left, right)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +17,28 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
 
+from build.tables import write_json
 from compoclip.cli.main import main
 from compoclip.data import captioner as captioners
 from compoclip.data.captioner import CocaCaptioner, PhotoAsking, TransformersCaptioner
-from compoclip.data.sources.open import Request
+from compoclip.data.sources.open import Request, open_source
 from compoclip.language.engine import Sampling
-from compoclip.models.checkpoint import load_model
-from method_data import arguments
+from compoclip.models.checkpoint import LoadedModel, load_model
 from models_thin import config, only_known
 from record_files import lines
+from train_helpers import FEW, few_merges
 
-VISION = {"attentional_pool": True, "attn_pooler_heads": 4, "output_tokens": True}
-TEXT = {"vocab_size": 49408, "embed_cls": True, "output_tokens": True}
-COCA = config(
-    vision=VISION,
-    text=TEXT,
-    embed_dim=32,
-    multimodal_cfg={
-        "context_length": 20,
-        "vocab_size": 49408,
-        "width": 32,
-        "heads": 4,
-        "layers": 2,
-        "attn_pooler_heads": 4,
-    },
-    custom_text=True,
-)
+MULTIMODAL = {"context_length": 20, "width": 32, "heads": 4, "layers": 2, "attn_pooler_heads": 4}
+
+
+def coca_config(words: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a tiny CoCa; words: its vocabulary, and its merges."""
+    vision = {"attentional_pool": True, "attn_pooler_heads": 4, "output_tokens": True}
+    text = {**words, "embed_cls": True, "output_tokens": True}
+    multimodal = {**MULTIMODAL, "vocab_size": words["vocab_size"]}
+    return config(vision=vision, text=text, embed_dim=32, multimodal_cfg=multimodal)
+
+
 SEEN: Any = image_transform_v2(PreprocessCfg(size=32), is_train=False)
 
 
@@ -49,16 +46,16 @@ SEEN: Any = image_transform_v2(PreprocessCfg(size=32), is_train=False)
 def coca(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny CoCa in a folder, with random weights that make captions differ."""
     folder = tmp_path_factory.mktemp("coca")
-    cfg = json.loads(json.dumps({k: v for k, v in COCA.items() if k != "custom_text"}))
+    whole = coca_config(few_merges(folder, FEW))
     torch.manual_seed(3)
-    model = CoCa(**cfg)
+    model = CoCa(**deepcopy(whole))
     with torch.no_grad():
         for parameter in model.parameters():  # open_clip leaves one of them as memory has it
             if parameter.ndim > 1:
                 parameter.normal_()
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")
-    whole = {"model_cfg": COCA, "preprocess_cfg": {"size": 32, "mode": "RGB"}}
-    (folder / "open_clip_config.json").write_text(json.dumps(whole))
+    cfg = {"model_cfg": {**whole, "custom_text": True}, "preprocess_cfg": {"size": 32}}
+    write_json(folder / "open_clip_config.json", cfg)
     return str(folder)
 
 
@@ -80,11 +77,9 @@ def opened(folder: Path) -> list[Image.Image]:
     return [Image.open(path).convert("RGB") for path in sorted(folder.iterdir())]
 
 
-def greedy(coca: str, photo: Image.Image, most: int) -> str:
+def greedy(loaded: LoadedModel, photo: Image.Image, most: int) -> str:
     """Continue the start with the likeliest token, of the whole text each time."""
-    loaded = load_model(coca)
     tokenizer = loaded.tokenizer.simple
-    assert tokenizer is not None
     model: Any = loaded.encoder.model
     pixels = SEEN(photo)[None]
     ids = [tokenizer.sot_token_id]
@@ -101,11 +96,11 @@ def greedy(coca: str, photo: Image.Image, most: int) -> str:
 
 
 def test_tokens_are_the_likeliest_ones(coca: str, tmp_path: Path) -> None:
-    photos = opened(draw(tmp_path / "photos"))
-    captioner = CocaCaptioner(coca)
+    photos = opened(draw(tmp_path / "photos", 3))
+    captioner, loaded = CocaCaptioner(coca), load_model(coca)
     several = captioner.caption(photos, [Sampling(0.0, 12, 0) for _ in photos])
     texts = [answer.text for answer in several]
-    assert texts == [greedy(coca, photo, 12) for photo in photos]
+    assert texts == [greedy(loaded, photo, 12) for photo in photos]
     assert len({*texts}) > 1
     assert [captioner.caption([p], [Sampling(0.0, 12, 0)])[0].text for p in photos] == texts
     # No caption is longer than the model's context.
@@ -121,13 +116,14 @@ def test_tokens_are_those_of_open_clip(coca: str, tmp_path: Path) -> None:
     photos = opened(draw(tmp_path / "photos"))
     loaded = load_model(coca)
     model: Any = loaded.encoder.model
+    tokenizer: Any = loaded.tokenizer.simple
     for photo in photos:
         pixels = SEEN(photo)[None]
         ids = model.generate(pixels, generation_type="top_k", top_k=1, seq_len=12)[0].tolist()
-        words = [token for token in ids[1:] if token not in (0, 49406, 49407)]
+        ends = (0, tokenizer.sot_token_id, tokenizer.eot_token_id)
+        words = [token for token in ids[1:] if token not in ends]
         (answer,) = CocaCaptioner(coca).caption([photo], [Sampling(0.0, 12, 0)])
         tokenizer = loaded.tokenizer.simple
-        assert tokenizer is not None
         # Its last token of seq_len is the end in any case.
         assert answer.text.startswith(tokenizer.decode(words))
         assert answer.tokens_out is not None
@@ -135,7 +131,7 @@ def test_tokens_are_those_of_open_clip(coca: str, tmp_path: Path) -> None:
 
 
 def test_samples_depend_on_the_seed_and_the_photo_alone(coca: str, tmp_path: Path) -> None:
-    folder = draw(tmp_path / "photos")
+    folder = draw(tmp_path / "photos", 3)
     texts: dict[str, list[str]] = {}
     for name, more in {
         "a": ["--seed=1"],
@@ -148,9 +144,7 @@ def test_samples_depend_on_the_seed_and_the_photo_alone(coca: str, tmp_path: Pat
     assert texts["a"] == texts["b"] != texts["c"]
 
 
-def test_what_train_takes(
-    coca: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_train_takes(coca: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = draw(tmp_path / "data" / "photos", 8)
     out = tmp_path / "captions.parquet"
     assert run(folder, out, coca, "--max-tokens=10", "--json") == 0
@@ -162,8 +156,9 @@ def test_what_train_takes(
     version = open_clip.__version__
     expected = {"task": "photos", "model": coca, "temperature": 0.0, "seed": 0}
     assert first == {**expected, "engine": f"open_clip {version}"}
-    words = arguments(world, "clip-ft", tmp_path / "run", f"--data={out}", "--max-steps=1")
-    assert main(words) == 0
+    data = open_source(str(out))
+    assert [data[k].captions for k in range(8)] == [(row["caption"],) for row in rows]
+    assert data[7].image.read_bytes() == (folder / "7.png").read_bytes()
     # A table that names photos, with or without captions.
     table = tmp_path / "table.csv"
     table.write_text("image,caption\n0.png,x\n3.png,\n")
@@ -250,7 +245,7 @@ def test_what_cannot_be_done_is_one_line(
     captions = tmp_path / "captions.txt"
     captions.write_text("a dog")
     out = tmp_path / "c.jsonl"
-    only_known(monkeypatch, {"coca_Tiny": COCA})
+    only_known(monkeypatch, {"coca_Tiny": coca_config({"vocab_size": 49408})})
     for words, message in (
         ([str(folder), "--model", str(world / "base")], "writes no captions; name a CoCa"),
         ([str(folder), "--model", "coca_Tiny@none.pt"], "none.pt"),

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from build.tables import write_json, write_parquet
 from compoclip.cli.main import main
 from compoclip.data import fingerprint as module
 from compoclip.data.fingerprint import FILE, Fingerprint, checksums, make_once
@@ -35,7 +34,7 @@ def as_parquet(folder: Path) -> str:
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     images = [{"bytes": (folder / row["image"]).read_bytes(), "path": None} for row in rows]
     captions = [row["caption"] for row in rows]
-    pq.write_table(pa.table({"image": images, "caption": captions}), folder / "rows.parquet")
+    write_parquet(folder / "rows.parquet", {"image": images, "caption": captions})
     return str(folder / "rows.parquet")
 
 
@@ -51,7 +50,7 @@ def as_mixture(folder: Path) -> str:
 
 def as_selection(folder: Path) -> str:
     left = {"selection_of": {"spec": str(folder / "rows.jsonl")}, "without": ["0.jpg#0"]}
-    (folder / "selection.json").write_text(json.dumps(left))
+    write_json(folder / "selection.json", left)
     return str(folder / "selection.json")
 
 

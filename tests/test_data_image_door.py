@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import os
 import random
 import struct
@@ -18,6 +17,8 @@ import pytest
 from PIL import Image, ImageOps
 
 import compoclip
+from build.photos import encode, smooth, stored_in
+from build.tables import write_json, write_jsonl
 from compoclip.benchmarks.audit import Kind, audit
 from compoclip.benchmarks.case import ImageRef, image_key
 from compoclip.benchmarks.registry import load_benchmark
@@ -35,21 +36,17 @@ from compoclip.report.looks import Album
 from compoclip.web import images as serve_images
 from compoclip.web.images import RequestImages
 from compoclip.web.playground import image_of
-from data_samples import encode
-from test_data_transform import photo
 
 SMALL = Preprocess(size=(32, 32))
 
 
 def turned(orientation: int, format: str = "JPEG", size: tuple[int, int] = (80, 60)) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return encode(photo(*size), format, exif=exif)
+    return encode(smooth(*size), format, exif=stored_in(orientation))
 
 
 def repeated_scans(scans: int, size: tuple[int, int] = (64, 64)) -> bytes:
     """A progressive JPEG whose last scan comes so many times."""
-    data = encode(photo(*size), "JPEG", progressive=True)
+    data = encode(smooth(*size), "JPEG", progressive=True)
     last = data.rindex(b"\xff\xda")
     return data[:last] + data[last:-2] * scans + data[-2:]
 
@@ -117,14 +114,14 @@ def test_scans_are_counted_where_they_are_scans(monkeypatch: pytest.MonkeyPatch)
     thumbnails = b"".join(  # segments of a camera's maker that hold the bytes of markers
         b"\xff\xe5" + struct.pack(">H", 1002) + b"\xff\xda" * 500 for _ in range(4)
     )
-    plain, progressive = (encode(photo(64, 64), "JPEG", progressive=p) for p in (False, True))
+    plain, progressive = (encode(smooth(64, 64), "JPEG", progressive=p) for p in (False, True))
     for data, scans in (
         (plain, 1),
         (progressive, progressive.count(b"\xff\xda")),
         (plain[:2] + thumbnails + plain[2:], 1),
         (plain + progressive * 100, 1),  # a film behind the photo
         (repeated_scans(40), 40 + progressive.count(b"\xff\xda") - 1),
-        (encode(photo(64, 64)) + progressive, 1),
+        (encode(smooth(64, 64)) + progressive, 1),
     ):
         with opened(data) as file:
             assert file.scans == scans
@@ -165,7 +162,7 @@ def bmp_of_runs(side: int, pixels: bytes) -> bytes:
 
 def png_of_parts(parts: int) -> bytes:
     """A PNG of 8 x 8 pixels with so many empty parts before its pixels."""
-    data = encode(photo(8, 8), "PNG")
+    data = encode(smooth(8, 8), "PNG")
     place = data.index(b"IDAT") - 4
     return (
         data[:place]
@@ -184,7 +181,7 @@ SLOW = {  # what decodes in Python, or the same pixels again and again: at most 
     "runs of nothing": (bmp_of_runs(4, b"\0\x02\0\0" * 2 * 10**6), "to decode .bmp_rle."),
     "scans in a TIFF": (in_a_tiff(repeated_scans(600), 64), "too many scans"),
     "parts of a PNG": (png_of_parts(50_000), "in too many parts"),
-    "bytes of a JPEG2000": (encode(photo(64, 64), "JPEG2000") + bytes(50 * 10**6), "jpeg2k"),
+    "bytes of a JPEG2000": (encode(smooth(64, 64), "JPEG2000") + bytes(50 * 10**6), "jpeg2k"),
 }
 
 
@@ -202,7 +199,7 @@ def test_small_images_of_slow_decoders_are_read() -> None:
         bmp_of_runs(64, (b"\x40\x07" + bytes(2)) * 64),
         in_a_tiff(repeated_scans(20), 64),
         png_of_parts(100),
-        encode(photo(64, 64), "JPEG2000"),
+        encode(smooth(64, 64), "JPEG2000"),
     ):
         assert min(decode(data).size) >= 8
 
@@ -213,7 +210,7 @@ def test_a_large_jpeg_is_read_smaller_and_other_large_images_are_refused(
 ) -> None:
     monkeypatch.setattr(door, "MAX_PIXELS", 1500)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1500)
-    plain = encode(photo(81, 60), "JPEG")
+    plain = encode(smooth(81, 60), "JPEG")
     for least, expected in ((None, (41, 30)), ((20, 15), (21, 15)), ((80, 60), (41, 30))):
         with opened(plain, upright=True) as file:
             assert file.size == (41, 30)
@@ -222,9 +219,9 @@ def test_a_large_jpeg_is_read_smaller_and_other_large_images_are_refused(
         assert file.size == file.rgb().size == (30, 41)
     cases = {
         "for a box": lambda: decode(plain, box=(0, 0, 9, 9)),
-        "81 x 60 pixels is more than": lambda: decode(encode(photo(81, 60), "PNG")),
-        "82 x 60 pixels is more": lambda: decode(encode(photo(82, 60), "JPEG", progressive=True)),
-        "pixels is more": lambda: decode(encode(photo(400, 400), "JPEG")),  # 1/8 is too large
+        "81 x 60 pixels is more than": lambda: decode(encode(smooth(81, 60), "PNG")),
+        "82 x 60 pixels is more": lambda: decode(encode(smooth(82, 60), "JPEG", progressive=True)),
+        "pixels is more": lambda: decode(encode(smooth(400, 400), "JPEG")),  # 1/8 is too large
     }
     for words, read in cases.items():
         with pytest.raises(CompoclipError, match=words):
@@ -242,7 +239,7 @@ def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_the_images_of_a_request_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = in_base64(encode(photo(64, 64), "JPEG"))
+    data = in_base64(encode(smooth(64, 64), "JPEG"))
     monkeypatch.setattr(serve_images, "MAX_WORK", 64 * 64 * 2)
     images = RequestImages()
     assert images.read(data).size == images.read(data).size == (64, 64)
@@ -323,8 +320,8 @@ def test_a_users_data_are_upright_and_published_data_as_stored(tmp_path: Path) -
         (tmp_path / name).write_bytes(turned(6))
     rows = [{"image": name, "caption": "a star"} for name in ("a.jpg", "b.jpg")]
     own, published = tmp_path / "own.jsonl", tmp_path / "captions.json"
-    own.write_text("\n".join(map(json.dumps, rows)))
-    published.write_text(json.dumps([{**row, "image_id": row["image"]} for row in rows]))
+    write_jsonl(own, rows)
+    write_json(published, [{**row, "image_id": row["image"]} for row in rows])
     for spec, choice, expected in (
         (str(own), None, "upright"),
         (str(own), "stored", "stored"),
@@ -350,12 +347,12 @@ def test_a_pack_read_upright_shows_what_its_source_shows(upright: bool, spec: Pa
     expected = decode(data, upright=upright).resize(shown.size)
     assert (shown.width < shown.height) is upright
     assert np.abs(np.asarray(shown, float) - np.asarray(expected, float)).mean() < 8
-    plain = encode(photo(80, 60), "JPEG")
+    plain = encode(smooth(80, 60), "JPEG")
     assert packed_image(plain, spec, upright=True) == packed_image(plain, spec, upright=False)
 
 
 def test_a_header_is_read_in_a_bounded_number_of_pieces() -> None:
-    data = encode(photo(64, 64), "JPEG")
+    data = encode(smooth(64, 64), "JPEG")
     for many in (b"\xff" * 50_000, b"\xff\xe5\x00\x02" * 20_000):
         with pytest.raises(CompoclipError, match="in too many parts"):
             decode(data[:2] + many + data[2:])
@@ -367,7 +364,7 @@ def test_a_users_benchmark_is_read_upright_and_rotated_files_are_counted(tmp_pat
     path = tmp_path / "a.jpg"
     path.write_bytes(turned(6))
     row = {"image": "a.jpg", "caption": "a star", "negative_caption": "a mug"}
-    (tmp_path / "foils.jsonl").write_text(json.dumps(row))
+    write_json(tmp_path / "foils.jsonl", row)
     found = load_benchmark("foils", tmp_path, tmp_path, annotations=tmp_path / "foils.jsonl")
     (image,) = found.content[0].images
     assert image_key(image).endswith("a.jpg#upright")
@@ -375,7 +372,6 @@ def test_a_users_benchmark_is_read_upright_and_rotated_files_are_counted(tmp_pat
     assert np.array_equal(reader(image), reader.pixels(decode(path, upright=True)))
     assert np.array_equal(reader(ImageRef(path)), reader.pixels(decode(path)))
     shown = Album().photo(image_key(image))
-    assert shown is not None
     assert shown.size == (60, 80)
     assert audit(found, decoding=True).counts == {Kind.ROTATED: {"": 1}}
     assert audit(found).counts == {}

@@ -13,6 +13,8 @@ import torch
 from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
 from PIL import Image
 
+from build.photos import encode, noise, plain
+from build.tables import write_jsonl
 from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.drawing import Drawn, PlanCounts
@@ -36,15 +38,14 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
-from data_samples import Parses, encode, few, write_jsonl
-from test_data_loader import beside_tensors
+from data_samples import Parses, beside_tensors, few
 
 SIZE = Preprocess(size=(16, 16))
 MAIN = CaptionPlan(main=True)
 
 
 def png(value: int, size: tuple[int, int]) -> bytes:
-    return encode(Image.new("RGB", size, (value, value, value)))
+    return plain((value,) * 3, size)
 
 
 def shapes(count: int, bad: int = -1) -> Source:
@@ -262,8 +263,6 @@ def test_negative_images_have_the_negative_for_a_caption(tmp_path: Path) -> None
     batch = next(loader(source, NegativeImages(), tmp_path, plan, batch_size=2).epoch(0))
     layout = batch.layout()
     assert layout.images == 3
-    assert layout.side is not None
-    assert layout.pair is not None
     assert layout.side.tolist() == [0, 0, 1]
     cat = batch.ids.index("1.png#0")
     assert layout.pair.tolist() == [0, 1, cat]
@@ -384,21 +383,16 @@ def test_a_plan_of_one_s_own_needs_no_other_place(tmp_path: Path) -> None:
     assert not method.needs_parsing
 
 
-def noise(number: int) -> bytes:
-    pixels = np.random.default_rng(number).integers(0, 256, (20, 24, 3), np.uint8)
-    return encode(Image.fromarray(pixels))
-
-
 # Photos of noise, some of them the same, with one given negative and a photo made from it.
 NOISE = few(
     [
         Sample(
             f"id-{i}",
-            noise(i // 2),
+            encode(noise(i // 2)),
             (f"a cat {i}",),
             negatives=(f"no {i}",),
             neighbours=((i + 1) % 8, (i + 3) % 8),
-            negative_image=noise(9 - i),
+            negative_image=encode(noise(9 - i)),
         )
         for i in range(8)
     ]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmark_files import write_csv
+from build.tables import write_csv, write_jsonl, write_tar
 from compoclip.benchmarks.case import Retrieval
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
@@ -23,7 +23,6 @@ from compoclip.data.sources import LABEL, Source
 from compoclip.data.sources.open import OpenedPart, Request, open_source, write_selection
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.training.checks import true_pair_share
-from data_samples import make_tar, write_jsonl
 
 TEMPLATE = "a photo of a {}."
 FORMS = ("table", "shards", "ClassLabel", "class folders")
@@ -55,7 +54,7 @@ def written(form: str, folder: Path, labels: tuple[str, ...] = LABELS) -> str:
         (folder / "classnames.txt").write_text("\n".join(names))
         members = [(f"{k}.png", file.read_bytes()) for k, file in enumerate(photos)]
         classes = [(f"{k}.cls", str(n).encode()) for k, n in enumerate(numbers) if n >= 0]
-        return str(make_tar(folder / "data.tar", sorted([*members, *classes])))
+        return str(write_tar(folder / "data.tar", sorted([*members, *classes])))
     if form == "ClassLabel":
         cells: dict[str, Any] = {"image": [file.read_bytes() for file in photos]}
         table = pa.table({**cells, "label": numbers}).replace_schema_metadata(features(names))
@@ -81,6 +80,9 @@ def test_every_form_of_labels_gives_the_same_captions(form: str, tmp_path: Path)
         source.left_out[why] for why in SAMPLE_REASONS if why in source.left_out
     ) == len(LABELS)
     assert {*source.column("label")} == {"golden retriever", "tabby"}
+    assert len(open_source(spec, needs="photos")) == len(LABELS)
+    classes = open_source(spec, needs="labels").classes
+    assert classes == (() if form == "table" else ("golden_retriever", "tabby"))
     parts = [
         open_source(spec, templates=TEMPLATE, split=split, held_out=0.3)
         for split in ("train", "val", "test")

@@ -2,101 +2,40 @@
 
 from __future__ import annotations
 
-import io
+import os
+import pickle
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torchvision.transforms import functional
 
-from compoclip.captions.types import Caption
+from build.photos import noise
 from compoclip.data import images
-from compoclip.data.batch import Batch
+from compoclip.data.batch import Batch, Numbers
 from compoclip.data.drawing import PlanCounts
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import ImageColumn, Source
-from compoclip.data.sources.table import RowBuilder
+from compoclip.data.prepared import Preparation
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import CompoclipError
-from compoclip.losses.contract import Role
+from compoclip.losses.contract import Features, HostLayout, IndexRequest, Layout, Role
+from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess, random_crop
-from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
-from data_samples import Unparsed, encode
+from compoclip.models.text_plan import TextPlanner
+from compoclip.models.tokenizer import Tokenizer, build_tokenizer
+from compoclip.rewrites.base import rng_for
+from data_samples import SIZE, Photos, equal, loader, pictures
+from ranks_helpers import warm_context
 
-SIZE = Preprocess(size=(16, 16))
-
-
-def png(number: int) -> bytes:
-    values = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
-    return encode(Image.fromarray(values))
-
-
-@dataclass
-class Photos:
-    """Small pictures by number; those in `bad` are damaged, those in `broken` cannot be fetched."""
-
-    bad: frozenset[int] = frozenset()
-    broken: frozenset[int] = frozenset()
-    touched: list[int] = field(default_factory=list)
-
-    def __call__(self, image: str) -> bytes:
-        index = int(image)
-        self.touched.append(index)
-        if index in self.broken:
-            raise CompoclipError(f"shard of {index} is gone")
-        return b"junk" if index in self.bad else png(index)
-
-
-def pictures(count: int, photos: Photos | None = None) -> Source:
-    builder = RowBuilder("pictures", Path(), ImageColumn("photo", photos or Photos()))
-    for i in range(count):
-        builder.add(f"id-{i}", str(i), (f"picture {i}", f"image {i}"), place=1)
-    return builder.build("pictures")
-
-
-@dataclass(frozen=True)
-class Sometimes:
-    """A rewrite that refuses about every third caption."""
-
-    name: str = "sometimes"
-    version: str = "1"
-    keeps_meaning: bool = False
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        number = rng.randrange(999)
-        if number % 3 == 0:
-            return Refused("third")
-        return Rewritten(f"{caption.text} not {number}", self.name, False, "fake", ())
-
-
-def resolve(name: str) -> Rewrite:
-    return Sometimes(name)
-
-
-def loader(source: Source, **options: object) -> BatchLoader:
-    plan = TextPlan(["sometimes"], seed=5, parsed=Unparsed(), resolve=resolve)
-    defaults: dict[str, object] = {"batch_size": 4, "seed": 5}
-    return BatchLoader(source, plan, ImageTransform(SIZE), **{**defaults, **options})  # type: ignore[arg-type]
-
-
-def beside_tensors(batch: Batch) -> dict[str, Any]:
-    fields = vars(batch).items()
-    return {k: v for k, v in fields if k not in ("pixels", "numbers", "unforeseen")}
-
-
-def equal(a: Iterator[Batch], b: Iterator[Batch]) -> bool:
-    left, right = list(a), list(b)
-    return len(left) == len(right) and all(
-        torch.equal(x.pixels, y.pixels) and beside_tensors(x) == beside_tensors(y)
-        for x, y in zip(left, right)
-    )
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 def test_shapes_and_layout() -> None:
@@ -128,10 +67,8 @@ def test_an_epoch_is_a_permutation_that_changes_with_epoch_and_seed() -> None:
     assert len({tuple(order(e, seed=s)) for e in (0, 1) for s in (0, 1)}) == 4
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize("workers", [1, 3])
-def test_batches_do_not_depend_on_the_number_of_workers(workers: int) -> None:
-    alone, many = loader(pictures(22)), loader(pictures(22), workers=workers)
+def test_batches_do_not_depend_on_the_number_of_workers() -> None:
+    alone, many = loader(pictures(22)), loader(pictures(22), workers=3)
     for epoch in (0, 1):
         assert equal(alone.epoch(epoch), many.epoch(epoch))
     abandoned = many.epoch(2)
@@ -139,7 +76,6 @@ def test_batches_do_not_depend_on_the_number_of_workers(workers: int) -> None:
     assert equal(alone.epoch(3, 2), many.epoch(3, 2))
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_steps_go_on_from_one_epoch_to_the_next_and_no_further(workers: int) -> None:
     photos = Photos()
@@ -174,10 +110,11 @@ def test_pixels_for_a_gpu_are_pinned_and_nothing_else_changes(
     assert equal(iter([batch]), iter([made]))
 
 
-@pytest.mark.slow
-def test_spawned_workers_make_the_same_batches() -> None:
-    spawned = loader(pictures(8), workers=1, start_method="spawn")
-    assert equal(loader(pictures(8)).epoch(1), spawned.epoch(1))
+def test_workers_that_inherit_nothing_make_the_same_batches() -> None:
+    """As spawned ones: all that they know is sent to them."""
+    warm_context()  # from which workers of a fork server are forked
+    served = loader(pictures(8), workers=1, start_method="forkserver")
+    assert equal(loader(pictures(8)).epoch(1), served.epoch(1))
 
 
 def test_workers_end_with_a_loader_that_nobody_closed() -> None:
@@ -185,8 +122,6 @@ def test_workers_end_with_a_loader_that_nobody_closed() -> None:
     loading = loader(pictures(80), workers=1)
     batches = loading.epoch(0)
     next(batches)
-    assert loading._workers is not None
-    assert loading._workers._iterator is not None
     workers = loading._workers._iterator._workers  # type: ignore[attr-defined]
     assert workers[0].is_alive()
     del loading, batches
@@ -258,7 +193,48 @@ def test_an_error_of_the_source_arrives_as_one_line(workers: int) -> None:
         list(loading.epoch(0))
 
 
-# The transform
+# --- Killed workers. ---
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch looks for dead workers every 5 seconds."""
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))
+
+
+def kill_a_worker(loading: BatchLoader) -> Any:
+    iterator: Any = loading._workers._iterator
+    os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    return iterator
+
+
+def test_a_killed_worker_is_one_line_and_the_rest_can_be_had(impatient: None) -> None:
+    before = signal.getsignal(signal.SIGCHLD)
+    loading = loader(pictures(80), workers=2)
+    batches = loading.epoch(0)
+    seen = [next(batches)]
+    assert signal.getsignal(signal.SIGCHLD) == before
+    iterator = kill_a_worker(loading)
+    with pytest.raises(
+        CompoclipError, match=r"reads data was killed .*continue with --resume"
+    ) as raised:
+        seen.extend(batches)
+    assert "\n" not in str(raised.value)
+    assert not any(worker.is_alive() for worker in iterator._workers)
+    rest = loading.epoch(0, len(seen))  # new workers
+    assert equal(iter([*seen, *rest]), loader(pictures(80)).epoch(0))
+
+
+def test_a_worker_killed_between_epochs_is_one_line_too(impatient: None) -> None:
+    loading = loader(pictures(8), workers=1)
+    list(loading.epoch(0))
+    kill_a_worker(loading)
+    with pytest.raises(CompoclipError, match=r"reads data was killed"):
+        next(loading.epoch(1))
+    assert equal(loading.epoch(1), loader(pictures(8)).epoch(1))
+
+
+# --- The transform. ---
 
 
 def general(image: Image.Image, box: tuple[int, int, int, int], to: Preprocess) -> torch.Tensor:
@@ -273,18 +249,13 @@ def numbers(pixels: torch.Tensor, to: Preprocess) -> torch.Tensor:
     return normalised(pixels, to.mean, to.std)
 
 
-def photo(width: int, height: int) -> Image.Image:
-    values = np.random.default_rng(1).integers(0, 255, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(values)
-
-
 @pytest.mark.parametrize("size", [(40, 30), (16, 16), (9, 50)])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 def test_training_pixels_equal_the_general_transform(
     size: tuple[int, int], interpolation: str
 ) -> None:
     preprocess = Preprocess(size=(16, 16), interpolation=interpolation)
-    image = photo(*size)
+    image = noise(1, size)
     for seed in range(5):
         got = numbers(ImageTransform(preprocess)(image, random.Random(seed)), preprocess)
         box = random_crop(image.height, image.width, random.Random(seed))
@@ -298,6 +269,175 @@ def test_the_loader_crops_with_the_generator_of_sample_and_epoch() -> None:
     )
     batch = next(loading.epoch(2))
     for id, pixels in zip(batch.ids, batch.normalised(torch.device("cpu"))):
-        image = Image.open(io.BytesIO(png(int(id[3:]))))
+        image = noise(int(id[3:]))
         box = random_crop(20, 24, rng_for(11, id, 2, "crop"), (0.3, 0.6), (0.8, 1.25))
         assert torch.equal(pixels, general(image, box, SIZE))
+
+
+# --- The texts of batches as numbers. ---
+
+
+CPU = torch.device("cpu")
+BATCH = Batch(
+    torch.zeros(3, 3, 1, 1),
+    texts=("A cat.", "a dog", "a cat .", "a dog on the left of a cat", "a cat", "a bird"),
+    owner=(0, 1, 1, 0, 2, 2),
+    role=(*(Role.CAPTION,) * 2, *(Role.NEGATIVE,) * 2, Role.CAPTION, Role.POSITIVE),
+    rewrite=("", "", "negclip", "swap", "", "synonym"),
+    photos=("p", "q", "p"),
+    pair=(-1, -1, 0),
+)
+
+
+def preparation(**planner: Any) -> Preparation:
+    usual = {"causal": True, "pools_at_end": True, "end": None, "cost": 4}
+    return Preparation(build_tokenizer({}), TextPlanner(**{**usual, **planner}))
+
+
+@pytest.mark.parametrize("planner", [{}, {"causal": False}, {"limit": 1}, {"end": 49407}])
+def test_the_tower_is_given_what_it_would_plan(planner: dict[str, Any]) -> None:
+    prepare = preparation(**planner)
+    texts, layout = prepare(BATCH).on(CPU)
+    ids = prepare.tokenize(BATCH.texts)
+    expected = prepare.planner.inputs(ids)
+    ours: list[torch.Tensor] = []
+    theirs: list[torch.Tensor] = []
+    texts.mapped(lambda tensor: ours.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    expected.mapped(lambda tensor: theirs.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    assert all(map(torch.equal, ours, theirs))
+    assert len(ours) == len(theirs)
+    assert texts.longest == expected.longest
+    assert all(type(a) is type(b) for a, b in zip(texts.groups, expected.groups, strict=True))
+    assert_same_layout(layout, BATCH.layout(ids=ids))
+
+
+def assert_same_layout(layout: Layout, other: Layout) -> None:
+    assert (layout.images, layout.kinds) == (other.images, other.kinds)
+    for name in ("owner", "role", "rewrite", "text_id", "image_id", "side", "pair"):
+        assert torch.equal(getattr(layout, name), getattr(other, name)), name
+        assert np.array_equal(getattr(layout.host, name), getattr(other.host, name)), name
+
+
+def features() -> Features:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((3, 4), (6, 4), (3, 2, 4), (6, 3, 4))
+    image, text, patches, tokens = (torch.randn(each, generator=generator) for each in shapes)
+    mask = torch.ones(6, 3, dtype=torch.bool)
+    return Features(image, text, torch.tensor(2.0), patches, tokens, mask)
+
+
+@pytest.mark.parametrize("name", ["fsc-clip", "ce-clip", "dac", "negclip-original", "triplet-clip"])
+def test_losses_find_the_indices_that_were_computed_beforehand(name: str) -> None:
+    prepare, seen = preparation(), set[IndexRequest]()
+    first, second = (load_recipe(name)() for _ in range(2))  # margins are of one run
+    _, layout = prepare(BATCH).on(CPU)
+    layout.unforeseen = seen
+    values = [term.loss(features(), layout) for term in first.losses]
+    assert seen
+    assert set(layout.answers) == seen
+    again = pickle.loads(pickle.dumps(prepare(BATCH, seen)))  # noqa: S301
+    _, layout = again.on(CPU)
+    assert set(layout.answers) == seen
+    more = set[IndexRequest]()
+    layout.unforeseen = more
+    assert [term.loss(features(), layout) for term in second.losses] == values
+    assert not more
+
+
+def far_away(host: HostLayout) -> tuple[Any, ...]:
+    return (np.array([len(host.owner), 2**31]),)
+
+
+def test_what_does_not_fit_is_computed_when_it_is_asked_for() -> None:
+    _, layout = preparation()(BATCH, {IndexRequest(far_away)}).on(CPU)
+    assert not layout.answers
+    assert layout.indices(far_away)[0].tolist() == [6, 2**31]
+
+
+def test_keys_tell_texts_and_photos_apart_in_every_part() -> None:
+    """What was hashed is the same where ids, or names of photos, are, also in another batch."""
+    made = pickle.loads(pickle.dumps(preparation()(BATCH)))  # noqa: S301
+    other = replace(BATCH, texts=BATCH.texts[::-1], photos=("r", "q", "p"))
+    texts, photos = made.on(CPU)[1].host.keys
+    others, other_photos = preparation()(other).on(CPU)[1].host.keys
+    ids = build_tokenizer({})(BATCH.texts)
+    same = [[bool((a == b).all()) for a in ids] for b in ids.flip(0)]
+    assert (others[:, None] == texts).tolist() == same
+    assert (other_photos[:, None] == photos).tolist() == [
+        [False] * 3,
+        [False, True, False],
+        [True, False, True],
+    ]
+    assert texts.dtype == photos.dtype == np.int64
+    kept = made.on(CPU)[1].host.only(("swap",))
+    assert kept.keys[0].tolist() == texts[[0, 1, 3, 4]].tolist()
+
+
+def test_an_empty_part_has_something_to_encode() -> None:
+    nothing = Batch(torch.zeros(0, 3, 1, 1), (), (), (), ())
+    made = preparation()(nothing)
+    texts, layout = made.on(CPU)
+    assert texts.place.tolist() == [0]
+    assert (layout.images, len(layout.owner), len(layout.host.keys[0])) == (0, 0, 0)
+    assert made.truncated == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_learns_what_losses_ask_for(workers: int) -> None:
+    made = loader(pictures(40), workers=workers)
+    made.prepare_with(preparation(), CPU)
+    method = load_recipe("clip-ft")()
+    known = []
+    for batch in made.epoch(0):
+        assert isinstance(batch.numbers, Numbers)
+        texts, layout = batch.numbers.on(CPU)
+        assert len(texts.place) == len(batch.texts)
+        known.append(len(layout.answers))
+        layout.unforeseen = batch.unforeseen
+        images, texts_ = batch.images, len(batch.texts)
+        seen = Features(torch.ones(images, 2), torch.ones(texts_, 2), torch.tensor(1.0))
+        method.losses[0].loss(seen, layout)
+    assert known[0] == 0
+    assert known[-1] == 1
+    made.close()
+
+
+class Words:
+    """A tokenizer of words in the form that open_clip's for Hugging Face has: padded at the end."""
+
+    context_length = 6
+    tokenizer_mode = "words"
+    words = ("<pad>", "a", "square", "not")
+
+    @property
+    def tokenizer(self) -> Any:
+        return self
+
+    def get_vocab(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.words)}
+
+    @staticmethod
+    def clean_fn(text: str) -> str:
+        return text.lower()
+
+    def __call__(self, texts: Any, context_length: int = 0) -> Any:
+        if isinstance(texts, str):
+            return SimpleNamespace(input_ids=texts.split())
+        ids = torch.zeros(len(texts), context_length, dtype=torch.int64)
+        for row, text in zip(ids, texts):
+            found = [self.get_vocab().get(word, 1) for word in self.clean_fn(text).split()]
+            row[: len(found)] = torch.tensor(found[:context_length])
+        return ids
+
+
+def test_other_tokenizers_work_in_workers() -> None:
+    tokenize = Tokenizer(Words(), Words.context_length)
+    planner = TextPlanner(causal=False, pools_at_end=False, end=None, cost=1)
+    made = loader(pictures(8))
+    sent = pickle.loads(pickle.dumps(Preparation(tokenize, planner)))  # noqa: S301 our own object
+    made.prepare_with(sent, CPU)
+    for batch in made.epoch(0):
+        texts, _ = batch.numbers.on(CPU)
+        assert torch.equal(texts.groups[0].ids, tokenize(batch.texts))
+        assert batch.numbers.truncated == tokenize.truncated(batch.texts)
+    made.close()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from build.tables import write_json, write_jsonl
 from compoclip.cli.main import main
 from compoclip.data.overlap import coco_number, held_out_photos, overlap
 from compoclip.data.sources.open import KEY, Request, open_source, write_selection
 from compoclip.errors import CompoclipError, UsageError
-from data_samples import write_json, write_jsonl
 
 
 def train_table(folder: Path, numbers: Sequence[int]) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from build.photos import encode, smooth, snapshot
 from compoclip.cli.main import main
 from compoclip.data.decode import decode
 from compoclip.data.fingerprint import FILE
@@ -19,10 +20,6 @@ from compoclip.data.pack import RECORD, PackSpec, PackSummary, pack, packed_imag
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.training.log import read_log
-from method_data import arguments, write_world
-from test_data_transform import encoded, photo
-from train_helpers import FEW
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -34,7 +31,7 @@ def write_rows(folder: Path, count: int = 8, bad: tuple[int, ...] = ()) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for i in range(count):
-        data = b"junk" if i in bad else encoded(photo(20 + 4 * i, 60))
+        data = b"junk" if i in bad else snapshot(20 + 4 * i, 60)
         (folder / f"{i}.jpg").write_bytes(data)
         row: dict[str, object] = {"image": f"{i}.jpg", "caption": [f"photo {i}", f"picture {i}"]}
         if i % 2:
@@ -86,11 +83,11 @@ def test_a_pack_reads_as_its_source_does(tmp_path: Path) -> None:
 
 def test_images_that_are_small_enough_stay_byte_for_byte(tmp_path: Path) -> None:
     for kind in ("JPEG", "PNG", "WEBP", "BMP"):
-        data = encoded(photo(24, 30), kind)
+        data = snapshot(24, 30, kind)
         extension, new = packed_image(data, SPEC)
         assert (extension, new) == ("jpg" if kind == "JPEG" else kind.lower(), None)
-        assert packed_image(encoded(photo(50, 60), kind), SPEC)[0] == "jpg"
-    assert packed_image(encoded(photo(50, 60)), replace(SPEC, keep=True)) == ("jpg", None)
+        assert packed_image(snapshot(50, 60, kind), SPEC)[0] == "jpg"
+    assert packed_image(snapshot(50, 60), replace(SPEC, keep=True)) == ("jpg", None)
     np.save(tmp_path / "a.npy", np.full((10, 12, 3), (255, 0, 0), np.uint8))
     extension, new = packed_image(tmp_path / "a.npy", SPEC)
     assert extension == "png"
@@ -100,8 +97,8 @@ def test_images_that_are_small_enough_stay_byte_for_byte(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("width", "height"), [(48, 60), (61, 47), (25, 1000), (500, 26)])
 def test_a_scaled_image_keeps_its_shape_and_looks(width: int, height: int) -> None:
-    image = photo(width, height)
-    _, data = packed_image(encoded(image, "PNG"), replace(SPEC, quality=95))
+    image = smooth(width, height)
+    _, data = packed_image(encode(image), replace(SPEC, quality=95))
     assert data is not None
     small = decode(data)
     assert min(small.size) == 24
@@ -237,14 +234,3 @@ def test_the_verb_tells_what_became_of_the_images(
     assert main([*asked, "--quality=101"]) == 2
     assert main([*asked, "--workers=0"]) == 2
     assert main(["data", "pack", str(tmp_path / "no.csv"), "--out", str(tmp_path / "x")]) == 1
-
-
-def test_a_method_trains_from_a_pack_of_its_data(tmp_path: Path) -> None:
-    world = write_world(tmp_path / "world", merges=FEW)
-    for data, method in (("pairs.jsonl", "triplet-clip"), ("near.tsv", "negclip-original")):
-        out = tmp_path / method
-        pack(Request(str(world / data)), out, PackSpec(shard_size=16))
-        command = arguments(world, method, tmp_path / f"run-{method}", "--set=stop_after=3")
-        command = [f"--data={out}" if word.startswith("--data=") else word for word in command]
-        assert main(command) == 0
-        assert len(read_log(tmp_path / f"run-{method}" / "train.jsonl")) == 3

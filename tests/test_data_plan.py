@@ -1,22 +1,34 @@
-"""Caption plans: reproducible draws, dropped duplicates, given negatives, and honest counts."""
+"""Caption plans: reproducible draws, dropped duplicates, other captions, and honest counts."""
 
 from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from build.tables import write_jsonl
+from compoclip.captions.parser import parse
+from compoclip.captions.store import ParseStore
 from compoclip.captions.types import Caption
-from compoclip.data.caption_plan import NONE_GIVEN, TOO_LONG
-from compoclip.data.drawing import EQUALS_CAPTION, EQUALS_OTHER, PlanCounts
-from compoclip.data.plan import TextPlan
+from compoclip.data.batch import Batch
+from compoclip.data.caption_plan import NONE_GIVEN, TOO_LONG, CaptionPlan
+from compoclip.data.drawing import EQUALS_CAPTION, EQUALS_OTHER, Drawn, PlanCounts
+from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Sample
+from compoclip.data.sources.open import open_source
+from compoclip.data.texts import TargetPlan
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
+from compoclip.methods.compose import compose
+from compoclip.methods.registry import load_recipe
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
-from data_samples import Unparsed
+from data_samples import Parses, Unparsed, few
 
 
 @dataclass(frozen=True)
@@ -153,3 +165,119 @@ def test_an_unknown_rewrite_and_lacking_parses_are_refused_before_training() -> 
         TextPlan(["oops"], parsed=Unparsed())
     with pytest.raises(ValueError, match="parsed captions"):
         TextPlan(["number"], resolve=resolve)
+
+
+THREE = ("a red cat on a blue mat", "a cat lies on a mat", "the mat has a cat on it")
+
+
+def drawn(
+    plan: CaptionPlan, captions: Sequence[str] = THREE, epoch: int = 0, **more: Any
+) -> tuple[list[Drawn], PlanCounts]:
+    sample = Sample(id="0", image=b"", captions=tuple(captions), **more)
+    return TextPlan(plan, parsed=Parses()).draw(sample, epoch)
+
+
+def test_another_caption_is_a_positive() -> None:
+    plan = CaptionPlan(rewrites=("other-caption",))
+    assert not plan.needs_parsing
+    seen = set()
+    for epoch in range(20):
+        texts, counts = drawn(plan, epoch=epoch)
+        caption, other = texts
+        assert (other.role, other.rewrite) == (Role.POSITIVE, "other-caption")
+        assert {caption.text, other.text} < set(THREE)
+        assert counts.accepted == {"other-caption": 1}
+        seen.add((caption.text, other.text))
+    assert len(seen) == 6
+    alone, counts = drawn(plan, ["a cat", "A cat"])
+    assert len(alone) == 1
+    assert counts.refused == {("other-caption", "no-other-caption"): 1}
+
+
+def test_a_rewrite_is_drawn_as_often_as_it_stands() -> None:
+    once, _ = drawn(CaptionPlan(rewrites=("negclip",)))
+    thrice, counts = drawn(CaptionPlan(rewrites=("negclip",) * 3))
+    assert thrice[: len(once)] == once
+    assert len({text.text for text in thrice}) == len(thrice)
+    assert counts.accepted["negclip"] + sum(counts.refused.values()) == 3
+    assert CaptionPlan(rewrites=("negclip",) * 3).kinds == ("negclip",)
+
+
+def test_a_target_is_drawn_and_not_encoded() -> None:
+    for target in ("other", "any"):
+        plan = CaptionPlan(texts=(TargetPlan(target),))  # type: ignore[arg-type]
+        assert plan.kinds == ()
+        pairs = set()
+        for epoch in range(40):
+            (caption, wanted), _ = drawn(plan, epoch=epoch)
+            assert wanted.rewrite == "target"
+            pairs.add((caption.text, wanted.text))
+        assert len(pairs) == (6 if target == "other" else 9)
+    (caption, wanted), _ = drawn(CaptionPlan(texts=(TargetPlan("other"),)), ["a cat"])
+    assert wanted.text == caption.text == "a cat"
+    with pytest.raises(UsageError, match=r"texts.target 'both' is not one of other, any"):
+        TargetPlan("both")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="targets and masks must name every image"):
+        Batch(torch.zeros(1, 3, 1, 1), ("a",), (0,), (Role.CAPTION,), ("",), targets=("a", "b"))
+
+
+def test_composed_texts_keep_how_often_they_stand() -> None:
+    both = compose(load_recipe("read-clip-align")(), ["+other-caption", "+degla"])
+    assert both.plan.rewrites[:4] == ("negclip", "negclip", "negclip", "other-caption")
+    assert both.plan.rewrites[4:] == load_recipe("degla")().plan.rewrites
+    plain = compose(load_recipe("fsc-clip")(), ["+other-caption"])
+    assert plain.plan.rewrites[-1] == "other-caption"
+
+
+# --- Captions are parsed once before training; workers look the parses up. ---
+
+
+TEXTS = ["A red cat sits.", "Two dogs run.", "A red cat sits."]
+
+
+def table(folder: Path) -> Path:
+    rows = [{"image": f"{i}.jpg", "caption": text} for i, text in enumerate(TEXTS)]
+    return write_jsonl(folder / "t.jsonl", rows)
+
+
+def test_every_distinct_caption_is_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "compoclip" / "parses.sqlite"  # by default
+    source = open_source(str(table(tmp_path)))
+    captions = prepare_captions(source, workers=1)
+    store = ParseStore(path)
+    assert len(store) == 2
+    assert captions[TEXTS[0]] == parse(TEXTS[0])
+    more = few([Sample(str(i), b"", (text,)) for i, text in enumerate((*TEXTS, "Four cups."))])
+    prepare_captions(more, store, workers=1)
+    assert len(store) == 3
+    assert captions["An owl."] == parse("An owl.")  # is parsed when it is asked for
+    monkeypatch.setattr("compoclip.captions.store._encoded", None)
+    again = prepare_captions(source, ParseStore(path), workers=1)
+    for handle in (again, pickle.loads(pickle.dumps(again))):  # noqa: S301 our own object
+        assert handle[TEXTS[1]] == parse(TEXTS[1])
+
+
+@pytest.mark.parametrize("extras", [{}, {"neg_caption": "no owl"}, {"neg_image": [0]}])
+def test_what_every_source_answers_is_what_its_samples_say(
+    extras: dict[str, object], tmp_path: Path
+) -> None:
+    rows: list[dict[str, object]] = [
+        {"file_name": "a.png", "text": ["an owl", "a bird"], "group": "owl"},
+        {"file_name": "b.png", "text": "a cat", **extras},
+        {"file_name": "c.png", "text": "a dog"},
+    ]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    for name in "abc":
+        (tmp_path / f"{name}.png").write_bytes(b"")
+    source = open_source(str(tmp_path / "rows.jsonl"))
+    bare = few([*source])
+    assert list(bare.column("id")) == list(source.column("id"))
+    assert list(bare.captions()) == list(source.captions())
+    assert list(bare.column("captions")) == list(source.column("captions"))
+    assert bare.brings() == source.brings() != frozenset()
+    assert list(bare.column("group")) == list(source.column("group"))
+    assert list(bare.column("image_score")) == list(source.column("image_score"))
+    assert dict(bare.left_out) == {}

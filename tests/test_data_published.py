@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
 
+from build.photos import plain
+from build.tables import write_csv, write_json, write_parquet
 from compoclip.benchmarks import negation
 from compoclip.cli.main import main
 from compoclip.data.columns import NO_ORIGINAL
@@ -22,13 +20,13 @@ from compoclip.data.decode import Mirrored, decode
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.published import NOT_UPDATED
 from compoclip.errors import CompoclipError, UsageError
-from data_samples import encode, samples_of, write_json
+from data_samples import samples_of
 
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
 
 
 def png(colour: str) -> bytes:
-    return encode(Image.new("RGB", (8, 8), COLOURS[colour]))
+    return plain(COLOURS[colour])
 
 
 def colour_of(image: Any) -> str:
@@ -37,23 +35,12 @@ def colour_of(image: Any) -> str:
 
 
 def parquet(path: Path, columns: Mapping[str, Sequence[Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    arrays = {}
-    for name, values in columns.items():
-        encoded = any(isinstance(value, bytes) for value in values)
-        cells = [{"bytes": v, "path": None} if v is not None else None for v in values]
-        arrays[name] = pa.array(cells, struct) if encoded else pa.array(values)
-    pq.write_table(pa.table(arrays), path)
-    return path
-
-
-def table(path: Path, rows: Sequence[Mapping[str, str]], delimiter: str) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
+    """Write columns; encoded images with their names, as hubs have them."""
+    cells = {
+        name: [{"bytes": v, "path": None} if isinstance(v, bytes) else v for v in values]
+        for name, values in columns.items()
+    }
+    return write_parquet(path, cells)
 
 
 # --- TROHN. ---
@@ -224,7 +211,7 @@ SEM = {"filename": "1.jpg", "caption": "a dog", "paraphrased": "one dog", "negat
 
 
 def test_semclip(tmp_path: Path) -> None:
-    path = table(tmp_path / "sem.csv", [SEM, {**SEM, "paraphrased": "", "filename": "2.jpg"}], ",")
+    path = write_csv(tmp_path / "sem.csv", *[SEM, {**SEM, "paraphrased": "", "filename": "2.jpg"}])
     source = open_source(str(path))
     first, second = samples_of(source)
     assert first.image == tmp_path / "1.jpg"
@@ -253,7 +240,7 @@ HEIGHTS = {
 
 
 def test_counterfactual_positions(tmp_path: Path) -> None:
-    path = table(tmp_path / "train_left_right_up_down_.csv", [SIDES, HEIGHTS], "\t")
+    path = write_csv(tmp_path / "train_left_right_up_down_.csv", *[SIDES, HEIGHTS], delimiter="\t")
     first, second = samples_of(open_source(str(path), images=tmp_path / "f"))
     assert first.image == tmp_path / "f" / "12.jpg"
     assert first.negative_image == Mirrored(tmp_path / "f" / "12.jpg")
@@ -271,13 +258,13 @@ def test_counterfactual_attributes(tmp_path: Path) -> None:
     none = {
         key: value if key in ("captions", "images") else "nonexistent" for key, value in row.items()
     }
-    path = table(tmp_path / "attributes.csv", [row, none], "\t")
+    path = write_csv(tmp_path / "attributes.csv", *[row, none], delimiter="\t")
     found = samples_of(open_source(str(path)))
     assert [s.id for s in found] == ["1.png#0/noun", "1.png#0/adj", "1.png#1"]
     assert found[0].negative_image == tmp_path / "noun" / "1.png"
     assert [s.negatives for s in found] == [("a red cat",), ("a blue dog",), ()]
     del row["rev_images"], none["rev_images"]
-    path = table(tmp_path / "lacks.tsv", [row], "\t")
+    path = write_csv(tmp_path / "lacks.tsv", *[row], delimiter="\t")
     with pytest.raises(
         CompoclipError,
         match=r"lacks\.tsv, row 1 needs rev_captions, rev_images; it has",
@@ -302,12 +289,16 @@ def test_macco(tmp_path: Path) -> None:
         "attribute_list": "['red']",
         "relation_attribute_phrase_bbox_list": "[[0, 0, 1, 1]]",
     }
-    (first,) = samples_of(open_source(str(table(tmp_path / "macco.tsv", [row], "\t"))))
+    (first,) = samples_of(
+        open_source(str(write_csv(tmp_path / "macco.tsv", *[row], delimiter="\t")))
+    )
     assert (first.captions, first.negatives) == (("a red dog runs",), ("a red cat runs",))
     boxed = {key: value for key, value in row.items() if key != "neg_caption"}
-    (plain,) = samples_of(open_source(str(table(tmp_path / "cc3m.tsv", [boxed], "\t"))))
+    (plain,) = samples_of(
+        open_source(str(write_csv(tmp_path / "cc3m.tsv", *[boxed], delimiter="\t")))
+    )
     assert (plain.captions, plain.negatives) == (("a red dog runs",), ())
-    bad = table(tmp_path / "bad.tsv", [{**row, "neg_caption": "[1]"}], "\t")
+    bad = write_csv(tmp_path / "bad.tsv", {**row, "neg_caption": "[1]"}, delimiter="\t")
     with pytest.raises(CompoclipError, match=r"bad\.tsv, row 1: neg_caption is not a list"):
         open_source(str(bad))
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from build.tables import write_tar
+from compoclip import patterns
 from compoclip.archives import Members, add_member
 from compoclip.bounds import MAX_CAPTION_BYTES, MAX_TEXT_CHARACTERS
 from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, NO_CAPTION, NO_IMAGE, NO_TEXT
@@ -29,7 +31,6 @@ from compoclip.data.sources.shards import (
 from compoclip.data.sources.table import EMPTY_NEGATIVE, NO_NEIGHBOUR
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.patterns import expand_braces
-from data_samples import make_tar
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def numbered(path: Path, first: int, count: int) -> Path:
     members = []
     for i in range(first, first + count):
         members += [(f"{i:04d}.jpg", b"J%d" % i * (i + 1)), (f"{i:04d}.txt", b"caption %d\n" % i)]
-    return make_tar(path, members)
+    return write_tar(path, members)
 
 
 def test_samples_of_several_shards_in_order(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_samples_of_several_shards_in_order(tmp_path: Path) -> None:
 def test_other_names_of_members(tmp_path: Path) -> None:
     members = [("1.img", b"1"), ("1.cap", b"one"), ("d/2.Caption", b"two"), ("d/2.IMG", b"2")]
     members += [("3.img", b"3"), ("3.txt", b"three"), ("3.caption", b"again")]
-    source = open_shards([make_tar(tmp_path / "a.tar", members)])
+    source = open_shards([write_tar(tmp_path / "a.tar", members)])
     found = [(source[i].id, source[i].image, *source[i].captions) for i in range(len(source))]
     assert found == [
         ("a.tar/1", b"1", "one"),
@@ -78,7 +79,7 @@ def test_other_names_of_members(tmp_path: Path) -> None:
 
 
 def test_captions_from_json_and_what_is_left_out(tmp_path: Path) -> None:
-    path = make_tar(
+    path = write_tar(
         tmp_path / "a.tar",
         [
             ("d/1.json", json.dumps({"caption": "one", "alt": "other"}).encode()),
@@ -126,7 +127,7 @@ def test_links_are_never_followed(tmp_path: Path) -> None:
 
 def test_a_key_that_comes_twice_gets_an_id_of_its_own(tmp_path: Path) -> None:
     one = [("1.jpg", b"a"), ("1.txt", b"a")]
-    path = make_tar(tmp_path / "a.tar", [*one, ("2.jpg", b"b"), ("2.txt", b"b"), *one])
+    path = write_tar(tmp_path / "a.tar", [*one, ("2.jpg", b"b"), ("2.txt", b"b"), *one])
     source = open_shards([path])
     assert [source[i].id for i in range(3)] == ["a.tar/1", "a.tar/2", "a.tar/1#2"]
 
@@ -202,16 +203,17 @@ def test_no_tar_missing_compressed_and_shrunk(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"a\.tar"):
         source[0]
     with pytest.raises(CompoclipError, match="no usable sample"):
-        open_shards([make_tar(tmp_path / "b.tar", [("1.txt", b"x")])])
+        open_shards([write_tar(tmp_path / "b.tar", [("1.txt", b"x")])])
 
 
-def test_brace_patterns() -> None:
+def test_brace_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert expand_braces("a.tar") == ["a.tar"]
     assert expand_braces("a-{008..011}.tar") == [f"a-{i:03d}.tar" for i in range(8, 12)]
     assert expand_braces("{8..10}") == ["8", "9", "10"]
     assert expand_braces("{a,b}-{0..1}") == ["a-0", "a-1", "b-0", "b-1"]
-    bombs = ("{0..999999}{0..999999}", "{a,b}" * 40, "{0..999999}" * 400, "{" * 5000)
-    for bad in ("a-{3..1}.tar", "a-{x}.tar", "a-{1..2.tar", "a-{0..99999999}.tar", *bombs):
+    monkeypatch.setattr(patterns, "MAX_PATTERN_NAMES", 100)
+    bombs = ("{0..99}{0..99}", "{a,b}" * 40, "{0..99}" * 400, "{" * 5000, "a-{0..100}.tar")
+    for bad in ("a-{3..1}.tar", "a-{x}.tar", "a-{1..2.tar", *bombs):
         with pytest.raises(UsageError):
             expand_braces(bad)
 
@@ -222,7 +224,7 @@ def with_fields(key: str, **fields: object) -> list[tuple[str, bytes]]:
 
 
 def test_extra_columns(tmp_path: Path) -> None:
-    first = make_tar(
+    first = write_tar(
         tmp_path / "a.tar",
         [
             *with_fields("0", neg_caption=["no", " "], group="g", score=1.5, image_score=20),
@@ -248,14 +250,14 @@ def test_extra_columns(tmp_path: Path) -> None:
     assert list(source.column("captions"))[3] == ("a caption above a .json member",)
     plain = open_shards([numbered(tmp_path / "b.tar", 0, 2)])
     assert plain.brings() == frozenset()
-    bad = make_tar(tmp_path / "c.tar", with_fields("0", neg_caption=3))
+    bad = write_tar(tmp_path / "c.tar", with_fields("0", neg_caption=3))
     with pytest.raises(CompoclipError, match=r"c\.tar, sample 0: neg_caption is not a list"):
         open_shards([bad])
 
 
 def test_rows_of_neighbours_count_over_shards(tmp_path: Path) -> None:
     paths = [
-        make_tar(
+        write_tar(
             tmp_path / "a.tar",
             [
                 *with_fields("0", neg_image=[1, 2, 3]),
@@ -263,7 +265,7 @@ def test_rows_of_neighbours_count_over_shards(tmp_path: Path) -> None:
                 *with_fields("2", neg_image="[0, 99]"),
             ],
         ),
-        make_tar(tmp_path / "b.tar", [*with_fields("3", neg_image=[3, 4, 2]), *with_fields("4")]),
+        write_tar(tmp_path / "b.tar", [*with_fields("3", neg_image=[3, 4, 2]), *with_fields("4")]),
     ]
     source = open_shards(paths)
     assert [source[i].id for i in range(4)] == ["a.tar/0", "a.tar/2", "b.tar/3", "b.tar/4"]
@@ -272,7 +274,7 @@ def test_rows_of_neighbours_count_over_shards(tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_sample_is_passed_over_in_silence(tmp_path: Path) -> None:
-    path = make_tar(
+    path = write_tar(
         tmp_path / "a.tar",
         [
             ("1.jpg", b"first"),

@@ -1,48 +1,50 @@
-"""Splits: the training split unless another is asked for, and what is left out is said."""
+"""Which samples are read: splits, shares of the data, and mixtures of data sets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+from collections import Counter
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 
-import benchmark_files
+from build.photos import write_captioned
+from build.tables import write_csv, write_json, write_jsonl, write_parquet, write_rows, write_tar
 from compoclip.cli.main import main
 from compoclip.config import read_config
+from compoclip.data.decode import Picture
+from compoclip.data.images import BatchBuilder
+from compoclip.data.loader import BatchLoader
+from compoclip.data.places import mixture_of
+from compoclip.data.plan import TextPlan
+from compoclip.data.sources.mixture import WeightedMix
 from compoclip.data.sources.open import Request, open_source, write_selection
 from compoclip.data.sources.splits import _head, _number, named_splits, split_of
+from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
-from data_samples import make_tar, write_jsonl
+from compoclip.models.config import RECORD
+from compoclip.training.log import Tracker, Trackers, read_log
+from data_samples import SIZE, equal
+from distributed_runs import write_base
 from method_data import arguments
-from train_helpers import write_config
-
-Write = Callable[[Path, list[dict[str, Any]]], Path]
-
-
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
-    return benchmark_files.write_csv(path.with_suffix(".csv"), *rows)
-
-
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    return write_jsonl(path.with_suffix(".jsonl"), rows)
-
-
-def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
-    pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
+from train_helpers import write_config, write_data
 
 
 def write_shard(path: Path, rows: list[dict[str, Any]]) -> Path:
     members = [(row["image"], b"JPEG") for row in rows]
     members += [(row["image"].replace("jpg", "json"), json.dumps(row).encode()) for row in rows]
-    return make_tar(path.with_suffix(".tar"), sorted(members))
+    return write_tar(path, sorted(members))
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    return write_shard(path, rows) if path.suffix == ".tar" else write_rows(path, rows)
 
 
 def read(path: Path, split: str | None = None) -> tuple[list[str], dict[str, int]]:
@@ -62,9 +64,9 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("write", [write_csv, write_lines, write_parquet])
-def test_a_table_that_says_the_split_of_every_row(write: Write, tmp_path: Path) -> None:
-    path = write(tmp_path / "t", ROWS)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_table_that_says_the_split_of_every_row(ending: str, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / f"t.{ending}", ROWS)
     trained = ["train 1", "restval 2"]
     assert read(path) == (trained, {**unasked("sample", test=2, val=1), LOST: 1})
     assert read(path, "train") == (trained, {LOST: 1})
@@ -76,7 +78,7 @@ def test_a_table_that_says_the_split_of_every_row(write: Write, tmp_path: Path) 
     assert source.describe().endswith(", split train")
     with pytest.raises(UsageError, match=r"no split 'dev'; it has: restval, test, train, val$"):
         read(path, "dev")
-    held_out = write(tmp_path / "h", ROWS[3:])
+    held_out = write_rows(tmp_path / f"h.{ending}", ROWS[3:])
     with pytest.raises(UsageError, match=r"no split 'train'; it has: test, val; .*--split all"):
         read(held_out)
 
@@ -89,16 +91,14 @@ def test_a_split_column_of_a_negclip_table_counts_too(tmp_path: Path) -> None:
         {"title": part, "filepath": "1.jpg", "neg_caption": "['x']", "split": part}
         for part in ("train", "test")
     ]
-    path = write_csv(tmp_path / "n", rows)
+    path = write_csv(tmp_path / "n.csv", *rows)
     assert read(path) == (["train"], unasked("sample", test=1))
     assert open_source(str(path))[0].negatives == ("x",)
 
 
 def test_folders_named_after_splits(tmp_path: Path) -> None:
-    for part in ("train2014", "val2014", "more"):
-        (tmp_path / part).mkdir()
-        (tmp_path / part / "1.jpg").touch()
-        (tmp_path / part / "1.txt").write_text(part)
+    parts = ("train2014", "val2014", "more")
+    write_captioned(tmp_path, {f"{part}/1.jpg": part for part in parts})
     lost = {
         "sample of no split (--split all takes it)": 1,
         "sample of split 'val' (--split all takes it)": 1,
@@ -108,54 +108,51 @@ def test_folders_named_after_splits(tmp_path: Path) -> None:
     assert read(tmp_path, "all") == (["more", "train2014", "val2014"], {})
     with pytest.raises(UsageError, match="no split 'test'; it has: samples of no split, train"):
         read(tmp_path, "test")
-    for name in ("test", "val-1", "plain"):  # photos may be called anything
-        (tmp_path / "more" / f"{name}.jpg").touch()
-        (tmp_path / "more" / f"{name}.txt").write_text(name)
+    names = ("test", "val-1", "plain")  # photos may be called anything
+    write_captioned(tmp_path / "more", {f"{name}.jpg": name for name in names})
     assert read(tmp_path / "more") == (["more", "plain", "test", "val-1"], {})
 
 
 def test_rows_decide_where_names_of_files_do_not(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "part-0", ROWS[:3])
-    write_parquet(tmp_path / "part-1", ROWS[3:])
+    write_parquet(tmp_path / "part-0.parquet", ROWS[:3])
+    write_parquet(tmp_path / "part-1.parquet", ROWS[3:])
     assert read(tmp_path, "val")[0] == ["val 3"]
     assert read(tmp_path)[0] == ["train 1", "restval 2"]
     assert read(tmp_path, "part")[0] == [row["caption"] for row in ROWS]  # by their beginning
 
 
-@pytest.mark.parametrize("write", [write_lines, write_parquet, write_shard])
-def test_rows_decide_where_all_files_are_named_after_one_split(
-    write: Write, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "tar"])
+def test_rows_decide_where_all_files_are_named_after_one_split(ending: str, tmp_path: Path) -> None:
     """As the test files of Flickr30k at Hugging Face, which hold its three splits."""
-    write(tmp_path / "test-0", ROWS[:3])
-    write(tmp_path / "test-1", ROWS[3:])
+    write(tmp_path / f"test-0.{ending}", ROWS[:3])
+    write(tmp_path / f"test-1.{ending}", ROWS[3:])
     assert read(tmp_path, "test")[0] == ["test 0", "test 4"]
     assert read(tmp_path)[0] == ["train 1", "restval 2"]
     assert list(Request(str(tmp_path)).open_held_out().captions()) == ["test 0", "test 4"]
-    write(tmp_path / "val-0", ROWS[3:4])  # now the names tell splits apart
+    write(tmp_path / f"val-0.{ending}", ROWS[3:4])  # now the names tell splits apart
     assert len(read(tmp_path, "test")[0]) == len(ROWS)
 
 
 def test_names_of_shards_decide_where_rows_say_no_split(tmp_path: Path) -> None:
     for number, part in enumerate(("test-0", "test-1")):
         rows = [{"image": f"{number}.jpg", "caption": part}]
-        write_shard(tmp_path / part, rows)
+        write_shard(tmp_path / f"{part}.tar", rows)
     assert read(tmp_path, "test")[0] == ["test-0", "test-1"]
     with pytest.raises(UsageError, match="no split 'train'; it has: test"):
         read(tmp_path)
-    make_tar(tmp_path / "test-0.tar", [("0.jpg", b"JPEG"), ("0.txt", b"plain")])  # has no .json
+    write_tar(tmp_path / "test-0.tar", [("0.jpg", b"JPEG"), ("0.txt", b"plain")])  # has no .json
     assert read(tmp_path, "test")[0] == ["plain", "test-1"]
 
 
 def test_data_without_splits_is_read_whole(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "t", [{"image": "1.jpg", "caption": "x"}])
+    path = write_jsonl(tmp_path / "t.jsonl", [{"image": "1.jpg", "caption": "x"}])
     for split in (None, "all"):
         assert read(path, split) == (["x"], {})
     with pytest.raises(UsageError, match="names no splits, so takes no --split dev"):
         read(path, "dev")
     coco = tmp_path / "captions.json"
     images, annotations = [{"id": 1, "file_name": "1.jpg"}], [{"image_id": 1, "caption": "y"}]
-    coco.write_text(json.dumps({"images": images, "annotations": annotations}))
+    write_json(coco, {"images": images, "annotations": annotations})
     assert read(coco, "all") == (["y"], {})
 
 
@@ -179,8 +176,7 @@ def write_karpathy(folder: Path, parts: str) -> Path:
         sentence = {"raw": f"a square of colour {i}"}
         entries.append({"filename": f"{i}.png", "split": part, "sentences": [sentence]})
     path = folder / "dataset_coco.json"
-    path.write_text(json.dumps({"images": entries, "dataset": "coco"}))
-    return path
+    return write_json(path, {"images": entries, "dataset": "coco"})
 
 
 def test_training_and_packing_leave_the_test_out_and_say_so(
@@ -256,7 +252,7 @@ def test_share_and_seed_of_the_hash(tmp_path: Path) -> None:
     for share in (0.0, 0.5, -1.0, float("nan")):
         with pytest.raises(UsageError, match=r"must lie between 0 and 0\.5"):
             open_source(path, split="val", held_out=share)
-    one = str(write_lines(tmp_path / "one", [{"image": "a/1.png", "caption": "x"}]))
+    one = str(write_jsonl(tmp_path / "one.jsonl", [{"image": "a/1.png", "caption": "x"}]))
     number = _number(0, *_head(tmp_path / "a" / "1.png"))
     assert 0.01 < number < 0.49
     assert len(open_source(one, split="val", held_out=0.49)) == 1
@@ -272,9 +268,9 @@ def test_what_is_measured_on(tmp_path: Path) -> None:
         ("val", ROWS[1:4], ["val 3"]),
         ("none", [{"image": "1.jpg", "caption": "x"}], ["x"]),
     ):
-        path = write_lines(tmp_path / name, rows)
+        path = write_jsonl(tmp_path / f"{name}.jsonl", rows)
         assert list(Request(str(path)).open_held_out().captions()) == captions
-    path = write_lines(tmp_path / "both", ROWS)
+    path = write_jsonl(tmp_path / "both.jsonl", ROWS)
     assert list(Request(str(path), split="val").open_held_out().captions()) == ["val 3"]
 
 
@@ -283,7 +279,7 @@ def test_what_is_measured_on(tmp_path: Path) -> None:
 
 def shares_table(folder: Path, number: int, name: str = "t") -> Path:
     rows = [{"image": f"{name}{k}.jpg", "caption": f"photo {k}"} for k in range(number)]
-    return write_lines(folder / name, rows)
+    return write_jsonl(folder / f"{name}.jsonl", rows)
 
 
 def test_a_share_is_a_part_of_every_larger_one(tmp_path: Path) -> None:
@@ -310,7 +306,7 @@ def test_a_share_is_a_part_of_every_larger_one(tmp_path: Path) -> None:
 
 def test_a_share_is_taken_of_the_split_and_of_every_data_set_of_a_mixture(tmp_path: Path) -> None:
     rows = [{"image": f"{k}.jpg", "caption": "x", "split": "train"} for k in range(40)]
-    path = write_lines(tmp_path / "s", [*rows, *ROWS])
+    path = write_jsonl(tmp_path / "s.jsonl", [*rows, *ROWS])
     source = open_source(str(path), fraction=0.5)
     assert len(source) == 21
     assert sum(source.left_out.values()) == 21 + 3  # of the split, and of other splits
@@ -364,3 +360,194 @@ def test_a_run_on_a_share_is_recorded_and_resumed_on_that_share_alone(
     words = [*arguments(world, "clip-ft", tmp_path / "new"), "--set"]
     assert main([*words, "fraction=0"]) == 2
     assert "--set fraction=0: must be above 0" in capsys.readouterr().err
+
+
+# --- Mixtures: shares of an epoch, the same for any workers, resumed bit for bit. ---
+
+
+def mix(a: int, b: int, weight: float) -> WeightedMix:
+    return WeightedMix({"a": a, "b": b}, {"a": weight, "b": 1 - weight})
+
+
+def test_an_epoch_has_the_shares_and_every_sample_is_shown_equally_often() -> None:
+    drawn = mix(6, 30, 0.5)
+    assert drawn.quotas == {"a": 18, "b": 18}
+    shown: Counter[int] = Counter()
+    for epoch in range(10):
+        order = drawn.order(3, epoch)
+        assert len(order) == len(set(order.tolist())) == 36
+        indices = order % 36
+        assert (indices < 6).sum() == 18
+        # Three whole passes through the small one, in turn: none again before all were shown.
+        small = indices[indices < 6].tolist()
+        assert [sorted(small[k : k + 6]) for k in (0, 6, 12)] == [list(range(6))] * 3
+        assert {n // 36 for n in order.tolist() if n % 36 < 6} == {0, 1, 2}
+        shown.update(indices.tolist())
+        assert drawn.samples_by_source(3, epoch, 36) == {"a": 18, "b": 18}
+        first = int((indices[:10] < 6).sum())
+        assert drawn.samples_by_source(3, epoch, 10) == {"a": first, "b": 10 - first}
+    # 180 draws of the larger one are six passes, whatever epochs they fall into.
+    assert set(shown.values()) == {30, 6}
+    assert not np.array_equal(drawn.order(3, 0), drawn.order(3, 1))
+    assert not np.array_equal(drawn.order(3, 0), drawn.order(4, 0))
+    assert np.array_equal(drawn.order(3, 1), mix(6, 30, 0.5).order(3, 1))
+
+
+def test_weights_need_not_add_up_and_are_rounded_fairly() -> None:
+    assert WeightedMix({"a": 5, "b": 5}, {"a": 14, "b": 6}).quotas == {"a": 7, "b": 3}
+    thirds = WeightedMix({"a": 4, "b": 3, "c": 4}, {"a": 1, "b": 1, "c": 1})
+    assert sorted(thirds.quotas.values()) == [3, 4, 4]
+    with pytest.raises(UsageError, match=r"b: a weight of 0\.01 is less than one sample"):
+        mix(5, 5, 0.99)
+    left = mix(4, 4, 0.5).of(np.array([1, 2, 3, 7]))
+    assert left.sizes == {"a": 3, "b": 1}
+
+
+def test_what_names_a_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.tsv", "b c.tsv", "d=1 e=2"):
+        Path(name).touch()
+    assert mixture_of("a.tsv=0.7 'b c.tsv'=.3") == {"a.tsv": 0.7, "b c.tsv": 0.3}
+    assert mixture_of("x-{0..9}.tar=2 hf:me/data/train=1") == {
+        "x-{0..9}.tar": 2,
+        "hf:me/data/train": 1,
+    }
+    for single in ("a.tsv", "b c.tsv", "no such file", "d=1 e=2", "it's"):
+        assert mixture_of(single) is None
+    Path("link.tsv").symlink_to("a.tsv")
+    for wrong, message in (
+        ("a.tsv=0.7 b.tsv", "b.tsv: each of several data sets needs a weight above 0"),
+        ("a.tsv=0 b.tsv=1", "a.tsv=0: each of several data sets needs a weight above 0"),
+        ("a.tsv a.tsv", "a.tsv: each of several data sets needs a weight above 0"),
+        ("a.tsv=1e308 b.tsv=1e308", "a.tsv=1e308: each .* needs a weight .* up to 1,000,000"),
+        ("a.tsv=1 a.tsv=2", "a.tsv: is there twice"),
+        ("a.tsv=1 ./a.tsv=2", "./a.tsv: is there twice"),
+        ("a.tsv=1 link.tsv=2", "link.tsv: is there twice"),
+        ("a.tsv=0.5", "a.tsv=0.5: a single data set takes no weight; write a.tsv"),
+    ):
+        with pytest.raises(UsageError, match=f"^{message}"):
+            mixture_of(wrong)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The base and squares of `write_base`, and 6 further ones with two captions each."""
+    write_base(tmp_path)
+    lines = []
+    for row in write_data(tmp_path / "few", 6).read_text().splitlines()[1:]:
+        image, caption = row.split("\t")
+        lines.append(json.dumps({"image": image, "caption": [caption, f"a photo of {caption}"]}))
+    (tmp_path / "few" / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def spec(folder: Path) -> list[str]:
+    return [f"{folder / 'data' / 'data.tsv'}=0.25", f"{folder / 'few' / 'rows.jsonl'}=0.75"]
+
+
+def test_batches_are_the_same_for_any_workers_and_from_any_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source(" ".join(spec(folder)))
+    assert len(source) == 46
+    assert len(list(source.column("id"))) == 46
+    assert source.describe().startswith("0.25 of ")
+
+    def loading(workers: int = 0) -> BatchLoader:
+        return BatchLoader(
+            source,
+            TextPlan([], seed=5),
+            ImageTransform(SIZE, RandomCrop()),
+            batch_size=6,
+            seed=5,
+            workers=workers,
+        )
+
+    whole = list(loading().steps(0, 14))
+    assert equal(loading(2).steps(0, 14), iter(whole))
+    assert equal(loading().steps(9, 14), iter(whole[9:]))
+    # A sample that is shown again in an epoch has its caption and its crop drawn anew.
+    keys = []
+    shown = BatchBuilder.training_pixels
+
+    def noted(self: BatchBuilder, id: str, image: Picture, key: str) -> torch.Tensor:
+        keys.append((self.epoch, key))
+        return shown(self, id, image, key)
+
+    monkeypatch.setattr(BatchBuilder, "training_pixels", noted)
+    list(loading().steps(0, 14))
+    assert len(set(keys)) == len(keys) == 84
+    first = [b.texts[i] for b in whole[:7] for i, id in enumerate(b.ids) if id.startswith("0.png")]
+    assert len(first) >= 5
+    assert len({text.startswith("a photo") for text in first}) == 2
+    counts = loading()
+    names = list(counts.samples_by_source(0))
+    assert counts.samples_by_source(0) == dict.fromkeys(names, 0)
+    assert sum(counts.samples_by_source(3).values()) == 18
+    assert sum(counts.samples_by_source(14).values()) == 84
+    assert counts.samples_by_source(14)[names[1]] == pytest.approx(0.75 * 84, abs=5)
+
+
+def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(out: str, *more: str, data: list[str] | None = None) -> int:
+        options = ["--batch-size=10", "--epochs=1", "--lr=1e-3", "--warmup=2", "--set=log_every=1"]
+        model = [f"--model={folder / 'base'}", f"--out={folder / out}", "--device=cpu"]
+        return main(
+            ["train", "fsc-clip", *model, "--data", *(data or spec(folder)), *options, *more]
+        )
+
+    def weights(out: str) -> dict[str, bytes]:
+        state = load_file(folder / out / "model" / "open_clip_model.safetensors")
+        return {name: value.numpy().tobytes() for name, value in state.items()}
+
+    assert run("whole") == 0
+    said = capsys.readouterr().out
+    names = [each.rpartition("=")[0] for each in spec(folder)]
+    drawn = read_log(folder / "whole" / "train.jsonl")[-1]["drawn"]
+    assert list(drawn) == names
+    assert sum(drawn.values()) == 40
+    assert f"{drawn[names[1]]} samples of {names[1]}" in said
+    record = json.loads((folder / "whole" / "model" / RECORD).read_text())
+    assert record["provenance"]["run"]["drawn"] == drawn
+    assert "0.75 of" in record["provenance"]["data"]
+
+    # Other weights are another run: other batches, and no state to go on from.
+    others = [each.replace("=0.25", "=0.5") for each in spec(folder)]
+    assert run("stopped", "--set=stop_after=2") == 0
+    assert run("stopped", "--resume", data=others) == 1
+    assert "other settings" in capsys.readouterr().err
+    assert run("stopped", "--resume") == 0
+    assert weights("stopped") == weights("whole")
+    assert read_log(folder / "stopped" / "train.jsonl")[-1]["drawn"] == drawn
+
+
+def test_trackers_show_what_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, float]] = []
+
+    def noting(*_: object) -> Tracker:
+        return lambda record, step: seen.append(dict(record)), lambda: None
+
+    monkeypatch.setattr("compoclip.training.log._OPEN", {"json": noting})
+    record = {"step": 1, "loss": 2.0, "drawn": {"a": 3, "b": 1}}
+    (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n")
+    with Trackers(("json",), tmp_path, {}, lambda record, total: None) as report:
+        report(record, 9)
+    assert seen == [{"loss": 2.0, "drawn/a": 3.0, "drawn/b": 1.0}]
+
+
+def test_an_option_goes_to_those_that_have_a_use_for_it(folder: Path) -> None:
+    captions = folder / "pictures"
+    captions.mkdir()
+    for place in (folder / "few").glob("*.png"):
+        shutil.copy(place, captions)
+        (captions / f"{place.stem}.txt").write_text("a square\n")
+    rows = folder / "rows.jsonl"
+    shutil.copy(folder / "few" / "rows.jsonl", rows)
+    images = folder / "few"
+    mixed = open_source(f"{captions}=1 {rows}=1", images=images)
+    assert mixed[6].image == images / "0.png"
+    assert mixed[0].image == captions / "0.png"
+    with pytest.raises(UsageError, match="folders of images take no --images"):
+        open_source(f"{captions}=1 {shutil.copytree(captions, folder / 'more')}=1", images=images)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from build.photos import snapshot
+from build.tables import write_parquet, write_rows, write_text
 from compoclip.bounds import MAX_TEXT_CHARACTERS
 from compoclip.data.columns import (
     EMPTY_CAPTION,
@@ -23,12 +25,12 @@ from compoclip.data.columns import (
 )
 from compoclip.data.decode import decode
 from compoclip.data.pack import PackSpec, pack
-from compoclip.data.sources import Source, tables
+from compoclip.data.sources import Sample, Source, tables
 from compoclip.data.sources.open import Request, open_source
 from compoclip.data.written import read_bags, read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.tables import read_records
-from test_data_transform import encoded, photo
+from data_samples import samples_of
 
 
 def open_table(
@@ -45,11 +47,6 @@ def open_table(
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 READ: dict[str, tuple[str, str, dict[str, object], list[str]]] = {
@@ -84,25 +81,8 @@ READ: dict[str, tuple[str, str, dict[str, object], list[str]]] = {
 def test_delimiters_headers_and_quotes(tmp_path: Path, case: str) -> None:
     name, text, options, captions = READ[case]
     (tmp_path / "1.jpg").touch()
-    source = open_source(str(write(tmp_path / name, text)), **options)  # type: ignore[arg-type]
+    source = open_source(str(write_text(tmp_path / name, text)), **options)  # type: ignore[arg-type]
     assert list(source.captions()) == captions
-
-
-def _file(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
-    """The rows in the form that the name says."""
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif path.suffix == ".txt":
-        path.write_text("image,caption\n" + "".join(f"{r['image']},{r['caption']}\n" for r in rows))
-    else:
-        mark = "\t" if path.suffix == ".tsv" else ","
-        lines = [mark.join(rows[0]), *(mark.join(map(str, row.values())) for row in rows)]
-        path.write_text("\n".join(lines) + "\n")
-    return path
 
 
 @pytest.mark.parametrize(
@@ -113,7 +93,7 @@ def test_rows_of_one_photo_are_one_sample(tmp_path: Path, name: str) -> None:
         (tmp_path / f"{number}.jpg").touch()
     rows = [{"image": f"{i % 3}.jpg", "caption": f"text {i}"} for i in range(7)]
     rows.insert(1, {"image": "0.jpg", "caption": " "})
-    source = open_source(str(_file(tmp_path / name, rows)))
+    source = open_source(str(write_rows(tmp_path / name, rows)))
     assert [Path(str(source[i].image)).name for i in range(len(source))] == [
         *("0.jpg", "1.jpg", "2.jpg")
     ]
@@ -133,33 +113,23 @@ def test_rows_of_one_photo_are_one_sample(tmp_path: Path, name: str) -> None:
 def test_rows_that_bring_more_stay_samples(tmp_path: Path, column: str) -> None:
     rows = [{"image": "0.jpg", "caption": f"text {i}", column: ""} for i in range(3)]
     rows[2][column] = "0.5"
-    source = open_source(str(_file(tmp_path / "t.csv", rows)))
+    source = open_source(str(write_rows(tmp_path / "t.csv", rows)))
     assert list(source.column("id")) == ["0.jpg#0", "0.jpg#1", "0.jpg#2"]
     assert "photos from" not in source.describe()
 
 
-def test_the_same_rows_in_every_format_give_the_same_samples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.parquet"])
+def test_several_columns_of_captions_and_a_folder_of_images(tmp_path: Path, name: str) -> None:
     rows = [{"img": f"{i}.jpg", "one": f"text {i}", "two": f"other {i}"} for i in range(5)]
-    lines = [f"{r['img']}|{r['one']}|{r['two']}" for r in rows]
-    text = "\n".join(["img|one|two", *lines])
-    files = [
-        write(tmp_path / "t.csv", text.replace("|", ",")),
-        write(tmp_path / "t.tsv", text.replace("|", "\t") + "\n"),
-        write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n"),
-        tmp_path / "t.parquet",
+    path, root = write_rows(tmp_path / name, rows), tmp_path / "photos"
+    source = open_table([path], root, "img", "one, two")
+    assert samples_of(source) == [
+        Sample(f"{i}.jpg#{i}", root / f"{i}.jpg", (f"text {i}", f"other {i}")) for i in range(5)
     ]
-    pq.write_table(pa.Table.from_pylist(rows), files[3])
-    root = tmp_path / "photos"
-    sources = [open_table([file], root, "img", "one, two") for file in files]
-    samples = [[source[i] for i in range(len(source))] for source in sources]
-    assert samples[0][3].captions == ("text 3", "other 3")
-    assert samples[0][3].image == root / "3.jpg"
-    assert samples[1:] == samples[:1] * 3
-    assert samples[0][3].id == "3.jpg#3"
-    assert sources[0].left_out == {}
-    assert "t.csv" in sources[0].describe()
+    assert source.left_out == {}
+    assert name in source.describe()
     with pytest.raises(IndexError):
-        sources[0][5]
+        source[5]
 
 
 LEFT_OUT: dict[str, tuple[list[object], list[str], dict[str, int]]] = {
@@ -184,7 +154,7 @@ LEFT_OUT: dict[str, tuple[list[object], list[str], dict[str, int]]] = {
 def test_what_is_no_caption_is_left_out_and_counted(tmp_path: Path, case: str) -> None:
     cells, captions, left_out = LEFT_OUT[case]
     rows = [{"image": f"{i}.jpg", "caption": cell} for i, cell in enumerate(cells)]
-    source = open_table([_file(tmp_path / "a.jsonl", rows)])
+    source = open_table([write_rows(tmp_path / "a.jsonl", rows)])
     assert list(source.captions()) == captions
     assert source.left_out == left_out
 
@@ -194,7 +164,7 @@ def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:
     for name in ("im/1.jpg", "im\\2.jpg"):
         (tmp_path / name).write_bytes(b"")
     rows = "".join(f"{name},a cat\n" for name in ("im\\1.jpg", "im\\2.jpg", "im\\3.jpg"))
-    source = open_table([write(tmp_path / "t.csv", f"image,caption\n{rows}")])
+    source = open_table([write_text(tmp_path / "t.csv", f"image,caption\n{rows}")])
     assert [source[i].image for i in range(3)] == [
         tmp_path / "im" / "1.jpg",
         tmp_path / "im\\2.jpg",  # a name of this system
@@ -203,14 +173,14 @@ def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"not found; check .* backslashes: folders .* by /"):
         decode(source[2].image)
     (tmp_path.parent / "out.jpg").write_bytes(b"")
-    outside = write(tmp_path / "o.csv", "image,caption\n..\\out.jpg,a cat\n")
+    outside = write_text(tmp_path / "o.csv", "image,caption\n..\\out.jpg,a cat\n")
     with pytest.raises(CompoclipError, match="lies outside"):
         open_table([outside])
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl"])
 def test_wrong_column_lists_the_columns(name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path / name, [{"path": "1.jpg", "words": "x"}])
+    path = write_rows(tmp_path / name, [{"path": "1.jpg", "words": "x"}])
     for image, caption, message in (
         ("path", "caption", "no column 'caption'; the columns are: path, words"),
         (None, None, "no caption column .*; name it with --caption-column, one of: path, words"),
@@ -224,7 +194,7 @@ def test_wrong_column_lists_the_columns(name: str, tmp_path: Path) -> None:
     "image", ["../../etc/passwd", "/etc/passwd", "a/../../b.jpg", "x\0.jpg", "http://h/a.jpg"]
 )
 def test_image_paths_may_not_leave_the_folder(tmp_path: Path, image: str) -> None:
-    path = write(tmp_path / "a.jsonl", json.dumps({"image": image, "caption": "x"}))
+    path = write_text(tmp_path / "a.jsonl", json.dumps({"image": image, "caption": "x"}))
     with pytest.raises(CompoclipError, match=r"a\.jsonl, line 1: "):
         open_table([path], tmp_path)
 
@@ -263,16 +233,10 @@ def test_parquet_text_that_is_not_utf8_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     captions = pa.array([b"a red cup", b"caf\xe9"])
     unchecked = pa.Array.from_buffers(pa.string(), len(captions), captions.buffers())
-    pq.write_table(pa.table({"image": ["1.jpg", "2.jpg"], "caption": unchecked}), path)
+    write_parquet(path, {"image": ["1.jpg", "2.jpg"], "caption": unchecked})
     for read in (lambda: open_table([path]), lambda: list(read_records(path))):
         with pytest.raises(CompoclipError, match=r"a\.parquet: holds text that is not UTF-8"):
             read()
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
-def test_missing_file(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CompoclipError, match="check the path"):
-        open_table([tmp_path / name])
 
 
 def parquet_of_images(path: Path, first: int, count: int, struct: bool) -> None:
@@ -280,7 +244,7 @@ def parquet_of_images(path: Path, first: int, count: int, struct: bool) -> None:
     if struct:
         images = [{"bytes": data, "path": None} for data in images]
     captions = [f"c{i}" if i % 5 else "" for i in range(first, first + count)]
-    pq.write_table(pa.table({"image": images, "text": captions}), path, row_group_size=50)
+    write_parquet(path, {"image": images, "text": captions}, row_group_size=50)
 
 
 @pytest.mark.parametrize("struct", [False, True])
@@ -318,7 +282,7 @@ def test_a_damaged_copy_of_embedded_images_is_made_again(
 ) -> None:
     images = [bytes([k]) * 100 for k in range(9)]
     path = tmp_path / "t.parquet"
-    pq.write_table(pa.table({"image": images, "caption": ["a"] * 9}), path)
+    write_parquet(path, {"image": images, "caption": ["a"] * 9})
     before = open_table([path])
     copy = next(tmp_path.glob(".t.parquet*"))
     data = bytearray(copy.read_bytes())
@@ -345,9 +309,8 @@ def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
     ]
     files = []
     for part in (rows[:2], rows[2:]):
-        files.append(tmp_path / f"{len(files)}.parquet")
         columns = {name: [row[i] for row in part] for i, name in enumerate(names)}
-        pq.write_table(pa.table(columns), files[-1])
+        files.append(write_parquet(tmp_path / f"{len(files)}.parquet", columns))
     source = open_table(files)
     assert source.brings() == {"negatives", "negative_image", "group"}
     for at in (source, pickle.loads(pickle.dumps(source))):  # noqa: S301 our own object
@@ -366,20 +329,18 @@ def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
 def test_embedded_images_with_paths_or_rows_of_others(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     images, texts = [b"a", b"b", b"c"], ["one", "two", "three"]
-    pq.write_table(pa.table({"image": images, "text": texts, "neg_image": [[2], [0, 1], []]}), path)
+    write_parquet(path, {"image": images, "text": texts, "neg_image": [[2], [0, 1], []]})
     assert [open_table([path])[i].neighbours for i in range(3)] == [(2,), (0,), ()]
-    pq.write_table(
-        pa.table({"image": images, "text": texts, "neg_image": ["x.png", "", None]}), path
-    )
+    write_parquet(path, {"image": images, "text": texts, "neg_image": ["x.png", "", None]})
     os.utime(path, ns=(1, 1))
     source = open_table([path])
     assert [source[i].negative_image for i in range(3)] == [tmp_path / "x.png", None, None]
-    pq.write_table(pa.table({"image": ["a.png"], "text": ["one"], "neg_image": [b"b"]}), path)
+    write_parquet(path, {"image": ["a.png"], "text": ["one"], "neg_image": [b"b"]})
     os.utime(path, ns=(2, 2))
     (sample,) = [open_table([path])[0]]
     assert (sample.image, sample.negative_image) == (tmp_path / "a.png", b"b")
     other = tmp_path / "b.parquet"
-    pq.write_table(pa.table({"image": [b"a"], "text": ["one"]}), other)
+    write_parquet(other, {"image": [b"a"], "text": ["one"]})
     with pytest.raises(CompoclipError, match=r"b\.parquet: holds images in other columns"):
         open_table([path, other])
 
@@ -394,7 +355,7 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
         "several": pa.array([[b"x", b"\xff"], [], None, [b"y"]]),
         "neg_caption": pa.array([b"no", None, b"['a', 'b']", b""]),
     }
-    pq.write_table(pa.table(columns), path)
+    write_parquet(path, columns)
     for column in ("one", "two"):
         source = open_table([path], None, None, column)
         assert list(source.captions()) == ["a cat", "a dög", "a cat"]
@@ -405,7 +366,7 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
     assert list(source.captions()) == ["x", "y"]
     assert source.left_out == {NO_TEXT: 1, NO_CAPTION: 2}
     images = pa.array([b"one", b"two", b"one"]).dictionary_encode()
-    pq.write_table(pa.table({"image": images, "text": ["a", "b", "c"]}), path)
+    write_parquet(path, {"image": images, "text": ["a", "b", "c"]})
     os.utime(path, ns=(1, 1))
     assert [open_table([path])[i].image for i in range(3)] == [b"one", b"two", b"one"]
 
@@ -421,7 +382,7 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
 def test_columns_of_another_kind(
     columns: dict[str, Any], caption: str | None, reason: str, tmp_path: Path
 ) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    write_parquet(tmp_path / "a.parquet", columns)
     with pytest.raises(UsageError, match=reason):
         open_table([tmp_path / "a.parquet"], None, None, caption)
 
@@ -432,21 +393,21 @@ def test_a_column_that_occurs_twice(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_arrays(texts, ["image", "caption", "caption"]), path)
     with pytest.raises(CompoclipError, match=r"a\.parquet: two columns are called 'caption'; keep"):
         open_table([path])
-    blank = write(tmp_path / "b.csv", "image,caption,,\n1.jpg,x,,\n")
+    blank = write_text(tmp_path / "b.csv", "image,caption,,\n1.jpg,x,,\n")
     assert open_table([blank])[0].captions == ("x",)  # unnamed columns may be many
 
 
 def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:
-    good = encoded(photo(8, 8))
+    good = snapshot(8, 8)
     for name, images in (("a", [good, good]), ("b", [good, b"junk", good])):
         table = {"image": images, "text": [f"{name} {i}" for i in range(len(images))]}
-        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
+        write_parquet(tmp_path / f"{name}.parquet", table)
     request = Request(str(tmp_path))
     with pytest.raises(CompoclipError, match=r": b\.parquet, row 2: not an image of a known"):
         pack(request, tmp_path / "pack", PackSpec())
     other = tmp_path / "more"
     other.mkdir()
-    pq.write_table(pa.table({"image": [good], "text": ["x"]}), other / "a.parquet")
+    write_parquet(other / "a.parquet", {"image": [good], "text": ["x"]})
     source = open_table([tmp_path / "a.parquet", other / "a.parquet"])
     assert list(source.column("id"))[2] == f"{other}/a.parquet, row 1"  # of one name in two folders
 
@@ -455,7 +416,7 @@ def test_texts_beside_the_data_must_be_texts(tmp_path: Path) -> None:
     for text in ("half \ud800", "x" * (MAX_TEXT_CHARACTERS + 1)):
         shown = r"must be a .*ud800" if text[0] == "h" else "more than 65,536 characters"
         row = {"caption": "a", "positive": text, "id": "a", "sentences": ["x", text]}
-        path = write(tmp_path / "a.jsonl", f"\n{json.dumps(row)}")
+        path = write_text(tmp_path / "a.jsonl", f"\n{json.dumps(row)}")
         with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
             read_written_texts(path)
         with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):

@@ -1,31 +1,28 @@
-"""From a JPEG to training pixels: decoding at a fraction of the size, bytes until the device."""
+"""From a file to training pixels: decoding at a fraction of the size, mirrored photos, framing."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
-from compoclip.data.decode import OpenedImage, decode
+from build.photos import encode, noise, smooth, snapshot
+from build.tables import write_jsonl
+from compoclip.data.columns import read_extras
+from compoclip.data.decode import Mirrored, OpenedImage, decode, mirrored, unmirrored
+from compoclip.data.images import photo_key
+from compoclip.data.pack import PackSpec, pack
+from compoclip.data.sources import Source
+from compoclip.data.sources.open import Request, open_source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised, pixels_of
+from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess, random_crop
-from data_samples import encode
-
-
-def photo(width: int, height: int) -> Image.Image:
-    """Something smooth with an edge, as photos are."""
-    y, x = np.mgrid[:height, :width]
-    waves = 128 + 80 * np.sin(x / 23) * np.cos(y / 31)
-    values = np.stack([waves, 255 * x / width, 255 * (y > height / 2)], -1)
-    return Image.fromarray(values.astype(np.uint8))
-
-
-def encoded(image: Image.Image, kind: str = "JPEG") -> bytes:
-    return encode(image, kind, **({"quality": 95} if kind == "JPEG" else {}))
+from data_samples import samples_of
 
 
 @pytest.mark.parametrize(
@@ -41,16 +38,16 @@ def encoded(image: Image.Image, kind: str = "JPEG") -> bytes:
 def test_a_jpeg_is_decoded_no_smaller_than_asked(
     stored: tuple[int, int], least: tuple[int, int], expected: tuple[int, int]
 ) -> None:
-    data = encoded(photo(*stored))
+    data = snapshot(*stored)
     assert decode(data, min_size=least).size == expected
     assert decode(data).size == stored
-    assert decode(encoded(photo(*stored), "PNG"), min_size=least).size == stored
+    assert decode(snapshot(*stored, "PNG"), min_size=least).size == stored
 
 
 def test_kinds_of_jpeg_and_grey_ones(tmp_path: Path) -> None:
-    grey, cmyk = photo(64, 64).convert("L"), photo(64, 64).convert("CMYK")
+    grey, cmyk = smooth(64, 64).convert("L"), smooth(64, 64).convert("CMYK")
     for image in (grey, cmyk):
-        small = decode(encoded(image), min_size=(8, 8))
+        small = decode(encode(image, "JPEG"), min_size=(8, 8))
         assert (small.mode, small.size) == ("RGB", (8, 8))
     np.save(tmp_path / "a.npy", np.zeros((64, 64, 3), np.uint8))
     assert decode(tmp_path / "a.npy", min_size=(8, 8)).size == (64, 64)
@@ -66,9 +63,9 @@ def test_what_is_shown_is_never_enlarged_by_the_draft(
     monkeypatch.setattr(
         OpenedImage, "rgb", lambda file, least: seen.append(whole(file, least)) or seen[-1]
     )
-    data = encoded(photo(*size))
+    data = snapshot(*size)
     transform = ImageTransform(Preprocess(size=(64, 48)), crop)
-    for seed in range(20):
+    for seed in range(8):
         transform.read(data, random.Random(seed))
         decoded = seen[-1]
         shown = size
@@ -83,7 +80,7 @@ def test_what_is_shown_is_never_enlarged_by_the_draft(
 
 @pytest.mark.parametrize("crop", [RandomCrop(), None])
 def test_a_draft_shows_the_same_part_of_the_image(crop: RandomCrop | None) -> None:
-    data = encoded(photo(640, 480))
+    data = snapshot(640, 480)
     fast, exact = (
         ImageTransform(Preprocess(size=(96, 96)), crop, draft) for draft in (True, False)
     )
@@ -97,7 +94,7 @@ def test_a_draft_shows_the_same_part_of_the_image(crop: RandomCrop | None) -> No
 
 def test_pixels_stay_bytes_and_are_normalised_as_evaluation_does() -> None:
     preprocess = Preprocess(size=(32, 32))
-    image = photo(32, 32)
+    image = smooth(32, 32)
     pixels = ImageTransform(preprocess)(image, random.Random(0))
     assert pixels.dtype == torch.uint8
     whole = normalised(pixels_of(image), preprocess.mean, preprocess.std)
@@ -110,7 +107,86 @@ def test_pixels_stay_bytes_and_are_normalised_as_evaluation_does() -> None:
 @pytest.mark.parametrize("size", [(50, 40), (20, 90), (32, 24)])
 def test_the_frame_is_what_evaluation_sees(mode: str, size: tuple[int, int]) -> None:
     preprocess = Preprocess(size=(24, 32), resize_mode=mode, fill_color=7)
-    framed = preprocess.framed(photo(*size))
+    framed = preprocess.framed(smooth(*size))
     assert framed.size == (32, 24)
     pixels = normalised(pixels_of(framed), preprocess.mean, preprocess.std)
-    assert torch.equal(pixels, preprocess.evaluation(photo(*size)))
+    assert torch.equal(pixels, preprocess.evaluation(smooth(*size)))
+
+
+# --- Mirrored photos: as references, in rows and packs. ---
+
+
+# --- A picture that is shown mirrored. ---
+
+
+def test_mirrored_twice_is_the_picture_itself() -> None:
+    for image in (encode(noise(0)), Path("a.png")):
+        once = mirrored(image)
+        assert once == Mirrored(image)
+        assert mirrored(once) is image
+        assert unmirrored(once) is image
+        assert photo_key(once) != photo_key(image)
+    shown = decode(mirrored(encode(noise(0))))
+    assert np.array_equal(shown, ImageOps.mirror(noise(0)))
+    with pytest.raises(CompoclipError, match=r"none\.png \(mirrored\): image not found"):
+        decode(mirrored(Path("none.png")))
+
+
+def test_it_is_mirrored_before_the_transform() -> None:
+    """With any crop: the crop of the mirrored picture, not the mirrored crop."""
+    data, turned = encode(noise(0)), encode(ImageOps.mirror(noise(0)))
+    for crop in (None, RandomCrop((0.3, 0.6))):
+        transform = ImageTransform(Preprocess(size=(8, 8)), crop)
+        found = transform.read(mirrored(data), random.Random(3))
+        assert torch.equal(found, transform.read(turned, random.Random(3)))
+        assert crop is None or not torch.equal(found, transform.read(data, random.Random(3)))
+
+
+# --- Rows, packs and caches. ---
+
+
+def write_rows(folder: Path) -> Path:
+    """A mirrored own image, a mirrored other one, an ordinary negative, and none."""
+    folder.mkdir()
+    for name in "abc":
+        (folder / f"{name}.png").write_bytes(encode(noise(ord(name))))
+    rows: list[dict[str, Any]] = [
+        {"image": "a.png", "caption": "a", "neg_caption": "x", "mirror": True},
+        {"image": "b.png", "caption": "b", "neg_caption": "y", "neg_image": "c.png", "mirror": 1},
+        {"image": "b.png", "caption": "b", "neg_caption": "y", "neg_image": "c.png"},
+        {"image": "c.png", "caption": "c", "mirror": False, "pos_caption": ["one c", "see"]},
+    ]
+    return write_jsonl(folder / "rows.jsonl", rows)
+
+
+def negatives_of(source: Source) -> list[bytes | None]:
+    """Return the pixels of the negative images."""
+    images = [sample.negative_image for sample in samples_of(source)]
+    return [None if image is None else decode(image).tobytes() for image in images]
+
+
+def test_rows_and_packs_show_the_same(tmp_path: Path) -> None:
+    table = write_rows(tmp_path / "in")
+    source = open_source(str(table))
+    a, c = noise(ord("a")), noise(ord("c"))
+    shown = [ImageOps.mirror(a).tobytes(), ImageOps.mirror(c).tobytes(), c.tobytes(), None]
+    assert negatives_of(source) == shown
+    assert source.brings() == {"negatives", "negative_image", "positives"}
+    assert source[3].positives == ("one c", "see")
+    assert source[0].negative_image == Mirrored(tmp_path / "in" / "a.png")
+    request = Request(str(table))
+    made = pack(request, tmp_path / "pack", PackSpec(keep=True))
+    assert made.as_they_were == 6  # four images and c.png twice: the own one is not stored again
+    packed = open_source(str(tmp_path / "pack"))
+    assert negatives_of(packed) == shown
+    assert packed.brings() == source.brings()
+    assert packed[3].positives == ("one c", "see")
+
+
+def test_a_bad_flag_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        CompoclipError, match=r"x, row 1: mirror 'perhaps' .* is neither true nor false"
+    ):
+        read_extras({"mirror": "perhaps"}, tmp_path, "x, row 1")
+    for cell, flag in (("yes", True), ("0", False), (True, True), ("", False), (None, False)):
+        assert read_extras({"mirror": cell}, tmp_path, "x").get("mirror", False) is flag

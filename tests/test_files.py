@@ -1,8 +1,11 @@
-"""Files are read with one clear line when that fails, and written whole or not at all."""
+"""Files are read with one clear line when that fails, and written whole; lines and rows."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,8 +15,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from build.tables import write_parquet
+from compoclip import tables
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json, replacing, write_atomically, write_text
+from compoclip.tables import read_delimited, read_jsonl, read_lines, read_records
 
 
 def full(place: Path) -> None:
@@ -178,3 +184,89 @@ def test_json_that_cannot_be_read(tmp_path: Path, content: bytes | None, message
     assert "\n" not in str(caught.value)
     with pytest.raises(CompoclipError, match="cannot be read"):
         read_json(tmp_path)
+
+
+# --- Lines and rows: what small files may unpack to, and how errors name their place. ---
+
+
+MiB = 1 << 20
+
+
+def squeezed(path: Path, line: bytes, times: int) -> Path:
+    """A .gz file of `times` times the same bytes."""
+    with gzip.open(path, "wb") as file:
+        block = line * (1 + MiB // len(line))
+        for _ in range(-(-len(line) * times // len(block))):
+            file.write(block)
+    return path
+
+
+def peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_a_small_file_that_holds_one_endless_line(tmp_path: Path) -> None:
+    path = squeezed(tmp_path / "a.jsonl.gz", b"x", 80 * MiB)
+    assert path.stat().st_size < MiB
+    before = peak()
+    with pytest.raises(CompoclipError, match=r"a\.jsonl\.gz: line 1 is longer than 16 MiB"):
+        list(read_jsonl(path))
+    assert peak() - before < 60 * MiB
+
+
+def test_a_small_file_of_endless_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_UNPACKED_FREE", 2 * MiB)
+    line = json.dumps({"image": "1.jpg", "caption": "x"}).encode() + b"\n"
+    path = squeezed(tmp_path / "a.jsonl.gz", line, 6 * MiB // len(line))
+    with pytest.raises(CompoclipError, match=r"a\.jsonl\.gz: unpacks to more than 100 times"):
+        for _ in read_lines(path):
+            pass
+    small = squeezed(tmp_path / "b.jsonl.gz", line, 1000)
+    assert sum(1 for _ in read_jsonl(small)) > 1000
+
+
+def test_long_lines_and_cells_of_plain_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 100)
+    lines = tmp_path / "a.txt"
+    lines.write_bytes(b"x" * 99 + b"\n" + b"y" * 100 + b"\n")
+    with pytest.raises(CompoclipError, match=r"a\.txt: line 2 is longer than"):
+        list(read_lines(lines))
+    table = tmp_path / "a.csv"
+    table.write_text("image,caption\n1.jpg,x\n2.jpg," + "y" * 100)
+    with pytest.raises(CompoclipError, match=r"a\.csv: line 3 is longer than"):
+        list(read_delimited(table))
+    table.write_text('image,caption\n1.jpg,"' + "a line\n" * 20 + '"\n')
+    with pytest.raises(CompoclipError, match=r"a\.csv: line \d+: field larger than field limit"):
+        list(read_delimited(table))
+
+
+@pytest.mark.parametrize(
+    "cells", [[0] * 50_000, ["x" * (3 * MiB)]], ids=["endless rows", "an endless text"]
+)
+def test_a_small_parquet_file_that_unpacks_to_much(
+    cells: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "MAX_UNPACKED_FREE", 2 * MiB)
+    options = {"compression": "zstd", "write_statistics": False}
+    path = write_parquet(tmp_path / "a.parquet", {"caption": cells}, **options)
+    assert path.stat().st_size < MiB // 256
+    with pytest.raises(CompoclipError, match=r"a\.parquet: unpacks to more than 100 times"):
+        list(read_records(path))
+
+
+def test_byte_order_marks_and_line_ends(tmp_path: Path) -> None:
+    for name, opened in (("a.jsonl", open), ("a.jsonl.gz", gzip.open)):
+        path = tmp_path / name
+        with opened(path, "wb") as file:
+            file.write(b"\xef\xbb\xbfone\r\n\xe2\x80\xa8two\n\nthree")
+        assert list(read_lines(path)) == [(1, "one"), (2, "\u2028two"), (3, ""), (4, "three")]
+
+
+def test_the_line_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"image,caption\n" + b"1.jpg,x\n" * 20_000 + b"1.jpg,\xc3\n" + b"1.jpg,x\n")
+    with pytest.raises(CompoclipError, match=r"a\.csv: line 20002 is not UTF-8 text .*convert"):
+        list(read_delimited(path))

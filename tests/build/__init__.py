@@ -1,0 +1,1 @@
+"""What tests build: files in the formats that the readers take, photos, folders of them."""
