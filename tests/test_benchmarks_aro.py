@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmark_files import refuses, vg_row, write_json
+from benchmark_files import refuses, vg_row
+from build.tables import write_json
 from compoclip.benchmarks.aro import LEFT_OUT
 from compoclip.benchmarks.case import Aggregate
 from compoclip.benchmarks.registry import load_benchmark

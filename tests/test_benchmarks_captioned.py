@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line
+from build.tables import write_tar
 from compoclip.archives import Members
 from compoclip.benchmarks.audit import audit
 from compoclip.benchmarks.case import Benchmark, Form, Retrieval, TiePolicy
@@ -28,7 +30,6 @@ from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import Rewritten, get_rewrite, rewrite_names
-from data_samples import make_tar
 from evaluation_helpers import features_from, score_items
 from train_helpers import write_config
 
@@ -144,13 +145,16 @@ def test_every_item_follows_from_the_table(tmp_path: Path) -> None:
 
 
 def made_by(name: str, caption: str, rules: Any) -> set[str]:
-    """Everything that a rewrite says of a caption in many draws."""
-    drawn = (get_rewrite(name)(parse(caption), random.Random(k)) for k in range(150))
-    return {
-        each.text
-        for each in drawn
-        if isinstance(each, Rewritten) and (rules is None or each.rule in rules)
-    }
+    """Return everything that a rewrite says of a caption in many draws."""
+    results = rewritten(name, caption)
+    return {result.text for result in results if rules is None or result.rule in rules}
+
+
+@cache
+def rewritten(name: str, caption: str) -> list[Rewritten]:
+    rewrite, parsed = get_rewrite(name), parse(caption)
+    results = (rewrite(parsed, random.Random(seed)) for seed in range(100))
+    return [result for result in results if isinstance(result, Rewritten)]
 
 
 def test_the_table_has_a_known_error_of_every_rewrite() -> None:
@@ -214,11 +218,7 @@ def test_counts_have_to_be_named_and_are_in_no_mean(tmp_path: Path) -> None:
         ("image,words\n1.jpg,x\n", "no caption column found; name it with caption_column="),
         ("image,caption,split\n1.jpg,x,own\n", "or take everything: split=all"),
         ("image,caption\n1.jpg,\n", "no usable sample"),
-        ("image,caption\n../1.jpg,x\n", "lies outside"),
         ("image,caption\nhttp://a/1.jpg,x\n", "is a URL; download the images first"),
-        ("image,caption\n1.jpg,x,y\n", "line 2 has 3 cells"),
-        ('image,caption\n1.jpg,"x\n', "captions.csv"),
-        ("", "captions.csv"),
     ],
 )
 def test_files_that_cannot_be_measured_on(tmp_path: Path, text: str, message: str) -> None:
@@ -278,7 +278,7 @@ def test_photos_are_the_same_in_files_shards_and_tables(tmp_path: Path) -> None:
         stem = name.removesuffix(".jpg")
         captions = json.dumps({"caption": texts}).encode()
         members += [(f"{stem}.jfif", photos[name]), (f"{stem}.json", captions)]
-    make_tar(tmp_path / "photos.tar", members)
+    write_tar(tmp_path / "photos.tar", members)
     (tmp_path / "alt.csv").write_text(path.read_text().replace("image,caption", "filename,alt"))
     expected = {name: sorted(texts) for name, texts in CAPTIONS.items()}
     for file in ("captions.csv", "alt.csv", "tables", "photos.tar"):

@@ -7,7 +7,7 @@ What a guess, a constant and the oracle get on the same benchmarks: `test_evalua
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,11 +40,11 @@ def bare(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def annotations(root: Path, folder: str) -> Iterator[Path]:
-    """Files below a folder that a benchmark reads."""
-    for path in sorted((root / folder).rglob("*")):
-        if path.is_file() and path.suffix not in PICTURES:
-            yield path
+def annotations(root: Path, folder: str) -> list[Path]:
+    """Return three files below a folder that a benchmark reads, or a few more; one has 56."""
+    paths = sorted((root / folder).rglob("*"))
+    files = [path for path in paths if path.is_file() and path.suffix not in PICTURES]
+    return files[:: max(1, len(files) // 3)]
 
 
 def readers(known: dict[str, Target], root: Path, path: Path) -> list[str]:
@@ -89,7 +89,7 @@ def test_damaged_files_are_one_clear_line(
     root: Path, folder: str, spoil: Callable[[bytes, str], bytes]
 ) -> None:
     known = suite_targets(root)
-    files = list(annotations(root, folder))
+    files = annotations(root, folder)
     assert files
     for path in files:
         if path.suffix == ".txt" and spoil is cut_off:

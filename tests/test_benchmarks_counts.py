@@ -8,11 +8,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from benchmark_files import picture, refuses, write_json, write_photo
+from benchmark_files import refuses
+from build.photos import picture, write_photo
+from build.tables import write_json, write_parquet
 from compoclip.benchmarks.case import Form, TiePolicy, present
 from compoclip.benchmarks.counts import statements
 from compoclip.benchmarks.registry import load_benchmark, meta
@@ -34,18 +34,7 @@ def count_row(number: Any = 3, **changes: Any) -> dict[str, Any]:
 
 def write_countbench(root: Path, *rows: dict[str, Any]) -> Path:
     """The hub's table: `image` holds the encoded picture, or nothing."""
-    path = root / "countbench" / "data" / "train-00000-of-00001.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture_type = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    schema = pa.schema(
-        {
-            "image_url": pa.string(),
-            "text": pa.string(),
-            "number": pa.int64(),
-            "image": picture_type,
-        }
-    )
-    pq.write_table(pa.Table.from_pylist(list(rows), schema), path)
+    write_parquet(root / "countbench" / "data" / "train-00000-of-00001.parquet", rows)
     return root
 
 
@@ -119,13 +108,9 @@ def test_countbench_as_json_names_photos_by_address_or_by_name(tmp_path: Path) -
         (count_row(11), "'number' 11 is no whole number"),
         (count_row(2.5), "'number' 2.5 is no whole number"),
         (count_row("three"), "'number' must be a number"),
-        (count_row(True), "'number' must be a number"),
-        (count_row(None), "'number' must be a number"),
         ({"text": "two cups"}, "no key 'number'"),
         (count_row(text=" "), "'text' is empty"),
-        (count_row(text=3), "'text' must be a text"),
         (count_row(image_url=None), "'image_url' must be a text"),
-        ({"text": "two cups", "number": 2}, "no key 'image_url'"),
         (count_row(image="../3.jpg"), "leads outside the image folder"),
         (count_row(text="some cups"), "no caption names its number"),
     ],
@@ -137,8 +122,7 @@ def test_countbench_refuses_malformed_rows(tmp_path: Path, row: Any, words: str)
 
 def test_countbench_refuses_malformed_tables(tmp_path: Path) -> None:
     path = tmp_path / "countbench" / "a.parquet"
-    path.parent.mkdir()
-    pq.write_table(pa.table({"text": ["two cups"]}), path)
+    write_parquet(path, {"text": ["two cups"]})
     refuses("no column 'number'", "a.parquet", "countbench", tmp_path)
     path.write_bytes(b"PAR1")
     refuses("a.parquet", "a.parquet", "countbench", tmp_path)
@@ -242,14 +226,10 @@ def test_tallyqa_is_read_from_its_archive_and_photos_from_one_folder(tmp_path: P
         ({"a": 1}, "must be an object"),
         ([[1]], "must be an object"),
         ([tally_row(answer=16)], "'answer' 16 is no whole number from 0 to 15"),
-        ([tally_row(answer=-1)], "'answer' -1 is no whole number"),
         ([tally_row(answer=1.5)], "'answer' 1.5 is no whole number"),
         ([tally_row(answer="two")], "'answer' must be a number"),
-        ([tally_row(answer=True)], "'answer' must be a number"),
         ([tally_row(issimple=1)], "'issimple' must be true or false"),
-        ([tally_row(issimple=None)], "'issimple' must be true or false"),
         ([tally_row(question="")], "'question' is empty"),
-        ([tally_row(question=5)], "'question' must be a text"),
         ([tally_row(image=None)], "'image' must be a text"),
         ([{"question": "How many?"}], "no key 'issimple'"),
         ([tally_row(image="..")], "test.json"),

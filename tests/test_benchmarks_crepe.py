@@ -1,19 +1,24 @@
-"""CREPE: lists and sets written as Python, crops, whatever complexities there are, stated sets."""
+"""CREPE, VALSE and VL-CheckList: lists in cells, archives, many files, published numbers."""
 
 from __future__ import annotations
 
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_csv
+from benchmark_files import refuses
+from build.photos import write_photo
+from build.tables import write_csv, write_json
+from compoclip.benchmarks.case import present
 from compoclip.benchmarks.hooks import published_total
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in, parse_targets
 from compoclip.errors import UsageError
 from evaluation_helpers import flat, rule_value
+from official.vl_checklist import LAYOUT
 
 NEGATIVES = [f"computer inside floor {k}" for k in "edcba"]
 
@@ -56,10 +61,8 @@ def test_set_literals_are_read_in_sorted_order(tmp_path: Path) -> None:
     assert case.texts[1:] == tuple(sorted(NEGATIVES))
 
 
-def test_published_scores_of_clip_and_the_curve(tmp_path: Path) -> None:
+def test_the_curve_of_complexities(tmp_path: Path) -> None:
     rules = load_benchmark("crepe_prod", write_prod(tmp_path)).aggregates
-    table = flat({"atom": 18.96, "swap": 17.26, "negate": 34.90})
-    assert rule_value(rules["vl_compo"], table) == pytest.approx(23.71, abs=0.01)
     curve = {
         "atom": [(0.9, {"complexity": "4"}), (0.5, {"complexity": "12"})],
         "swap": [(0.3, {"complexity": "4"}), (0.1, {"complexity": "12"})],
@@ -164,3 +167,217 @@ def test_a_data_root_offers_what_needs_no_option(
     write_csv(syst(tmp_path, "seen"), syst_row())
     assert [target.spec for target in find_in(tmp_path)] == ["crepe_prod"]
     assert "crepe_syst: left out, it needs pretrained=" in capsys.readouterr().err
+
+
+# --- VALSE: the official files, packed or not, their votes and photos. ---
+
+
+def valse_row(votes: int = 3, **changes: Any) -> dict[str, Any]:
+    known = {
+        "dataset": "visual7w",
+        "image_file": "v7w_1.jpg",
+        "caption": "There are no people.",
+        "foil": "There are people.",
+        "mturk": {"foil": 0, "caption": votes, "other": 0},
+    }
+    return {**known, **changes}
+
+
+def write_valse(root: Path, **rows: Any) -> Path:
+    for name in meta("valse").parts:
+        value = rows.get(name.replace("-", "_"), {"a": valse_row(), "b": valse_row(1)})
+        write_json(root / "valse" / f"{name}.json", value)
+    return root
+
+
+def pack_valse(root: Path, prefix: str = "", name: str = "valse_json.zip") -> Path:
+    """The unpacked files as an archive in their own folder."""
+    folder = root / "valse"
+    path = folder / name
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.glob("*.json")):
+            archive.write(file, prefix + file.name)
+            file.unlink()
+    return path
+
+
+def test_photos_by_source_and_places_of_ones_own(tmp_path: Path) -> None:
+    rows = {
+        "coco": valse_row(dataset="coco_2017", image_file="000000000001.jpg"),
+        "swig": valse_row(dataset="SWiG", image_file="running_1.jpg"),
+        "dialog": valse_row(
+            dataset="VisDial_v1.0", image_file="VisualDialog_val2018_000000000001.jpg"
+        ),
+        "train": valse_row(dataset="VisDial_v1.0", image_file="COCO_train2014_000000000001.jpg"),
+        "foil": valse_row(dataset="FOIL dataset", image_file="COCO_val2014_000000000001.jpg"),
+    }
+    write_valse(tmp_path, existence=rows)
+    here = load_benchmark("valse:existence", tmp_path)
+    assert [c.images[0].path.parent.relative_to(tmp_path).as_posix() for c in here.content] == [
+        "coco/val2017", "swig", "visdial/val2018", "coco/train2014", "coco/val2014",
+    ]  # fmt: skip
+    options = {"coco_images": tmp_path / "c", "swig_images": tmp_path / "s"}
+    moved = load_benchmark("valse:existence", tmp_path, **options)
+    assert moved.content[3].images[0].path.parent == tmp_path / "c" / "train2014"
+    assert moved.content[1].images[0].path.parent == tmp_path / "s"
+    flat_folder = load_benchmark("valse:existence", tmp_path, tmp_path / "all")
+    assert {c.images[0].path.parent for c in flat_folder.content} == {tmp_path / "all"}
+
+
+def test_an_archive_stands_for_the_files(tmp_path: Path) -> None:
+    expected = load_benchmark("valse", write_valse(tmp_path))
+    path = pack_valse(tmp_path, "VALSE/data/")
+    assert load_benchmark("valse", tmp_path) == expected
+    assert load_benchmark("valse", Path("x"), annotations=path).data_hash == expected.data_hash
+    assert [target.spec for target in find_in(tmp_path)] == ["valse"]
+
+
+def test_malformed_archives(tmp_path: Path) -> None:
+    path = pack_valse(write_valse(tmp_path))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("../existence.json", "{}")
+    refuses(r"'\.\./existence\.json' leads outside", str(path), "valse:existence", tmp_path)
+    assert not (tmp_path / "existence.json").exists()
+    path.unlink()
+    path = pack_valse(write_valse(tmp_path))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("more/plurals.json", "{}")
+    refuses(r"two files plurals\.json", "", "valse:plurals", tmp_path)
+    path.write_bytes(path.read_bytes()[:300])
+    refuses("cannot be unpacked", "", "valse", tmp_path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("plurals.json", "{")
+    refuses(r"zip: plurals\.json: not valid JSON", "", "valse:plurals", tmp_path)
+    refuses(r"holds no existence\.json", "", "valse", tmp_path)
+    with zipfile.ZipFile(path, "a") as archive:
+        nameless = zipfile.ZipInfo("x")
+        nameless.filename = ""
+        archive.writestr(nameless, "")
+    refuses(r"zip: plurals\.json: not valid JSON", "", "valse:plurals", tmp_path)
+    (path.parent / "other.zip").write_bytes(b"")
+    refuses("holds 2 archives", "", "valse", tmp_path)
+
+
+def test_rows_that_too_few_annotators_found_right(tmp_path: Path) -> None:
+    write_valse(tmp_path, plurals={"a": valse_row(0)})
+    refuses("no valid rows", "plurals.json", "valse:plurals", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (valse_row(mturk={"foil": 1}), "row 'x': 'mturk': no key 'caption'"),
+        (
+            valse_row(dataset="unknown"),
+            "photo 'v7w_1.jpg' of data set 'unknown' is of no known source",
+        ),
+    ],
+)
+def test_malformed_rows(tmp_path: Path, bad: Any, message: str) -> None:
+    write_valse(tmp_path, actant_swap={"w": valse_row(), "x": bad})
+    told = refuses(message, "", "valse", tmp_path)
+    assert told.startswith(f"{tmp_path / 'valse' / 'actant-swap.json'}: row 'x'")
+
+
+# --- VL-CheckList: 56 files, the first listed items, means of means. ---
+
+
+FOLDER = Path("vl_checklist") / "data"
+CLIP = {
+    "object_location_center": 87.42, "object_location_mid": 84.43, "object_location_margin": 74.95,
+    "object_size_large": 87.21, "object_size_medium": 81.57, "object_size_small": 74.10,
+    "attribute_action": 70.60, "attribute_color": 69.55, "attribute_material": 69.75,
+    "attribute_size": 61.10, "attribute_state": 67.30, "relation_action": 72.07,
+    "relation_spatial": 54.00,
+}  # fmt: skip
+
+
+def item(photo: str = "1.jpg", **changes: Any) -> list[Any]:
+    return [photo, {"POS": ["brown knob", "knob"], "NEG": ["teal knob"], **changes}]
+
+
+def write_checklist(root: Path, rows: Any = None, only: str = "") -> Path:
+    """Three items in every file; `rows` are those of the file `only`, or of all."""
+    for files in LAYOUT.values():
+        for file in files:
+            mine = rows is not None and only in ("", file)
+            write_json(root / FOLDER / file, rows if mine else [item(f"{k}.jpg") for k in "012"])
+    return root
+
+
+def test_the_layout_is_the_official_one() -> None:
+    assert len(meta("vl_checklist").files) == len(set(meta("vl_checklist").files)) == 56
+    assert {
+        "vl_checklist/data/Object/Location/hake_location/hake_obj_margin.json",
+        "vl_checklist/data/Object/Size/swig_size/swig_tool/swig_tool_small.json",
+        "vl_checklist/data/Object/Location/vg_location/vg_subj_mid.json",
+        "vl_checklist/data/Attribute/vaw/action.json",
+        "vl_checklist/data/Relation/swig_action.json",
+        "vl_checklist/data/Relation/vg/spatial.json",
+    } <= set(meta("vl_checklist").files)
+    assert Counter(len(files) for files in LAYOUT.values()) == {7: 6, 2: 5, 3: 1, 1: 1}
+
+
+def test_cases_and_the_limit(tmp_path: Path) -> None:
+    write_checklist(tmp_path)
+    (target,) = parse_targets([f"vl_checklist,limit=2,root={tmp_path}"], Path("x"))
+    found = target.load()
+    assert len(found.content) == 2 * 56
+    assert found.left_out == {"items beyond the first 2 of their file": 56}
+    first = found.content[0]
+    assert first.id == "Object/Location/hake_location/hake_obj_center/0"
+    assert first.texts == ("brown knob", "teal knob")
+    assert first.images[0].path == tmp_path / "hake" / "0.jpg"
+    assert first.labels["source"] == "hake"
+    vaw = next(case for case in found.content if case.labels["source"] == "vaw")
+    assert vaw.images[0].path == tmp_path / "vg" / "0.jpg"
+    (target,) = parse_targets([f"vl_checklist,limit=none,root={tmp_path}"], Path("x"))
+    every = target.load()
+    assert len(every.content) == 3 * 56
+    assert every.left_out == {}
+    assert every.data_hash != found.data_hash
+    assert len({case.id for case in every.content}) == 3 * 56
+    assert load_benchmark("vl_checklist:attribute_*", tmp_path).headline == "micro"
+    with pytest.raises(UsageError, match="at least 1"):
+        load_benchmark("vl_checklist", tmp_path, limit=0)
+
+
+def test_published_scores_of_clip(tmp_path: Path) -> None:
+    rules = load_benchmark("vl_checklist", write_checklist(tmp_path)).aggregates
+    table = {
+        name: [(CLIP[name], {"file": file.removesuffix(".json")}) for file in files]
+        for name, files in LAYOUT.items()
+    }
+    known = {"vl_compo": 70.77, "object": 81.61, "attribute": 67.66, "relation": 63.03}
+    for name, value in {**known, **CLIP}.items():
+        assert rule_value(rules[name], table) == pytest.approx(value, abs=0.011), name
+
+
+def test_a_source_counts_as_much_as_another(tmp_path: Path) -> None:
+    rules = load_benchmark("vl_checklist", write_checklist(tmp_path)).aggregates
+    files = LAYOUT["object_size_small"]
+    values = {"hake": 1.0, "swig": 0.0, "vg": 0.5}
+    # one more item in a file does not weigh: a file is a mean, a source the mean of its files
+    table = [
+        (values[source], {"file": file.removesuffix(".json")})
+        for file, source in files.items()
+        for _ in range(3 if source == "swig" else 1)
+    ]
+    rule = rules["object_size_small"]
+    assert rule_value(rule, {"object_size_small": table}) == pytest.approx(0.5)
+    without = [each for each in table if "hake" not in each[1]["file"]]
+    assert rule_value(rule, {"object_size_small": without}) == pytest.approx(0.25)
+
+
+def test_absent_hake_photos_are_counted_not_skipped(tmp_path: Path) -> None:
+    write_checklist(tmp_path)
+    for source in ("swig", "vg"):
+        for name in "012":
+            write_photo(tmp_path / source / f"{name}.jpg")
+    found = load_benchmark("vl_checklist", tmp_path)
+    used, missing = present(found)
+    assert isinstance(used, tuple)
+    assert missing == tuple(str(tmp_path / "hake" / f"{name}.jpg") for name in "012")
+    absent = [case for case in found.content if case not in used]
+    assert {case.labels["source"] for case in absent} == {"hake"}
+    assert len(absent) == 7 * 3  # six files of objects, one of relations

@@ -249,7 +249,7 @@ def an_answer(draw: st.DrawFn) -> bytes:
     return b"\r\n".join(lines)
 
 
-@examples(150)
+@examples(60)
 @given(
     answers=st.lists(an_answer(), min_size=1, max_size=3),
     left=st.sampled_from((None, b"12345", b"1")),

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from benchmark_files import refuses, write_csv, write_photo
+from benchmark_files import refuses
+from build.photos import write_photo
+from build.tables import write_json, write_jsonl, write_parquet, write_rows
 from compoclip.benchmarks.case import Form
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import find_in
 from compoclip.errors import UsageError
 from compoclip.evaluation.run import Options, evaluate
-from data_samples import write_jsonl
 from evaluation_helpers import FakeEncoder
 
 
@@ -54,7 +53,7 @@ def test_subtasks_and_skills_come_from_the_rows(tmp_path: Path) -> None:
         row(subtask="colours"),
         row(id=2, subtask="left of", skill="spatial"),
     )
-    (tmp_path / "foils" / "a.json").write_text(json.dumps([row(), row(id="x")]), encoding="utf-8")
+    write_json(tmp_path / "foils" / "a.json", [row(), row(id="x")])
     (tmp_path / "foils" / "README.md").write_text("not data", encoding="utf-8")
     found = load_benchmark("foils", tmp_path)
     assert [case.id for case in found.content] == [
@@ -77,46 +76,23 @@ def test_subtasks_and_skills_come_from_the_rows(tmp_path: Path) -> None:
     assert part.data_hash == found.data_hash
 
 
-def as_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    delimiter = "\t" if path.suffix == ".tsv" else ","
-    cells = [
-        {k: json.dumps(v) if isinstance(v, list) else v for k, v in each.items()} for each in rows
-    ]
-    write_csv(path, *cells, delimiter=delimiter)
+SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
 
 
-def as_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    table = pa.Table.from_pylist(rows)
-    if "subtask" not in table.column_names:
-        pq.write_table(table, path)
-        return
-    packed = table.column("subtask").dictionary_encode()  # as pandas stores categories
-    pq.write_table(table.set_column(table.column_names.index("subtask"), "subtask", packed), path)
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows; in Parquet sub-tasks are categories, as pandas stores them."""
+    if path.suffix != ".parquet" or "subtask" not in rows[0]:
+        return write_rows(path, rows)
+    columns = {name: [row.get(name) for row in rows] for name in rows[0]}
+    subtasks = pa.array(columns["subtask"]).dictionary_encode()
+    return write_parquet(path, {**columns, "subtask": subtasks})
 
 
-def as_json(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text(json.dumps(rows), encoding="utf-8")
-
-
-def as_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
-
-
-WRITERS = {
-    ".csv": as_csv,
-    ".tsv": as_csv,
-    ".parquet": as_parquet,
-    ".json": as_json,
-    ".jsonl": as_jsonl,
-}
-
-
-@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_several_true_captions_are_an_item_each(tmp_path: Path, suffix: str) -> None:
     captions, wrong = ["a cup", "a mug, as it seems"], ["a plate", "a pan"]
     path = tmp_path / "foils" / f"x{suffix}"
-    path.parent.mkdir()
-    WRITERS[suffix](path, [row(caption=captions, negative_caption=wrong)])
+    write_table(path, [row(caption=captions, negative_caption=wrong)])
     found = load_benchmark("foils", tmp_path).content
     assert [case.id for case in found] == ["x/1", "x/1#2"]
     assert [case.texts for case in found] == [(each, *wrong) for each in captions]
@@ -128,12 +104,11 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("ids", [True, False])
 def test_every_format_with_one_or_many_negatives(tmp_path: Path, suffix: str, ids: bool) -> None:
     path = tmp_path / "foils" / f"mine{suffix}"
-    path.parent.mkdir()
-    WRITERS[suffix](path, [{k: v for k, v in r.items() if ids or k != "id"} for r in ROWS])
+    write_table(path, [{k: v for k, v in r.items() if ids or k != "id"} for r in ROWS])
     found = load_benchmark("foils", tmp_path)
     assert [case.texts for case in found.content] == [
         ("a cup", "a plate", "a \u00e9clair, no cup"),
@@ -151,11 +126,11 @@ STATEMENTS = [
 ]
 
 
-@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_true_and_false_statements(tmp_path: Path, suffix: str) -> None:
     rows = [each for each in STATEMENTS if each["subtask"] != "above"]
     path = tmp_path / f"mine{suffix}"
-    WRITERS[suffix](path, STATEMENTS)
+    write_table(path, STATEMENTS)
     for k in range(4):
         write_photo(tmp_path / f"{k}.png")
     found = load_benchmark("foils", tmp_path, annotations=path)
@@ -175,7 +150,7 @@ def test_true_and_false_statements(tmp_path: Path, suffix: str) -> None:
         load_benchmark("foils:left_dev", tmp_path, annotations=path)
 
 
-@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_further_negatives_in_columns_of_their_own(tmp_path: Path, suffix: str) -> None:
     wrong = {"negative_caption_2": "a pan", "negative_caption3": "a pot", "note": "x"}
     rows = [
@@ -184,7 +159,7 @@ def test_further_negatives_in_columns_of_their_own(tmp_path: Path, suffix: str) 
         row(id=3, subtask="x", **{**wrong, "negative_caption": None}),
     ]
     path = tmp_path / f"mine{suffix}"
-    WRITERS[suffix](path, rows)
+    write_table(path, rows)
     found = load_benchmark("foils", tmp_path, annotations=path)
     assert [case.texts[1:] for case in found.content] == [
         ("a plate", "a pan", "a pot"),
@@ -219,7 +194,7 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
         for k, data in enumerate((b"one", b"two", b"one"))
     ]
     path = tmp_path / "x.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), path)
+    write_parquet(path, rows)
     found = load_benchmark("foils", tmp_path, annotations=path)
     photos = [case.images[0].photo for case in found.content]
     assert photos == [f"{path}@image:0", f"{path}@image:1", f"{path}@image:0"]

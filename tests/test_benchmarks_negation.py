@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmark_files import refuses, write_csv, write_json, write_photo
+from benchmark_files import refuses
+from build.photos import write_photo
+from build.tables import write_csv, write_json
 from compoclip.benchmarks import negation
 from compoclip.benchmarks.case import Case, Form, ImageRef, Retrieval, TiePolicy
 from compoclip.benchmarks.entries import entries, rule_of

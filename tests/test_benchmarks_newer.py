@@ -1,26 +1,27 @@
-"""RCLIP-Bench, FG-OVD, BLA and retrieval by long captions: official formats in, items out."""
+"""RCLIP-Bench, FG-OVD, BLA, Half-Truths, SimpleNeg and retrieval by long captions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmark_files import refuses, write_json, write_photo
-from compoclip.benchmarks.case import Form, TiePolicy, present
+from benchmark_files import refuses
+from build.photos import encode, picture, write_photo
+from build.tables import write_json, write_jsonl, write_parquet
+from compoclip.archives import Members
+from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import UsageError
 from compoclip.evaluation.embedder import ExternalEncoder
 from compoclip.evaluation.results import load_items
 from compoclip.evaluation.run import Options, evaluate
-from data_samples import encode, write_jsonl
-from evaluation_helpers import FakeEncoder
+from evaluation_helpers import FakeEncoder, OfBytes, features_from, ref, score_items
 
 # --- RCLIP-Bench: several sets in a row of a table with photos. ---
 
@@ -37,8 +38,7 @@ def rclip_row(number: int, **changes: Any) -> dict[str, Any]:
 
 def write_rclip(root: Path, *rows: dict[str, Any], part: str = "v1") -> Path:
     path = root / "rclip_bench" / "data" / f"{part}-00000-of-00001.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    write_parquet(path, rows)
     return root
 
 
@@ -272,3 +272,116 @@ def test_simpleneg_refuses_malformed_files(tmp_path: Path, rows: Any, words: str
 def test_simpleneg_says_how_many_photos_are_searched(tmp_path: Path) -> None:
     root = write_simpleneg(tmp_path)
     refuses("6 of the 25000 photos that are searched", "val2014", "simpleneg", root)
+
+
+# --- Half-Truths: the form by hand, and the official tables. ---
+
+
+TEXTS = ("a dog", "a dog and a blue chair", "a dog and a red chair")
+
+
+def judged(a: float, f: float, h: float, ties: TiePolicy) -> dict[str, tuple[float, ...]]:
+    case = Case("x", Form.HALF_TRUTH, (ref("i"),), TEXTS, "s")
+    features = features_from({"i": dict(zip(TEXTS, (a, f, h)))})
+    items = score_items([case], features, ties={"": ties})
+    return {
+        name: (each.used[0], each.strict[0], each.fractional[0], each.chance[0])
+        for name, each in items.outcomes.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("a", "f", "h", "ht", "cor", "full"),
+    [
+        (0.5, 0.6, 0.4, 1, 1, 1),
+        (0.5, 0.4, 0.3, 1, 0, 0),  # dislikes length
+        (0.5, 0.7, 0.6, 0, 0, 1),  # likes length, and knows the right chair
+        (0.5, 0.6, 0.7, 0, 0, 1),
+        (0.5, 0.3, 0.4, 1, 0, 0),
+        (0.5, 0.4, 0.6, 0, 0, 0),
+    ],
+)
+def test_the_form_by_hand(a: float, f: float, h: float, ht: int, cor: int, full: int) -> None:
+    found = judged(a, f, h, TiePolicy.STRICT)
+    assert list(found) == ["ht", "cor", "full"]
+    chance = {"ht": 1 / 2, "cor": 1 / 6, "full": 1 / 2}
+    for name, value in (("ht", ht), ("cor", cor), ("full", full)):
+        assert found[name] == (value, value, value, pytest.approx(chance[name]))
+
+
+@pytest.mark.parametrize(
+    ("a", "f", "h", "fractional"),
+    [
+        (0.5, 0.5, 0.5, {"ht": 1 / 2, "cor": 1 / 6, "full": 1 / 2}),
+        (0.5, 0.5, 0.4, {"ht": 1.0, "cor": 1 / 2, "full": 1 / 2}),
+        (0.5, 0.6, 0.5, {"ht": 1 / 2, "cor": 1 / 2, "full": 1.0}),
+        (0.5, 0.4, 0.4, {"ht": 1.0, "cor": 0.0, "full": 0.0}),
+    ],
+)
+def test_ties_are_wrong_right_or_shared(
+    a: float, f: float, h: float, fractional: dict[str, float]
+) -> None:
+    strict, first = judged(a, f, h, TiePolicy.STRICT), judged(a, f, h, TiePolicy.FIRST)
+    for name, value in fractional.items():
+        assert strict[name][0] == (1.0 if value == 1 else 0.0)
+        assert first[name][0] == (1.0 if value > 0 else 0.0)
+        assert strict[name][2] == pytest.approx(value)
+
+
+# --- The official tables. ---
+
+
+def half_truth(k: int = 0, **changes: Any) -> dict[str, Any]:
+    made = {
+        "id": k,
+        "image": {"bytes": picture(k), "path": f"{k}.jpg"},
+        "anchor": TEXTS[0],
+        "half_truth": TEXTS[2],
+        "full_truth": TEXTS[1],
+        "triplet_type": "entity",
+    }
+    return {**made, **changes}
+
+
+def write_half_truths(
+    root: Path, part: str, rows: list[dict[str, Any]], folder: str = "data"
+) -> Path:
+    path = root / "half_truths" / folder / f"{part}.parquet"
+    return write_parquet(path, rows)
+
+
+def test_official_tables(tmp_path: Path) -> None:
+    for part in meta("half_truths").parts:
+        path = write_half_truths(
+            tmp_path, part, [half_truth(0), half_truth(1, triplet_type="relation")]
+        )
+    found = load_benchmark("half_truths", tmp_path)
+    shared = ImageRef(tmp_path / "half_truths/data/coco_qwen.parquet", member="image:0")
+    assert found.content[0] == Case(
+        "coco_qwen/0",
+        Form.HALF_TRUTH,
+        (shared,),
+        TEXTS,
+        "coco_qwen",
+        labels={"triplet_type": "entity"},
+    )
+    assert found.content[2].images == (shared,)  # the same photo in another table
+    assert Members()(shared.path, shared.member) == picture(0)
+    assert (found.headline, found.ties) == ("ht", {"": TiePolicy.STRICT})
+    assert found.expected == {"coco_qwen": 509, "coco_mistral": 454, "cc3m_qwen": 474}
+    assert sum(found.expected.values()) == 1437
+    assert {"ht", "cor", "full", "entity", "relation"} <= set(found.aggregates)
+    options = Options(allow_partial=True, resamples=20)
+    (result,) = evaluate("m", OfBytes(), [found], tmp_path / "out", options)
+    assert result.aggregates["cor"].chance == pytest.approx(1 / 6)
+    assert result.aggregates["entity"].n == 3
+    some = load_benchmark("half_truths:coco_*", tmp_path)
+    assert Counter(case.subtask for case in some.content) == {"coco_qwen": 2, "coco_mistral": 2}
+    assert some.headline == "ht"
+    path.rename(tmp_path / "half_truths" / path.name)  # out of the folder data
+    assert load_benchmark("half_truths", tmp_path).content.counts()["cc3m_qwen"] == 2
+
+
+def test_paths_instead_of_pictures_are_refused(tmp_path: Path) -> None:
+    write_half_truths(tmp_path, "coco_qwen", [half_truth(0, image="1.jpg")])
+    refuses("'image' holds no encoded pictures", "", "half_truths:coco_qwen", tmp_path)

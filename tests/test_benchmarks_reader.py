@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark_files import write_json
+from build.tables import write_json
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, TiePolicy
 from compoclip.benchmarks.entries import meta_of

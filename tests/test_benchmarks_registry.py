@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmark_files import (
-    refuses,
-    write_json,
-    write_photo,
-    write_sugarcrepe,
-    write_sugarcrepe_pp,
-)
+from benchmark_files import refuses, write_sugarcrepe, write_sugarcrepe_pp
+from build.photos import write_photo
+from build.tables import write_json
 from compoclip.benchmarks import registry
 from compoclip.benchmarks.case import SKILLS, Form, present
 from compoclip.benchmarks.names import benchmark_names

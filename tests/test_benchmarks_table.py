@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import expect_one_line, write_json
+from benchmark_files import expect_one_line
+from build.tables import write_json
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.entries import entries, rule_of
 from compoclip.benchmarks.reader import CaseReader

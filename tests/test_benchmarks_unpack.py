@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark_files import examples, expect_one_line
+from build.tables import write_tar
 from compoclip.benchmarks.fetch import unpack
 from compoclip.errors import CompoclipError
-from data_samples import make_tar
 
 
 def zipped(path: Path, members: dict[str, bytes]) -> Path:
@@ -26,7 +26,7 @@ def zipped(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def tarred(path: Path, members: dict[str, bytes]) -> Path:
-    return make_tar(path, members.items(), "w:gz")
+    return write_tar(path, members.items(), "w:gz")
 
 
 def refuse(words: str, archive: Path, folder: Path, named: str = "") -> None:
@@ -118,7 +118,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in made}
 
 
-@examples(250)
+@examples(100)
 @given(data=st.data())
 def test_whatever_an_archive_holds_ends_in_files_or_one_line(
     archives: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
-from benchmark_files import expect_one_line, refuses, write_json
+from benchmark_files import expect_one_line, refuses
+from build.photos import write_photos
+from build.tables import write_csv, write_json
 from compoclip.benchmarks import zero_shot
 from compoclip.benchmarks.case import Benchmark, Classification
 from compoclip.benchmarks.names import SUITES
@@ -352,15 +353,6 @@ def test_suites_name_known_sets_and_no_benchmark() -> None:
         load_benchmark("zero_shot:mnist", Path("x"), metric="ap")
 
 
-def write_photos(folder: Path, *places: str) -> Path:
-    for k, place in enumerate(places):
-        path = folder / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kind = {"jp2": "JPEG2000", "png": "PNG"}.get(path.suffix[1:], "JPEG")
-        Image.new("RGB", (32, 32), (k, 9, 9)).save(path, kind)
-    return folder
-
-
 OF_YOURS = [
     (("n01855672", "n02084071"), ("goose", "dog"), "'n02084071' is called 'dog'"),
     (
@@ -428,9 +420,8 @@ def test_photos_are_those_that_training_reads(tmp_path: Path) -> None:
     others = "@eaDir/cat/0.jpg", "__MACOSX/cat/0.jpg", "cat/.hidden.jpg", "#recycle/1.jpg"
     write_photos(folder, *others)
     (folder / "bird").mkdir()  # a class without photos competes
-    (folder / "photos.csv").write_text(
-        "image,label\n" + "".join(f"{place},{place.partition('/')[0]}\n" for place in places)
-    )
+    rows = ({"image": place, "label": place.partition("/")[0]} for place in places)
+    write_csv(folder / "photos.csv", *rows)
     training = open_source(str(folder), split="all")
     found = load_benchmark("zero_shot:mine", tmp_path, folder)
     (target,) = parse_targets([f"zero_shot:{folder / 'photos.csv'}"], tmp_path)
@@ -455,9 +446,8 @@ def test_photos_are_those_that_training_reads(tmp_path: Path) -> None:
     ],
 )
 def test_the_split_that_is_measured(tmp_path: Path, splits: tuple[str, ...], measured: str) -> None:
-    folder = write_photos(
-        tmp_path / "p", *(f"{s}/{c}/1.jpg" for s in splits for c in ("cat", "dog"))
-    )
+    places = (f"{split}/{name}/1.jpg" for split in splits for name in ("cat", "dog"))
+    folder = write_photos(tmp_path / "p", *places)
     content = content_of(load_benchmark("zero_shot:mine", tmp_path, folder))
     assert content.classes == ("cat", "dog")
     assert {ref.path.parent.parent.name for ref in content.images} == {measured}
