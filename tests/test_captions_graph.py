@@ -1,8 +1,21 @@
-"""Scene graphs: hand-checked captions, spans, odd text, records and drawing."""
+"""Scene graphs: hand-checked captions, records, sub-graphs, and graphs compared."""
 
 from __future__ import annotations
 
+import csv
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from graph_score import (
+    Facts,
+    agreement,
+    factual_triples,
+    graph_facts,
+    normal_noun,
+    normal_triple,
+    parse_facts,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,8 +23,9 @@ from compoclip.captions.graph import graph_tree
 from compoclip.captions.lists import word_set
 from compoclip.captions.parser import caption_record, parse, parse_records
 from compoclip.captions.store import decode, encode
-from compoclip.captions.types import SceneGraph
-from graph_captions import graph_of
+from compoclip.captions.subgraphs import decompose, phrase, pieces, worded
+from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, SceneGraph, Span
+from graph_captions import CAT, graph_caption, graph_of
 from rewrite_facts import rows
 
 
@@ -235,7 +249,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=18).map(" ".join)))
 def test_any_text_gives_a_sound_graph(text: str) -> None:
     caption = parse(text)
@@ -294,3 +308,197 @@ def test_trees_are_aligned() -> None:
         "box",
     ]
     assert graph_tree(SceneGraph()) == ["(no objects)"]
+
+
+# --- Sub-graphs of captions and how they read. ---
+
+
+HERE = Span(0, 0)
+
+
+def texts(caption_text: str, *graph: object) -> list[str]:
+    caption = graph_caption(caption_text, *graph)  # type: ignore[arg-type]
+    return [phrase(s) for s in decompose(worded(caption))]
+
+
+def test_the_example_of_the_method() -> None:
+    assert [phrase(s) for s in decompose(worded(CAT))] == [
+        "black cat",
+        "red mat",
+        "small dog",
+        "black cat sitting on red mat",
+        "cat sitting on mat",
+        "red mat next to small dog",
+        "mat next to dog",
+    ]
+
+
+def test_the_example_as_the_parser_reads_it() -> None:
+    parsed = parse(CAT.text)
+    assert parsed.graph is not None
+    ours = {phrase(s) for s in decompose(worded(parsed))}
+    paper = {phrase(s) for s in decompose(worded(CAT))}
+    assert paper - ours == {"red mat next to small dog", "mat next to dog"}
+    assert ours - paper == {"black cat next to small dog", "cat next to dog"}  # who sits is there
+
+
+def test_several_attributes_together_and_each_alone() -> None:
+    made = texts("a big brown shaggy dog", [("dog", ["big", "brown", "shaggy"])])
+    assert made == ["big brown shaggy dog", "big dog", "brown dog", "shaggy dog"]
+
+
+def test_an_object_without_attributes_is_no_subgraph_and_a_bare_relation_comes_once() -> None:
+    assert texts("a dog on a mat", [("dog", []), ("mat", [])], [(0, "on", 1)]) == ["dog on mat"]
+    assert texts("a dog and a mat", [("dog", []), ("mat", [])]) == []
+
+
+def test_plurals_stay_and_predicate_attributes_go_before_the_noun() -> None:
+    made = texts(
+        "The horses are wet and stand on grass",
+        [("horses", ["wet"]), ("grass", [])],
+        [(0, "stand on", 1)],
+    )
+    assert made == ["wet horses", "wet horses stand on grass", "horses stand on grass"]
+
+
+def test_numbers_comparatives_and_finite_verbs_are_no_attributes() -> None:
+    caption = parse("two smaller dogs smile")
+    span = Span(12, 16)
+    attributes = (
+        GraphAttribute("two", Span(0, 3), "number"),
+        GraphAttribute("smaller", Span(4, 11)),
+        GraphAttribute("smile", Span(17, 22), "action"),
+    )
+    graph = SceneGraph((GraphObject("dog", span, attributes),))
+    assert worded(replace(caption, graph=graph)).objects[0].attributes == ()
+    assert worded(replace(caption, graph=graph)).objects[0].name == "dogs"
+
+
+def test_a_comparison_is_no_relation_and_a_loop_no_subgraph() -> None:
+    made = texts("a dog bigger than a cat", [("dog", []), ("cat", [])], [(0, "than", 1)])
+    assert made == []
+    loop = SceneGraph((GraphObject("dog", HERE),), (GraphRelation(0, "lick", 0, HERE),))
+    assert decompose(loop) == ()
+
+
+def test_a_pronoun_is_read_as_its_noun() -> None:
+    caption = parse("he holds a cup")
+    graph = SceneGraph(
+        (GraphObject("man", Span(0, 2)), GraphObject("cup", Span(11, 14))),
+        (GraphRelation(0, "hold", 1, Span(3, 8), "holds"),),
+    )
+    (only,) = decompose(worded(replace(caption, graph=graph)))
+    assert phrase(only) == "man holds cup"
+    assert only.nodes == (0, 1)
+
+
+def test_pieces_keep_their_place_in_the_caption() -> None:
+    for subgraph in decompose(worded(CAT)):
+        for text, span in pieces(subgraph):
+            assert CAT.text[span.start : span.end] == text
+
+
+def test_subgraphs_that_read_alike_come_once() -> None:
+    made = texts(
+        "a red ball on a box and a red ball on a box",
+        [("ball", ["red"]), ("box", []), ("ball", ["red"]), ("box", [])],
+        [(0, "on", 1), (2, "on", 3)],
+    )
+    assert made == ["red ball", "red ball on box", "ball on box"]
+
+
+@pytest.mark.parametrize("text", ["", " ", "😀", "\n\n"])
+def test_no_graph_no_subgraphs(text: str) -> None:
+    caption = replace(parse(text), graph=None)
+    assert worded(caption) == SceneGraph()
+    assert decompose(worded(caption)) == ()
+
+
+# --- Comparing scene graphs: notation, normal form, hand-computed scores, targets. ---
+
+
+def test_notation() -> None:
+    facts = parse_facts("( Boats , is , 5 ) , ( boats , tie to , docks )")
+    assert facts.triples == {("boat", "is", "5"), ("boat", "tie to", "dock")}
+    assert facts.entities == {"boat", "dock"}
+    bare = parse_facts("( poles )")
+    assert bare == Facts(frozenset(), frozenset({"pole"}))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "pole", "( a , b )", "( a , is , )", "( a , is , b ) , ( )", "( a , is , b"]
+)
+def test_other_notations_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"triple|\( subject"):
+        parse_facts(text)
+
+
+def test_normal_names() -> None:
+    assert normal_noun("Tennis Rackets") == "tennis racket"
+    assert normal_noun("glasses") == "glasses"
+    assert normal_triple(("Men", "sitting on", "benches")) == ("man", "sit on", "bench")
+    assert normal_triple(("leaves", "is", "Green")) == ("leave", "is", "green") or normal_triple(
+        ("leaves", "is", "Green")
+    ) == ("leaf", "is", "green")
+
+
+def test_scores_computed_by_hand() -> None:
+    one = frozenset({"a", "b", "c"}), frozenset({"a", "b", "x", "y"})  # 2 of 3, 2 of 4
+    same = frozenset({"z"}), frozenset({"z"})
+    empty: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
+    scores = agreement([one, same, empty])
+    assert scores.captions == 3
+    assert scores.precision == pytest.approx(3 / 4)
+    assert scores.recall == pytest.approx(3 / 5)
+    assert scores.f1 == pytest.approx(2 * 3 / 9)
+    assert scores.mean_f1 == pytest.approx((4 / 7 + 1 + 1) / 3)
+    assert scores.exact == pytest.approx(2 / 3)
+    nothing = agreement([])
+    assert (nothing.captions, nothing.f1, nothing.mean_f1) == (0, 0.0, 0.0)
+    assert agreement([empty]).mean_f1 == 1.0
+
+
+FACTUAL = rows("""
+five boats tied to a dock | boat is 5 | boat tie_to dock
+the dog's tail | dog have tail
+tail of the dog | dog have tail
+a plate of food | food on plate
+bear surrounded by grass | grass surround bear
+cars parked by a house | car park_by house
+a field covered with snow | snow cover field
+man in a hat | man wear hat
+dog lying on a bed | dog lay_on bed
+a cup at the corner of the table | cup in_corner_of table
+trees to the left of a bus | tree at_the_left_of bus
+a cart with boxes on it | box on cart
+a guy using a cell phone | person use cellphone
+a wood table | table is wooden
+a table
+""")
+
+
+@pytest.mark.parametrize("row", FACTUAL, ids=lambda row: row[0])
+def test_factual_form(row: list[str]) -> None:
+    triples = {tuple(word.replace("_", " ") for word in each.split()) for each in row[1:]}
+    assert factual_triples(graph_of(row[0])) == triples
+
+
+def test_a_graph_without_triples_has_bare_objects() -> None:
+    assert graph_facts(graph_of("a table")) == parse_facts("( table )")
+
+
+@pytest.mark.parametrize(
+    ("split", "triples", "entities"), [("random", 0.80, 0.94), ("length", 0.74, 0.91)]
+)
+def test_human_graphs_are_met(
+    shared_data: Path, split: str, triples: float, entities: float
+) -> None:
+    path = shared_data / "annotations" / "factual_sg" / split / "dev.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        pairs = [
+            (graph_facts(graph_of(row["caption"])), parse_facts(row["scene_graph"]))
+            for row in csv.DictReader(file)
+        ]
+    assert len(pairs) == 1000
+    assert agreement((a.triples, b.triples) for a, b in pairs).f1 >= triples
+    assert agreement((a.entities, b.entities) for a, b in pairs).f1 >= entities

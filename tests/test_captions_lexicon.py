@@ -1,15 +1,21 @@
-"""The shipped lexicon: facts, answers to malformed files, rebuilding from a tiny database."""
+"""The lexicon and the word lists: facts, formats, malformed files, what rooms export."""
 
 from __future__ import annotations
 
+import importlib
 import lzma
+import re
 from pathlib import Path
+from types import ModuleType
 
 import build_lexicon
 import pytest
 
+from compoclip import captions, language, rewrites
 from compoclip.captions.lexicon import Lexicon, lexicon
+from compoclip.captions.lists import WordLists, word_lists
 from compoclip.errors import CompoclipError
+from compoclip.rewrites.relations import PREPOSITIONS, RELATIONS, is_symmetric, preposition_synonyms
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "compoclip" / "captions" / "data"
 
@@ -172,3 +178,128 @@ def test_building_from_a_tiny_database(tmp_path: Path) -> None:
     assert build_lexicon.licence(tmp_path) == "Licence text.\n"
     assert "Princeton University" in (DATA / "LICENSE.wordnet").read_text()
     assert (DATA / "lexicon.xz").stat().st_size < 4_000_000
+
+
+# --- Word lists: their format, the shipped files, and what the rooms of captions export. ---
+
+
+FILE = """# before any list
+loose words
+
+# Phrases are separated by commas.
+[phrases]
+in front of, on
+under
+
+[kinds]
+cat: lion tiger
+dog wolf: hound
+
+[more]
+{phrases} beside
+"""
+FOLDERS = [Path(str(room.__file__)).parent for room in (captions, rewrites)]
+FILES = [path for folder in FOLDERS for path in sorted((folder / "data").glob("*.txt"))]
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> WordLists:
+    path = tmp_path / "lists.txt"
+    path.write_text(FILE, encoding="utf-8")
+    return WordLists(path)
+
+
+def test_the_format(lists: WordLists) -> None:
+    assert lists.rows() == ("loose words",)
+    assert lists["phrases"] == {"in front of", "on", "under"}
+    assert lists["more"] == {"in front of", "on", "under", "beside"}
+    assert lists.groups("phrases") == (("in front of", "on"), ("under",))
+    assert lists.table("kinds") == {
+        "cat": ("lion", "tiger"),
+        "dog": ("hound",),
+        "wolf": ("hound",),
+    }
+    assert lists.keys_of("kinds") == {"lion": "cat", "tiger": "cat", "hound": "wolf"}
+    with pytest.raises(KeyError):
+        lists["none"]
+
+
+def test_code_names_lists_that_exist() -> None:
+    names = {name for path in FILES for name in WordLists(path).names()}
+    used = re.compile(r'(?:WORDS|RULES|_LISTS|RELATIONS|_FAMILIES)\["([^"]+)"\]')
+    for folder in FOLDERS:
+        for path in folder.glob("*.py"):
+            assert names >= set(used.findall(path.read_text(encoding="utf-8"))), path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_list_says_what_it_is_for(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# ")
+    names = [line for line in lines if line.startswith("[")]
+    assert len(names) == len(set(names))
+    if path.stem not in ("families", "lexicon", "exceptions"):  # which say it at the top
+        for number, line in enumerate(lines):
+            assert not line.startswith("[") or lines[number - 1].startswith("# "), line
+
+
+def test_a_file_is_read_once() -> None:
+    module = str(FOLDERS[1] / "replace.py")
+    assert word_lists(module, "rules") is word_lists(module, "rules")
+
+
+@pytest.mark.parametrize("room", [captions, rewrites, language], ids=lambda room: room.__name__)
+def test_rooms_export_what_their_stub_lists(room: ModuleType) -> None:
+    assert room.__all__
+    for name in room.__all__:
+        assert not isinstance(getattr(room, name), ModuleType), name
+        assert importlib.import_module(room.__name__) is room
+
+
+# --- Prepositions: weights, near-synonyms, symmetric relations. ---
+
+
+def test_the_table() -> None:
+    assert 70 <= len(PREPOSITIONS) <= 85
+    assert all(weight >= 1 for weight in PREPOSITIONS.values())
+    assert all(word == " ".join(word.lower().split()) for word in PREPOSITIONS)
+    assert {"in front of", "on top of", "next to", "to the left of", "under"} <= set(PREPOSITIONS)
+
+
+def test_synonyms_are_mutual_and_known() -> None:
+    for word in PREPOSITIONS:
+        others = preposition_synonyms(word)
+        assert word not in others
+        assert others <= set(PREPOSITIONS)
+        assert all(word in preposition_synonyms(other) for other in others)
+        assert len(set(PREPOSITIONS) - others) > 20, f"{word} could hardly be replaced"
+
+
+ALIKE = """under / beneath, below / underneath, next to / beside, near / by, over / above,
+on / on top of, On  Top of / atop, in / inside, behind / in back of"""
+CONTRARY = """under / over, under / on, in front of / behind, inside / outside,
+to the left of / to the right of, above / below, with / without"""
+
+
+def test_near_synonyms_and_opposites() -> None:
+    for pairs, alike in ((ALIKE, True), (CONTRARY, False)):
+        for pair in pairs.split(","):
+            a, b = pair.strip().split(" / ")
+            assert (b in preposition_synonyms(a)) is alike, pair
+
+
+SYMMETRIC = """standing next to, sitting beside, parked near, is next to, sits right beside,
+are standing close to, hugging, hugs, is hugging, Kisses, touch, met, talks to, talked with,
+playing with, parked by"""
+DIRECTED = """
+on, under, in front of, left of, eating, looking at, pulled by, topped with, covered with,
+surrounded by, sitting on, is behind, riding, made with, is,"""
+
+
+def test_symmetric_relations() -> None:
+    for relation in (*sorted(RELATIONS["symmetric"]), *map(str.strip, SYMMETRIC.split(","))):
+        assert is_symmetric(relation.split()), relation
+        assert is_symmetric([relation]), relation
+    for relation in DIRECTED.split(","):
+        assert not is_symmetric(relation.split()), relation
+    assert not is_symmetric([])

@@ -1,4 +1,4 @@
-"""Captions longer than a model reads: cut before they are parsed, everywhere alike, and counted."""
+"""Long captions: parsed up to a bound, or cut into sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from build.tables import write_jsonl
 from compoclip.captions import chunks
+from compoclip.captions.chunks import sentences
 from compoclip.captions.clip_text import fits_context
 from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore, decode, encode
@@ -15,17 +17,19 @@ from compoclip.captions.tagger import HantaTagger
 from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning, is_cut
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import CaptionPlan
+from compoclip.data.images import Single
+from compoclip.data.images.composed import FEW_SENTENCES, Composed
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
 from compoclip.losses.contract import Role
-from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import read_config
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rewrite_names, rng_for
-from corpus_shards import write_jsonl
+from method_data import arguments
 from record_files import lines, write_lines
 from rewrite_facts import PARTS
-from train_helpers import write_config, write_data
+from train_helpers import FEW, write_config, write_data
 
 LONG = " ".join(["A red cat on a mat next to a small dog."] * 1600)  # as long as readers take
 SHORT = "a red star to the left of a large mug"
@@ -128,7 +132,7 @@ def test_a_run_says_and_records_what_was_cut(
     rows = table.read_text().splitlines()
     rows[1] = f"0.png\t{LONG}"
     table.write_text("\n".join(rows) + "\n")
-    model = create_model(read_config(write_config(tmp_path / "config.json")), seed=1)
+    model = create_model(read_config(write_config(tmp_path / "config.json", merges=FEW)), seed=1)
     save_model(model, tmp_path / "model")
     options = ["--model", str(tmp_path / "model"), "--data", str(table), "--device", "cpu"]
     options += ["--batch-size", "4", "--epochs", "1", "--workers", "0", "--seed", "0"]
@@ -167,10 +171,108 @@ def test_texts_files_and_shards_say_how_many_captions_were_cut(
     assert [r["caption"] for r in lines(out)] == [beginning(LONG), SHORT, beginning(LONG)]
     shards = tmp_path / "in"
     shards.mkdir()
-    write_jsonl(shards / "000.jsonl", [LONG, SHORT, LONG])
+    write_jsonl(shards / "000.jsonl", ({"caption": text} for text in (LONG, SHORT, LONG)))
     assert main([verb, str(shards), "-o", str(tmp_path / "out"), *options]) == 0
     assert "2 captions cut" in capsys.readouterr().err
     assert main([verb, str(shards), "-o", str(tmp_path / "out"), "--json", *options]) == 0
     assert json.loads(capsys.readouterr().out)["total"]["cut"] == 2
     first = json.loads((tmp_path / "out" / "000.jsonl").read_text().splitlines()[0])
     assert first["caption"] == LONG  # what is in a shard stays
+
+
+# --- Sentences, and the source that yields them. ---
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        (
+            "The image shows a red car on a road. Behind it stands an old barn. It rains.",
+            ["A red car on a road.", "Behind it stands an old barn."],
+        ),
+        (
+            "This image displays: a man in a hat. He looks at\nMt. Fuji from afar. The image also "
+            "features two small dogs.",
+            ["A man in a hat.", "He looks at Mt. Fuji from afar."],  # the last has three words
+        ),
+        (
+            "This is a photo of J. Smith in a park. In the image, we can see a very tall tree. "
+            "Dr. No (approx. Forty) is at home.",
+            ["J. Smith in a park.", "A very tall tree.", "Dr. No (approx. Forty) is at home."],
+        ),
+        # No capital after it, no stop; the word before it is the pronoun.
+        (
+            "a dog vs. cats e.g. big ones. they all run",
+            ["a dog vs. cats e.g. big ones. they all run"],
+        ),
+        (
+            "So do she and I. They all run very fast.",
+            ["So do she and I.", "They all run very fast."],
+        ),
+        # "image" within a sentence is part of it.
+        ("On the wall the image shows a king.", ["On the wall the image shows a king."]),
+        ("Too short here. Too short.", []),
+        ("", []),
+    ],
+)
+def test_sentences(caption: str, expected: list[str]) -> None:
+    assert list(sentences(caption)) == expected
+
+
+def test_only_sentences_of_4_to_34_words_are_kept() -> None:
+    by_length = {n: " ".join(["Word", *["word"] * (n - 1)]) for n in (3, 4, 34, 35)}
+    kept = sentences(". ".join(by_length.values()))
+    assert [len(sentence.split()) for sentence in kept] == [4, 34]
+
+
+def table(folder: Path, captions: list[object]) -> str:
+    rows = [{"image": f"{i}.png", "caption": c} for i, c in enumerate(captions)]
+    return str(write_jsonl(folder / "t.jsonl", rows))
+
+
+DESCRIPTION = (
+    "The image shows a red car on a road. Behind it stands an old barn. A cat sleeps in front."
+)
+
+
+def test_long_captions_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = open_source(
+        table(tmp_path, ["a short one", DESCRIPTION, DESCRIPTION.replace("car", "bus"), ""])
+    )
+    cut = Composed().source(source)
+    assert len(cut) == 2
+    parts = ("A red bus on a road.", "Behind it stands an old barn.", "A cat sleeps in front.")
+    assert cut[1].captions == parts
+    assert cut[1].id == source[2].id
+    assert list(cut.captions()) == [*cut[0].captions, *parts]
+    assert cut.left_out[FEW_SENTENCES] == 1
+    assert cut.left_out["sample without a caption"] == 1
+    assert cut.describe().endswith(", cut into sentences")
+    assert "long captions" in capsys.readouterr().err
+    with pytest.raises(IndexError):
+        cut[2]
+
+
+def test_other_data_stay_as_they_are(tmp_path: Path) -> None:
+    long = open_source(table(tmp_path, [DESCRIPTION]))
+    assert Single().source(long) is long
+    assert Composed(sentences="never").source(long) is long
+    several = open_source(
+        table(tmp_path, [[DESCRIPTION, DESCRIPTION], ["a cat", DESCRIPTION], DESCRIPTION])
+    )
+    assert Composed().source(several) is several
+    half = open_source(table(tmp_path, [DESCRIPTION, "a cat on a mat"]))
+    assert Composed().source(half) is half
+
+
+def test_clic_trains_on_long_captions(world: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (world / "plain.jsonl").read_text().splitlines()]
+    for row in rows[1:]:
+        row["caption"] = ". ".join(text.rstrip(".").capitalize() for text in row["caption"])
+    rows[0]["caption"] = "Short."
+    data = write_jsonl(tmp_path / "long.jsonl", rows)
+    more = (f"--data={data}", f"--images={world}", "--max-steps=2")
+    assert main(arguments(world, "clic", tmp_path / "run", *more)) == 0
+    run = load_model(tmp_path / "run" / "model").provenance["run"]
+    assert run["left_out"][FEW_SENTENCES] >= 1
+    assert run["rewrites"]["clic-3"]["made"] > 0

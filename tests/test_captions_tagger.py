@@ -1,7 +1,8 @@
-"""Tokens, tags and lemmas: exact spans on any text, hand-checked captions, rules, other taggers."""
+"""Tokens, tags, lemmas, chunks and addresses: exact spans on any text, hand-checked captions."""
 
 from __future__ import annotations
 
+import random
 import sys
 from itertools import chain, pairwise
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import compoclip.captions.parser as parse_module
 from compoclip.captions.lists import word_set
+from compoclip.captions.parser import parse, parse_many
 from compoclip.captions.tagger import (
     C5_EXCEPTIONS,
     COARSE,
@@ -21,9 +24,15 @@ from compoclip.captions.tagger import (
     tagger_version,
 )
 from compoclip.captions.tagrules import PASSES, Columns, Patterns, TagRow
-from compoclip.captions.types import word_spans
+from compoclip.captions.types import addresses, word_spans
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.rewrites.base import Refused, get_rewrite
+from compoclip.rewrites.base import rewrite_names as names
+from compoclip.rewrites.cross_swap import cross_swap
 from real_captions import coco
+
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 UPOS = word_set("NOUN PROPN VERB AUX ADJ ADV ADP DET PRON NUM PART CCONJ SCONJ INTJ PUNCT SYM X")
 # Whole captions as word/PennTag, checked by hand.
@@ -100,7 +109,7 @@ def test_words() -> None:
 
 
 @given(st.text(max_size=80))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_text_gives_exact_ordered_spans(text: str) -> None:
     tokens = get_tagger().tag(text)
     assert all(text[t.start : t.end] == t.text and t.text for t in tokens)
@@ -204,3 +213,126 @@ def test_an_exception_holds_in_its_example(row: TagRow, monkeypatch: pytest.Monk
     monkeypatch.setattr(Patterns, "first", first)
     get_tagger().tag(row.example)
     assert any(each is row for each in held)
+
+
+# --- Noun chunks checked by hand, and parsing many captions at once. ---
+
+
+# Chunks stand in brackets; the head of each is its last word.
+CHUNKS = """[A man] wearing [a striped shirt] near [the big red bus].
+[A black and white cat] on top of [a man's brown leather jacket].
+[Two very tall giraffes] and [a zebra] next to [her].
+There is [a snow covered mountain] behind [the kids' school].
+[a small red cube] is to the left of [a large blue metal sphere]
+[Someone] with [an umbrella] that is open
+[A group] of [people] walking down [a street] near [a river].
+[A dinner table] with [salad], [pizza] and [wine] on [it]
+[a young girl], [a boy] and [their two dogs]
+Sitting, running and very red
+"""
+
+
+@pytest.mark.parametrize("marked", CHUNKS.split("\n"))
+def test_hand_checked_chunks(marked: str) -> None:
+    text = marked.replace("[", "").replace("]", "")
+    caption = parse(text)
+    for chunk in reversed(caption.chunks):
+        first, last = caption.tokens[chunk.first], caption.tokens[chunk.stop - 1]
+        assert chunk.head == chunk.stop - 1
+        text = f"{text[: first.start]}[{text[first.start : last.end]}]{text[last.end :]}"
+    assert text == marked
+
+
+CHUNK_WORDS = [
+    "a",
+    "the",
+    "two",
+    "red",
+    "and",
+    ",",
+    "dog",
+    "man",
+    "'s",
+    "her",
+    "very",
+    "covered",
+    "in",
+]
+
+
+@given(st.lists(st.sampled_from(CHUNK_WORDS)))
+@settings(max_examples=60, deadline=None)
+def test_chunks_are_ordered_and_hold_their_head(words: list[str]) -> None:
+    caption = parse(" ".join(words))
+    at = 0
+    for chunk in caption.chunks:
+        assert at <= chunk.first <= chunk.head < chunk.stop <= len(caption.tokens)
+        assert caption.tokens[chunk.head].pos in ("NOUN", "PROPN", "PRON")
+        at = chunk.stop
+
+
+def test_many_captions_are_the_same_for_any_number_of_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parse_module, "POOL_FLOOR", 1)
+    monkeypatch.setattr(parse_module, "_BATCH", 7)
+    texts = [f"{n} red dogs near a cat's table\n" for n in range(30)] + ["", "😀"]
+    alone = parse_many(texts)
+    assert [caption.text for caption in alone] == texts
+    assert parse_many(texts, workers=2) == alone == [parse(text) for text in texts]
+
+
+# --- URLs, e-mail addresses and names of files: one token each, which no rewrite edits. ---
+
+
+ADDRESSES = [
+    ("a dog at www.red.com/dog?q=1&color=blue near a man", ["www.red.com/dog?q=1&color=blue"]),
+    ("a red car photo_small_dog.jpg and a blue house", ["photo_small_dog.jpg"]),
+    ("john.smith@dog-house.com with a white cat on a table", ["john.smith@dog-house.com"]),
+    ("a man with a red bag (http://dogs.com/small_cat.png).", ["http://dogs.com/small_cat.png"]),
+    ("see HTTPS://flickr.com/red_car/: a horse, a fence.", ["HTTPS://flickr.com/red_car/"]),
+    ("cat.com?q=1 a girl in a pink dress on a bench", ["cat.com?q=1"]),
+    (
+        "two dogs images\\white_dog.PNG, ./a/red.car.tiff on grass",
+        ["images\\white_dog.PNG", "./a/red.car.tiff"],
+    ),
+    ("the U.S. flag at 3.5 or 12:30...a dog.A man's cat and/or x", []),
+    ("a cat sits.it is black @home e.g. a@b and file .jpg", []),
+]
+
+
+@pytest.mark.parametrize(("text", "found"), ADDRESSES)
+def test_addresses_are_one_token_and_no_node(text: str, found: list[str]) -> None:
+    assert [text[start:end] for start, end in addresses(text)] == found
+    caption = parse(text)
+    assert [t.text for t in caption.tokens if t.text in found] == found
+    assert all(t.pos == "SYM" for t in caption.tokens if t.text in found)
+    nodes = " ".join(each.name for each in caption.graph.objects)
+    assert not any(each.lower() in nodes.lower() for each in found)
+    assert word_spans(text) == [(t.start, t.end) for t in caption.tokens]
+
+
+def test_no_rewrite_edits_them() -> None:
+    """What a rewrite gives holds an address as it was, or nothing of it."""
+    captions = [(parse(text), found) for text, found in ADDRESSES if found]
+    made = 0
+    for name in names():
+        for caption, found in captions:
+            for seed in range(6):
+                result = get_rewrite(name)(caption, random.Random(seed))
+                if not isinstance(result, Refused):
+                    made += 1
+                    assert_whole(result.text, found)
+    for (first, a), (second, b) in pairwise(captions):
+        pair = cross_swap(first, second, random.Random(0))
+        for result in () if isinstance(pair, Refused) else pair:
+            assert_whole(result.text, a + b)
+    assert made > 300
+
+
+def assert_whole(text: str, found: list[str]) -> None:
+    for address in found:
+        text = text.replace(address, "")
+    assert not any(
+        sign in text for sign in ("@", "?q", "www", "://", ".jpg", ".PNG", "_", "Http")
+    ), text

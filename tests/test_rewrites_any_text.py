@@ -111,7 +111,7 @@ def check(text: str, number: int = 0) -> None:
 
 
 @seed(20)
-@settings(max_examples=100, deadline=None, database=None)
+@settings(max_examples=50, deadline=None, database=None)
 @given(st.one_of(SENTENCES, ODD, REPEATED), st.integers(0, 3))
 def test_any_text_is_rewritten_or_refused(text: str, number: int) -> None:
     assert calls(lambda: check(text, number)) < MOST_CALLS

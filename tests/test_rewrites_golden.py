@@ -1,4 +1,5 @@
-"""Parses and rewrites of real captions stay what they are until their version is raised.
+"""Parses and rewrites of real captions stay what they are until their version is raised, and the
+oracle of the world judges rewrites of its captions.
 
 A digest that differs means other texts for the same caption and seed: raise the version of what
 changed, on purpose, and record its new digest with COMPOCLIP_WRITE_GOLDEN=1.
@@ -13,11 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from rewrite_truth import Judged, judge_rewrites
 
 from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.store import decode, encode
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import get_rewrite, rewrite_names, rng_for
+from compoclip.rewrites.cross_swap import NAME as CROSS_SWAP
+from compoclip_world.oracle import Truth, Verdict
 from real_captions import negclip
 from rewrite_facts import GOLDEN, facts_of
 
@@ -98,3 +102,43 @@ def test_rewrites_of_one_caption_do_not_depend_on_those_before(captions: list[Ca
                 get_rewrite(other)(caption, rng_for(5, "y", 0, other))
             mixed.append(draw(caption))
         assert alone == mixed == [draw(caption) for caption in reversed(few)][::-1]
+
+
+# --- What rewrites promise, judged by the oracle of the world. ---
+
+
+BOUND = 0.02
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, Judged]:
+    return judge_rewrites(600, seed=11, split="train")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*rewrite_names(), CROSS_SWAP])
+def test_at_most_two_percent_are_wrong(name: str, judged: dict[str, Judged]) -> None:
+    count = judged[name]
+    assert count.captions > 400
+    assert count.judged >= facts_of(name).get("judged", 50)
+    assert count.made == count.true + count.false + count.unknown
+    if "excused" not in facts_of(name):
+        assert count.rate <= BOUND, count.examples[:5]
+
+
+def test_what_is_wrong_depends_on_what_was_promised() -> None:
+    negative, positive = Judged(keeps_meaning=False), Judged(keeps_meaning=True)
+    verdicts = [
+        Verdict(Truth.TRUE),
+        Verdict(Truth.FALSE),
+        Verdict(Truth.FALSE, foreign=True),
+        Verdict(Truth.UNKNOWN),
+    ]
+    for count in (negative, positive):
+        for place, verdict in enumerate(verdicts):
+            count.add(verdict, str(place))
+        assert (count.made, count.judged, count.unknown, count.foreign) == (4, 3, 1, 1)
+    assert (negative.wrong, negative.examples) == (1, ["0"])
+    assert (positive.wrong, positive.examples) == (2, ["1", "2"])
+    assert negative.rate == pytest.approx(1 / 3)
+    assert Judged(keeps_meaning=True).rate == 0.0

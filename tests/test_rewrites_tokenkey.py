@@ -62,14 +62,14 @@ def test_any_texts(tokenizer: SimpleTokenizer) -> None:
 
 
 def test_real_captions_and_their_rewrites(shared_data: Path, tokenizer: SimpleTokenizer) -> None:
-    captions = list(chain.from_iterable(coco(shared_data)))[:2500]
+    captions = list(chain.from_iterable(coco(shared_data)))[:1000]
     texts = list(captions)
-    for number, caption in enumerate(parse_many(captions[:60])):
+    for number, caption in enumerate(parse_many(captions[:25])):
         for name in rewrite_names():
             result = get_rewrite(name)(caption, rng_for(0, str(number), 0, name))
             if not isinstance(result, Refused):
                 texts += [result.text, result.text.replace(".", " .").upper()]
-    assert len(texts) > 4000
+    assert len(texts) > 1700
     agree(texts, tokenizer)
 
 
