@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,8 +15,13 @@ import pytest
 
 from compoclip import files
 from compoclip.cli.main import main
+from compoclip.cluster import run as run_tasks
+from compoclip.corpora.job import RewriteJob
+from compoclip.corpora.shard import ShardResult, ShardTask, find_shards, make_shard
+from compoclip.errors import CompoclipError
 from compoclip.files import content_hash
 from compoclip.patterns import SHARD_FILES
+from compoclip.rewrites.records import Settings
 from corpus_shards import captions, contents, corpus, write_jsonl, write_parquet, write_tar
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -258,7 +264,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     for shard in range(6):
-        texts = [f"{text} {i}" for i in range(20) for text in captions(0)]
+        texts = [f"{text} {i}" for i in range(12) for text in captions(0)]
         write_jsonl(source / f"{shard}.jsonl.gz", texts)
     command = [sys.executable, "-m", "compoclip", "rewrite", str(source), "--rewrites", "negclip"]
     out = tmp_path / "out"
@@ -275,3 +281,71 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     for folder in (out, tmp_path / "whole"):
         assert run("rewrite", source, "--rewrites", "negclip", "-o", folder) == 0
     assert contents(out) == contents(tmp_path / "whole")
+
+
+# --- Workers that die are replaced; Ray gives what processes give. ---
+
+
+JOB = RewriteJob(Settings(("negclip",)))
+
+
+def die_once(task: ShardTask) -> ShardResult:
+    """Make the shard, but the first time 001 is asked for leave a torn file and be killed."""
+    mark = task.out.parent / "died"
+    if task.source.name.startswith("001") and not mark.exists():
+        mark.write_text("")
+        task.target.with_name(f".{task.source.name}.part").write_bytes(b"torn")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make_shard(task)
+
+
+def die(task: object) -> None:
+    """Be killed."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tasks(source: Path, out: Path) -> list[ShardTask]:
+    out.mkdir()
+    return [ShardTask(path, out, JOB) for path in find_shards(str(source))]
+
+
+def test_one_worker_needs_no_process() -> None:
+    assert list(run_tasks(str, [1, 2, 3])) == ["1", "2", "3"]
+    assert list(run_tasks(str, [], workers=3)) == []
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    source = corpus(tmp_path / "in", ".jsonl", shards=3)
+    found = list(run_tasks(die_once, tasks(source, tmp_path / "out"), workers=2))
+    assert (tmp_path / "died").exists()
+    assert sorted(r.name for r in found) == ["000.jsonl", "001.jsonl", "002.jsonl"]
+    assert all(r.counts for r in found)
+    list(run_tasks(make_shard, tasks(source, tmp_path / "whole")))
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_workers_that_die_again_and_again_are_given_up() -> None:
+    with pytest.raises(CompoclipError, match="workers died 4 times"):
+        list(run_tasks(die, [1], workers=2))
+
+
+@pytest.mark.slow
+def test_a_killed_ray_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="needs Ray")
+    paths = [str(Path(__file__).parent), *sys.path]  # for `die_once`
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    source = corpus(tmp_path / "in", ".parquet", shards=4)
+    found = list(run_tasks(die_once, tasks(source, tmp_path / "out"), workers=2, engine="ray"))
+    assert (tmp_path / "died").exists()
+    assert sorted(r.name for r in found) == [f"{i:03d}.parquet" for i in range(4)]
+    list(run_tasks(make_shard, tasks(source, tmp_path / "whole")))
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    arguments = ["rewrite", str(source), "--rewrites", "negclip"]
+    assert main([*arguments, "-o", str(tmp_path / "a"), "--engine", "ray", "--workers", "2"]) == 0
+    assert main([*arguments, "-o", str(tmp_path / "b")]) == 0
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    with pytest.raises(CompoclipError, match="workers died 4 times"):
+        list(run_tasks(die, [1], workers=1, engine="ray"))

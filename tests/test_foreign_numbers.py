@@ -39,7 +39,8 @@ from compoclip.evaluation.results import load_results
 from compoclip.files import read_json, save_arrays
 from compoclip.methods.registry import recipe_card
 from compoclip.models.checkpoint import create_model, load_model, save_model
-from compoclip.models.config import ModelConfig, read_record
+from compoclip.models.config import read_config as read_model_config
+from compoclip.models.config import read_record
 from compoclip.models.formats.adapters import read_adapter_record, read_peft, save_adapter
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.programs.run import TrainOptions
@@ -47,9 +48,9 @@ from compoclip.report.training import read_run
 from compoclip.search.index import _FIELDS, _VERSION, read_index
 from compoclip.training.state import Progress, load_state, save_state
 from lab.own_boxes import coco_boxes
-from models_thin import config
 from report_study import make_run, make_study
 from test_state_files import PROGRESS, learner
+from train_helpers import write_config
 
 ODD = (0, -1, 10**9, 10**18, 1e308, math.nan, 10**400, True, "7")
 MEMORY = 1 << 30  # beyond what the process has
@@ -189,8 +190,8 @@ def count_photos(path: Path, **options: Any) -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, an adapter, results of two models and a run."""
     folder = tmp_path_factory.mktemp("made")
-    thin = config(text={"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1})
-    save_model(create_model(ModelConfig(thin)), folder / "model")
+    thin = read_model_config(write_config(folder / "config.json", merges=100))
+    save_model(create_model(thin, seed=1), folder / "model")
     loaded = load_model(folder / "model")
     lora = Lora(rank=2)
     attach_lora(loaded.encoder.model, lora)
@@ -270,31 +271,10 @@ def foreign_files(made: Path) -> dict[str, Foreign]:
     return found
 
 
-NAMES = [
-    "record of a model",
-    "model",
-    "PEFT",
-    "adapter",
-    "results",
-    "record of a run",
-    "state",
-    "COCO boxes",
-    "COCO labels",
-    "COCO captions",
-    "Karpathy",
-    "Karpathy captions",
-    "captions of all",
-    "suite",
-    "pack",
-    "units",
-    "log",
-    "bags",
-    "written",
-    "rows",
-    "index",
-    "fingerprint",
-    "options",
-]
+NAMES = ["record of a model", "model", "PEFT", "adapter", "results", "record of a run", "state"]
+NAMES += ["COCO boxes", "COCO labels", "COCO captions", "Karpathy", "Karpathy captions"]
+NAMES += ["captions of all", "suite", "pack", "units", "log", "bags", "written", "rows", "index"]
+NAMES += ["fingerprint", "options"]
 
 
 @pytest.fixture(scope="module")
