@@ -184,6 +184,20 @@ def test_targets_carry_their_places_and_options():
     )
 
 
+@pytest.mark.parametrize("text", ["sugarcrepe", "sugarcrepe:swap_att", "retrieval_3", "winoground"])
+def test_a_name_is_no_folder_beside_the_command(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of data has folders with the names of benchmarks."""
+    expected = parse_targets([text], tmp_path)
+    name = text.partition(":")[0]
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse_targets([text], tmp_path) == expected
+    with pytest.raises(CompoclipError, match=f"{name}: holds neither"):
+        parse_targets([f"./{name}"], tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

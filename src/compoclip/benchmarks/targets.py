@@ -19,8 +19,8 @@ results) and the options of the benchmark's reader. A suite is a folder with a `
                      "id": "my-sugarcrepe", "options": {"annotations": "captions"}}]}
 
 whose paths are relative to it (all keys but "name" are optional), or a data root in the default
-layout, which stands for every benchmark with complete annotation files. `all` is the data
-root itself. The suites of `benchmarks.suites` (`elevater`, `comp`, ...) have names:
+layout, which stands for every benchmark with complete annotation files. A folder with the name of
+a benchmark is written with its path, ./sugarcrepe. `all` is the data root itself. The suites of `benchmarks.suites` (`elevater`, `comp`, ...) have names:
 
     elevater,root=/data
 """
@@ -89,13 +89,19 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
         require(text != ALL or root.is_dir(), root, problem, UsageError)
         good = text.isprintable()
         require(good, f"{text!r:.200}", "is not the name of a benchmark or folder", UsageError)
-        if os.path.isdir(path):  # False also for what no file system takes as a name
+        if text == ALL or _is_folder(text):
             targets += read_suite(path / SUITE) if (path / SUITE).is_file() else find_in(path)
         elif path.name == SUITE or (path.suffix == ".json" and os.path.isfile(path)):
             targets += read_suite(path)
         else:
             targets += _parse(text, root, images)
     return targets
+
+
+def _is_folder(text: str) -> bool:
+    """Return whether a target is a folder and not the name of a benchmark or of a suite."""
+    named = text in SUITES or text in benchmark_names()
+    return not named and os.path.isdir(text)  # False also for what no file system takes as a name
 
 
 def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
@@ -114,7 +120,7 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
         settings.setdefault("annotations", file)
         spec[0] = FILES[spec[0].partition(":")[0]]
     suite, colon, _ = spec[0].partition(":")
-    whole = suite in SUITES or os.path.isdir(suite) or os.path.basename(suite) == SUITE
+    whole = suite in SUITES or _is_folder(suite) or os.path.basename(suite) == SUITE
     names = ", ".join(SUITES.get(suite, ())) or f"NAME,root={suite.removesuffix(SUITE)}"
     problem = f"a suite has no parts; name a benchmark: {names}"
     require(not (colon and whole), text, problem, UsageError)
