@@ -58,24 +58,31 @@ def _lowest(items: Iterable[_T], share: float, seed: int) -> frozenset[_T]:
     return frozenset(ordered[: round(share * len(ordered))])
 
 
-@lru_cache(maxsize=64)
 def held_out_attributes(config: WorldConfig) -> frozenset[Pair]:
     """The (colour, kind) pairs that ordinary splits never show."""
-    pairs = ((c, k) for c in COLOURS for k in KINDS)
-    return _lowest(pairs, config.holdout_attribute, config.holdout_seed)
+    return _attributes(config.holdout_attribute, config.holdout_seed)
+
+
+def held_out_relations(config: WorldConfig) -> frozenset[Triple]:
+    """The (kind, relation, kind) triples that ordinary splits never show."""
+    return _relations(config.holdout_relation, config.holdout_seed)
+
+
+# A suite has a configuration for every class of its zero-shot sets; all hold out the same.
+@lru_cache(maxsize=64)
+def _attributes(share: float, seed: int) -> frozenset[Pair]:
+    return _lowest(((c, k) for c in COLOURS for k in KINDS), share, seed)
 
 
 @lru_cache(maxsize=64)
-def held_out_relations(config: WorldConfig) -> frozenset[Triple]:
-    """The (kind, relation, kind) triples that ordinary splits never show."""
-
+def _relations(share: float, seed: int) -> frozenset[Triple]:
     def possible(relation: str, a: str, b: str) -> bool:
         if relation == "inside":
             return KINDS[b].hollow and not KINDS[a].hollow
         return relation != "front" or (KINDS[a].solid and KINDS[b].solid)
 
     triples = [(a, r, b) for r in HELD_RELATIONS for a in KINDS for b in KINDS if possible(r, a, b)]
-    return _lowest(triples, config.holdout_relation, config.holdout_seed)
+    return _lowest(triples, share, seed)
 
 
 def held_out_in(scene: Scene, config: WorldConfig) -> tuple[frozenset[Pair], frozenset[Triple]]:
