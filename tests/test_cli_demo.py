@@ -87,13 +87,16 @@ def test_demo_runs_end_to_end_and_resumes(
 def test_a_training_that_fails_is_told_with_its_log(
     program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "_encode_images", lambda *_: None)
+    monkeypatch.setattr(demo._Suite, "__init__", lambda *_: None)
+    monkeypatch.setattr(demo._Suite, "measure", lambda *_: None)
+    monkeypatch.setattr(demo._Suite, "measure_bounds", lambda *_: None)
+    monkeypatch.setattr(demo, "_first_scene", lambda *_: "")
     monkeypatch.setattr(demo, "_train_command", lambda *_: [sys.executable, "-c", program])
     options = demo.DemoOptions(out=tmp_path, methods=("negclip",))
     log = re.escape(str(tmp_path / "runs" / "negclip.log"))
     cause = said or "it printed nothing"
     with pytest.raises(CompoclipError, match=rf"^negclip was not trained \({cause}; more in {log}"):
-        demo._train_all(options, lambda *_: None)
+        demo._train_and_measure(options, lambda *_: None)
 
 
 def test_progress_weighs_methods_by_what_they_cost(tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_progress_weighs_methods_by_what_they_cost(tmp_path: Path) -> None:
         log = tmp_path / "runs" / method / "train.jsonl"
         log.parent.mkdir(parents=True)
         log.write_text(f'{{"step": {step}}}\n')
-    cheap, dear = (1280 * demo._TRAINING[method] for method in methods)
+    cheap, dear = (demo._START + 1280 * demo._TRAINING[method] for method in methods)
     measured = 500 * demo._MEASURED
     assert demo._trained(options) == pytest.approx(
         (cheap + dear / 2) / (cheap + dear + 2 * measured)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import content_hash, only_writer, require_writable
 from compoclip.interrupts import PARENT, signal_of
 from compoclip.printed import Table
-from compoclip.programs.run import EvaluateOptions, evaluate
+from compoclip.programs.run import EvaluateOptions
 from compoclip.ranks import silent
 from compoclip.training.log import LOG, read_log
 from compoclip.workers import available_cores
@@ -34,16 +34,18 @@ if TYPE_CHECKING:
 BASE = "base"
 _SETTINGS = ("model", "scenes", "items_per_task", "epochs", "batch_size", "lr", "seed")
 _PRODUCT = 0.0145
-"""Seconds of the product in `_announce` on two idle cores of an AMD EPYC, on which these hold:"""
-_SCENE, _ITEM = 0.7e-3, 0.03
-"""seconds to draw a scene, and a test item of every sub-task,"""
-_BASE, _REPORTED = 0.065, 0.1
-"""to measure the base on such an item, and to report it,"""
+"""Seconds of the product in `_announce` on two idle cores of an AMD EPYC, one of which takes:"""
+_SCENE, _CACHED = 0.7e-3, 2.2e-3
+"""seconds to draw a scene, and to parse its caption and encode its image,"""
+_ITEM, _BASE, _BOUNDS = 0.07, 0.08, 0.016
+"""to draw a test item of every sub-task, and to measure the base and the bounds on it,"""
+_MEASURED, _REPORTED = 0.022, 0.045
+"""to measure another model on it, and to report it,"""
+_START = 6.0
+"""to start a training and read its data,"""
 _TRAINING = {"clip-ft": 1.0e-3, "negclip": 1.7e-3, "fsc-clip": 4.2e-3, "compo": 5.7e-3}
-"""seconds of one core to train a method on a sample,"""
-_START, _MEASURED = 12.0, 0.03
-"""to start a run and read its data, and to measure its model on an item."""
-_TRAINED = "training and measuring"
+"""and to train on a sample by each method."""
+_FIRST, _TRAINED = "training, measuring the base", "training and measuring"
 Stage = Callable[[str, float], None]
 """Says which stage of the demo runs, and the share of it that is done."""
 _HEADLINES = {  # (benchmark, sub-task): what it asks
@@ -106,19 +108,17 @@ def _run(options: DemoOptions) -> Outcome:
         _announce(options)
     with _progress(options) as stage:
         _write_world(options, stage)
-        _measure_base(options, stage)
-        _train_all(options, stage)
+        suite = _train_and_measure(options, stage)
         stage("report", 0.0)
         with silent():
-            models = _models(options)
-            results = _evaluate(options, models)
-            bounds = _bounds(options, models[BASE])
-            report = _report(options, models)
+            report = _report(options, suite.models)
     from compoclip.evaluation.closing import change_text
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import by_model
     from compoclip.evaluation.tables import overview_table
 
+    bounds = suite.bounds
+    results = [result for name in (BASE, *options.methods) for result in suite.results[name]]
     grounded = ground_all(by_model(results), bounds)
     record = {
         "report": str(report),
@@ -140,13 +140,17 @@ def _run(options: DemoOptions) -> Outcome:
 
 def _stages(options: DemoOptions) -> dict[str, float]:
     """Return what is done in order, and how many seconds each takes (`_PRODUCT`)."""
-    items = options.items_per_task
-    runs = [_START + _run_seconds(options, method) for method in options.methods]
+    items, cores = options.items_per_task, available_cores()
+    first = items * (_BASE + _BOUNDS)
+    runs = [_run_seconds(options, method) for method in options.methods]
+    cached = options.scenes * _CACHED
+    measured = first + len(runs) * items * _MEASURED
+    whole = max(cached + max(runs), measured, (measured + cached + sum(runs)) / cores)
     return {
-        "drawing scenes": options.scenes * _SCENE,
-        "drawing tests": items * _ITEM,
-        "measuring the base": items * _BASE,
-        _TRAINED: max(*runs, sum(runs) / available_cores()),
+        "drawing scenes": options.scenes * _SCENE / cores,
+        "drawing tests": items * _ITEM / cores,
+        _FIRST: first,
+        _TRAINED: whole - first,
         "report": items * _REPORTED,
     }
 
@@ -154,7 +158,7 @@ def _stages(options: DemoOptions) -> dict[str, float]:
 def _run_seconds(options: DemoOptions, method: str) -> float:
     """Return what it takes to train and to measure a method, on one core."""
     samples = options.scenes * options.epochs
-    return samples * _cost(method) + options.items_per_task * _MEASURED
+    return _START + samples * _cost(method) + options.items_per_task * _MEASURED
 
 
 @contextmanager
@@ -266,105 +270,183 @@ def _write_world(options: DemoOptions, stage: Stage) -> None:
             write_suite(suite, core, available_cores())
 
 
-def _measure_base(options: DemoOptions, stage: Stage) -> None:
-    """Measure the base by all cores; the tuned models read the features of the images from it."""
-    from compoclip.models.checkpoint import load_model
+class _Suite:
+    """The test suite, read once for all models, and what this process measures on it.
 
-    stage("measuring the base", 0.0)
-    measuring = EvaluateOptions(on=(str(options.out / "suite"),), out=options.out / "results")
-    with silent():
-        evaluate(measuring, {BASE: load_model(options.model)})
-    if not (options.out / "runs").is_dir():
-        console.note(_first_scene(options))
-
-
-def _train_all(options: DemoOptions, stage: Stage) -> None:
-    """Train and measure every method, or resume it: as many at a time as there are cores.
-
-    Each method runs in its own processes, which print to runs/METHOD.log. The last method starts
-    first, because it takes longest of the default ones.
+    Attributes:
+        benchmarks: Those of the suite.
+        models: The measured models by name.
+        results: The results of these models by name.
+        bounds: The results of an oracle and of a text-only model.
     """
-    commands: dict[str, list[list[str]]] = {}
-    for method in options.methods:
-        measure = _measure_command(options, method)
-        if not (options.out / "runs" / method / "model").is_dir():
-            commands[method] = [_train_command(options, method), measure]
-        elif not (options.out / "results" / method).is_dir():
-            commands[method] = [measure]
-    if not commands:
-        return
-    cores = available_cores()
-    at_once = min(len(commands), cores)
-    # Small matrices: two runs of one thread each do more than one run of two threads.
-    settings = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), PARENT: str(os.getpid())}
-    waiting = [*commands]
-    running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(method: str) -> None:
-        environment = {**os.environ, **settings}
-        with _printed(options, method).open("ab") as log:
-            running[method] = subprocess.Popen(
-                commands[method].pop(0), env=environment, stdout=log, stderr=log
+    def __init__(self, options: DemoOptions) -> None:
+        self._options, self._out = options, options.out
+        measuring = EvaluateOptions(on=(str(self._out / "suite"),), device="cpu")
+        self.benchmarks = measuring.benchmarks()
+        self._settings, _ = measuring.settings(cache=self._out / "results" / ".features")
+        self.models: dict[str, LoadedModel] = {}
+        self.results: dict[str, list[Results]] = {}
+        self.bounds: list[Results] = []
+
+    def measure(self, name: str, spec: str) -> None:
+        """Measure a model, or read its results where it has been measured."""
+        from compoclip.evaluation.encoder import ModelEncoder
+        from compoclip.evaluation.run import evaluate
+        from compoclip.models.checkpoint import load_model
+
+        model, out = load_model(spec), self._out / "results"
+        self.models[name] = model
+        self.results[name] = evaluate(
+            name, ModelEncoder(model), self.benchmarks, out, self._settings
+        )
+
+    def measure_trained(self, method: str) -> None:
+        """Measure the model that a method has trained, and note its results in its card."""
+        from compoclip.evaluation.results import card_rows
+        from compoclip.models.formats.hub import write_card
+
+        folder = _model_folder(self._options, method)
+        self.measure(method, str(folder))
+        write_card(folder, card_rows(self.results[method], self.models[method].identity))
+
+    def measure_bounds(self) -> None:
+        """Measure the bounds of the suite's numbers."""
+        from compoclip.data.sources.open import open_source
+        from compoclip_world.bounds import ORACLE, TEXT_ONLY, measure_bound
+
+        suite, out, settings = self._out / "suite", self._out / "bounds", self._settings
+        settings = replace(settings, cache=None)
+        captions = open_source(str(self._out / "data")).captions()
+        for name in (TEXT_ONLY, ORACLE):
+            self.bounds += measure_bound(
+                name, suite, self.benchmarks, captions, self.models[BASE], out, settings
             )
 
-    (options.out / "runs").mkdir(parents=True, exist_ok=True)
-    with silent():
-        _encode_images(options, waiting)
+
+class _Trainings:
+    """The trainings that a demo lacks, each in a process that prints to runs/METHOD.log.
+
+    The one that takes longest starts first: of the default methods it alone needs the patches of
+    images, and the others read the features that it has cached.
+
+    Attributes:
+        waiting: Methods whose training has not started.
+        running: Method -> the process that trains it.
+    """
+
+    def __init__(self, options: DemoOptions) -> None:
+        untrained = (m for m in options.methods if not _model_folder(options, m).is_dir())
+        self.waiting = sorted(untrained, key=_cost)
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._options, self._cores = options, available_cores()
+        # Small matrices: two runs of one thread each do more than one run of two threads.
+        self._threads = max(1, self._cores // max(1, min(len(self.waiting), self._cores)))
+
+    @property
+    def free_cores(self) -> int:
+        """Return the number of cores that trainings leave to this process, at least one."""
+        return max(1, self._cores - len(self.running) * self._threads)
+
+    def start(self, most: int) -> None:
+        """Start trainings until `most` are running."""
+        settings = {"OMP_NUM_THREADS": str(self._threads), PARENT: str(os.getpid())}
+        while self.waiting and len(self.running) < most:
+            method = self.waiting.pop()
+            log_path = _printed(self._options, method)
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            with log_path.open("ab") as log:
+                self.running[method] = subprocess.Popen(
+                    _train_command(self._options, method),
+                    env={**os.environ, **settings},
+                    stdout=log,
+                    stderr=log,
+                )
+
+    def ended(self) -> list[str]:
+        """Return the methods whose training has ended since the last call.
+
+        Raises CompoclipError when one has failed.
+        """
+        ended = [method for method, process in self.running.items() if process.poll() is not None]
+        for method in ended:
+            if self.running.pop(method).returncode:
+                log_path = _printed(self._options, method)
+                raise CompoclipError(
+                    f"{method} was not trained ({_last_line(log_path)}; more in {log_path}); "
+                    "the same command resumes"
+                )
+        return ended
+
+    def stop(self) -> None:
+        """End the processes, which save their state, as after a Ctrl-C that reached them too."""
+        for process in self.running.values():
+            process.terminate()
+        for process in self.running.values():
+            process.wait()
+
+
+def _train_and_measure(options: DemoOptions, stage: Stage) -> _Suite:
+    """Train and measure what is not trained or measured yet, with all cores.
+
+    This process measures on one core: first the base, whose features of images the other models
+    read, and the bounds, then every model that has been trained. Trainings run on the other cores,
+    and on this one, too, while there is nothing to measure.
+    """
+    cores, is_new = available_cores(), not (options.out / "runs").is_dir()
+    trainings = _Trainings(options)
+    unmeasured = [method for method in options.methods if method not in trainings.waiting]
     try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                start(waiting.pop())
-            time.sleep(0.2)
-            for method, process in list(running.items()):
-                if process.poll() is None:
-                    continue
-                del running[method]
-                if process.returncode:
-                    task = "trained" if commands[method] else "measured"
-                    log_path = _printed(options, method)
-                    raise CompoclipError(
-                        f"{method} was not {task} ({_last_line(log_path)}; more in {log_path}); "
-                        "the same command resumes"
-                    )
-                if commands[method]:
-                    start(method)
-            stage(_TRAINED, _trained(options))
+        stage(_FIRST, 0.0)
+        trainings.start(cores - 1)
+        with _threads(trainings.free_cores):
+            with silent():
+                suite = _Suite(options)
+                suite.measure(BASE, options.model)
+            if is_new:
+                console.note(_first_scene(suite))
+            with silent():
+                suite.measure_bounds()
+        before = _trained(options)
+        while unmeasured or trainings.waiting or trainings.running:
+            trainings.start(cores - 1 if unmeasured else cores)
+            if unmeasured:
+                with silent(), _threads(trainings.free_cores):
+                    suite.measure_trained(unmeasured.pop(0))
+            else:
+                time.sleep(0.2)
+            unmeasured += trainings.ended()
+            stage(_TRAINED, (_trained(options) - before) / max(1e-9, 1 - before))
     except KeyboardInterrupt as error:
         raise RunInterruptedError(
             "interrupted; the same command resumes", signal_of(error)
         ) from None
     finally:
-        for process in running.values():
-            process.terminate()  # they save their state, as after a Ctrl-C that reached them too
-        for process in running.values():
-            process.wait()
+        trainings.stop()
+    return suite
 
 
-def _encode_images(options: DemoOptions, methods: Sequence[str]) -> None:
-    """Cache the features of the training images for all methods, by all cores."""
-    from compoclip.data.sources.open import open_source
-    from compoclip.data.transform import ImageTransform
-    from compoclip.methods.registry import load_recipe
-    from compoclip.models.checkpoint import load_model
-    from compoclip.ranks import SINGLE
-    from compoclip.training.caches import frozen_features
-    from compoclip.training.parts import with_frozen
-    from compoclip.training.settings import RunSettings
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Compute with so many threads inside the block."""
+    import torch
 
-    settings = RunSettings(
-        out=options.out / "runs", precision="fp32", freeze=("image",), crop=False, cache_frozen=True
-    )
-    recipes = [with_frozen(load_recipe(method)(), settings.freeze) for method in methods]
-    model, source = load_model(options.model), open_source(str(options.out / "data"))
-    transform = ImageTransform(model.preprocess, None, settings.draft, source.upright)
-    # Those with patches serve the methods that read none, too.
-    method = max(recipes, key=lambda recipe: recipe.needs_patches)
-    frozen_features(model, method, source, transform, settings, SINGLE)
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _printed(options: DemoOptions, method: str) -> Path:
     """Return the file of what the training of a method prints."""
     return options.out / "runs" / f"{method}.log"
+
+
+def _model_folder(options: DemoOptions, method: str) -> Path:
+    """Return the folder of the model that a method trains."""
+    return options.out / "runs" / method / "model"
 
 
 def _last_line(path: Path) -> str:
@@ -391,16 +473,14 @@ def _cost(method: str) -> float:
     return _TRAINING.get(method, max(_TRAINING.values()))
 
 
-def _first_scene(options: DemoOptions) -> str:
+def _first_scene(suite: _Suite) -> str:
     """Return the first scene of exchanged colours in words, and what the base makes of it."""
     from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.models.checkpoint import load_model
 
-    suite = str(options.out / "suite")
-    benchmark, task = next(iter(_HEADLINES))
-    (foils,) = EvaluateOptions(on=(suite,)).benchmarks(only=(benchmark,))
+    name, task = next(iter(_HEADLINES))
+    (foils,) = (benchmark for benchmark in suite.benchmarks if benchmark.name == name)
     case = next(case for case in foils.content.cases if case.subtask == task)
-    encoder = ModelEncoder(load_model(options.model))
+    encoder = ModelEncoder(suite.models[BASE])
     (image,) = encoder.encode_images([encoder.read_image(case.images[0])])
     (right, *_), (wrong, *_) = case.sides
     texts = case.texts[right], case.texts[wrong]
@@ -428,53 +508,10 @@ def _train_command(options: DemoOptions, method: str) -> list[str]:
         *("--epochs", str(options.epochs), "--batch-size", str(options.batch_size)),
         *("--lr", str(options.lr), "--warmup", "20"),
         # The run that takes longest samples its texts in another process.
-        *("--workers", "1" if method == options.methods[-1] else "0"),
+        *("--workers", "1" if method == max(options.methods, key=_cost) else "0"),
         *("--seed", str(options.seed), "--set", "save_every=100", "log_every=5"),
         *("clip_grad=1", "mask_duplicates=false"),
     ]
-
-
-def _measure_command(options: DemoOptions, method: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "compoclip", "evaluate"),
-        f"{method}={options.out / 'runs' / method / 'model'}",
-        *("--on", str(options.out / "suite"), "--out", str(options.out / "results")),
-    ]
-
-
-def _models(options: DemoOptions) -> dict[str, LoadedModel]:
-    """The model that training started from, and what came of it, by name."""
-    from compoclip.models.checkpoint import load_model
-
-    tuned = {m: str(options.out / "runs" / m / "model") for m in options.methods}
-    return {name: load_model(spec) for name, spec in {BASE: options.model, **tuned}.items()}
-
-
-def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[Results]:
-    from compoclip.evaluation.results import card_rows
-    from compoclip.models.formats.hub import write_card
-
-    suite, out = str(options.out / "suite"), options.out / "results"
-    found = evaluate(EvaluateOptions(on=(suite,), out=out), models)
-    for name in options.methods:  # beside the checkpoint lies its card; now it has results to show
-        rows = card_rows([each for each in found if each.model == name], models[name].identity)
-        write_card(options.out / "runs" / name / "model", rows)
-    return found
-
-
-def _bounds(options: DemoOptions, model: LoadedModel) -> list[Results]:
-    """Return the bounds of the suite's numbers."""
-    from compoclip.data.sources.open import open_source
-    from compoclip_world.bounds import ORACLE, TEXT_ONLY, measure_bound
-
-    suite, captions = options.out / "suite", open_source(str(options.out / "data")).captions()
-    measuring = EvaluateOptions(on=(str(suite),), device="cpu")
-    benchmarks, (settings, _) = measuring.benchmarks(), measuring.settings(cache=None)
-    found: list[Results] = []
-    for name in (TEXT_ONLY, ORACLE):
-        out = options.out / "bounds"
-        found += measure_bound(name, suite, benchmarks, captions, model, out, settings)
-    return found
 
 
 def _report(options: DemoOptions, models: Mapping[str, LoadedModel]) -> Path:
