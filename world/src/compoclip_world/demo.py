@@ -333,24 +333,20 @@ class _Trainings:
     Attributes:
         waiting: Methods whose training has not started.
         running: Method -> the process that trains it.
+        threads: Of every process, and of this one while it measures.
     """
 
     def __init__(self, options: DemoOptions) -> None:
         untrained = (m for m in options.methods if not _model_folder(options, m).is_dir())
         self.waiting = sorted(untrained, key=_cost)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self._options, self._cores = options, available_cores()
+        self._options, cores = options, available_cores()
         # Small matrices: two runs of one thread each do more than one run of two threads.
-        self._threads = max(1, self._cores // max(1, min(len(self.waiting), self._cores)))
-
-    @property
-    def free_cores(self) -> int:
-        """Return the number of cores that trainings leave to this process, at least one."""
-        return max(1, self._cores - len(self.running) * self._threads)
+        self.threads = cores // max(1, min(len(self.waiting), cores))
 
     def start(self, most: int) -> None:
         """Start trainings until `most` are running."""
-        settings = {"OMP_NUM_THREADS": str(self._threads), PARENT: str(os.getpid())}
+        settings = {"OMP_NUM_THREADS": str(self.threads), PARENT: str(os.getpid())}
         while self.waiting and len(self.running) < most:
             method = self.waiting.pop()
             log_path = _printed(self._options, method)
@@ -399,7 +395,7 @@ def _train_and_measure(options: DemoOptions, stage: Stage) -> _Suite:
     try:
         stage(_FIRST, 0.0)
         trainings.start(cores - 1)
-        with _threads(trainings.free_cores):
+        with _threads(trainings.threads):
             with silent():
                 suite = _Suite(options)
                 suite.measure(BASE, options.model)
@@ -407,16 +403,16 @@ def _train_and_measure(options: DemoOptions, stage: Stage) -> _Suite:
                 console.note(_first_scene(suite))
             with silent():
                 suite.measure_bounds()
-        before = _trained(options)
-        while unmeasured or trainings.waiting or trainings.running:
-            trainings.start(cores - 1 if unmeasured else cores)
-            if unmeasured:
-                with silent(), _threads(trainings.free_cores):
-                    suite.measure_trained(unmeasured.pop(0))
-            else:
-                time.sleep(0.2)
-            unmeasured += trainings.ended()
-            stage(_TRAINED, (_trained(options) - before) / max(1e-9, 1 - before))
+            before = _trained(options)
+            while unmeasured or trainings.waiting or trainings.running:
+                trainings.start(cores - 1 if unmeasured else cores)
+                if unmeasured:
+                    with silent():
+                        suite.measure_trained(unmeasured.pop(0))
+                else:
+                    time.sleep(0.2)
+                unmeasured += trainings.ended()
+                stage(_TRAINED, (_trained(options) - before) / max(1e-9, 1 - before))
     except KeyboardInterrupt as error:
         raise RunInterruptedError(
             "interrupted; the same command resumes", signal_of(error)
