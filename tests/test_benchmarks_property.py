@@ -25,7 +25,7 @@ import test_benchmarks_photo_pairs as photo_pairs
 import test_benchmarks_spatial as spatial
 import test_lab_own_boxes as own_boxes
 import test_lab_own_captions as own_captions
-from benchmark_files import examples, expect_one_line
+from benchmark_files import examples, expect_one_line, made_suite
 from build.spoil import WORDS, spoil
 from build.tables import (
     write_arrow,
@@ -42,10 +42,6 @@ from compoclip.benchmarks.registry import option_types
 from compoclip.benchmarks.targets import Target, parse_targets, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS
-from compoclip_world.export.part import SuiteSpec
-from compoclip_world.export.suite import write_suite
-from compoclip_world.scene import WorldConfig
-from official import BUILDERS
 from test_benchmarks_photo_sets import encoded, write_coco, write_index, write_shards, write_table
 
 PICTURES = (".png", ".jpg", ".npy")
@@ -89,17 +85,16 @@ PHOTOS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 Reader = tuple[Target, list[Path]]
 
 
-def write_more(root: Path) -> dict[str, Reader]:
-    """Layouts that the world does not write: name -> a target, the files to spoil."""
+def write_more(suite: Path, root: Path) -> dict[str, Reader]:
+    """Write layouts that the world does not write: name -> a target, the files to spoil."""
     words = [{"image": "1.png", "caption": f"cup {k}", "negative_caption": "a" * k} for k in (1, 2)]
     said = [{"image": "1.png", "caption": f"cup {k}", "label": k % 2} for k in range(4)]
     picture = {"bytes": encoded(0), "path": "1.png"}
     pair = {"image": picture, "caption": "a", "negative_caption": "b", "negative_image": picture}
     photo = {"filename": "1.jpg", "filepath": "val", "split": "test", "sentences": [{"raw": "a"}]}
     lists = 'classes = ["box", "disc", "star"]\ntemplates = ["a {}."]'
-    write_rows(root / "own.csv", words)
-    write_rows(root / "own.jsonl", words)
-    write_rows(root / "own.parquet", words)
+    for ending in ("csv", "jsonl", "parquet"):
+        write_rows(root / f"own.{ending}", words)
     write_rows(root / "said.tsv", said)
     write_json(root / "karpathy.json", {"images": [photo]})
     write_text(root / "tokens.txt", "1.jpg#0\ta cup\n1.jpg#1\tcups\n2.jpg#0\tno\n")
@@ -107,7 +102,7 @@ def write_more(root: Path) -> dict[str, Reader]:
     write_json(root / "names.json", ["box", ["disc", "coin"], "star"])
     write_text(root / "prompts.md", f"## own\n```bash\n{lists}\n```\n")
     write_parquet(root / "hub.parquet", [{**pair, "type": "swap", "subtype": "obj"}])
-    valse = {path.name: path.read_bytes() for path in sorted((root / "valse").glob("*.json"))}
+    valse = {path.name: path.read_bytes() for path in sorted((suite / "valse").glob("*.json"))}
     write_zip(root / "valse.zip", valse)
     write_index(root / "index")
     write_coco(root / "coco_index")
@@ -128,9 +123,7 @@ def write_more(root: Path) -> dict[str, Reader]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("property") / "suite"
-    write_suite(folder, SuiteSpec(WorldConfig(size=32), 2), builders=BUILDERS)
-    return folder
+    return made_suite(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +137,7 @@ def readers(root: Path) -> dict[str, Reader]:
         files = [path for path in paths if path.is_file() and path.suffix not in PICTURES]
         if spec in known:
             found[name] = (known[spec], files)
-    return found | write_more(root)
+    return found | write_more(root, root.parent / "more")
 
 
 @contextmanager
@@ -211,7 +204,7 @@ def test_every_reader_ends_with_items_or_one_line(
     if name not in readers:
         pytest.skip("no writer of its official format in tests/official")
     target, files = readers[name]
-    judge_spoilt(target, files, root, 15)
+    judge_spoilt(target, files, root.parent, 15)
 
 
 @pytest.mark.parametrize("name", benchmark_names())

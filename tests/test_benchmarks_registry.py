@@ -1,26 +1,33 @@
-"""Benchmarks by name, editions, coverage of cases, and facts every benchmark must state."""
+"""Benchmarks by name, editions, facts; what an entry and a reader's few lines become."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_sugarcrepe, write_sugarcrepe_pp
+from benchmark_files import expect_one_line, refuses, write_sugarcrepe, write_sugarcrepe_pp
 from build.photos import write_photo
 from build.tables import write_json
-from compoclip.benchmarks import registry
-from compoclip.benchmarks.case import SKILLS, Form, present
+from compoclip.benchmarks import files, registry
+from compoclip.benchmarks.case import SKILLS, Aggregate, Case, Form, ImageRef, TiePolicy, present
+from compoclip.benchmarks.entries import entries, meta_of, rule_of
 from compoclip.benchmarks.names import benchmark_names
-from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.reader import CaseReader, Loading
+from compoclip.benchmarks.registry import load_benchmark, meta, option_types
+from compoclip.benchmarks.sources import RemoteFile
+from compoclip.benchmarks.table import reader_of
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder
+from evaluation_helpers import FakeEncoder, flat, rule_value
 
 
 @pytest.mark.parametrize("name", benchmark_names())
@@ -175,3 +182,266 @@ def test_a_directory_is_no_photo_and_text_only_needs_none(tmp_path: Path) -> Non
     assert used == ()
     assert len(missing) == 1
     assert present(load_benchmark("sugarcrepe_pp_tot", tmp_path))[1] == ()
+
+
+# --- A reader: parts, options, hash, expected counts and rules. ---
+
+
+ENTRY = {
+    "title": "Cups",
+    "citation": "Nobody, Cups, 2026",
+    "source": "repository nobody/cups",
+    "licence": "MIT",
+    "images": ["cups/images", "coco/val2017"],
+    "chance": "1/2",
+    "parts": {"red": ["attribute", 3, 120, "0" * 32], "blue": ["attribute", 2], "odd": ["object"]},
+    "repository": "nobody/cups@1234/data",
+    "folder": "cups",
+    "file": "{part}.json",
+}
+META = meta_of("cups", ENTRY)
+
+
+def _cases(
+    data: Loading, *, annotations: Path | None = None, most: int | None = None
+) -> Iterator[Case]:
+    """Every file holds rows of all parts."""
+    for part in data.parts:
+        path = (annotations or data.root / "cups") / f"{part}.json"
+        for index, where, row in data.rows(part, path, "take other parts"):
+            if most is not None and index >= most:
+                data.left_out[f"beyond {most}"] += 1
+                continue
+            image = files.photo(data.photos("cups/images"), row, "image", where)
+            texts = files.texts(row, ("caption", "foil"), where)
+            said = files.text(row, "part", where)
+            yield Case(f"{part}/{index}", Form.CHOOSE_TEXT, (image,), texts, said)
+    data.stated.append(f"most {most}")
+
+
+CUPS = CaseReader(
+    META,
+    _cases,
+    {"both": Aggregate(("red", "blue")), "reds": Aggregate(("red",))},
+    "both",
+    TiePolicy.FIRST,
+    usual=("red", "blue"),
+    empty="no rows of PARTS; fetch it again",
+)
+
+
+def write_cups(root: Path) -> Path:
+    row = {"image": "a/1.png", "caption": "a cup", "foil": "a mug"}
+    for name in META.parts:
+        write_json(root / "cups" / f"{name}.json", [{**row, "part": p} for p in (name, "odd")])
+    return root
+
+
+def test_facts_come_from_one_entry() -> None:
+    assert META.parts == ("red", "blue", "odd")
+    assert META.files == ("cups/red.json", "cups/blue.json", "cups/odd.json")
+    assert META.expected == {"red": 3, "blue": 2}
+    assert META.hashes == {"cups/red.json": "0" * 32}
+    base = "https://raw.githubusercontent.com/nobody/cups/1234/data"
+    assert META.remote[0] == RemoteFile("cups/red.json", f"{base}/red.json", 120)
+    assert set(META.sources) == {*META.files, "coco/val2017"}  # the photos are known to all
+    assert META.items == 5
+
+
+def test_the_default_load(tmp_path: Path) -> None:
+    root = write_cups(tmp_path)
+    found = CUPS.load(root)
+    assert [(case.id, case.subtask) for case in found.content.cases] == [
+        ("red/0", "red"),
+        ("blue/0", "blue"),
+    ]
+    assert found.expected == {"red": 3, "blue": 2}
+    assert found.skills == {"red": "attribute", "blue": "attribute"}
+    assert (found.headline, found.ties) == ("both", {"": TiePolicy.FIRST})
+    assert found.left_out == {}
+    one = CUPS.load(root, subtasks=("r*",))
+    assert (one.headline, set(one.aggregates)) == ("micro", {"micro", "macro", "reds"})
+    assert (one.expected, one.skills) == ({"red": 3}, {"red": "attribute"})
+    assert one.data_hash != found.data_hash
+    assert CUPS.load(root, tmp_path / "p").content.images[0].path == tmp_path / "p" / "a" / "1.png"
+
+
+def test_options_are_the_arguments_of_the_function(tmp_path: Path) -> None:
+    root = write_cups(tmp_path)
+    assert CUPS.options == {"annotations": "Path | None", "most": "int | None"}
+    capped = CUPS.load(root, most=1)
+    assert capped.left_out == {"beyond 1": 2}
+    assert capped.data_hash != CUPS.load(root).data_hash
+    moved = CUPS.load(tmp_path / "nowhere", annotations=root / "cups")
+    assert moved.data_hash == CUPS.load(root).data_hash
+
+
+def test_nothing_to_read_is_one_clear_line(tmp_path: Path) -> None:
+    root = write_cups(tmp_path)
+    with pytest.raises(UsageError, match="cups: no sub-task 'green'"):
+        CUPS.load(root, subtasks=("green",))
+    with pytest.raises(CompoclipError, match=r"red\.json: no rows of red, blue; fetch it again"):
+        CUPS.load(root, most=0)
+    (root / "cups" / "blue.json").unlink()
+    with pytest.raises(CompoclipError, match=r"blue\.json: no such file; take other parts"):
+        CUPS.load(root)
+    write_json(root / "cups" / "red.json", [{"part": "red"}])
+    with pytest.raises(CompoclipError, match=r"red\.json: row 0: no key 'image'; is this"):
+        CUPS.load(root, subtasks=("red",))
+
+
+def test_another_package_may_name_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_cups(tmp_path)
+    code = Path(__file__).read_text(encoding="utf-8")
+    install(tmp_path / "site", "cups_bench", code, cups="cups_bench:CUPS")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    try:
+        assert option_types("cups") == CUPS.options
+        assert meta("cups").title == "Cups"
+        assert load_benchmark("cups:red,blue", root).name == "cups"
+    finally:
+        sys.modules.pop("cups_bench", None)
+
+
+# --- An entry of a table: what its keys say, and what they refuse. ---
+
+
+CUPS_ENTRY: dict[str, Any] = {
+    "title": "Cups",
+    "citation": "Nobody, Cups, 2026",
+    "source": "made up",
+    "licence": "CC0",
+    "images": ["cups/photos"],
+    "chance": "1/3",
+    "parts": {"color": ["attribute", 2], "size": ["attribute"]},
+    "file": "cups/cups.json",
+    "form": "choose-text",
+    "part": "{about}",
+    "id": "{part}/{count}",
+    "photos": ["photo"],
+    "named": {"last": 1, "suffix": ".png"},
+    "texts": ["said.true", "said.false*2"],
+    "labels": {"maker": "maker?"},
+    "unique": True,
+}
+
+
+def cup_row(**changes: Any) -> dict[str, Any]:
+    said = {"true": "a red cup", "false": ["a blue cup", "a green cup"]}
+    return {"photo": "http://x/1", "about": " Color", "said": said, **changes}
+
+
+def cups_reader(**changes: Any) -> CaseReader:
+    return reader_of("cups", {**CUPS_ENTRY, **changes})
+
+
+def test_an_entry_makes_items(tmp_path: Path) -> None:
+    write_json(
+        tmp_path / "cups" / "cups.json", [cup_row(), cup_row(photo="a.JPG", about="size", maker=3)]
+    )
+    found = cups_reader(ties="first", rules={"paper": {"micro": "all"}}, headline="paper").load(
+        tmp_path
+    )
+    photos = tmp_path / "cups" / "photos"
+    texts = ("a red cup", "a blue cup", "a green cup")
+    second = ImageRef(photos / "a.JPG")
+    assert found.content == (
+        Case("color/0", Form.CHOOSE_TEXT, (ImageRef(photos / "1.png"),), texts, "color"),
+        Case("size/0", Form.CHOOSE_TEXT, (second,), texts, "size", labels={"maker": "3"}),
+    )
+    assert (found.headline, found.ties) == ("paper", {"": TiePolicy.FIRST})
+    assert found.aggregates["paper"] == Aggregate(("color", "size"), "micro")
+    assert (found.expected, cups_reader().meta.chance) == ({"color": 2}, {"": 1 / 3})
+    assert cups_reader(places={"images": "a", "vg": "b"}).options == {
+        "annotations": "Path | None",
+        "vg_images": "Path | None",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        ([], {}, "no rows; fetch"),
+        ({}, {}, "no rows; fetch"),
+        ([3], {}, "row 0 must be an object, found 3"),
+        ([cup_row(about="shape")], {}, "row 0: 'about' 'shape' is unknown; known: color, size"),
+        ([cup_row(said=3)], {}, "row 0: 'said' must be an object"),
+        ([cup_row(said={"false": ["a", "b"]})], {}, "row 0: 'said': no key 'true'"),
+        (
+            [cup_row(said={"true": "a", "false": ["a"]})],
+            {},
+            "'said.false' must hold 2 texts, not 1",
+        ),
+        ([cup_row(photo="..")], {"named": {}}, "leads outside"),
+        ([cup_row(), cup_row()], {}, "row 1: the same as .*row 0"),
+        ([cup_row(right=3)], {"truth": "right"}, "'right' 3 is no place among 3 candidates"),
+        ([cup_row(right=0.5)], {"truth": "right"}, "'right' 0.5 is no place among 3 candidates"),
+        ([cup_row(a=0)], {"truth": "a", "texts": ["said.true"]}, "is no place among 1 candidates"),
+        ([cup_row(a=[])], {"texts": ["a.0"]}, "row 0: 'a': the list is empty; fetch"),
+        ([cup_row(a="x")], {"among": {"a": ["y", "z"]}}, "'a' 'x' is unknown; known: y, z"),
+        ([cup_row(), cup_row()], {"key": "photo"}, "row 1: 'photo': 'http://x/1' occurs twice"),
+        ([["a", "b"]], {"values": ["photo"]}, r"row 0: expected \[photo\], found 2"),
+        ([cup_row(box=0)], {"box": ["box"] * 4}, "a box of 0 x 0 pixels is empty"),
+    ],
+)
+def test_malformed_rows(tmp_path: Path, rows: Any, changes: dict[str, Any], message: str) -> None:
+    path = write_json(tmp_path / "cups" / "cups.json", rows)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        cups_reader(**changes).load(tmp_path)
+    expect_one_line(caught.value, str(path))
+
+
+def test_lists_in_cells(tmp_path: Path) -> None:
+    path = tmp_path / "cups" / "cups.csv"
+    path.parent.mkdir()
+    entry = {"file": "cups/cups.csv", "texts": ["true", "false*2"], "columns": ["photo", "about"]}
+    for false, message in (("['a']", "must hold 2"), ("a", "must be a Python list")):
+        path.write_text(f"photo,about,true,false\n1,color,a,{json.dumps(false)}\n")
+        with pytest.raises(CompoclipError, match=f"row 1: 'false' {message}"):
+            cups_reader(**entry).load(tmp_path)
+    path.write_text("photo,about,true\n1,color,a\n")
+    with pytest.raises(CompoclipError, match="row 1: no key 'false'"):
+        cups_reader(**entry).load(tmp_path)
+
+
+def test_rules_as_they_are_written() -> None:
+    groups = {"all": ("a", "b"), "chosen": ("a",)}
+    assert rule_of("all", groups) == Aggregate(("a", "b"))
+    assert rule_of(["a", ["b", "c"]], groups) == Aggregate(("a", Aggregate(("b", "c"))))
+    assert rule_of([{"micro": "chosen", "metric": "group"}], groups) == Aggregate(
+        (Aggregate(("a",), "micro", metric="group"),)
+    )
+    assert rule_of({"mean": "c", "by": "kind"}, groups) == Aggregate(("c",), macro_by="kind")
+
+
+PUBLISHED: dict[str, tuple[tuple[float, ...], dict[str, float]]] = {
+    "sugarcrepe": (
+        (90.92, 80.08, 69.20, 61.22, 63.96, 77.21, 68.79),
+        {"vl_compo": 73.03, "paper": 76.55, "replace": 80.07, "swap": 62.59, "add": 73.00},
+    ),
+    "sugarcrepe_pp": ((90, 60, 30, 50, 10), {"replace": 60, "swap": 30, "clic": 45}),
+    "imagecode": ((50.70, 15.06), {"vl_compo": 21.72}),
+    "svo_probes": ((84.07, 79.73, 88.62), {"vl_compo": 84.14}),
+    "crepe_prod": ((18.96, 17.26, 34.90), {"vl_compo": 23.71}),
+    "eqben": (
+        (3.04, 4.52, 37.34, 22.2, 6.1, 1.0, 77.79),
+        {"vl_compo": 26.49, "kubric": 9.77},
+    ),
+    "valse": (
+        (69.31, 57.58, 64.52, 61.89, 58.18, 65.98, 77.78, 71.76, 54.94, 51.92, 90.14),
+        {"vl_compo": 67.53, "counting": 61.53},
+    ),
+    "whatsup": ((30.58, 30.88, 43.26, 50.68, 46.29, 47.08), {"vl_compo": 41.46}),
+    "mmvp_vlm": ((0, 0, 13.333, 0, 0, 13.333, 13.333, 6.667, 13.333), {"vl_compo": 6.67}),
+}
+"""Benchmark -> published scores of CLIP by sub-task, and the means that they have to give."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_rules_return_the_published_means(name: str) -> None:
+    scores, expected = PUBLISHED[name]
+    about = meta(name)
+    table = flat(dict(zip(about.parts, scores, strict=True)), about.expected)
+    for rule, value in expected.items():
+        found = rule_of(entries()[name]["rules"][rule], {"all": about.parts, "chosen": about.parts})
+        assert rule_value(found, table) == pytest.approx(value, abs=0.011), rule

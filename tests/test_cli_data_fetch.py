@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from benchmark_files import SUGARCREPE
+from build.tables import write_zip as zipped
 from compoclip.benchmarks import fetch as fetching
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.names import benchmark_names
 from compoclip.benchmarks.registry import meta
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from test_benchmarks_unpack import zipped
 from test_cli_data import official_like
 from web_server import Site, served
 

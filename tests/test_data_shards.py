@@ -212,10 +212,12 @@ def test_brace_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert expand_braces("{8..10}") == ["8", "9", "10"]
     assert expand_braces("{a,b}-{0..1}") == ["a-0", "a-1", "b-0", "b-1"]
     monkeypatch.setattr(patterns, "MAX_PATTERN_NAMES", 100)
-    bombs = ("{0..99}{0..99}", "{a,b}" * 40, "{0..99}" * 400, "{" * 5000, "a-{0..100}.tar")
+    bombs = ("{0..99}{0..99}", "{a,b}" * 40, "{0..99}" * 400, "{" * 5000)
     for bad in ("a-{3..1}.tar", "a-{x}.tar", "a-{1..2.tar", *bombs):
         with pytest.raises(UsageError):
             expand_braces(bad)
+    with pytest.raises(UsageError, match=r"the range \{0..100\} is empty or too long"):
+        expand_braces("a-{0..100}.tar")  # before its names are made
 
 
 def with_fields(key: str, **fields: object) -> list[tuple[str, bytes]]:

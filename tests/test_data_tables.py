@@ -206,6 +206,7 @@ def test_image_paths_may_not_leave_the_folder(tmp_path: Path, image: str) -> Non
         ("a.csv", b'image,caption\n1.jpg,"x\n', "check quoting"),
         ("a.csv", b"image,caption\n1.jpg,\xff\xfe\n", "not UTF-8"),
         ("a.csv", b"", "has no columns; name a file with a header and rows"),
+        ("a.csv", b"image,caption\n", "has a header and no rows; add rows"),
         ("a.jsonl", b'{"image": "1.jpg"\n', "line 1: not valid JSON"),
         ("a.jsonl", b"[1]\n", "line 1: expected a JSON object"),
         ("a.jsonl", b'{"image": 3, "caption": "x"}\n', "is not the path of an image"),
