@@ -133,6 +133,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
 
 
+@pytest.fixture(scope="session")
+def written_squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `write_base` writes, for `squares` to copy."""
+    from build.runs import write_base
+
+    return write_base(tmp_path_factory.mktemp("squares"))
+
+
+@pytest.fixture
+def squares(written_squares: Path, tmp_path: Path) -> Path:
+    """A folder of the test's own with a tiny checkpoint `base` and 40 captioned squares."""
+    return shutil.copytree(written_squares, tmp_path, dirs_exist_ok=True)
+
+
 @pytest.fixture
 def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes are forked from one warm interpreter in the place of fresh ones, which take

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -43,25 +44,40 @@ def run_of(method: str) -> dict[str, Any]:
 def differing() -> tuple[str, ...]:
     """Recipes that together have every part that any recipe has, for tests of what is the same for
     all: losses and their settings, plans of images and texts, passes, heads, what trains."""
-    left = {name: _parts(load_recipe(name)()) for name in method_names()}
+    return _covering(lambda method: _image_parts(method) | _text_parts(method))
+
+
+@cache
+def differing_in_images() -> tuple[str, ...]:
+    """Recipes that together use images in every way that any recipe does."""
+    return _covering(_image_parts)
+
+
+def _covering(parts_of: Callable[[Method], set[str]]) -> tuple[str, ...]:
+    """A few recipes that together have all parts."""
+    left = {name: parts_of(load_recipe(name)()) for name in method_names()}
     chosen: list[str] = []
     while any(left.values()):
         chosen.append(max(left, key=lambda name: len(left[name])))
-        found = left[chosen[-1]]
-        left = {name: parts - found for name, parts in left.items()}
+        covered = left[chosen[-1]]
+        left = {name: parts - covered for name, parts in left.items()}
     return tuple(chosen)
 
 
-def _parts(method: Method) -> set[str]:
-    parts = {type(each).__name__ for each in (method.images, *method.plan.texts, *method.passes)}
+def _image_parts(method: Method) -> set[str]:
+    parts = {type(part).__name__ for part in (method.images, *method.passes)}
     for name in ("lora", "teacher", "heads"):
         parts.add(f"{name} {bool(getattr(method, name))}")
-    parts.add(f"matrix {method.trains.matrix}")
+    parts.add(f"local {any(term.needs_local for term in method.losses)}")
+    return parts | {f"matrix {method.trains.matrix}"}
+
+
+def _text_parts(method: Method) -> set[str]:
+    parts = {type(text).__name__ for text in method.plan.texts}
     for term in method.losses:
         loss: Any = term.loss
         while isinstance(loss, partial | OnlyKinds):
-            named = loss.keywords if isinstance(loss, partial) else [type(loss).__name__]
-            parts.update(named)
+            parts.update(loss.keywords if isinstance(loss, partial) else [type(loss).__name__])
             loss = loss.func if isinstance(loss, partial) else loss.loss
         parts.add(getattr(loss, "__name__", type(loss).__name__))
     return parts
@@ -110,7 +126,10 @@ def write_world(folder: Path, merges: int | None = None) -> Path:
 
 
 def arguments(folder: Path, method: str, out: Path, *more: str) -> list[str]:
-    """The command line that trains a recipe for 30 steps on world data."""
+    """The command line that trains a recipe for 30 steps on world data.
+
+    Whether it finds negatives is not tried first: that rewrites more captions than a short run.
+    """
     data, *special = run_of(method)["world"]
     special = [option.replace("bags.jsonl", str(folder / "bags.jsonl")) for option in special]
     return [
@@ -125,6 +144,7 @@ def arguments(folder: Path, method: str, out: Path, *more: str) -> list[str]:
         "--warmup=3",
         "--set=log_every=1",
         "--set=save_every=0",
+        "--set=allow_no_negatives=true",
         "--device=cpu",
         *special,
         *more,

@@ -162,9 +162,11 @@ def commanded(world: int, arguments: list[str]) -> list[tuple[int | None, str, s
     return [(each.returncode, *of) for each, of in zip(started, printed)]
 
 
-def torchrun(world: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """`torchrun -m compoclip ARGUMENTS` on this machine's CPU."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={world}", "-m", "compoclip", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+def torchrun_environments(world: int, folder: Path) -> list[dict[str, str]]:
+    """What `torchrun` sets in each of `world` processes on this machine, written to `folder`."""
+    write = f'env | grep -E "^(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_)" > {folder}/$RANK'
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    command += [f"--nproc-per-node={world}", "sh", "-c", write]
+    subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+    lines = [(folder / str(rank)).read_text().splitlines() for rank in range(world)]
+    return [dict(line.split("=", 1) for line in rank) for rank in lines]

@@ -16,6 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from build.photos import write_captioned
+from build.runs import write_base
 from build.tables import write_csv, write_json, write_jsonl, write_parquet, write_rows, write_tar
 from compoclip.cli.main import main
 from compoclip.config import read_config
@@ -32,7 +33,6 @@ from compoclip.errors import UsageError
 from compoclip.models.config import RECORD
 from compoclip.training.log import Tracker, Trackers, read_log
 from data_samples import SIZE, equal
-from distributed_runs import write_base
 from method_data import arguments
 from train_helpers import write_config, write_data
 

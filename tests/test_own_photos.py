@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from build.runs import write_base
 from compoclip.cli.main import main
-from distributed_runs import write_base
 from test_data_image_door import empty as png_of
 
 Spoil = Callable[[Path], object]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from build.runs import CACHED, run
 from compoclip.data.batch import Batch, item_keys
 from compoclip.data.cached import CachedFeatures
 from compoclip.errors import UsageError
@@ -21,10 +22,8 @@ from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training import bank as banks
-from distributed_runs import OPTIM, run, write_base
 from ranks_helpers import in_ranks
-
-KEPT: dict[str, Any] = {"cache_frozen": True, "crop": False, "freeze": ("image",)}
+from train_helpers import OPTIM
 
 
 def a_batch(photos: tuple[str, ...], bank: tuple[str, ...], seed: int = 0) -> tuple[Any, Layout]:
@@ -104,30 +103,26 @@ def test_at_most_so_many_images_spread_evenly(tmp_path: Path) -> None:
     assert kept.some(3)["photo 7"].shape == (1, 3)
 
 
-def contrasted(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+def contrasted(ranks: Ranks, folder: Path, out: str, settings: dict[str, Any]) -> Any:
     method = compose(load_recipe("negclip")(optim=OPTIM), terms=["+all-images"])
-    data = folder / "data" / "data.tsv"
-    settings = {**KEPT, "features": folder / "features", **settings}
-    return {"log": run(ranks, folder, folder / name, data, method, **settings)["log"]}
+    settings = {**CACHED, "features": folder / "features", **settings}
+    return run(ranks, folder, out, method, **settings)["log"]
 
 
-def test_runs_resume_and_are_shared(tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    alone = contrasted(SINGLE, folder, "one", {"stop_after": 4})["log"]
+def test_runs_resume_and_are_shared(squares: Path) -> None:
+    alone = contrasted(SINGLE, squares, "one", {"stop_after": 4})
     # A model that tells nothing apart yet: the photo of each caption and 39 others.
     assert 1 < alone[0]["loss/all-images"] < 2 * math.log(40)
-    contrasted(SINGLE, folder, "parts", {"stop_after": 2})
-    resumed = contrasted(SINGLE, folder, "parts", {"stop_after": 4, "resume": True})["log"]
-    assert resumed == alone
-    two = in_ranks(2, contrasted, folder, "two", {"stop_after": 4})
-    assert isinstance(two[0], dict), two[0]
-    for found, expected in zip(two[0]["log"], alone, strict=True):
-        name = "loss/all-images"
-        assert found[name] == pytest.approx(expected[name], rel=1e-3)
+    contrasted(SINGLE, squares, "parts", {"stop_after": 2})
+    assert contrasted(SINGLE, squares, "parts", {"stop_after": 4, "resume": True}) == alone
+    shared = in_ranks(2, contrasted, squares, "two", {"stop_after": 4})[0]
+    assert isinstance(shared, list), shared
+    for row, expected in zip(shared, alone, strict=True):
+        assert row["loss/all-images"] == pytest.approx(expected["loss/all-images"], rel=1e-3)
 
 
 def test_the_bank_holds_the_images_of_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    squares: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Features] = []
 
@@ -136,7 +131,7 @@ def test_the_bank_holds_the_images_of_batches(
         return seen[-1]
 
     monkeypatch.setattr(banks.ImageBank, "add_to", look)
-    contrasted(SINGLE, write_base(tmp_path), "one", {"stop_after": 1})
+    contrasted(SINGLE, squares, "one", {"stop_after": 1})
     bank, image = seen[0].bank, seen[0].image
     assert bank is not None
     assert bank.shape == (40, image.shape[1])
@@ -144,10 +139,8 @@ def test_the_bank_holds_the_images_of_batches(
     torch.testing.assert_close(cosines.amax(1), torch.ones(len(image)), rtol=0, atol=1e-5)
 
 
-def test_without_cached_features_it_is_refused(tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    for kept in ({}, {**KEPT, "freeze": ("image-trunk",)}):
-        method = compose(load_recipe("clip-ft")(optim=OPTIM), terms=["+all-images"])
-        data = folder / "data" / "data.tsv"
-        with pytest.raises(UsageError, match="add --freeze image --cache-frozen --no-crop"):
-            run(SINGLE, folder, folder / "run", data, method, **kept)
+@pytest.mark.parametrize("settings", [{}, {**CACHED, "freeze": ("image-trunk",)}])
+def test_without_cached_features_it_is_refused(squares: Path, settings: dict[str, Any]) -> None:
+    method = compose(load_recipe("clip-ft")(optim=OPTIM), terms=["+all-images"])
+    with pytest.raises(UsageError, match="add --freeze image --cache-frozen --no-crop"):
+        run(SINGLE, squares, "run", method, **settings)

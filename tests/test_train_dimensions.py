@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from build.runs import close, training
 from compoclip.errors import UsageError
 from compoclip.losses.dimensions import LeadingDimensions, leading
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.step import on_dimensions
-from distributed_runs import OPTIM, close, run, training, write_base
 from losses_oracle import CASES, features_for, layout_of
 from ranks_helpers import in_ranks
 
@@ -41,26 +41,22 @@ def test_losses_with_a_state_or_a_head_stay_whole() -> None:
     assert on_dimensions(method, ()) is method
 
 
-def matryoshka(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    return training(ranks, folder, name, matryoshka=(4, 8), **settings)
+def matryoshka(ranks: Ranks, folder: Path, out: str, settings: dict[str, Any]) -> Any:
+    return training(ranks, folder, out, "negclip", matryoshka=(4, 8), **settings)["log"]
 
 
-def test_a_run_resumes_and_is_shared(tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    alone = matryoshka(SINGLE, folder, "one", {"stop_after": 4})["log"]
-    plain = training(SINGLE, folder, "plain", stop_after=1)["log"]
+def test_a_run_resumes_and_is_shared(squares: Path) -> None:
+    alone = matryoshka(SINGLE, squares, "one", {"stop_after": 4})
+    plain = training(SINGLE, squares, "plain", "negclip", stop_after=1)["log"]
     assert alone[0]["loss"] != pytest.approx(plain[0]["loss"], rel=1e-3)
-    matryoshka(SINGLE, folder, "parts", {"stop_after": 2})
-    resumed = matryoshka(SINGLE, folder, "parts", {"stop_after": 4, "resume": True})["log"]
-    assert resumed == alone
-    two = in_ranks(2, matryoshka, folder, "two", {"stop_after": 4})
-    assert isinstance(two[0], dict), two[0]
-    assert all(close(a, b) for a, b in zip(two[0]["log"], alone, strict=True))
+    matryoshka(SINGLE, squares, "parts", {"stop_after": 2})
+    assert matryoshka(SINGLE, squares, "parts", {"stop_after": 4, "resume": True}) == alone
+    shared = in_ranks(2, matryoshka, squares, "two", {"stop_after": 4})[0]
+    assert isinstance(shared, list), shared
+    assert all(close(a, b) for a, b in zip(shared, alone, strict=True))
 
 
 @pytest.mark.parametrize("width", [0, 16])
-def test_a_width_that_cuts_nothing_is_refused(tmp_path: Path, width: int) -> None:
-    folder, method = write_base(tmp_path), load_recipe("clip-ft")(optim=OPTIM)
-    data = folder / "data" / "data.tsv"
+def test_a_width_that_cuts_nothing_is_refused(squares: Path, width: int) -> None:
     with pytest.raises(UsageError, match=f"matryoshka={width}: must be 1 to 15"):
-        run(SINGLE, folder, folder / "no", data, method, matryoshka=(8, width))
+        training(SINGLE, squares, "no", "clip-ft", matryoshka=(8, width))

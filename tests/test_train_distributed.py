@@ -13,6 +13,7 @@ import torch
 from timm.layers import BatchNormAct2d
 from torch import nn
 
+from build.runs import STEPS, close, command, difference, run, trained_in_ranks, training
 from compoclip.archives import add_member
 from compoclip.cli import train as cli
 from compoclip.cli.main import main
@@ -30,48 +31,40 @@ from compoclip.training import state as state_file
 from compoclip.training.distributed import sync_batch_norm
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
-from distributed_runs import STEPS, close, difference, run, small, training, write_base
 from method_data import arguments, differing, write_world
-from ranks_helpers import in_ranks, torchrun
+from ranks_helpers import commanded, in_ranks, torchrun_environments
 from train_helpers import FEW
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_base(tmp_path)
 
 
 def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Path, Method]]:
     """Recipes of every part with the options that small data need, and their data."""
-    found = {}
+    methods = {}
 
-    def keep(request: TrainRequest) -> int:
+    def note(request: TrainRequest) -> int:
         method = request.composed()
-        optim = replace(method.optim, batch_size=16, lr=0.0, warmup_lr=0.0, min_lr=0.0)
-        found[name] = (Path(request.options.data), replace(method, optim=optim))
+        optim = replace(method.optim, lr=0.0, warmup_lr=0.0, min_lr=0.0)
+        methods[name] = (Path(request.options.data), replace(method, optim=optim))
         return 0
 
-    monkeypatch.setattr(cli, "start", keep)
+    monkeypatch.setattr(cli, "start", note)
     for name in differing():
         assert cli.train_main(arguments(folder, name, folder / name)[1:]) == 0
-    return found
+    return methods
 
 
 def compared(
-    ranks: Ranks, folder: Path, methods: dict[str, tuple[Path, Method]], expected: Path
-) -> dict[str, Any]:
+    ranks: Ranks, folder: Path, methods: dict[str, tuple[Path, Method]]
+) -> dict[str, float | str]:
     """How far this run's gradients are from those of one process, by recipe."""
-    worst = {}
+    worst: dict[str, float | str] = {}
     for name, (data, method) in methods.items():
-        out = folder / f"{name}-{ranks.world}"
-        found = run(ranks, folder, out, data, method, stop_after=STEPS)
-        other = torch.load(expected / f"{name}.pt", weights_only=True)
-        worst[name] = difference(found["gradients"], other["gradients"])
-        same = all(close(a, b) for a, b in zip(found["log"], other["log"], strict=True))
-        if not same:
-            worst[name] = f"{found['log']} != {other['log']}"
-        if found["summary"] != replace(found["summary"], **other["summary"]):
-            worst[name] = f"{found['summary']} != {other['summary']}"
+        ours = run(ranks, folder, f"{name}-{ranks.world}", method, data, stop_after=STEPS)
+        alone = torch.load(folder / f"{name}.pt", weights_only=True)
+        worst[name] = difference(ours["gradients"], alone["gradients"])
+        if not all(close(a, b) for a, b in zip(ours["log"], alone["log"], strict=True)):
+            worst[name] = f"{ours['log']} != {alone['log']}"
+        if ours["summary"] != replace(ours["summary"], **alone["summary"]):
+            worst[name] = f"{ours['summary']} != {alone['summary']}"
     return worst
 
 
@@ -81,78 +74,87 @@ def test_recipes_of_every_part_have_the_gradients_of_one_process(
 ) -> None:
     folder = write_world(tmp_path, merges=FEW)
     methods = methods_of(folder, monkeypatch)
-    expected = tmp_path / "expected"
-    expected.mkdir()
     for name, (data, method) in methods.items():
-        alone = run(SINGLE, folder, folder / f"{name}-1", data, method, stop_after=STEPS)
-        summary = alone["summary"]
-        alone["summary"] = {"images": summary.images, "rewrites": summary.rewrites}
-        torch.save(alone, expected / f"{name}.pt")
-    for found in in_ranks(4, compared, folder, methods, expected):
-        assert isinstance(found, dict), found
-        assert found.keys() == methods.keys()
-        assert {name: d for name, d in found.items() if isinstance(d, str) or d > 1e-5} == {}
+        alone = run(SINGLE, folder, f"{name}-1", method, data, stop_after=STEPS)
+        counts = {"images": alone["summary"].images, "rewrites": alone["summary"].rewrites}
+        expected = {"gradients": alone["gradients"], "log": alone["log"], "summary": counts}
+        torch.save(expected, folder / f"{name}.pt")
+    for worst in in_ranks(2, compared, folder, methods):
+        assert isinstance(worst, dict), worst
+        assert worst.keys() == methods.keys()
+        assert {name: d for name, d in worst.items() if isinstance(d, str) or d > 1e-5} == {}
 
 
-def failing(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any], full: bool) -> str:
-    """The error of a run. full: whether the disk is full in the first process."""
+def test_a_run_goes_on_with_another_number_of_processes(squares: Path) -> None:
+    whole = training(SINGLE, squares, "whole")
+    two = in_ranks(2, trained_in_ranks, squares, "down", {"stop_after": 4})
+    assert isinstance(two[0], dict), two[0]
+    assert two[0]["summary"] == two[1]["summary"]
+    training(SINGLE, squares, "down", resume=True)
+    training(SINGLE, squares, "up", stop_after=7)
+    in_ranks(2, trained_in_ranks, squares, "up", {"resume": True})
+    for name in ("down", "up"):
+        log = read_log(squares / name / "train.jsonl")
+        assert [row["step"] for row in log] == list(range(1, 11))
+        for row, expected in zip(log, whole["log"], strict=True):
+            assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+            for total in ("epoch", "images", "texts", "lr", "skipped"):
+                assert row[total] == expected[total]
+        assert (squares / name / "model").is_dir()
+
+
+LACKING = ("fsc-clip", "macco")  # macco: a further pass, too
+
+
+def trained_with_damage(ranks: Ranks, folder: Path) -> list[dict[str, Any]]:
+    settings = {"max_bad": 14, "stop_after": 6}
+    return [training(ranks, folder, f"{m}-{ranks.world}", m, **settings) for m in LACKING]
+
+
+def test_a_part_without_images_does_not_stop_the_others(squares: Path) -> None:
+    for image in range(0, 40, 3):
+        (squares / "data" / f"{image}.png").write_bytes(b"damaged")
+    alone = trained_with_damage(SINGLE, squares)
+    four = in_ranks(4, trained_with_damage, squares)[0]  # two samples a process
+    assert isinstance(four, list), four
+    for one, parts in zip(alone, four, strict=True):
+        assert parts["summary"] == one["summary"]
+        assert one["summary"].skipped > 0
+        for row, expected in zip(parts["log"], one["log"], strict=True):
+            assert row["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+            assert row["skipped"] == expected["skipped"]
+
+
+def error_of(ranks: Ranks, folder: Path, out: str, **settings: Any) -> str:
+    with pytest.raises(CompoclipError) as caught:
+        training(ranks, folder, out, **settings)
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def failing(ranks: Ranks, folder: Path) -> tuple[str, str]:
+    """Errors of a run for which the first process has no space, and of one with a damaged image."""
 
     def no_space(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    if full and ranks.first:
-        state_file.save_file = no_space
-    try:
-        training(ranks, folder, name, **settings)
-    except CompoclipError as error:
-        return f"{type(error).__name__}: {error}"
-    return "none"
-
-
-def test_a_run_goes_on_with_another_number_of_processes(folder: Path) -> None:
-    whole = training(SINGLE, folder, "whole")
-    two = in_ranks(2, small, folder, "down", {"stop_after": 4})
-    assert isinstance(two[0], dict), two[0]
-    assert two[0]["summary"] == two[1]["summary"]
-    training(SINGLE, folder, "down", resume=True)
-    training(SINGLE, folder, "up", stop_after=7)
-    in_ranks(2, small, folder, "up", {"resume": True})
-    for name in ("down", "up"):
-        log = read_log(folder / name / "train.jsonl")
-        assert [each["step"] for each in log] == list(range(1, 16))
-        for found, expected in zip(log, whole["log"], strict=True):
-            assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
-            for total in ("epoch", "images", "texts", "lr", "skipped"):
-                assert found[total] == expected[total]
-        assert (folder / name / "model").is_dir()
-
-
-@pytest.mark.parametrize("method", ["fsc-clip", "macco"])  # macco: a further pass, too
-def test_a_part_without_images_does_not_stop_the_others(folder: Path, method: str) -> None:
-    for image in range(0, 40, 3):
-        (folder / "data" / f"{image}.png").write_bytes(b"damaged")
-    settings: dict[str, Any] = {"method": method, "max_bad": 14, "stop_after": 6}
-    alone = training(SINGLE, folder, "one", **settings)
-    four = in_ranks(4, small, folder, "four", settings)  # two samples a process
-    assert isinstance(four[0], dict), four[0]
-    assert four[0]["summary"] == alone["summary"]
-    assert alone["summary"].skipped > 0
-    for found, expected in zip(four[0]["log"], alone["log"], strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
-        assert found["skipped"] == expected["skipped"]
-
-
-def test_an_error_in_one_process_is_one_error_in_all(folder: Path) -> None:
-    full = in_ranks(2, failing, folder, "full", {"stop_after": 2}, True)
-    assert full[0] == full[1]
-    assert "No space left on device" in full[0]
+    with pytest.MonkeyPatch.context() as patch:
+        if ranks.first:
+            patch.setattr(state_file, "save_file", no_space)
+        full = error_of(ranks, folder, "full", stop_after=2)
     (folder / "data" / "7.png").write_bytes(b"damaged")
-    found = in_ranks(2, failing, folder, "bad", {}, False)
-    assert found[0] == found[1]
-    assert "1 unreadable image, 0 allowed" in found[0]
-    assert "7.png" in found[0]
-    state = latest_state(folder / "bad" / "state")
-    steps = len(read_log(folder / "bad" / "train.jsonl")) if state else 0
+    return full, error_of(ranks, folder, "bad")
+
+
+def test_an_error_in_one_process_is_one_error_in_all(squares: Path) -> None:
+    first, second = in_ranks(2, failing, squares)
+    assert isinstance(first, tuple), first
+    assert first == second
+    full, bad = first
+    assert "No space left on device" in full
+    assert "1 unreadable image, 0 allowed" in bad
+    assert "7.png" in bad
+    state = latest_state(squares / "bad" / "state")
+    steps = len(read_log(squares / "bad" / "train.jsonl")) if state else 0
     assert state is None or state.name == f"step-{steps:08d}"
 
 
@@ -195,19 +197,19 @@ def test_batch_norms_over_ranks_keep_their_activation() -> None:
 
 
 def test_shards_are_split_without_loss_or_repetition(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    squares: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = 4
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(squares / "cache"))
     for shard in range(5):
-        with tarfile.open(folder / f"s-{shard}.tar", "w") as tar:
+        with tarfile.open(squares / f"s-{shard}.tar", "w") as tar:
             for i in range(8 * shard, 8 * shard + 8):
-                image = (folder / "data" / f"{i}.png").read_bytes()
+                image = (squares / "data" / f"{i}.png").read_bytes()
                 add_member(tar, f"{i:02d}.png", image)
                 add_member(tar, f"{i:02d}.txt", b"a square")
-    source = open_source(str(folder / "s-{0..4}.tar"))
+    source = open_source(str(squares / "s-{0..4}.tar"))
     assert len(source) == 40
-    model = load_model(folder / "base")
+    model = load_model(squares / "base")
     plan = TextPlan(load_recipe("clip-ft")().plan)
 
     def batches(rank: int, world: int, workers: int = 0) -> list[list[tuple[str, ...]]]:
@@ -220,9 +222,9 @@ def test_shards_are_split_without_loss_or_repetition(
             world=world,
             workers=workers,
         )
-        found = [[batch.ids for batch in loader.epoch(epoch)] for epoch in range(2)]
+        ids = [[batch.ids for batch in loader.epoch(epoch)] for epoch in range(2)]
         loader.close()
-        return found
+        return ids
 
     one = batches(0, 1)
     parts = [batches(rank, world, workers=int(rank == 1)) for rank in range(world)]
@@ -234,22 +236,15 @@ def test_shards_are_split_without_loss_or_repetition(
             assert tuple(id for part in parts for id in part[epoch][number]) == ids
 
 
-@pytest.mark.slow
-def test_the_command_under_torchrun(folder: Path) -> None:
-    command = [
-        "train",
-        "negclip",
-        f"--model={folder / 'base'}",
-        f"--data={folder / 'data' / 'data.tsv'}",
-        "--batch-size=8",
-        "--epochs=1",
-        "--set=log_every=1",
-        f"--out={folder / 'run'}",
-    ]
-    done = torchrun(2, command)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("negclip: 5 steps, 40 images") == 1
-    assert load_model(folder / "run" / "model").provenance["method"] == "negclip"
+def test_the_command_in_processes_that_torchrun_starts(squares: Path, tmp_path: Path) -> None:
+    given = torchrun_environments(2, tmp_path)
+    assert [(rank["RANK"], rank["WORLD_SIZE"]) for rank in given] == [("0", "2"), ("1", "2")]
+    assert all(rank["MASTER_ADDR"] and rank["MASTER_PORT"] for rank in given)
+    first, second = commanded(2, command(squares, "run", method="negclip"))
+    assert (first[0], second[0]) == (0, 0), first[2]
+    assert "negclip: 5 steps, 40 images" in first[1]
+    assert second[1] == ""
+    assert load_model(squares / "run" / "model").provenance["method"] == "negclip"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

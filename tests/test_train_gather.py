@@ -83,10 +83,10 @@ def toy_parts(world: int) -> list[tuple[Tensor, Tensor, Tensor]]:
     return parts
 
 
-def gradients(towers: Towers) -> dict[str, list[float] | None]:
+def gradients(network: nn.Module) -> dict[str, list[float] | None]:
     return {
         name: None if p.grad is None else p.grad.reshape(-1).tolist()
-        for name, p in towers.named_parameters()
+        for name, p in network.named_parameters()
     }
 
 
@@ -190,3 +190,59 @@ def test_the_type_of_an_error_says_that_another_process_has_ended(
     if ended:
         assert str(raised.value).startswith("another process of the run has ended")
         assert "CapturedTraceback" not in str(raised.value)
+
+
+# --- The mean of gradients where ranks lack some. ---
+
+
+class Layers(nn.Module):
+    """Four layers one after the other, a scale, and what most passes do without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        for name in ("a", "b", "c", "d", "rare"):
+            setattr(self, name, nn.Parameter(torch.randn(4, 4, generator=generator)))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.never = nn.Parameter(torch.ones(3))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, x: Tensor, rare: bool = False) -> Tensor:
+        y: Tensor = x @ self.a @ self.b @ self.c @ self.d
+        return (self.scale * (y + x @ self.rare if rare else y)).sin().sum()
+
+
+def uneven(ranks: Ranks) -> list[dict[str, list[float] | None]]:
+    """Gradients of four steps; only rank 1 reads `rare`, in the second and last, and rank 0 has
+    nothing to learn from in the third."""
+    layers, found = Layers(), []
+    mean = GradientMean(layers.parameters(), ranks)
+    for step in range(4):
+        layers.zero_grad()
+        if (step, ranks.rank) == (2, 0):
+            mean.backward(torch.zeros(()))
+        else:
+            x = torch.full((2, 4), 1.0 + ranks.rank)
+            layers(x).backward()  # as gradient caching does before the last pass of a step
+            mean.backward(layers(x, step % 2 == ranks.rank == 1))
+        found.append(gradients(layers))
+    return found
+
+
+def test_ranks_that_lack_a_gradient_agree_with_the_others() -> None:
+    first, second = in_ranks(2, uneven)
+    assert isinstance(first, list), first
+    assert first == second
+    for step, given in enumerate(first):
+        layers = Layers()
+        for rank in range(2):
+            if (step, rank) != (2, 0):
+                x = torch.full((2, 4), 1.0 + rank)
+                (layers(x) / 2).backward()
+                (layers(x, step % 2 == rank == 1) / 2).backward()
+        for name, parameter in layers.named_parameters():
+            if parameter.grad is None:
+                assert given[name] is None, (step, name)
+            else:
+                expected = parameter.grad.flatten().tolist()
+                assert given[name] == pytest.approx(expected, rel=1e-5), (step, name)

@@ -1,4 +1,4 @@
-"""What is not finite is not learnt, and what keeps a GPU busy: counted on a CPU."""
+"""What keeps a GPU busy: counted on a CPU."""
 
 from __future__ import annotations
 
@@ -8,127 +8,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
 
+from build.runs import TABLE
 from compoclip.data.images import BatchBuilder
-from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
-from compoclip.losses.contract import Features, Layout
-from compoclip.methods.base import LossTerm, Method
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.ranks import SINGLE, mark, process_group
-from compoclip.training import loop, optim, state
-from compoclip.training.log import read_log
+from compoclip.training import loop, optim
 from compoclip.training.run import reading_processes, run_training
 from compoclip.training.settings import RunSettings
-from train_helpers import OPTIM, new_model, write_data
-
-
-class Spoilt(torch.autograd.Function):
-    """The identity, with an infinite gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return torch.full_like(gradient, torch.inf)
-
-
-class InfiniteGradient(nn.Module):
-    """A loss that is finite and, at the calls it is told, has an infinite gradient."""
-
-    def __init__(self, bad: set[int]) -> None:
-        super().__init__()
-        self.bad, self.calls = bad, 0
-
-    def forward(self, features: Features, layout: Layout) -> Tensor:
-        self.calls += 1
-        image = features.image
-        if self.calls in self.bad:
-            spoilt: Tensor = Spoilt.apply(image)  # type: ignore[no-untyped-call]
-            image = spoilt
-        return (image.sum() + features.text.sum()) ** 2 * 1e-3
-
-
-def method_with(bad: set[int], clip_grad: float = 0.0) -> Method:
-    recipe = load_recipe("clip-ft")(optim=replace(OPTIM, clip_grad=clip_grad))
-    return replace(recipe, losses=(LossTerm("odd", InfiniteGradient(bad)),))
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    return open_source(str(write_data(tmp_path_factory.mktemp("data"))))
-
-
-@pytest.fixture
-def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The steps of all states that are saved; each must be finite throughout."""
-    steps, write = [], state._write
-
-    def checked(folder: Path, *arguments: Any) -> None:
-        write(folder, *arguments)
-        (saved,) = folder.glob("step-*")
-        for name, tensor in load_file(saved / "tensors.safetensors").items():
-            assert tensor.isfinite().all(), (saved.name, name)
-        steps.append(int(saved.name.removeprefix("step-")))
-
-    monkeypatch.setattr(state, "_write", checked)
-    return steps
-
-
-@pytest.mark.parametrize("clip_grad", [0.0, 1.0])
-def test_an_infinite_gradient_reaches_neither_weights_nor_states(
-    clip_grad: float, tmp_path: Path, source: Source, saved: list[int]
-) -> None:
-    settings = RunSettings(out=tmp_path / "run", log_every=1, save_every=1)
-    summary = run_training(new_model(tmp_path), method_with({3}, clip_grad), source, settings)
-    assert summary.skipped_steps == 1
-    assert saved == [1, 2, 4, 5, 6, 7, 8, 9, 10]  # none among bad steps
-    records = read_log(tmp_path / "run" / "train.jsonl")
-    assert [r["step"] for r in records] == list(range(1, 11))
-    assert records[2] == {"step": 3, "skipped": "gradient is not finite"}
-    model = load_model(tmp_path / "run" / "model")
-    assert all(p.isfinite().all() for p in model.encoder.parameters())
-
-
-def test_a_step_that_is_not_taken_leaves_weights_and_moments(
-    tmp_path: Path, source: Source
-) -> None:
-    states = []
-    for stop, bad in ((2, set()), (4, {3, 4})):
-        out = tmp_path / str(stop)
-        settings = RunSettings(out=out, stop_after=stop)
-        run_training(new_model(tmp_path), method_with(bad), source, settings)
-        states.append(load_file(out / "state" / f"step-{stop:08d}" / "tensors.safetensors"))
-    for name, tensor in states[0].items():
-        assert torch.equal(tensor, states[1][name]), name
+from train_helpers import OPTIM, new_model
 
 
 def test_the_next_batch_is_taken_before_the_optimiser_steps_and_none_after_the_last(
-    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+    written_squares: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
     add_to_batch, take = BatchBuilder.batch, loop.step_if_finite
     monkeypatch.setattr(BatchBuilder, "batch", lambda *a: done.append("batch") or add_to_batch(*a))
     monkeypatch.setattr(loop, "step_if_finite", lambda *a: done.append("step") or take(*a))
-    run_training(new_model(tmp_path), method_with(set()), source, RunSettings(out=tmp_path / "run"))
+    recipe, source = load_recipe("clip-ft")(optim=OPTIM), open_source(str(written_squares / TABLE))
+    run_training(new_model(tmp_path), recipe, source, RunSettings(out=tmp_path / "run"))
     assert done == ["batch", *["batch", "step"] * 9, "step"]
     done.clear()
-    run_training(
-        new_model(tmp_path),
-        method_with(set()),
-        source,
-        RunSettings(out=tmp_path / "stopped", stop_after=2),
-    )
+    settings = RunSettings(out=tmp_path / "stopped", stop_after=2)
+    run_training(new_model(tmp_path), recipe, source, settings)
     assert done == ["batch", "batch", "step", "step"]
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from build.models import batch_for, trainable
 from compoclip.cli.main import main
 from compoclip.data.batch import Batch
 from compoclip.data.texts import TargetPlan
@@ -37,7 +38,6 @@ from compoclip_world.decoder import GruDecoder
 from losses_oracle import CAPTION, NEGATIVE, features_for
 from method_data import arguments
 from models_thin import config, timm_config
-from test_train_gradcache import batch_for, loaded
 
 CAPTIONS = [
     "a red cube on a blue mat",
@@ -158,7 +158,7 @@ class MeanHead(nn.Module):
 
 def with_head(plan: HeadPlan, cfg: dict[str, Any] | None = None) -> tuple[Any, Method]:
     """A model with the head of a plan, and the method of that head alone."""
-    model = loaded(cfg)
+    model = trainable(cfg)
     model.encoder.heads["head"] = plan.build(model.encoder.sizes, 0)
     method = replace(load_recipe("clip-ft")(), losses=(LossTerm("head", plan),))
     assert method.heads == {"head": plan}
@@ -191,7 +191,7 @@ def test_gradient_reaches_the_text_tower_but_not_its_projection(plan: HeadPlan) 
     ],
 )
 def test_states_are_what_the_projection_is_given(cfg: dict[str, Any]) -> None:
-    model = loaded(cfg)
+    model = trainable(cfg)
     batch = batch_for(model)
     ids = model.tokenizer(list(batch.texts))
     pixels = batch.normalised(torch.device("cpu"))
@@ -223,7 +223,7 @@ def test_a_head_has_a_group_of_its_own() -> None:
     others = [g for g in optimizer.param_groups if g is not group]
     assert {g["factor"] for g in others} == {1.0}
     assert {g["weight_decay"] for g in others} == {0.3, 0.0}
-    assert loaded().encoder.learner is not None
+    assert trainable().encoder.learner is not None
 
 
 # --- Decoders. ---

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from build.runs import TABLE, newest_state, state_tensors
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
@@ -17,17 +20,18 @@ from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
+from compoclip.training import state
 from compoclip.training.log import read_log
 from compoclip.training.optim import build_optimizer, decays, learning_rate
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
 from compoclip.training.state import latest_state
-from train_helpers import OPTIM, new_model, write_data
+from train_helpers import OPTIM, assert_equal, new_model, write_data
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    return open_source(str(write_data(tmp_path_factory.mktemp("data"))))
+def source(written_squares: Path) -> Source:
+    return open_source(str(written_squares / TABLE))
 
 
 def test_learning_rate_warms_up_then_falls_as_a_cosine() -> None:
@@ -75,22 +79,86 @@ def test_a_run_learns_and_leaves_a_loadable_checkpoint(
     assert any(k.startswith("transformer.") for k in changed)
 
 
-class _NotFinite(nn.Module):
-    """A loss that is not a number on the steps it is told."""
+class Spoilt(torch.autograd.Function):
+    """The identity, with an infinite gradient."""
 
-    def __init__(self, bad: set[int]) -> None:
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch.full_like(gradient, torch.inf)
+
+
+class NotFinite(nn.Module):
+    """A loss that is not a number at some calls, or has an infinite gradient."""
+
+    def __init__(self, bad: set[int], infinite_gradient: bool = False) -> None:
         super().__init__()
-        self.bad, self.calls = bad, 0
+        self.bad, self.infinite_gradient, self.calls = bad, infinite_gradient, 0
 
     def forward(self, features: Features, layout: Layout) -> Tensor:
         self.calls += 1
-        loss = (features.image.sum() + features.text.sum()) ** 2 * 1e-3
-        return loss * math.nan if self.calls in self.bad else loss
+        image, bad = features.image, self.calls in self.bad
+        if bad and self.infinite_gradient:
+            spoilt: Tensor = Spoilt.apply(image)  # type: ignore[no-untyped-call]
+            image = spoilt
+        loss = (image.sum() + features.text.sum()) ** 2 * 1e-3
+        return loss * math.nan if bad and not self.infinite_gradient else loss
+
+
+def method_with(loss: nn.Module, clip_grad: float = 1.0) -> Method:
+    recipe = load_recipe("clip-ft")(optim=replace(OPTIM, clip_grad=clip_grad))
+    return replace(recipe, losses=(LossTerm("odd", loss),))
 
 
 def _method(bad: set[int]) -> Method:
-    recipe = load_recipe("clip-ft")(optim=OPTIM)
-    return replace(recipe, losses=(LossTerm("odd", _NotFinite(bad)),))
+    return method_with(NotFinite(bad))
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of all states that are saved; each must be finite throughout."""
+    steps, write = [], state._write
+
+    def checked(folder: Path, *arguments: Any) -> None:
+        write(folder, *arguments)
+        (saved,) = folder.glob("step-*")
+        for name, tensor in load_file(saved / "tensors.safetensors").items():
+            assert tensor.isfinite().all(), (saved.name, name)
+        steps.append(int(saved.name.removeprefix("step-")))
+
+    monkeypatch.setattr(state, "_write", checked)
+    return steps
+
+
+@pytest.mark.parametrize("clip_grad", [0.0, 1.0])
+def test_an_infinite_gradient_reaches_neither_weights_nor_states(
+    clip_grad: float, tmp_path: Path, source: Source, saved: list[int]
+) -> None:
+    settings = RunSettings(out=tmp_path / "run", log_every=1, save_every=1)
+    method = method_with(NotFinite({3}, infinite_gradient=True), clip_grad)
+    summary = run_training(new_model(tmp_path), method, source, settings)
+    assert summary.skipped_steps == 1
+    assert saved == [1, 2, 4, 5, 6, 7, 8, 9, 10]  # none among bad steps
+    records = read_log(tmp_path / "run" / "train.jsonl")
+    assert [r["step"] for r in records] == list(range(1, 11))
+    assert records[2] == {"step": 3, "skipped": "gradient is not finite"}
+    model = load_model(tmp_path / "run" / "model")
+    assert all(p.isfinite().all() for p in model.encoder.parameters())
+
+
+def test_a_step_that_is_not_taken_leaves_weights_and_moments(
+    tmp_path: Path, source: Source
+) -> None:
+    states = []
+    for stop, bad in ((2, set()), (4, {3, 4})):
+        settings = RunSettings(out=tmp_path / str(stop), stop_after=stop)
+        method = method_with(NotFinite(bad, infinite_gradient=True), clip_grad=0.0)
+        run_training(new_model(tmp_path), method, source, settings)
+        states.append(state_tensors(settings.out))
+    assert_equal(*states)
 
 
 def test_a_step_without_finite_loss_is_skipped_and_reported(tmp_path: Path, source: Source) -> None:
@@ -120,12 +188,10 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_written(
 ) -> None:
     settings = RunSettings(out=tmp_path / "run", stop_after=2)
     run_training(new_model(tmp_path), _method(set()), source, settings)
-    kept = latest_state(tmp_path / "run" / "state")
-    assert kept is not None
-
+    kept = newest_state(tmp_path / "run")
     model = new_model(tmp_path)
 
-    class Spoils(_NotFinite):
+    class Spoils(NotFinite):
         """Spoils a weight in the last step of the run."""
 
         def forward(self, features: Features, layout: Layout) -> Tensor:
@@ -133,10 +199,9 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_written(
                 model.encoder.model.get_parameter("text_projection").data[0] = math.nan
             return super().forward(features, layout)
 
-    method = replace(_method(set()), losses=(LossTerm("odd", Spoils(set())),))
     again = replace(settings, stop_after=0, resume=True)
     with pytest.raises(CompoclipError, match=r"not finite after step 10, .*; lower --lr") as caught:
-        run_training(model, method, source, again)
+        run_training(model, method_with(Spoils(set())), source, again)
     assert str(kept) in str(caught.value)
     assert latest_state(tmp_path / "run" / "state") == kept
     assert not (tmp_path / "run" / "model").exists()

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from build.models import batch_for, trainable
+from build.runs import CACHED, run
 from compoclip.captions.parser import parse
 from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan
@@ -31,10 +33,9 @@ from compoclip.methods.macco.masks import ConceptFile, MaskPlan, graph_words, re
 from compoclip.models.dual_encoder import PassInputs
 from compoclip.models.preprocess import Preprocess
 from compoclip.ranks import SINGLE
-from distributed_runs import OPTIM, run, write_base
 from losses_oracle import CAPTION, features_for, layout_of
 from models_thin import config, timm_config
-from test_train_gradcache import batch_for, loaded
+from train_helpers import OPTIM
 
 DOUBLE = torch.float64
 BOX = (0.0, 0.0, 0.5, 0.5)
@@ -225,7 +226,7 @@ def both_passes(model: Any, batch: Batch, pixels: Tensor, limit: int) -> tuple[A
 @pytest.mark.parametrize("limit", [0, 2])
 @pytest.mark.parametrize("both_ways", [False, True])
 def test_nothing_hidden_is_the_plain_pass(training: bool, limit: int, both_ways: bool) -> None:
-    model = loaded(config(text={"no_causal_mask": True}) if both_ways else config())
+    model = trainable(config(text={"no_causal_mask": True}) if both_ways else config())
     model.encoder.train(training)
     batch = masked(model, TEXTS, [], [()] * 4)
     f, _ = both_passes(model, batch, batch.normalised(torch.device("cpu")), limit)
@@ -239,7 +240,7 @@ def test_nothing_hidden_is_the_plain_pass(training: bool, limit: int, both_ways:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_a_vector_takes_the_place_of_what_is_hidden(training: bool, limit: int) -> None:
-    model = loaded()
+    model = trainable()
     model.encoder.train(training)
     boxes = [[BOX], (), [(0.0, 0.0, 1.0, 1.0)], [(0.3, 0.8, 0.31, 0.81)]]
     batch = masked(model, TEXTS, ["red", "on"], boxes)
@@ -297,14 +298,14 @@ def test_a_box_hides_the_patches_that_it_touches() -> None:
 
 
 def test_towers_that_nothing_can_be_hidden_from_say_so() -> None:
-    timm = loaded(timm_config("test_vit")).encoder
+    timm = trainable(timm_config("test_vit")).encoder
     words, both = (CaptionPlan(texts=(MaskPlan(images=images),)) for images in (False, True))
     MaskVectors().require(words, timm)
     with pytest.raises(CompoclipError, match="hide words alone") as raised:
         MaskVectors().require(both, timm)
     assert "\n" not in str(raised.value)
     assert timm.sizes[3:] == (0, 0)
-    pooled = loaded(config(text={"pool_type": "last"})).encoder
+    pooled = trainable(config(text={"pool_type": "last"})).encoder
     with pytest.raises(CompoclipError, match="masked captions need"):
         MaskVectors().require(words, pooled)
 
@@ -426,16 +427,11 @@ def method_of(terms: Sequence[LossTerm] = TERMS, optim: Optim = OPTIM, **plan: A
     return Method(name="masks", plan=texts, losses=tuple(terms), optim=optim)
 
 
-def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    data = folder / "data" / "data.tsv"
-    bare = replace(method_of(), plan=CaptionPlan())
+def test_what_does_not_go_together_is_refused(squares: Path) -> None:
     with pytest.raises(UsageError, match="no texts define it"):
-        run(SINGLE, folder, tmp_path / "bare", data, bare)
-    kept: dict[str, Any] = {"cache_frozen": True, "crop": False, "freeze": ("image",)}
+        run(SINGLE, squares, "bare", replace(method_of(), plan=CaptionPlan()))
     with pytest.raises(UsageError, match="hide words alone"):
-        run(SINGLE, folder, tmp_path / "kept", data, method_of(), **kept)
+        run(SINGLE, squares, "cached", method_of(), **CACHED)
     words = method_of(TERMS[:2], images=False)
-    found = run(SINGLE, folder, tmp_path / "words", data, words, stop_after=2,
-                features=tmp_path / "features", **kept)  # fmt: skip
-    assert len(found["log"]) == 2
+    settings = {"stop_after": 2, "features": squares / "features", **CACHED}
+    assert len(run(SINGLE, squares, "words", words, **settings)["log"]) == 2

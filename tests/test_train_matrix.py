@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from build.models import TEXTS, trainable
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Trains
@@ -21,14 +22,13 @@ from compoclip.training.log import read_log
 from compoclip.training.loop import freeze
 from method_data import arguments
 from models_thin import config
-from test_train_gradcache import TEXTS, loaded
 from train_helpers import weights
 
 FROZEN = Trains(image_tower=False, text_tower=False)
 
 
 def with_map(cfg: dict[str, Any] | None = None) -> Any:
-    model = loaded(cfg)
+    model = trainable(cfg)
     attach_text_map(model.encoder.model)
     return model
 
@@ -40,7 +40,7 @@ CUSTOM = {"custom_text": True}
 @pytest.mark.parametrize("custom", [False, True])
 def test_the_identity_reproduces_the_base(custom: bool) -> None:
     cfg = {**config(), **(CUSTOM if custom else {})}
-    plain = loaded(cfg)
+    plain = trainable(cfg)
     mapped = with_map({**config(), **(CUSTOM if custom else {})})
     ids = plain.tokenizer(TEXTS)
     assert torch.equal(
@@ -62,14 +62,14 @@ def test_merged_it_is_the_map_after_the_projection(custom: bool) -> None:
             found = model.encoder.encode_texts(ids).pooled
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
             merge_text_map(network)
-    plain = loaded({**config(), **(CUSTOM if custom else {})})
+    plain = trainable({**config(), **(CUSTOM if custom else {})})
     assert network.state_dict().keys() == plain.encoder.model.state_dict().keys()
     merge_text_map(network)  # nothing left to merge
 
 
 def test_only_the_matrix_and_the_temperature_learn() -> None:
     for attached in (False, True):
-        model = with_map() if attached else loaded()
+        model = with_map() if attached else trainable()
         which: Any = "after" if attached else "projection"
         freeze(model.encoder.model, replace(FROZEN, matrix=which))
         learning = {n for n, p in model.encoder.model.named_parameters() if p.requires_grad}

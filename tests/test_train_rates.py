@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from build.models import trainable
 from compoclip.cli.main import main
 from compoclip.methods.base import Optim
 from compoclip.models.checkpoint import load_model
@@ -24,7 +25,6 @@ from compoclip.training.settings import RunSettings
 from compoclip.training.state import latest_state
 from method_data import arguments
 from models_thin import config
-from test_train_gradcache import loaded
 from train_helpers import assert_equal, weights
 
 RATES = RunSettings(out=Path())
@@ -51,7 +51,7 @@ def groups(network: nn.Module, settings: RunSettings, lr: float) -> dict[str, di
 
 
 def test_each_tower_has_its_learning_rate_and_the_rest_that_of_the_method() -> None:
-    network = loaded().encoder.model
+    network = trainable().encoder.model
     settings = replace(RATES, lr_image=1e-3, lr_text=0.0)
     found = groups(network, settings, 4e-3)
     for name, group in found.items():
@@ -69,7 +69,7 @@ def test_each_tower_has_its_learning_rate_and_the_rest_that_of_the_method() -> N
 
 
 def test_early_layers_learn_slower() -> None:
-    network = loaded(config()).encoder.model  # 2 and 3 blocks
+    network = trainable(config()).encoder.model  # 2 and 3 blocks
     found = groups(network, replace(RATES, layer_decay=0.5, lr_text=2e-3), 4e-3)
     for name, factor in {
         "visual.conv1.weight": 0.5**3,

@@ -5,55 +5,51 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import signal
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from torch import nn
 
-import method_data
+from build.runs import command, losses, newest_state, state_tensors, timeless_log
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import load_model
 from compoclip.models.config import RECORD
+from compoclip.training import settings
 from compoclip.training.log import read_log
-from compoclip.training.state import latest_state
+from compoclip.training.settings import RunSettings
+from compoclip.training.state import Progress, latest_state, load_state, save_state
 from compoclip_world import decoder
-from method_data import write_world
+from method_data import arguments
 from ranks_helpers import Forked
-from train_helpers import FEW, weight_hashes, write_config, write_data
+from train_helpers import weight_hashes
 
 METHOD = "fsc-clip"  # parsing, rewrites, local losses: everything that could differ
 
 
-def arguments(folder: Path, out: str, *more: str) -> list[str]:
-    return [
-        "train",
-        METHOD,
-        "--from-scratch",
-        f"--model={folder / 'config.json'}",
-        f"--data={folder / 'data' / 'data.tsv'}",
-        f"--out={folder / out}",
-        "--batch-size=8",
-        "--epochs=3",
-        "--lr=1e-3",
-        "--warmup=3",
-        "--set=save_every=3",
-        "--set=log_every=1",
-        "--seed=5",
-        *more,
-    ]
+def from_scratch(folder: Path, out: str, *more: str) -> list[str]:
+    """The command line of two epochs of five steps."""
+    model = ("--from-scratch", f"--model={folder / 'config.json'}", "--seed=5", "--lr=1e-3")
+    return command(folder, out, *model, "--epochs=2", "--set=save_every=3", *more, method=METHOD)
+
+
+def train(folder: Path, out: str, *more: str, code: int = 0) -> Path:
+    """Train, and return where the run has written."""
+    assert main(from_scratch(folder, out, *more)) == code
+    return folder / out
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(written_squares: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data, and `whole`, a run that nothing stopped."""
     path = tmp_path_factory.mktemp("runs")
-    write_config(path / "config.json", merges=FEW)
-    write_data(path / "data")
-    assert main(arguments(path, "whole")) == 0
+    shutil.copytree(written_squares, path, dirs_exist_ok=True)
+    train(path, "whole")
     return path
 
 
@@ -71,20 +67,20 @@ def account(run: Path) -> dict[str, object]:
 
 def test_a_run_leaves_no_model_in_memory(folder: Path) -> None:
     def tensors() -> int:
-        return sum(isinstance(kept, torch.Tensor) for kept in gc.get_objects())
+        return sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
 
     gc.collect()
     before = tensors()
     gc.disable()
     try:
-        assert main(arguments(folder, "once", "--set=max_steps=2")) == 0
+        train(folder, "once", "--set=max_steps=2")
         assert tensors() < before + 5  # those of the model and of its optimiser are some hundred
     finally:
         gc.enable()
 
 
 def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
-    process = Forked(["compoclip", *arguments(folder, "killed")])
+    process = Forked(["compoclip", *from_scratch(folder, "killed")])
     log = folder / "killed" / "train.jsonl"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and (not log.is_file() or len(read_log(log)) < 5):
@@ -92,36 +88,36 @@ def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    assert not (folder / "killed" / "model").exists()
-    assert latest_state(folder / "killed" / "state") is not None
-
-    assert main(arguments(folder, "killed", "--resume")) == 0
-    assert weights(folder / "killed") == weights(folder / "whole")
-    assert account(folder / "killed") == account(folder / "whole")
-    whole, resumed = (read_log(folder / run / "train.jsonl") for run in ("whole", "killed"))
-    timing = ("seconds",)
-    assert [{k: v for k, v in r.items() if k not in timing} for r in resumed] == [
-        {k: v for k, v in r.items() if k not in timing} for r in whole
-    ]
+    killed, whole = folder / "killed", folder / "whole"
+    assert not (killed / "model").exists()
+    assert latest_state(killed / "state") is not None
+    train(folder, "killed", "--resume")
+    assert weights(killed) == weights(whole)
+    assert account(killed) == account(whole)
+    assert timeless_log(killed) == timeless_log(whole)
 
 
 @pytest.mark.parametrize("stop", [1, 5])
 def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -> None:
-    out = f"stopped-{stop}"
-    assert main(arguments(folder, out, f"--set=stop_after={stop}")) == 0
-    assert not (folder / out / "model").exists()
-    assert main(arguments(folder, out, "--resume")) == 0
-    assert weights(folder / out) == weights(folder / "whole")
-    assert account(folder / out) == account(folder / "whole")
+    cut = train(folder, f"stopped-{stop}", f"--set=stop_after={stop}")
+    assert not (cut / "model").exists()
+    train(folder, cut.name, "--resume")
+    assert weights(cut) == weights(folder / "whole")
+    assert account(cut) == account(folder / "whole")
 
 
 # Method, options, and how a tensor begins that the state then has.
 PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "frozen": ("negclip", ("--freeze", "image-trunk", "text:1"), ""),
-    "rates": ("fsc-clip", ("--set=lr_image=1e-4", "--set=layer_decay=0.7"), ""),
-    "pieces": ("fsc-clip", ("--micro-batch=3", "--set=grad_checkpointing=true"), ""),
-    "cached features": ("fsc-clip", ("--freeze", "image", "--no-crop", "--cache-frozen"), ""),
-    "average": ("fsc-clip", ("--set=ema=0.8", "--lora", "--freeze", "image"), "average/"),
+    "frozen, rates": (
+        "negclip",
+        ("--set=lr_image=1e-4", "--set=layer_decay=0.7", "--freeze", "image-trunk", "text:1"),
+        "",
+    ),
+    "cached features, average": (
+        "fsc-clip",
+        ("--set=ema=0.8", "--freeze", "image", "--no-crop", "--cache-frozen", "--lora"),
+        "average/",
+    ),
     "teacher": ("degla", ("--decay=0.9",), "model/teacher."),
     "composed": (
         "fsc-clip",
@@ -135,7 +131,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
     ),
     "masks": ("macco", ("--micro-batch=3",), "model/heads.masks."),
     "matrix": ("lab-clip", ("--no-crop",), "model/parametrizations"),
-    "margins": ("ce-clip", ("--lr=1e-3",), ""),
+    "margins, pieces": ("ce-clip", ("--micro-batch=3", "--set=grad_checkpointing=true"), ""),
     "composites": ("clic", ("--lr=1e-3",), ""),
     "mined": ("con-clip", ("--distractors=mined",), ""),
 }
@@ -145,33 +141,26 @@ PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
 def test_every_part_is_resumed_bit_for_bit(
     part: str, world: Path, tmp_path: Path, states_stay: None
 ) -> None:
-    method, options, held = PARTS[part]
-    whole, cut = (
-        method_data.arguments(world, method, tmp_path / run, "--epochs=2", *options)
-        for run in ("whole", "cut")
-    )
-    assert main(whole) == 0
-    assert main([*cut, "--set=stop_after=4"]) == 0
-    state = latest_state(tmp_path / "cut" / "state")
-    assert state is not None
-    assert any(name.startswith(held) for name in load_file(state / "tensors.safetensors"))
+    method, options, start = PARTS[part]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run = [*arguments(world, method, cut, "--epochs=1.2"), *options]
+    assert main(arguments(world, method, whole, "--epochs=1.2", *options)) == 0
+    assert main([*run, "--set=stop_after=3"]) == 0
+    assert any(name.startswith(start) for name in state_tensors(cut))
     if options[0].startswith("--set"):
-        assert main([word for word in cut if word != options[0]] + ["--resume"]) == 1
-    assert main([*cut, "--resume"]) == 0
-    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
-    assert weights(tmp_path / "cut").keys() == set(
-        load_model(world / "base").encoder.model.state_dict()
-    )
-    logs = [read_log(tmp_path / run / "train.jsonl") for run in ("whole", "cut")]
-    assert [record["loss"] for record in logs[0]] == [record["loss"] for record in logs[1]]
+        assert main([word for word in run if word != options[0]] + ["--resume"]) == 1
+    assert main([*run, "--resume"]) == 0
+    assert weights(cut) == weights(whole)
+    assert weights(cut).keys() == set(load_model(world / "base").encoder.model.state_dict())
+    assert losses(cut) == losses(whole)
 
 
 @pytest.mark.parametrize("lora", [(), ("--lora",), ("--lora", "--set=merge=false")])
 def test_the_state_goes_when_nothing_can_resume_it(
-    tmp_path: Path, lora: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    world: Path, tmp_path: Path, lora: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world, out = write_world(tmp_path / "world", merges=FEW), tmp_path / "run"
-    run = method_data.arguments(world, "clip-ft", out, "--epochs=0.5", *lora)
+    out, alone = tmp_path / "run", "--set=merge=false" in lora
+    run = arguments(world, "clip-ft", out, "--epochs=0.5", *lora)
     assert main([*run, "--set=stop_after=1"]) == 0
     assert latest_state(out / "state") is not None
 
@@ -184,70 +173,125 @@ def test_the_state_goes_when_nothing_can_resume_it(
         assert main([*run, "--resume"]) == 1
     assert latest_state(out / "state") is not None  # all steps done, nothing written
     assert main([*run, "--resume"]) == 0
-    assert (out / "state").exists() == (
-        "--set=merge=false" in lora
-    )  # which --resume may still merge
+    assert (out / "state").exists() == alone  # which --resume may still merge
     capsys.readouterr()
     assert main(run) == 2
     assert "holds a finished run" in capsys.readouterr().err
     assert main([*run, "--resume"]) == 0  # a job that is queued again
-    written = out / ("adapter" if "--set=merge=false" in lora else "model")
-    said = capsys.readouterr()
-    assert f"already finished: {written}" in said.err
-    assert f"-> {written}" in said.out
-    if "--set=merge=false" in lora:
+    written = out / ("adapter" if alone else "model")
+    printed = capsys.readouterr()
+    assert f"already finished: {written}" in printed.err
+    assert f"-> {written}" in printed.out
+    if alone:
         assert main([*run[:-1], "--resume"]) == 0
         assert not (out / "state").exists()
 
 
 @pytest.mark.slow
 def test_workers_do_not_change_the_result(folder: Path) -> None:
-    assert main(arguments(folder, "two", "--workers=2")) == 0
-    assert weights(folder / "two") == weights(folder / "whole")
+    assert weights(train(folder, "two", "--workers=2")) == weights(folder / "whole")
 
 
 @pytest.fixture
 def begun(folder: Path, tmp_path: Path) -> Path:
     """A run that was stopped after three steps."""
-    out = tmp_path / "run"
-    assert main(arguments(folder, str(out), "--set=stop_after=3")) == 0
-    return out
+    return train(folder, str(tmp_path / "run"), "--set=stop_after=3")
 
 
 def test_resume_refuses_other_settings(
     folder: Path, begun: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments(folder, str(begun))) == 2
+    train(folder, str(begun), code=2)
     assert "unfinished run; add --resume" in capsys.readouterr().err
-    assert main(arguments(folder, str(begun), "--resume", "--gamma=1.0")) == 1
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "other settings" in error
+    train(folder, str(begun), "--resume", "--gamma=1.0", code=1)
+    assert "other settings" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def test_a_damaged_state_is_named(
     folder: Path, begun: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = latest_state(begun / "state")
-    assert state is not None
-    tensors = state / "tensors.safetensors"
+    tensors = newest_state(begun) / "tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:1000])
-    assert main(arguments(folder, str(begun), "--resume")) == 1
+    train(folder, str(begun), "--resume", code=1)
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert str(state) in error
+    assert str(tensors.parent) in error
     assert "damaged" in error
 
 
 def test_a_full_disk_keeps_the_last_state(
     folder: Path, begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = latest_state(begun / "state")
+    before = newest_state(begun)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("compoclip.training.state.save_file", full)
-    assert main(arguments(folder, str(begun), "--resume")) == 1
+    train(folder, str(begun), "--resume", code=1)
     assert "No space left on device" in capsys.readouterr().err
-    assert latest_state(begun / "state") == kept
+    assert latest_state(begun / "state") == before
     monkeypatch.undo()
-    assert main(arguments(folder, str(begun), "--resume")) == 0
+    train(folder, str(begun), "--resume")
+
+
+# --- What a state and the settings of a run hold. ---
+
+PROGRESS = Progress(step=1, epoch=0, epoch_step=1)
+
+
+def draws_again(device: str, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """What dropout drew after saving, and after loading."""
+    model = nn.Linear(2, 2).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.manual_seed(3)
+    torch.rand(5, device=device)
+    save_state(folder, model, optimizer, PROGRESS)
+    first = torch.rand(9, device=device)
+    torch.manual_seed(4)
+    assert load_state(folder / "step-00000001", model, optimizer) == PROGRESS
+    return first, torch.rand(9, device=device)
+
+
+def test_random_numbers_go_on(tmp_path: Path) -> None:
+    first, again = draws_again("cpu", tmp_path)
+    assert torch.equal(first, again)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_random_numbers_of_a_gpu_go_on(tmp_path: Path) -> None:
+    first, again = draws_again("cuda", tmp_path)
+    assert torch.equal(first, again)
+
+
+def test_a_state_that_cannot_be_written_ends_training(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CompoclipError, match=r"step-.*: cannot be written") as caught:
+        save_state(tmp_path / "file", model, optimizer, PROGRESS)
+    assert "\n" not in str(caught.value)
+    with torch.no_grad():
+        model.weight[0] = torch.nan
+    with pytest.raises(CompoclipError, match="weight is not finite after step 1"):
+        save_state(tmp_path, model, optimizer, PROGRESS)
+
+
+def test_every_setting_is_recorded_or_known_not_to_matter() -> None:
+    known = {each.name for each in fields(RunSettings)}
+    assert known > settings._EXECUTION
+    assert known > settings._EQUIVALENT
+    run = RunSettings(out=Path("run"), seed=3, micro_batch=4)
+    assert run.decisive() == {
+        "seed": 3,
+        "mask_duplicates": True,
+        "precision": "auto",
+        "contrast": "auto",
+        "crop": None,
+        "draft": True,
+    }
+    assert run.recorded() == run.decisive() | {
+        "micro_batch": 4,
+        "grad_checkpointing": False,
+        "compile": False,
+        "cache_frozen": False,
+    }

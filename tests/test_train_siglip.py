@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 import torch
 
 import siglip_thin
+from build.runs import STEPS, close, command, difference, run
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.methods.base import Method, Optim
+from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from compoclip.models.architecture import build_model
 from compoclip.models.checkpoint import create_model, load_model, save_model
@@ -21,14 +23,9 @@ from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.log import read_log
-from distributed_runs import close, difference, run
 from ranks_helpers import in_ranks
 from siglip_thin import clip_words_config, thin_config
-from train_helpers import write_data
-
-OPTIM = Optim(epochs=1, batch_size=8, lr=1e-3, warmup=2)
-STEPS = 3
-RECIPES = ("mosaic-clip", "hard-positives", "cs-clip")
+from train_helpers import OPTIM, write_data
 
 
 @pytest.fixture
@@ -40,19 +37,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def trained(folder: Path, method: Method, name: str, **settings: Any) -> dict[str, Any]:
-    return run(SINGLE, folder, folder / name, folder / "data" / "data.tsv", method, **settings)
-
-
 def still(name: str) -> Method:
     """A recipe whose steps leave the weights as they are."""
     return load_recipe(name)(optim=replace(OPTIM, lr=0.0))
 
 
 def test_scale_and_bias_learn_and_are_written_for_everybody(folder: Path) -> None:
-    command = ["train", "clip-ft", f"--model={folder / 'base'}", f"--out={folder / 'run'}"]
-    command += [f"--data={folder / 'data' / 'data.tsv'}", "--batch-size=8", "--epochs=1"]
-    assert main([*command, "--lr=1e-3", "--warmup=1", "--set=log_every=1"]) == 0
+    assert main(command(folder, "run", "--lr=1e-3", "--warmup=1")) == 0
     log = read_log(folder / "run" / "train.jsonl")
     assert log[-1]["loss"] < log[0]["loss"]
     assert log[-1]["logit_bias"] != log[0]["logit_bias"] != -10
@@ -65,46 +56,43 @@ def test_scale_and_bias_learn_and_are_written_for_everybody(folder: Path) -> Non
     assert plain.logit_scale.item() == after.encoder.logit_scale.item()
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", ["mosaic-clip", "hard-positives", "cs-clip"])
 def test_micro_batches_have_the_gradients_of_the_whole_batch(name: str, folder: Path) -> None:
-    whole = trained(folder, still(name), "whole", stop_after=STEPS)
+    whole = run(SINGLE, folder, "whole", still(name), stop_after=STEPS)
     for size in (1, 3):
-        found = trained(folder, still(name), f"by {size}", stop_after=STEPS, micro_batch=size)
-        assert difference(found["gradients"], whole["gradients"]) < 1e-5
-        for one, other in zip(found["log"], whole["log"], strict=True):
-            assert close(one, other)
+        settings = {"stop_after": STEPS, "micro_batch": size}
+        pieces = run(SINGLE, folder, f"by {size}", still(name), **settings)
+        assert difference(pieces["gradients"], whole["gradients"]) < 1e-5
+        assert all(close(a, b) for a, b in zip(pieces["log"], whole["log"], strict=True))
 
 
 def in_parts(ranks: Ranks, folder: Path) -> float:
     """How far the gradients of several processes are from those of one, for `in_ranks`."""
     assert siglip_thin.is_model("vit_thin_patch8_siglip_32_tanh")
-    data, out = folder / "data" / "data.tsv", folder / f"run-{ranks.world}"
-    found = run(ranks, folder, out, data, still("negclip"), stop_after=STEPS)
+    parts = run(ranks, folder, "parts", still("negclip"), stop_after=STEPS)
     whole = torch.load(folder / "whole.pt", weights_only=True)
-    assert all(close(one, other) for one, other in zip(found["log"], whole["log"], strict=True))
-    return difference(found["gradients"], whole["gradients"])
+    assert all(close(a, b) for a, b in zip(parts["log"], whole["log"], strict=True))
+    return difference(parts["gradients"], whole["gradients"])
 
 
 def test_processes_have_the_gradients_of_one(folder: Path) -> None:
-    whole = trained(folder, still("negclip"), "whole", stop_after=STEPS)
-    torch.save({key: whole[key] for key in ("gradients", "log")}, folder / "whole.pt")
-    for world in (2, 4):
-        for found in in_ranks(world, in_parts, folder):
-            assert isinstance(found, float), found
-            assert found < 1e-5
+    whole = run(SINGLE, folder, "whole", still("negclip"), stop_after=STEPS)
+    torch.save({name: whole[name] for name in ("gradients", "log")}, folder / "whole.pt")
+    for worst in in_ranks(4, in_parts, folder):
+        assert isinstance(worst, float), worst
+        assert worst < 1e-5
 
 
 def test_what_contrasts_are_can_be_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = {
-        contrast: trained(folder, still("clip-ft"), contrast, stop_after=1, contrast=contrast)
+    runs = {
+        contrast: run(SINGLE, folder, contrast, still("clip-ft"), stop_after=1, contrast=contrast)
         for contrast in ("auto", "softmax", "sigmoid")
     }
-    losses = {contrast: each["log"][0]["loss"] for contrast, each in found.items()}
+    losses = {contrast: result["log"][0]["loss"] for contrast, result in runs.items()}
     assert losses["auto"] == losses["sigmoid"] != losses["softmax"]
-    bias = [gradient for gradient in found["softmax"]["gradients"][0] if gradient is None]
+    bias = [gradient for gradient in runs["softmax"]["gradients"][0] if gradient is None]
     assert len(bias) == 1  # a softmax has no use for it
-    command = ["train", "clip-ft", "--set=contrast=sigmoid", f"--out={folder / 'run'}"]
-    assert main([*command, f"--data={folder / 'data' / 'data.tsv'}"]) == 2
+    assert main(command(folder, "run", "--set=contrast=sigmoid", "--model=bundled")) == 2
     assert "--set contrast=sigmoid: the logits of bundled have no bias" in capsys.readouterr().err
 
 
@@ -112,10 +100,10 @@ def test_a_published_scale_above_that_of_clip_stays(folder: Path) -> None:
     base = load_model(folder / "base")
     with torch.no_grad():
         base.encoder.logit_scale.fill_(4.765)  # s = 117.3, of google/siglip-base-patch16-224
-    save_model(base, folder / "warm", provenance={})
-    (folder / "base").rename(folder / "cold")
-    (folder / "warm").rename(folder / "base")
-    log = trained(folder, load_recipe("clip-ft")(optim=replace(OPTIM, lr=1e-6)), "run")["log"]
+    shutil.rmtree(folder / "base")
+    save_model(base, folder / "base", provenance={})
+    method = load_recipe("clip-ft")(optim=replace(OPTIM, lr=1e-6))
+    log = run(SINGLE, folder, "run", method, stop_after=2)["log"]
     assert log[-1]["logit_scale"] == pytest.approx(117.3, rel=1e-3)
 
 

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from build.models import batch_for, trainable
+from build.runs import CACHED, command, run
 from compoclip.cli.main import main
 from compoclip.data.batch import Batch
 from compoclip.errors import CompoclipError, UsageError
@@ -32,10 +34,9 @@ from compoclip.training.loop import freeze
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
 from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
-from distributed_runs import OPTIM, run, write_base
 from losses_oracle import CAPTION, NEGATIVE, assert_no_signal
 from ranks_helpers import in_ranks
-from test_train_gradcache import batch_for, loaded
+from train_helpers import OPTIM
 
 DOUBLE = torch.float64
 
@@ -138,7 +139,7 @@ def moved(model: Any) -> None:
 
 @pytest.mark.parametrize("micro_batch", [0, 2])
 def test_at_the_start_nothing_is_apart(micro_batch: int) -> None:
-    model = loaded()
+    model = trainable()
     model.encoder.teacher = TeacherEncoder(model.encoder, 0.9996)
     method = Method(
         name="near",
@@ -157,7 +158,7 @@ def test_at_the_start_nothing_is_apart(micro_batch: int) -> None:
 
 
 def test_it_follows_as_the_closed_form_says() -> None:
-    model, decay, steps = loaded(), 0.9, 7
+    model, decay, steps = trainable(), 0.9, 7
     teacher = TeacherEncoder(model.encoder, decay)
     start = {n: p.clone() for n, p in teacher.model.named_parameters()}
     moved(model.encoder.model)
@@ -177,7 +178,7 @@ def test_it_follows_as_the_closed_form_says() -> None:
 
 @pytest.mark.parametrize("init", ["zero", "xavier_ab"])
 def test_with_adapters_it_starts_from_the_start_weights_and_follows_the_merged(init: Any) -> None:
-    model = loaded()
+    model = trainable()
     attach_lora(model.encoder.model, Lora(init=init))
     freeze(model.encoder.model, Trains())
     teacher = TeacherEncoder(model.encoder, 0.5)
@@ -197,7 +198,7 @@ def test_with_adapters_it_starts_from_the_start_weights_and_follows_the_merged(i
 
 
 def test_a_frozen_tower_is_not_encoded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = loaded()
+    model = trainable()
     freeze(model.encoder.model, Trains(image_tower=False))
     model.encoder.teacher = TeacherEncoder(model.encoder, 0.9)
     model.encoder.train()
@@ -245,36 +246,32 @@ def colours(folder: Path, code: str = "") -> ExternalTeacher:
     return ExternalTeacher(encoder, {"model": "colours.py", **described(encoder)})
 
 
-def distilled(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    method = compose(load_recipe("negclip")(optim=OPTIM), terms=["+similarity"])
-    data = folder / "data" / "data.tsv"
-    teacher = colours(folder)
-    found = run(ranks, folder, folder / name, data, method, teacher=teacher, **settings)
-    return {"log": found["log"]}
+def similar(recipe: str = "negclip") -> Method:
+    return compose(load_recipe(recipe)(optim=OPTIM), terms=["+similarity"])
 
 
-def test_any_model_teaches_and_runs_resume_and_are_shared(tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    colours(folder, COLOURS)
-    alone = distilled(SINGLE, folder, "one", {"stop_after": 4})["log"]
+def distilled(ranks: Ranks, folder: Path, out: str, settings: dict[str, Any]) -> Any:
+    return run(ranks, folder, out, similar(), teacher=colours(folder), **settings)["log"]
+
+
+def test_any_model_teaches_and_runs_resume_and_are_shared(squares: Path) -> None:
+    colours(squares, COLOURS)
+    alone = distilled(SINGLE, squares, "one", {"stop_after": 4})
     assert alone[0]["loss/similarity"] > 0.1
-    distilled(SINGLE, folder, "parts", {"stop_after": 2})
-    resumed = distilled(SINGLE, folder, "parts", {"stop_after": 4, "resume": True})
-    assert resumed["log"] == alone
-    two = in_ranks(2, distilled, folder, "two", {"stop_after": 4, "micro_batch": 2})
-    assert isinstance(two[0], dict), two[0]
-    for found, expected in zip(two[0]["log"], alone, strict=True):
-        assert found["loss/similarity"] == pytest.approx(expected["loss/similarity"], rel=1e-3)
+    distilled(SINGLE, squares, "parts", {"stop_after": 2})
+    assert distilled(SINGLE, squares, "parts", {"stop_after": 4, "resume": True}) == alone
+    shared = in_ranks(2, distilled, squares, "two", {"stop_after": 4, "micro_batch": 2})[0]
+    assert isinstance(shared, list), shared
+    for row, expected in zip(shared, alone, strict=True):
+        assert row["loss/similarity"] == pytest.approx(expected["loss/similarity"], rel=1e-3)
     # Another teacher is another run.
-    method = compose(load_recipe("negclip")(optim=OPTIM), terms=["+similarity"])
-    other = colours(folder, COLOURS.replace("200.0", "100.0"))
-    data = folder / "data" / "data.tsv"
+    other = colours(squares, COLOURS.replace("200.0", "100.0"))
     with pytest.raises(CompoclipError, match="made with other settings: teacher"):
-        run(SINGLE, folder, folder / "parts", data, method, teacher=other, resume=True)
+        run(SINGLE, squares, "parts", similar(), teacher=other, resume=True)
 
 
 def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
-    model, batch, seen = loaded(), batch_for(loaded()), []
+    model, batch, seen = trainable(), batch_for(trainable()), []
 
     def look(features: Features, layout: Layout) -> Tensor:
         seen.append(features)
@@ -293,52 +290,43 @@ def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
     # A rank without images encodes a stand-in, so that all have the same width.
     empty = Batch(batch.pixels[:0], (), (), (), ())
     assert teacher.add_to(seen[0], empty, 0).teacher_image.shape == (1, 4)
-    dual = ExternalTeacher(ModelEncoder(loaded()), {})
+    dual = ExternalTeacher(ModelEncoder(trainable()), {})
     features = dual.add_to(seen[0], batch, 2)
     assert features.teacher_scale == pytest.approx(
-        float(loaded().encoder.logit_scale.detach().exp())
+        float(trainable().encoder.logit_scale.detach().exp())
     )
 
 
-def test_a_term_and_its_teacher_fit(tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    data, teacher = folder / "data" / "data.tsv", colours(folder, COLOURS)
-    plain = load_recipe("clip-ft")(optim=OPTIM)
-    with pytest.raises(UsageError, match="no term that compares with a teacher: add --terms"):
-        run(SINGLE, folder, folder / "none", data, plain, teacher=teacher)
-    kept = {"cache_frozen": True, "crop": False, "freeze": ("image",)}
-    similar = compose(plain, terms=["+similarity"])
-    with pytest.raises(UsageError, match="--cache-frozen stores no pixels"):
-        run(SINGLE, folder, folder / "kept", data, similar, teacher=teacher, **kept)
-    vectors = compose(plain, terms=["+degla.distill"])
-    with pytest.raises(
-        UsageError, match=r"features have 4 dimensions and the model's have 16: .*similarity"
-    ):
-        run(SINGLE, folder, folder / "wide", data, vectors, teacher=teacher)
-    split = colours(folder, COLOURS.replace(", 9.0] for each", "] for each"))
-    with pytest.raises(CompoclipError, match=r"colours\.py: features of images have 3 dimensions"):
-        run(SINGLE, folder, folder / "split", data, similar, teacher=split)
+def test_a_term_and_its_teacher_fit(squares: Path) -> None:
+    plain, near = load_recipe("clip-ft")(optim=OPTIM), similar("clip-ft")
+    teacher = colours(squares, COLOURS)
+    split = colours(squares, COLOURS.replace(", 9.0] for each", "] for each"))
+
+    def refused(method: Method, error: type[Exception], words: str, **settings: Any) -> None:
+        with pytest.raises(error, match=words):
+            run(SINGLE, squares, "run", method, **settings)
+
+    words = "no term that compares with a teacher: add --terms"
+    refused(plain, UsageError, words, teacher=teacher)
+    words = "--cache-frozen stores no pixels"
+    refused(near, UsageError, words, teacher=teacher, **CACHED)
+    words = "features have 4 dimensions and the model's have 16: .*similarity"
+    refused(compose(plain, terms=["+degla.distill"]), UsageError, words, teacher=teacher)
+    words = r"colours\.py: features of images have 3 dimensions"
+    refused(near, CompoclipError, words, teacher=split)
+    bare = replace(load_recipe("degla")(optim=OPTIM), teacher=None)
+    refused(bare, UsageError, "need a teacher, but it has no teacher")
 
 
 def test_the_command_names_any_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    squares: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_base(tmp_path)
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(squares)
     Path("colours.py").write_text(COLOURS)
-    shared = ["--model", "base", "--data", "data/data.tsv", "--terms", "+similarity"]
-    shared += ["--batch-size", "8", "--max-steps", "2", "--device", "cpu"]
     for name in ("./colours.py", "base"):
-        words = ["train", "negclip", "--out", f"{Path(name).stem}-run", *shared]
-        assert main([*words, "--set", f"teacher={name}"]) == 0
-        known = load_model(f"{Path(name).stem}-run/model").provenance["teacher"]
-        assert known["model"] == name
-        assert known["weights"]
+        options = ("--terms", "+similarity", "--max-steps", "2", "--set", f"teacher={name}")
+        assert main(command(squares, Path(name).stem + "-run", *options, method="negclip")) == 0
+        teacher = load_model(f"{Path(name).stem}-run/model").provenance["teacher"]
+        assert teacher["model"] == name
+        assert teacher["weights"]
     assert "no loss term reads" not in capsys.readouterr().err
-
-
-def test_terms_without_their_teacher_are_refused(tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    method = replace(load_recipe("degla")(optim=OPTIM), teacher=None)
-    with pytest.raises(UsageError, match="need a teacher, but it has no teacher"):
-        run(SINGLE, folder, folder / "no", folder / "data" / "data.tsv", method)

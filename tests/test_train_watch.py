@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from build.runs import TABLE, command, timeless_log
 from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
-from compoclip.evaluation.results import load_results, score_named
+from compoclip.evaluation.results import Results, load_results, score_named
 from compoclip.evaluation.run import watch_model
 from compoclip.methods.base import Optim
 from compoclip.methods.registry import load_recipe
@@ -24,7 +26,6 @@ from compoclip.training.log import read_log
 from compoclip.training.run import RunSummary, run_training
 from compoclip.training.settings import RunSettings, WatchSettings
 from compoclip.training.watch import Watch, WatchedScore, waited
-from distributed_runs import write_base
 from ranks_helpers import in_ranks
 from train_helpers import COLOURS, weight_hashes
 
@@ -34,34 +35,25 @@ TOTAL = 8
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(squares: Path) -> Path:
     """A tiny checkpoint, captioned squares, and foils of them with the colours exchanged."""
-    write_base(tmp_path)
     lines = []
-    for number, row in enumerate((tmp_path / "data" / "data.tsv").read_text().splitlines()[1:21]):
+    for number, row in enumerate((squares / "data" / "data.tsv").read_text().splitlines()[1:21]):
         image, caption = row.split("\t")
         front, back = (word for word in caption.split() if word in COLOURS)
         swapped = caption.replace(front, "_").replace(back, front).replace("_", back)
         foil = {"image": f"data/{image}", "caption": caption, "negative_caption": swapped}
         lines.append(json.dumps({**foil, "subtask": "odd" if number % 2 else "even"}))
-    (tmp_path / "foils").mkdir()
-    (tmp_path / "foils" / "colours.jsonl").write_text("\n".join(lines) + "\n")
-    return tmp_path
+    (squares / "foils").mkdir()
+    (squares / "foils" / "colours.jsonl").write_text("\n".join(lines) + "\n")
+    return squares
 
 
-def arguments(folder: Path, out: str, *more: str, method: str = "fsc-clip") -> list[str]:
-    return [
-        *("train", method, f"--model={folder / 'base'}", f"--out={folder / out}"),
-        *(f"--data={folder / 'data' / 'data.tsv'}", "--batch-size=10", "--epochs=2", "--lr=1e-3"),
-        *(
-            "--warmup=2",
-            "--set=log_every=1",
-            "--set=save_every=3",
-            "--seed=5",
-            "--device=cpu",
-            *more,
-        ),
-    ]
+def train(folder: Path, out: str, *more: str, method: str = "clip-ft", code: int = 0) -> Path:
+    """Train for two epochs of four steps, and return where the run has written."""
+    run = ("--batch-size=10", "--epochs=2", "--lr=1e-3", "--set=save_every=3", "--seed=5")
+    assert main(command(folder, out, *run, *more, method=method)) == code
+    return folder / out
 
 
 def watching(folder: Path, *more: str) -> list[str]:
@@ -76,36 +68,45 @@ def record(run: Path) -> dict[str, Any]:
     return json.loads((run / "model" / RECORD).read_text())
 
 
-def logged(run: Path) -> list[dict[str, Any]]:
-    timing = ("seconds", "eval_seconds")
-    return [
-        {k: v for k, v in each.items() if k not in timing} for each in read_log(run / "train.jsonl")
-    ]
+def measured(run: Path) -> dict[int, dict[str, Any]]:
+    """The scores that a run has logged, by step."""
+    return {row["step"]: row["eval"] for row in timeless_log(run) if "eval" in row}
 
 
-@pytest.mark.parametrize("more", [(), ("--lora",), ("--set=ema=0.7", "--micro-batch=4")])
-def test_measuring_changes_no_weight(folder: Path, more: tuple[str, ...]) -> None:
-    assert main(arguments(folder, "plain", *more)) == 0
-    assert main(arguments(folder, "watched", *more, *watching(folder))) == 0
-    assert weights(folder / "watched") == weights(folder / "plain")
-    with_scores = logged(folder / "watched")
-    assert [each for each in with_scores if "eval" not in each] == logged(folder / "plain")
-    measured = [each for each in with_scores if "eval" in each]
-    assert [each["step"] for each in measured] == [0, 2, 4, 6, 8]
+def evaluated(folder: Path, run: Path) -> Results:
+    """The results of evaluating the model of a run."""
+    options = (f"--on={BENCHMARK}", f"--data={folder}", f"--out={folder}/alone", "--device=cpu")
+    assert main(["evaluate", f"{run.name}={run / 'model'}", *options]) == 0
+    (results,) = load_results(folder / "alone" / run.name)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fsc-clip", ()),
+        ("clip-ft", ("--lora",)),
+        ("clip-ft", ("--set=ema=0.7", "--micro-batch=4")),
+    ],
+)
+def test_measuring_changes_no_weight(folder: Path, method: str, more: tuple[str, ...]) -> None:
+    plain = train(folder, "plain", *more, method=method)
+    watched = train(folder, "watched", *more, *watching(folder), method=method)
+    assert weights(watched) == weights(plain)
+    assert [row for row in timeless_log(watched) if "eval" not in row] == timeless_log(plain)
+    scores = measured(watched)
+    assert list(scores) == [0, 2, 4, 6, 8]
     # What is logged is what evaluating the same weights gives: the last ones are the checkpoint's.
-    results = folder / "results"
-    options = (f"--on={BENCHMARK}", f"--data={folder}", f"--out={results}", "--device=cpu")
-    assert main(["evaluate", f"last={folder / 'watched' / 'model'}", *options]) == 0
-    (last,) = load_results(results / "last")
+    last = evaluated(folder, watched)
     score = last.headline_score
-    assert measured[-1]["eval"][BENCHMARK] == {
+    assert scores[TOTAL][BENCHMARK] == {
         "value": score.value,
         "low": score.low,
         "high": score.high,
         "chance": score.chance,
     }
-    (there,) = load_results(folder / "watched" / "eval" / "step-00000008")
-    if not more or more[0] != "--lora":
+    (there,) = load_results(watched / "eval" / "step-00000008")
+    if "--lora" not in more:
         assert there.identity["weights"] == last.identity["weights"]
 
 
@@ -120,39 +121,30 @@ def test_images_are_encoded_once_for_a_frozen_tower(
         return start(self, pixels)
 
     monkeypatch.setattr(ModelEncoder, "start_images", counted)
-    assert main(arguments(folder, "frozen", "--freeze=image", *watching(folder))) == 0
+    frozen = train(folder, "frozen", "--freeze=image", *watching(folder))
     once = sum(encoded)
-    assert main(arguments(folder, "trained", *watching(folder))) == 0
-    measured = [each for each in logged(folder / "frozen") if "eval" in each]
-    assert sum(encoded) - once == len(measured) * once > once
-    last = measured[-1]["eval"][BENCHMARK]["value"]
-    options = (f"--on={BENCHMARK}", f"--data={folder}", f"--out={folder}/alone", "--device=cpu")
-    assert main(["evaluate", f"last={folder / 'frozen' / 'model'}", *options]) == 0
-    assert load_results(folder / "alone" / "last")[0].headline_score.value == last
+    train(folder, "trained", *watching(folder))
+    scores = measured(frozen)
+    assert sum(encoded) - once == len(scores) * once > once
+    assert evaluated(folder, frozen).headline_score.value == scores[TOTAL][BENCHMARK]["value"]
 
 
 def test_the_best_step_is_the_model_whenever_the_run_is_stopped(folder: Path) -> None:
     best = watching(folder, f"--keep-best={BENCHMARK}:odd", "--set=patience=3")
-    assert main(arguments(folder, "whole", *best)) == 0
-    for number, stop in enumerate((1, 4, 5)):
-        out = f"stopped-{number}"
-        assert main(arguments(folder, out, *best, f"--set=stop_after={stop}")) == 0
-        assert not (folder / out / "model").exists()
-        assert main(arguments(folder, out, *best, "--resume")) == 0
-        assert weights(folder / out) == weights(folder / "whole")
-        assert logged(folder / out) == logged(folder / "whole")
-        said, expected = (record(folder / run)["provenance"]["run"] for run in (out, "whole"))
-        assert {**said, "seconds": 0} == {**expected, "seconds": 0}
-    told = record(folder / "whole")
-    run = told["provenance"]["run"]
-    scores = {
-        each["step"]: each["eval"][f"{BENCHMARK}:odd"]["value"]
-        for each in logged(folder / "whole")
-        if "eval" in each
-    }
+    whole = train(folder, "whole", *best)
+    expected = record(whole)
+    for stop in (1, 4, 5):
+        cut = train(folder, f"stopped-{stop}", *best, f"--set=stop_after={stop}")
+        assert not (cut / "model").exists()
+        train(folder, cut.name, *best, "--resume")
+        assert weights(cut) == weights(whole)
+        assert timeless_log(cut) == timeless_log(whole)
+        account = record(cut)["provenance"]["run"]
+        assert {**account, "seconds": 0} == {**expected["provenance"]["run"], "seconds": 0}
+    scores = {step: row[f"{BENCHMARK}:odd"]["value"] for step, row in measured(whole).items()}
     base = scores.pop(0)
     step = max(scores, key=lambda step: (scores[step], step))
-    assert run["best"] == {
+    assert expected["provenance"]["run"]["best"] == {
         "step": step,
         "by": f"{BENCHMARK}:odd",
         "score": scores[step],
@@ -160,24 +152,24 @@ def test_the_best_step_is_the_model_whenever_the_run_is_stopped(folder: Path) ->
         "measured": len(scores),
     }
     # The checkpoint has the very weights that were measured then.
-    (there,) = load_results(folder / "whole" / "eval" / f"step-{step:08d}")
-    assert told["identity"]["weights"] == there.identity["weights"]
+    (there,) = load_results(whole / "eval" / f"step-{step:08d}")
+    assert expected["identity"]["weights"] == there.identity["weights"]
     assert there.scores["odd"]["accuracy"].value == scores[step]
-    assert not (folder / "whole" / "best").exists()
-    assert told["provenance"]["watch"]["on"][BENCHMARK] == there.data_hash
+    assert not (whole / "best").exists()
+    assert expected["provenance"]["watch"]["on"][BENCHMARK] == there.data_hash
 
 
 def test_resuming_with_another_rule_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     best = watching(folder, f"--keep-best={BENCHMARK}")
-    assert main(arguments(folder, "run", *best, "--set=stop_after=3")) == 0
-    assert main(arguments(folder, "run", *best, "--set=patience=2", "--resume")) == 1
+    run = train(folder, "run", *best, "--set=stop_after=3")
+    train(folder, "run", *best, "--set=patience=2", "--resume", code=1)
     assert "other settings" in capsys.readouterr().err
-    kept = folder / "run" / "best" / "step-00000002.safetensors"
-    kept.unlink()
-    assert main(arguments(folder, "run", *best, "--resume")) == 1
-    assert f"{kept}: is missing" in capsys.readouterr().err
+    file = run / "best" / "step-00000002.safetensors"
+    file.unlink()
+    train(folder, "run", *best, "--resume", code=1)
+    assert f"{file}: is missing" in capsys.readouterr().err
 
 
 # --- What follows from the numbers, with numbers made up. ---
@@ -212,7 +204,7 @@ def scripted(
         ranks,
     )
     run = RunSettings(out=folder / out, save_every=1, log_every=1, **settings)
-    source = open_source(str(folder / "data" / "data.tsv"))
+    source = open_source(str(folder / TABLE))
     return run_training(load_model(folder / "base"), method, source, run, ranks, watch=watch), asked
 
 
@@ -280,7 +272,7 @@ def in_two(ranks: Ranks, folder: Path) -> dict[str, Any]:
     out = folder / f"real-{ranks.world}"
     watch = watch_model(model, place.benchmarks(), settings, out, ranks)
     method = load_recipe("clip-ft")(optim=Optim(epochs=2, batch_size=10, lr=0.0, warmup=2))
-    source = open_source(str(folder / "data" / "data.tsv"))
+    source = open_source(str(folder / TABLE))
     run_training(model, method, source, RunSettings(out=out), ranks, watch=watch)
     scores = [each["eval"] for each in read_log(out / "train.jsonl") if "eval" in each]
     return {"best": made.best, "asked": asked, "scores": scores}
@@ -300,48 +292,50 @@ def test_patience_by_hand() -> None:
 
 def test_a_limit_of_steps_is_a_whole_run(folder: Path) -> None:
     """Ten steps are a matter of one option: the schedule ends there, and a model is written."""
-    assert main(arguments(folder, "few", "--max-steps=3", *watching(folder))) == 0
-    log = read_log(folder / "few" / "train.jsonl")
-    assert [each["step"] for each in log if "eval" in each] == [0, 2, 3]
-    assert len([each for each in log if "lr" in each]) == 3
-    assert (folder / "few" / "model").exists()
+    few = train(folder, "few", "--max-steps=3", *watching(folder))
+    assert list(measured(few)) == [0, 2, 3]
+    assert len([row for row in timeless_log(few) if "lr" in row]) == 3
+    assert (few / "model").exists()
     # One epoch is four steps of ten: the same run, told in other words, has the same weights.
-    assert main(arguments(folder, "epoch", "--epochs=1")) == 0
-    assert main(arguments(folder, "four", "--max-steps=4")) == 0
-    assert main(arguments(folder, "more", "--epochs=1", "--max-steps=9")) == 0
-    assert weights(folder / "epoch") == weights(folder / "four") == weights(folder / "more")
-    assert main(arguments(folder, "cut", "--max-steps=4", "--set=stop_after=2")) == 0
-    assert main(arguments(folder, "cut", "--max-steps=5", "--resume")) == 1
-    assert main(arguments(folder, "cut", "--max-steps=4", "--resume")) == 0
-    assert weights(folder / "cut") == weights(folder / "four")
+    epoch = train(folder, "epoch", "--epochs=1")
+    four = train(folder, "four", "--max-steps=4")
+    more = train(folder, "more", "--epochs=1", "--max-steps=9")
+    assert weights(epoch) == weights(four) == weights(more)
+    cut = train(folder, "cut", "--max-steps=4", "--set=stop_after=2")
+    train(folder, "cut", "--max-steps=5", "--resume", code=1)
+    train(folder, "cut", "--max-steps=4", "--resume")
+    assert weights(cut) == weights(four)
 
 
-# --- Where the scores go. ---
+ON = f"--on={BENCHMARK}"
+REFUSED = [
+    ("--eval-every=2", "--eval-every goes with --on"),
+    ("--keep-best=x", "--keep-best goes with --on"),
+    (f"{ON} --keep-best=foils", "--keep-best goes with --eval-every"),
+    (f"{ON} --eval-every=2 --set=patience=2", "--set patience goes with --keep-best"),
+    (f"{ON} --eval-every=-1", "--eval-every must not be negative"),
+    (
+        f"{ON} --eval-every=2 --keep-best=foils:nope",
+        "foils has no 'nope'; known: micro, macro, positive_score, even, odd",
+    ),
+    (f"{ON} --eval-every=2 --keep-best=nope", "no score 'nope' was measured .*known: foils"),
+]
 
 
-def test_wrong_names_and_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def refused(*more: str) -> str:
-        assert main(arguments(folder, "run", *more)) == 2
-        return capsys.readouterr().err.strip().splitlines()[-1]
-
-    assert "--eval-every goes with --on" in refused("--eval-every=2")
-    assert "--keep-best goes with --on" in refused("--keep-best=x")
-    on = (f"--on={BENCHMARK}", f"--eval-data={folder}")
-    assert "--keep-best goes with --eval-every" in refused(*on, "--keep-best=foils")
-    assert "--set patience goes with --keep-best" in refused(*watching(folder, "--set=patience=2"))
-    assert "--eval-every must not be negative" in refused(*on, "--eval-every=-1")
-    wrong = refused(*watching(folder, "--keep-best=foils:nope"))
-    assert "foils has no 'nope'; known: micro, macro, positive_score, even, odd" in wrong
-    wrong = refused(*watching(folder, "--keep-best=nope"))
-    assert "no score 'nope' was measured" in wrong
-    assert "known: foils" in wrong
-    assert not (folder / "run" / "eval").exists()  # before the base is measured
-    assert not (folder / "run" / "model").exists()
+@pytest.mark.parametrize(("options", "words"), REFUSED)
+def test_options_that_contradict_one_another_are_refused(
+    options: str, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = (f"--eval-data={folder}",) if ON in options else ()
+    run = train(folder, "run", *options.split(), *data, code=2)
+    assert re.search(words, capsys.readouterr().err.strip().splitlines()[-1])
+    assert not (run / "eval").exists()  # before the base is measured
+    assert not (run / "model").exists()
 
 
 def test_scores_go_by_the_names_of_the_results(folder: Path) -> None:
-    assert main(arguments(folder, "run", *watching(folder))) == 0
-    results = load_results(folder / "run" / "eval" / "step-00000000")
+    run = train(folder, "run", "--max-steps=1", *watching(folder))
+    results = load_results(run / "eval" / "step-00000000")
     assert score_named(results, "foils") is results[0].headline_score
     assert score_named(results, "foils:micro") is results[0].aggregates["micro"]
     assert score_named(results, "foils:odd") is results[0].main("odd")

@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from build.runs import write_base
 from compoclip.analysis.interpolation import Mix, Point
 from compoclip.cli.main import main
 from compoclip.data.sources import open as opening
@@ -38,7 +39,6 @@ from compoclip.programs.tune import (
     together_corrected,
 )
 from compoclip.training.run import RunSummary
-from distributed_runs import write_base
 from train_helpers import write_data
 
 
