@@ -247,9 +247,11 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
 
 @lru_cache(maxsize=1)
 def _clips_own() -> Tokenizer:
-    """CLIP's byte-pair encoding as open_clip brings it: reading its merges takes longer than all
-    else that a small model is loaded with."""
-    return Tokenizer(clip_byte_pairs(), 77)
+    """CLIP's byte-pair encoding as open_clip brings it: reading its merges and hashing its
+    vocabulary take longer than all else that a small model is loaded with."""
+    tokenizer = Tokenizer(clip_byte_pairs(), 77)
+    _ = tokenizer.id  # copies of it have the identity, too
+    return tokenizer
 
 
 def _merges_file(stated: object, folder: Path | None) -> Path:
