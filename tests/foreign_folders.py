@@ -236,14 +236,17 @@ SIGLIP_TEXTS = ("a red star", "two blue mug left of a red star", "a " * 30)
 _read_tokenizer = hugging_face.tokenizer_of
 
 
-@lru_cache(maxsize=1)
-def _stamped_tokenizer(folder: Path, clean: str, stamp: object) -> Any:
-    return _read_tokenizer(folder, clean)
+_tokenizers: dict[object, Any] = {}
 
 
 def read_tokenizer_once(folder: Path, clean: str) -> Any:
-    """Return what `tokenizer_of` does, which compares 49,408 tokens, once for the same files."""
-    return _stamped_tokenizer(folder, clean, _stamp(folder, *_WORDS))
+    """Return what `tokenizer_of` does, which compares 49,408 tokens, once for equal files."""
+    key = clean, _stamp(folder, *_WORDS)
+    if key not in _tokenizers:
+        while len(_tokenizers) > 3:
+            _tokenizers.popitem()
+        _tokenizers[key] = _read_tokenizer(folder, clean)
+    return _tokenizers[key]
 
 
 # --- sentence-transformers. ---

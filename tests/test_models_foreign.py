@@ -16,11 +16,19 @@ from safetensors.torch import load_file
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import inspect_model
+from compoclip.models.formats import hugging_face
 from compoclip.models.formats.closed_list import check_entries, malformed
 from compoclip.models.formats.weights_file import load_tuned
 from compoclip.models.tokenizer import build_tokenizer
 from compoclip.models.weights import weights_hash
-from foreign_folders import KINDS, apply, changes, outcomes
+from foreign_folders import (
+    KINDS,
+    apply,
+    changes,
+    outcomes,
+    read_tokenizer_once,
+    transformers_4,
+)
 from test_models_hf import features, model
 
 Edit = Callable[[dict[str, Any]], object]
@@ -34,6 +42,12 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(model("gelu"), folder, form="hf")
     (folder / "compoclip.json").unlink()
     return folder
+
+
+@pytest.fixture(autouse=True)
+def tokenizers_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing 49,408 tokens takes longer than all else here: once for the same files."""
+    monkeypatch.setattr(hugging_face, "tokenizer_of", read_tokenizer_once)
 
 
 def copied(clip: Path, folder: Path, **files: Any) -> Path:
@@ -56,85 +70,17 @@ def put(section: str, **values: Any) -> Edit:
     return lambda data: (data[section] if section else data).update(values)
 
 
-# What transformers 4 writes of every configuration, at any depth.
+# What other releases of transformers 4 write beside, at any depth.
+_NONE = (
+    "_commit_hash", "begin_suppress_tokens", "bos_token_id", "eos_token_id", "pad_token_id",
+    "exponential_decay_length_penalty", "suppress_tokens",
+)  # fmt: skip
+_FALSE = ("gradient_checkpointing", "tie_encoder_decoder", "_attn_implementation_autoset")
 _GENERAL: dict[str, Any] = {
-    **dict.fromkeys(
-        [
-            "_commit_hash",
-            "architectures",
-            "bad_words_ids",
-            "begin_suppress_tokens",
-            "bos_token_id",
-            "cross_attention_hidden_size",
-            "decoder_start_token_id",
-            "eos_token_id",
-            "exponential_decay_length_penalty",
-            "finetuning_task",
-            "forced_bos_token_id",
-            "forced_eos_token_id",
-            "pad_token_id",
-            "prefix",
-            "problem_type",
-            "sep_token_id",
-            "suppress_tokens",
-            "task_specific_params",
-            "tokenizer_class",
-            "torch_dtype",
-        ]
-    ),
-    **dict.fromkeys(
-        [
-            "add_cross_attention",
-            "do_sample",
-            "early_stopping",
-            "is_decoder",
-            "is_encoder_decoder",
-            "output_attentions",
-            "output_hidden_states",
-            "output_scores",
-            "remove_invalid_values",
-            "return_dict_in_generate",
-            "tf_legacy_loss",
-            "tie_encoder_decoder",
-            "torchscript",
-            "use_bfloat16",
-            "gradient_checkpointing",
-            "_attn_implementation_autoset",
-        ],
-        False,
-    ),
-    **dict.fromkeys(
-        [
-            "chunk_size_feed_forward",
-            "encoder_no_repeat_ngram_size",
-            "min_length",
-            "no_repeat_ngram_size",
-            "diversity_penalty",
-        ],
-        0,
-    ),
-    **dict.fromkeys(
-        [
-            "length_penalty",
-            "num_beam_groups",
-            "num_beams",
-            "num_return_sequences",
-            "repetition_penalty",
-            "temperature",
-            "top_p",
-            "typical_p",
-            "initializer_factor",
-        ],
-        1.0,
-    ),
-    "_name_or_path": "",
-    "id2label": {"0": "LABEL_0"},
-    "label2id": {"LABEL_0": 0},
-    "top_k": 50,
-    "max_length": 20,
-    "pruned_heads": {},
-    "return_dict": True,
-    "tie_word_embeddings": True,
+    **transformers_4(),
+    **dict.fromkeys(_NONE),
+    **dict.fromkeys(_FALSE, False),
+    "initializer_factor": 1.0,
     "transformers_version": "4.30.2",
 }
 _TOWER = {"attention_dropout": 0.0, "dropout": 0.0, "initializer_range": 0.02}
@@ -577,8 +523,6 @@ def test_every_change_gives_the_features_of_the_library_or_is_refused(
 ) -> None:
     for library in ("transformers", "sentence_transformers", "peft"):
         pytest.importorskip(library, reason="needs the extras hf and st")
-    from compoclip.models.formats import hugging_face
-
     monkeypatch.setitem(hugging_face.SIZES, "thin", [32, 2, 4, 128])
     rows = list(outcomes(KINDS[kind], tmp_path / "folder", every=7))
     assert len(rows) > 5

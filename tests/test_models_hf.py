@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,20 @@ def features(loaded: LoadedModel) -> tuple[Tensor, Tensor]:
         )
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the shape "gelu"."""
+    folder = tmp_path_factory.mktemp("written") / "hf"
+    save_model(model("gelu"), folder, form="hf")
+    return folder
+
+
+@pytest.fixture
+def hf(written: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(written, tmp_path / "hf")
+
+
 # --- without transformers ------------------------------------------------------------------------
 
 
@@ -120,11 +135,9 @@ def test_own_vocabularies_travel_along(tmp_path: Path) -> None:
         load_model(tmp_path / "hf")
 
 
-def test_folders_of_others_say_what_was_assumed(tmp_path: Path) -> None:
+def test_folders_of_others_say_what_was_assumed(hf: Path, tmp_path: Path) -> None:
     """What `CLIPModel.save_pretrained` leaves, and the forms of older releases."""
-    before = model("gelu")
-    save_model(before, tmp_path / "hf", form="hf")
-    folder = tmp_path / "hf"
+    before, folder = model("gelu"), hf
     for name in ("compoclip.json", "merges.txt", "vocab.json", "preprocessor_config.json"):
         (folder / name).unlink()
     state = load_file(folder / "model.safetensors")
@@ -194,36 +207,34 @@ CONFIG_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 @pytest.mark.parametrize("message", CONFIG_CHANGES)
-def test_malformed_configurations_are_one_line(tmp_path: Path, message: str) -> None:
-    save_model(model("gelu"), tmp_path / "hf", form="hf")
-    file = tmp_path / "hf" / "config.json"
-    data = json.loads(file.read_text())
+def test_malformed_configurations_are_one_line(hf: Path, message: str) -> None:
+    data = json.loads((hf / "config.json").read_text())
     CONFIG_CHANGES[message](data)
-    file.write_text(json.dumps(data))
+    (hf / "config.json").write_text(json.dumps(data))
     with pytest.raises(CompoclipError, match=message) as caught:
-        load_model(tmp_path / "hf")
+        load_model(hf)
     assert "\n" not in str(caught.value)
-    assert str(tmp_path / "hf") in str(caught.value)
+    assert str(hf) in str(caught.value)
 
 
-def test_damaged_folders_are_one_line(tmp_path: Path) -> None:
-    save_model(model("gelu"), tmp_path / "hf", form="hf")
-    weights = tmp_path / "hf" / "model.safetensors"
+def test_damaged_folders_are_one_line(hf: Path) -> None:
+    weights = hf / "model.safetensors"
     state = load_file(weights)
     key = "text_model.encoder.layers.0.self_attn.k_proj.bias"
-    save_file({k: v for k, v in state.items() if k != key}, weights)
-    with pytest.raises(CompoclipError, match=f"the file lacks '{key}'"):
-        load_model(tmp_path / "hf")
-    save_file({**state, "vision_model.surprise": torch.ones(1)}, weights)
-    with pytest.raises(CompoclipError, match=r"'vision_model\.surprise' is no parameter"):
-        load_model(tmp_path / "hf")
-    state["logit_scale"] = state["logit_scale"] + 1
-    save_file(state, weights)
-    with pytest.raises(CompoclipError, match=r"disagree.*weights: "):
-        load_model(tmp_path / "hf")
+    for damaged, words in (
+        ({k: v for k, v in state.items() if k != key}, f"the file lacks '{key}'"),
+        (
+            {**state, "vision_model.surprise": torch.ones(1)},
+            r"'vision_model\.surprise' is no parameter",
+        ),
+        ({**state, "logit_scale": state["logit_scale"] + 1}, r"disagree.*weights: "),
+    ):
+        save_file(damaged, weights)
+        with pytest.raises(CompoclipError, match=words):
+            load_model(hf)
     weights.unlink()
     with pytest.raises(CompoclipError, match=r"has no weights; expected model\.safetensors"):
-        load_model(tmp_path / "hf")
+        load_model(hf)
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,12 @@ from compoclip.models.conversion import average, interpolate, interpolate_states
 from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
 from models_thin import config
 from test_models_adapter import outputs
-from train_helpers import write_config, write_data
+from train_helpers import FEW, write_config, write_data
 
 
 def model(folder: Path, seed: int, activation: str = "gelu") -> LoadedModel:
-    return create_model(read_config(write_config(folder / "config.json", activation)), seed=seed)
+    config = read_config(write_config(folder / "config.json", activation, merges=FEW))
+    return create_model(config, seed=seed)
 
 
 @pytest.fixture

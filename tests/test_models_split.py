@@ -19,6 +19,20 @@ from compoclip.models.conversion import inspect_model
 from test_models_hf import CAPTIONS, features, model, pixels
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `write_towers` writes."""
+    folder = tmp_path_factory.mktemp("towers")
+    write_towers(folder)
+    return folder
+
+
+@pytest.fixture
+def split(written: Path, tmp_path: Path) -> Path:
+    """A copy of the folder of towers."""
+    return shutil.copytree(written / "split", tmp_path / "split")
+
+
 def write_towers(folder: Path, wrapper: str = "model.") -> None:
     """The towers of a random CLIP as wrappers save them: no temperature, names below `wrapper`."""
     save_model(model("ViT-B-32"), folder / "whole", form="hf")
@@ -53,15 +67,14 @@ def test_the_towers_are_read_without_their_code(wrapper: str, tmp_path: Path) ->
     assert inspect_model(str(tmp_path / "split"))["kind"] == "Hugging Face two-tower CLIP folder"
 
 
-def test_outputs_equal_those_of_transformers(tmp_path: Path) -> None:
+def test_outputs_equal_those_of_transformers(written: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the extra hf")
-    write_towers(tmp_path)
-    loaded = load_model(tmp_path / "split")
-    whole = transformers.CLIPConfig.from_pretrained(tmp_path / "whole")
+    loaded = load_model(written / "split")
+    whole = transformers.CLIPConfig.from_pretrained(written / "whole")
     vision = transformers.CLIPVisionModelWithProjection(whole.vision_config).eval()
     text = transformers.CLIPTextModelWithProjection(whole.text_config).eval()
     for tower, folder in ((vision, "vision-encoder"), (text, "text-encoder")):
-        state = load_file(tmp_path / "split" / folder / "model.safetensors")
+        state = load_file(written / "split" / folder / "model.safetensors")
         tower.load_state_dict({k.removeprefix("model."): v for k, v in state.items()})
     with torch.no_grad():
         image = vision(pixel_values=pixels(loaded)).image_embeds
@@ -101,23 +114,21 @@ def without(key: str) -> Callable[[Path], None]:
     ],
 )
 def test_wrong_folders_are_refused_with_the_reason(
-    damage: Callable[[Path], object], message: str, tmp_path: Path
+    damage: Callable[[Path], object], message: str, split: Path
 ) -> None:
-    write_towers(tmp_path)
-    damage(tmp_path / "split")
+    damage(split)
     with pytest.raises(CompoclipError, match=message):
-        load_model(tmp_path / "split")
+        load_model(split)
 
 
 def test_both_towers_are_fetched_from_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_towers(tmp_path)
     home = tmp_path / "cache"
 
     def snapshot(_: str, allow_patterns: list[str]) -> str:
-        for file in (f for f in (tmp_path / "split").rglob("*") if f.is_file()):
-            name = file.relative_to(tmp_path / "split").as_posix()
+        for file in (f for f in split.rglob("*") if f.is_file()):
+            name = file.relative_to(split).as_posix()
             if any(fnmatch(name, pattern) for pattern in allow_patterns):  # as the hub's own client
                 (home / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, home / name)
@@ -126,4 +137,4 @@ def test_both_towers_are_fetched_from_the_hub(
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     there = load_model("hf-hub:somebody/triplet")
     assert there.name == "hf-hub:somebody/triplet"
-    assert there.identity == load_model(tmp_path / "split").identity
+    assert there.identity == load_model(split).identity
