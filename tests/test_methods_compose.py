@@ -194,10 +194,11 @@ def test_a_loss_without_a_state_has_none_behind_a_filter() -> None:
 
 def test_a_composed_run_is_recorded(world: Path, tmp_path: Path) -> None:
     words = ["--texts", "+mosaic", "+hard-positives", "--set", "terms.local_hn.weight=0.5"]
+    short = "--epochs=1"
     run = tmp_path / "run"
-    assert main(arguments(world, "fsc-clip", run, *words, "--set=stop_after=2")) == 0
-    assert main(arguments(world, "fsc-clip", run, "--resume")) == 1  # not the same run
-    assert main(arguments(world, "fsc-clip", run, *words, "--resume")) == 0
+    assert main(arguments(world, "fsc-clip", run, *words, short, "--set=stop_after=2")) == 0
+    assert main(arguments(world, "fsc-clip", run, short, "--resume")) == 1  # not the same run
+    assert main(arguments(world, "fsc-clip", run, *words, short, "--resume")) == 0
     provenance = load_model(run / "model").provenance
     assert provenance["method"] == "fsc-clip+mosaic+hard-positives"
     assert provenance["composed"] == [

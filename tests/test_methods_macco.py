@@ -14,13 +14,7 @@ from compoclip.methods.macco.masks import MaskPlan
 from compoclip.methods.registry import load_recipe
 from compoclip.models.config import RECORD
 from compoclip.training.log import read_log
-from method_data import arguments, write_world
-from train_helpers import FEW
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
+from method_data import arguments
 
 
 def test_its_terms_go_with_another_method(world: Path, tmp_path: Path) -> None:
@@ -47,11 +41,12 @@ def test_words_and_boxes_of_a_file(world: Path, tmp_path: Path) -> None:
     rows = ["title\tfilepath\trelation_list\tattribute_list\trelation_attribute_phrase_bbox_list"]
     for line in (world / "plain.jsonl").read_text().splitlines():
         row = json.loads(line)
-        rows.append(f"{row['caption'][0]}\t{row['image']}\t['a']\t[]\t[{{'x': [[0, 0, 8, 8]]}}]")
-    table = world / "concepts.tsv"
+        photo, boxes = world / row["image"], [{"x": [[0, 0, 8, 8]]}]
+        rows.append(f"{row['caption'][0]}\t{photo}\t['a']\t[]\t{boxes}")
+    table = tmp_path / "concepts.tsv"
     table.write_text("\n".join(rows) + "\n")
-    command = arguments(world, "macco", tmp_path / "run", f"--concepts={table}", "--epochs=1")
-    assert main([each.replace("plain.jsonl", "concepts.tsv") for each in command]) == 0
+    files = (f"--concepts={table}", f"--data={table}")
+    assert main(arguments(world, "macco", tmp_path / "run", *files, "--epochs=1")) == 0
     record = json.loads((tmp_path / "run" / "model" / RECORD).read_text())["provenance"]
     made = record["run"]["rewrites"]["mask"]
     having = sum(" a " in f" {row.split(chr(9))[0].lower()} " for row in rows[1:])
