@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from build.results import few_resamples
 from compoclip.benchmarks.case import Aggregate
 from compoclip.benchmarks.registry import meta
 from compoclip.cli.main import main
@@ -40,6 +43,7 @@ from compoclip.programs.experiments import (
 )
 from compoclip.programs.request import TrainRequest
 from compoclip_world import scale as world_scale
+from compoclip_world.export.suite import write_suite
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from train_helpers import new_model, write_data
 
@@ -60,7 +64,7 @@ PLACES = {
 }
 """The tables and figures of each paper that have experiments, written by hand from the papers."""
 TABLES = [(name, table.place) for name in paper_names() for table in paper(name).tables]
-SHORT = ("world-aro", "world-hard-positives", "world-retrieval", "world-winoground")
+SHORT = ("world-hard-positives", "world-retrieval")
 
 
 @pytest.mark.parametrize("name", paper_names())
@@ -137,21 +141,33 @@ def no_cost(planned: Experiment) -> dict[str, RunCost]:
 
 @pytest.fixture(scope="module")
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Scale:
-    """The world's scale with few scenes, few items and a part of its suite."""
+    """The world's scale with few scenes, few items, a part of its suite and a tiny model."""
+    folder = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world_scale, "SCENES", 96)
+        patch.setattr(world_scale, "SCENES", 64)
         patch.setattr(world_scale, "ITEMS", 6)
-        scale: Scale = world_scale.scale(tmp_path_factory.mktemp("world"))
+        few = partial(write_suite, benchmarks=("hard_positives", "retrieval"))
+        patch.setattr(world_scale, "write_suite", few)
+        patch.setattr(world_scale, "available_cores", lambda: 1)
+        scale: Scale = world_scale.scale(folder)
     suite = Path(scale.on[0]) / "suite.json"
     listed = json.loads(suite.read_text())
-    listed["benchmarks"] = [each for each in listed["benchmarks"] if each["id"] in SHORT]
+    listed["benchmarks"] = [one for one in listed["benchmarks"] if one["id"] in SHORT]
     suite.write_text(json.dumps(listed))
-    return replace(scale, fixed={**scale.fixed, "batch_size": 16})
+    save_model(new_model(folder), folder / "tiny")
+    return replace(scale, model=str(folder / "tiny"), fixed={**scale.fixed, "batch_size": 8})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def narrow_measurements() -> Iterator[None]:
+    """No test of this file asserts an interval of what a command measured."""
+    with few_resamples():
+        yield
 
 
 @pytest.fixture(scope="module")
 def papers_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all tables: equal arms are trained once."""
+    """The parent of a folder per paper: equal arms of its tables are trained once."""
     return tmp_path_factory.mktemp("papers")
 
 
@@ -169,7 +185,7 @@ def test_a_table_runs_with_two_steps(
     option, number = place.split(" ", 1)
     table = paper(name).table(place)
     command = ["reproduce", name, f"--{option}", number, "--scale", "world", "--max-steps", "2"]
-    command += ["--jobs", "1", "--yes", "--out", str(papers_out), "--json"]
+    command += ["--jobs", "1", "--yes", "--out", str(papers_out / name), "--json"]
     if table.id != "fsc-clip-table8":
         command += ["--seeds", "0"]
     trained = [
@@ -224,6 +240,7 @@ def test_a_run_has_one_name_wherever_its_command_is_started(
     assert not {run.name for run in scenes.trained} & {run.name for run in here.trained}
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) -> None:
     table = paper("fsc-clip").table("table 7")
     place = Place(tmp_path, arms=("softmax",), max_steps=2, jobs=2)
@@ -237,7 +254,7 @@ def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) ->
     assert plan["estimated"] == {name: asdict(cost) for name, cost in before.items()}
     assert {*plan["taken_seconds"]} == {*before}
     assert all(cost.seconds == 0 for cost in experiment_costs.estimate(planned).values())
-    more = experiment(table, replace(place, seeds=(0, 1)), small_world)
+    more = experiment(table, replace(place, seeds=(0, 1), jobs=1), small_world)
     experiments.run_experiment(more, "", {**before, **no_cost(more)})
     again = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
     assert again["estimated"].items() >= plan["estimated"].items()  # what was foretold stays
