@@ -16,7 +16,7 @@ from compoclip.cli.main import main
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
 from compoclip.training.log import read_log
-from train_helpers import write_config, write_data
+from train_helpers import FEW, write_config, write_data
 
 Capture = pytest.CaptureFixture[str]
 
@@ -25,7 +25,7 @@ Capture = pytest.CaptureFixture[str]
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint directory of a tiny random model."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    model = create_model(read_config(write_config(folder / "config.json")))
+    model = create_model(read_config(write_config(folder / "config.json", merges=FEW)))
     save_model(model, folder / "tiny" / "model")
     return folder / "tiny" / "model"
 
@@ -48,7 +48,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def training(table: Path, out: Path, *more: str) -> list[str]:
-    config = write_config(table.parent / "config.json")
+    config = write_config(table.parent / "config.json", merges=FEW)
     start = ["train", "clip-ft", "--from-scratch", f"--model={config}", f"--data={table}"]
     return [*start, f"--out={out}", "--batch-size=4", "--epochs=1", "--set=log_every=1", *more]
 

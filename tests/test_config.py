@@ -248,9 +248,9 @@ def test_a_run_is_repeated_from_its_own_file(world: Path, tmp_path: Path, case: 
     one, other = (load_model(tmp_path / run / "model").provenance for run in "ab")
     for name in ("method", "settings", "terms", "texts", "optim", "composed", "data", "crop"):
         assert one[name] == other[name]
-    # The command line wins.
-    assert main(["train", f"--config={file}", "--out", str(tmp_path / "c"), "--lr=5e-3"]) == 0
-    assert weights(tmp_path / "c") != weights(tmp_path / "a")
+    if case == "parameters":  # the command line wins
+        assert main(["train", f"--config={file}", "--out", str(tmp_path / "c"), "--lr=5e-3"]) == 0
+        assert weights(tmp_path / "c") != weights(tmp_path / "a")
 
 
 def test_a_method_of_one_s_own_is_repeated_from_another_folder(

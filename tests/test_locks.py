@@ -39,7 +39,7 @@ from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab.run import run_lab
 from lab.settings import Arm, LabSettings
 from record_files import lines, write_lines
-from train_helpers import write_config, write_data
+from train_helpers import FEW, write_config, write_data
 
 HOLD = """
 import sys, time
@@ -176,7 +176,7 @@ def packed(folder: Path, out: Path) -> None:
 
 
 def training(folder: Path, out: Path) -> None:
-    write_config(folder / "config.json")
+    write_config(folder / "config.json", merges=FEW)
     options = ["--from-scratch", f"--model={folder / 'config.json'}", "--batch-size=8"]
     data = write_data(folder / "data")
     train(["clip-ft", *options, f"--data={data}", f"--out={out}"])
