@@ -107,6 +107,9 @@ SMALL = {  # verb -> options that make its work small; the last of two counts
 }
 
 
+_NAMES_A_MODEL = {"--model", "--init-from", "--config", "--help"}
+
+
 def small(command: Command) -> list[str]:
     """The command's arguments with less to do, and a tiny model for every base."""
     words = [
@@ -120,6 +123,8 @@ def small(command: Command) -> list[str]:
         place = words.index("--device")
         del words[place : place + 2]
     more = SMALL.get(" ".join(words[:2]), SMALL.get(words[0], []))
+    if words[0] in ("train", "sweep") and not _NAMES_A_MODEL.intersection(words):
+        more = [*more, "--model=base"]
     if "--grid" in words:  # one value of each is enough to run
         words = [re.sub(r"^(\w+=[^,]+),.*", r"\1", word) for word in words]
     if words[:2] == ["sweep", "--config"]:
