@@ -9,7 +9,7 @@ and numpy's numbers are numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -37,34 +37,47 @@ class Within:
 
 Natural = Annotated[int, Within(0)]
 Count = Annotated[int, Within(1)]
+Test = Callable[[object], bool]
 
 
 def is_a(value: object, kind: Any) -> bool:
     """Return whether a value is of a type; the ranges of numbers are for `limits_of`."""
+    return _test_of(kind)(value)
+
+
+def _test_of(kind: Any) -> Test:
+    try:
+        return _cached_test(kind)
+    except TypeError:  # the metadata of an `Annotated` may be no keys
+        return _test(kind)
+
+
+def _test(kind: Any) -> Test:
+    """Return a function that tests whether a value is of a type."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return is_a(value, parts[0])
+        return _test_of(parts[0])
     if origin in (Union, UnionType):
-        return any(is_a(value, part) for part in parts)
+        tests = tuple(map(_test_of, parts))
+        return lambda value: any(test(value) for test in tests)
     if origin is Literal:
-        return isinstance(value, str) and value in parts
+        return lambda value: isinstance(value, str) and value in parts
     if origin in (list, tuple):
-        return isinstance(value, origin) and all(is_a(item, parts[0]) for item in value)
+        of_item = _test_of(parts[0])
+        return lambda value: isinstance(value, origin) and all(map(of_item, value))
     if origin in (dict, Mapping):
-        return isinstance(value, Mapping) and all(
-            is_a(key, parts[0]) and is_a(item, parts[1]) for key, item in value.items()
+        of_key, of_value = map(_test_of, parts)
+        return lambda value: (
+            isinstance(value, Mapping)
+            and all(map(of_key, value))
+            and all(map(of_value, value.values()))
         )
-    if kind is str:
-        return isinstance(value, str) and encodable(value) and "\0" not in value
-    if kind is Path:
-        return isinstance(value, Path) and "\0" not in str(value)
-    if kind is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
-    if kind is float:
-        return not isinstance(value, bool) and isinstance(value, Real) and _finite(value)
-    if kind in (None, Any):
-        return kind is Any or value is None
-    return isinstance(value, kind)
+    if kind is Any:
+        return lambda value: True
+    return _TESTS.get(kind, lambda value: isinstance(value, kind))
+
+
+_cached_test = cache(_test)
 
 
 def _finite(value: Real) -> bool:
@@ -72,6 +85,15 @@ def _finite(value: Real) -> bool:
         return math.isfinite(float(value))
     except OverflowError:
         return False
+
+
+_TESTS: Mapping[Any, Test] = {
+    str: lambda value: isinstance(value, str) and encodable(value) and "\0" not in value,
+    Path: lambda value: isinstance(value, Path) and "\0" not in str(value),
+    int: lambda value: isinstance(value, Integral) and not isinstance(value, bool),
+    float: lambda value: not isinstance(value, bool) and isinstance(value, Real) and _finite(value),
+    None: lambda value: value is None,
+}
 
 
 def limits_of(kind: Any) -> list[Within]:
@@ -168,9 +190,9 @@ def require_kind(
     then = f"; {remedy}" if remedy else ""
     if not is_a(value, kind):
         raise error(f"{place} must be {kind_named(kind)}, found {typed_repr(value)}{then}")
-    if is_a(value, int | float):
+    if (limits := limits_of(kind)) and is_a(value, int | float):
         number = cast(float, value)
-        for limit in limits_of(kind):
+        for limit in limits:
             if not limit.low <= number <= limit.high:
                 raise error(f"{place} must {limit}, found {typed_repr(value)}{then}")
     return value
