@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from build.results import few_resamples
 from compoclip import console
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip_world import demo
+from compoclip_world.export import suite
 from ranks_helpers import Forked
+
+
+def small_suite(patch: pytest.MonkeyPatch) -> None:
+    """Let the demo write only the benchmarks that its own table and first scene need."""
+    few = partial(suite.write_suite, benchmarks=("confusable", "foils"))
+    patch.setattr("compoclip_world.export.suite.write_suite", few)
 
 
 @pytest.mark.slow
@@ -25,6 +34,7 @@ def test_demo_runs_end_to_end_and_resumes(
     monkeypatch.setattr("compoclip_world.demo.available_cores", lambda: 1)
     warm = SimpleNamespace(Popen=Forked)  # has imported torch
     monkeypatch.setattr("compoclip_world.demo.subprocess", warm)
+    small_suite(monkeypatch)
     out = tmp_path / "demo"
     arguments = [
         "demo",
@@ -35,7 +45,8 @@ def test_demo_runs_end_to_end_and_resumes(
         "--methods",
         "fsc-clip",
     ]
-    assert main(arguments) == 0
+    with few_resamples():
+        assert main(arguments) == 0
     printed = capsys.readouterr()
     shown = printed.out
     assert re.match(
