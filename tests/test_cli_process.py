@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from compoclip.cli.main import VERBS, main
 from compoclip.files import LOCK
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
+from compoclip_world.export import suite
 from ranks_helpers import Forked
 from record_files import write_lines
 from train_helpers import FEW, write_config, write_data
@@ -92,6 +94,12 @@ def alone() -> None:
     """Lead a process group, as what a shell starts does, and heed Ctrl-C."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def alone_with_a_small_suite() -> None:
+    """Do as `alone`, and let the demo write only the benchmarks that it begins with."""
+    alone()
+    suite.write_suite = partial(suite.write_suite, benchmarks=("foils",))
 
 
 def forked(arguments: list[str]) -> Forked:
@@ -188,13 +196,12 @@ def with_workers(verb: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc on this system")
-@pytest.mark.parametrize("verb", ["rewrite", "rewrite shards"])
 @pytest.mark.parametrize(
-    ("signals", "code"),
+    ("verb", "signals", "code"),
     [
-        ([signal.SIGKILL], 128 + signal.SIGKILL),
-        ([signal.SIGTERM], 143),
-        ([signal.SIGINT, signal.SIGINT], 130),
+        ("rewrite", [signal.SIGKILL], 128 + signal.SIGKILL),
+        ("rewrite", [signal.SIGTERM], 143),
+        ("rewrite shards", [signal.SIGINT, signal.SIGINT], 130),
     ],
 )
 def test_nothing_is_left_of_a_command_that_is_ended(
@@ -226,7 +233,8 @@ def test_nothing_is_left_of_a_command_that_is_ended(
 def test_the_runs_of_a_demo_that_is_killed_save_their_state_and_end(tmp_path: Path) -> None:
     run = tmp_path / "out" / "runs" / "clip-ft"
     sizes = ["--scenes=24", "--items-per-task=2", "--epochs=9999", "--batch-size=8"]
-    process = forked(["demo", f"--out={tmp_path / 'out'}", "--methods", "clip-ft", *sizes])
+    arguments = ["demo", f"--out={tmp_path / 'out'}", "--methods", "clip-ft", *sizes]
+    process = Forked(["compoclip", *arguments], preexec_fn=alone_with_a_small_suite)
     log = run / "train.jsonl"
     until(lambda: log.is_file() and len(read_log(log)) >= 1, process)
     os.kill(process.pid, signal.SIGKILL)
@@ -240,7 +248,6 @@ def test_the_runs_of_a_demo_that_is_killed_save_their_state_and_end(tmp_path: Pa
     [
         ["--help"],
         ["train", "--help"],
-        ["evaluate", "--help"],
         ["rewrite", "a red cup on a blue table", "--json"],
     ],
 )
