@@ -1,4 +1,4 @@
-"""Searches by text without torch: numpy's features are torch's, and all else takes the model."""
+"""Searches: texts and the nearest photos."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ from hypothesis import strategies as st
 from open_clip.tokenizer import SimpleTokenizer
 from safetensors.torch import load_file, save_file
 
+from compoclip.benchmarks.case import Retrieval
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.captions.clip_text import clip_byte_pairs
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.evaluation import ModelEncoder
+from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.architecture import build_model
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.plain_text import PlainText, PlainTower, mapped
 from compoclip.search import PhotoIndex, read_index
+from compoclip.search.nearest import _best, _changed_words, _kind
 from compoclip.search.query import text_encoder
 from models_thin import config, only_known
 from search_photos import made, write_photos
+from train_helpers import new_model, write_data
 
 CLIPS = {"vocab_size": 49408}  # of CLIP's own tokenizer
 VIT_B_32 = {"width": 512, "heads": 8, "layers": 2, "context_length": 77}
@@ -338,3 +342,108 @@ def test_a_search_by_text_imports_no_torch(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == ""
     assert "a mug" in done.stdout
+
+
+# --- The nearest photos ---
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("a dog on a mat", "a dog on a mat", 0),
+        ("A dog on a mat", "a dog on a mat", 0),
+        ("a dog on a mat", "a cat on a mat", 1),
+        ("a red dog on a blue mat", "a blue dog on a red mat", 2),
+        ("a dog on a mat", "a dog on a red mat", 1),
+        ("a dog on a red mat", "a dog on a mat", 1),
+        ("an owl on a mat", "a big cat on a mat", 3),
+        ("", "a dog", 2),
+    ],
+)
+def test_changed_words(one: str, other: str, words: int) -> None:
+    assert _changed_words(one, other) == words
+
+
+def test_a_caption_is_own_near_or_other() -> None:
+    own = ("a dog on a mat", "the dog lies down")
+    assert _kind("the dog lies down", own) == "own"
+    assert _kind("the cat lies down", own) == "near copy"
+    assert _kind("two people ride a train", own) == "other"
+    assert _kind("a dog", ()) == "other"
+
+
+def test_the_best_are_those_of_a_plain_sort() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((300, 4)).astype(np.float32)
+    texts = np.round(rng.standard_normal((40, 4))).astype(np.float32)
+    texts[7] = texts[3]  # equal scores rank in the order of the data
+    best, scores = _best(images, texts, 5)
+    for row in range(300):
+        cosines = [float(images[row] @ text) for text in texts]
+        order = sorted(range(40), key=lambda k: -cosines[k])[:5]
+        assert scores[row] == pytest.approx([cosines[k] for k in order], abs=1e-5)
+        ranks = {int(text): rank for rank, text in enumerate(best[row])}
+        assert 7 not in ranks or ranks[3] == ranks[7] - 1
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two models of other weights."""
+    folder = tmp_path_factory.mktemp("models")
+    save_model(new_model(folder), folder / "one")
+    other = new_model(folder)
+    for parameter in other.encoder.model.parameters():
+        parameter.data.mul_(-0.9)
+    save_model(other, folder / "two")
+    return [f"one={folder / 'one'}", f"two={folder / 'two'}"]
+
+
+def test_the_page_and_the_records(models: list[str], tmp_path: Path, capsys: Capture) -> None:
+    captions = write_data(tmp_path, 12)
+    on = f"retrieval:{captions},images={tmp_path},split=all"
+    command = ["nearest", *models, "--on", on, "--device", "cpu", "--number", "3"]
+    assert main([*command, "--captions", "2", "--out", str(tmp_path / "n.html"), "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert len(records) == 3
+    page = (tmp_path / "n.html").read_text()
+    assert page.count("<img src=") == 3
+    assert "the first caption differs between the models" in page
+    (target,) = parse_targets([on], Path("data"), None)
+    photos = target.load().content
+    assert isinstance(photos, Retrieval)
+    for name, model in (word.split("=", 1) for word in models):
+        encoder = ModelEncoder(load_model(model))
+        with encoder.evaluating():
+            texts = encoder.encode_texts(photos.texts)
+            for record in records:
+                ref = next(ref for ref in photos.images if ref.photo == record["image"])
+                scores = (encoder.encode_images([encoder.read_image(ref)]) @ texts.T)[0]
+                order = np.argsort(-scores, kind="stable")[:2]
+                shown = record["by_model"][name]
+                assert [row["text"] for row in shown] == [photos.texts[k] for k in order]
+                assert [row["score"] for row in shown] == pytest.approx(scores[order], abs=1e-5)
+    again = [*command, "--captions", "2", "--out", str(tmp_path / "again.html"), "--json"]
+    assert main(again) == 0
+    assert (tmp_path / "again.html").read_bytes() == (tmp_path / "n.html").read_bytes()
+
+
+def test_one_model_and_more_images_than_there_are(
+    models: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    captions = write_data(tmp_path, 5)
+    on = f"retrieval:{captions},images={tmp_path},split=all"
+    command = ["nearest", models[0], "--on", on, "--number", "50", "--captions", "9000"]
+    assert main([*command, "--out", str(tmp_path / "n.html")]) == 0
+    printed = capsys.readouterr().out
+    assert "differs between" not in (tmp_path / "n.html").read_text()
+    assert len(printed.strip().splitlines()) == 2 + 5 + 2
+
+
+def test_other_benchmarks_are_refused(models: list[str], tmp_path: Path, capsys: Capture) -> None:
+    captions = write_data(tmp_path, 5)
+    command = ["nearest", models[0], "--on", f"rewrites:{captions},images={tmp_path},split=all"]
+    assert main([*command, "--out", str(tmp_path / "n.html")]) == 2
+    assert "--on: name a retrieval benchmark" in capsys.readouterr().err

@@ -1,0 +1,284 @@
+"""Pairs of scenes and captions: neighbours, unlike things, one edit apart, and sets of them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compoclip.cli.main import main
+from compoclip.data.sources.open import open_source
+from compoclip.errors import CompoclipError, UsageError
+from compoclip_world import geometry
+from compoclip_world.captions import WorldCaption, captions_for
+from compoclip_world.dataset import bundled_world, crowded, png_bytes
+from compoclip_world.edits import (
+    NEGATIVE_SKILLS,
+    POSITIVE_RULES,
+    hard_negative,
+    hard_positive,
+    nodes_of,
+    substitute,
+)
+from compoclip_world.export.confusable import build
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.pairs import TAUGHT_SKILLS, PairSet, pair, write_pair_set
+from compoclip_world.parser import parse
+from compoclip_world.render import render
+from compoclip_world.sampling import compounds_in, held_out_in, names_held_out, scene_for
+from compoclip_world.scene import Scene, WorldConfig
+
+# --- The confusable gallery: four neighbours per group ---
+
+
+@pytest.fixture(scope="module")
+def part() -> Part:
+    return build(SuiteSpec(bundled_world(), items=24))[0]
+
+
+def test_captions_are_true_of_one_image_alone(part: Part) -> None:
+    rows = part.files["flickr8k/flickr8k_test.json"]
+    scenes = [part.images[f"flickr8k/images/{row['image']}"] for row in rows]
+    assert len(rows) == 24
+    assert part.items == {"i2t": 24, "t2i": 24}
+    oracle = Oracle()
+    for at, row in enumerate(rows):
+        verdicts = [oracle.verdict(row["caption"][0], scene).truth for scene in scenes]
+        assert verdicts == [Truth.TRUE if at == i else Truth.FALSE for i in range(24)]
+
+
+def test_neighbours_differ_in_one_thing(part: Part) -> None:
+    scenes = list(part.images.values())
+    for start in range(0, 24, 4):
+        first, exchanged, mirrored, other = scenes[start : start + 4]
+        looks = [sorted((t.kind, t.colour) for t in scene.things) for scene in scenes[start:][:4]]
+        assert [t.kind for t in first.things] == [t.kind for t in exchanged.things]
+        assert looks[0] != looks[1]
+        assert looks[0] == looks[2]
+        assert [(t.x, t.y) for t in first.things] == [(t.x, t.y) for t in exchanged.things]
+        assert [(t.x, t.y) for t in first.things] != [(t.x, t.y) for t in mirrored.things]
+        assert {t.kind for t in first.things} - {t.kind for t in other.things}
+
+
+# --- Unlike things, captions that hold with the right binding alone ---
+
+
+ORACLE = Oracle()
+PAIRS = WorldConfig(objects=(0.0, 0.6, 0.4), unlike=True, repeat=0.0, synonyms=0.0)
+
+
+def captioned(config: WorldConfig, count: int = 60) -> list[tuple[Scene, WorldCaption]]:
+    scenes = [scene_for(config, 0, "train", i) for i in range(count)]
+    return [(s, captions_for(s, config, 0, i, 1)[0]) for i, s in enumerate(scenes)]
+
+
+def test_unlike_things_differ_in_kind_and_colour() -> None:
+    for i in range(150):
+        things = scene_for(PAIRS, 0, "train", i).things
+        assert len({t.kind for t in things}) == len({t.colour for t in things}) == len(things)
+    mixed = [scene_for(replace(PAIRS, unlike=False), 0, "train", i).things for i in range(150)]
+    assert any(len({t.colour for t in things}) < len(things) for things in mixed)
+
+
+def test_what_a_crowded_world_says_is_false_with_the_colours_exchanged() -> None:
+    judged = refuted = 0
+    for scene, caption in captioned(crowded(bundled_world()), 100):
+        if len(scene.things) != 2:
+            continue
+        a, b = scene.things
+        exchanged = (replace(a, colour=b.colour), replace(b, colour=a.colour))
+        verdict = ORACLE.verdict(caption.text, replace(scene, things=exchanged))
+        if len(caption.form) == 2:
+            refuted += verdict.truth is Truth.FALSE
+            judged += 1
+        assert a.kind != b.kind
+        assert a.colour != b.colour
+    assert judged > 60
+    assert refuted >= 0.95 * judged  # the others name sizes only
+
+
+# --- Hard negatives, hard positives and minimal pairs ---
+
+
+CONFIG = WorldConfig(
+    objects=(0.1, 0.4, 0.25, 0.25), inside=0.2, occlusion=0.2, repeat=0.4, patterned=0.8
+)
+
+
+def truth(text, scene):
+    return ORACLE.verdict(text, scene).truth.value
+
+
+def made(count=45):
+    for i in range(count):
+        scene = scene_for(CONFIG, 0, "train", i)
+        for caption in captions_for(scene, CONFIG, 0, i):
+            yield i, scene, caption
+
+
+def test_negatives_are_false_and_captions_true():
+    found = Counter()
+    for i, scene, caption in made():
+        rng = random.Random(i)
+        for skill in NEGATIVE_SKILLS:
+            contrast = hard_negative(scene, caption, skill, rng)
+            if contrast is None:
+                continue
+            found[skill] += 1
+            assert contrast.skill == skill
+            assert not contrast.keeps_meaning
+            assert truth(contrast.caption, scene) == "true"
+            if skill == "word-order":
+                assert truth(contrast.other, scene) != "true"
+                assert sorted(contrast.caption.split()) == sorted(contrast.other.split())
+            else:
+                assert truth(contrast.other, scene) == "false", contrast
+    assert set(found) == set(NEGATIVE_SKILLS)
+
+
+def test_positives_are_true_and_differ():
+    found = Counter()
+    for i, scene, caption in made():
+        for rule in POSITIVE_RULES:
+            contrast = hard_positive(scene, caption, rule, random.Random(i))
+            if contrast is None:
+                continue
+            found[rule] += 1
+            assert contrast.keeps_meaning
+            assert contrast.caption != contrast.other
+            assert truth(contrast.caption, scene) == truth(contrast.other, scene) == "true"
+    assert set(found) == set(POSITIVE_RULES)
+
+
+@pytest.mark.parametrize("skill", TAUGHT_SKILLS)
+def test_pairs_separate_their_scenes(skill):
+    for i in range(6):
+        found = pair(CONFIG, 1, i, skill)
+        assert truth(found.caption_a, found.scene_a) == "true"
+        assert truth(found.caption_b, found.scene_b) == "true"
+        assert truth(found.caption_a, found.scene_b) == "false"
+        assert truth(found.caption_b, found.scene_a) == "false"
+        different = render(found.scene_a, 64).astype(int) != render(found.scene_b, 64)
+        assert different.any(axis=2).sum() >= 8
+        for scene in (found.scene_a, found.scene_b):
+            assert held_out_in(scene, CONFIG) == (frozenset(), frozenset())
+
+
+def test_novel_pairs_show_a_held_out_compound():
+    for split, place in (("novel-attribute", 0), ("novel-relation", 1)):
+        found = pair(CONFIG, 0, 0, "relation", split)
+        assert any(held_out_in(s, CONFIG)[place] for s in (found.scene_a, found.scene_b))
+
+
+def test_substitution_replaces_just_the_chosen_node():
+    form = parse("a red star left of a blue mug and a hat")
+    for place, node in enumerate(nodes_of(form)):
+        assert substitute(form, {place: node}) == form
+    assert len(nodes_of(form)) == 8
+
+
+def test_compounds_of_captions():
+    pairs, triples = compounds_in(parse("a red star to the right of a blue mug and no pink hat"))
+    assert pairs == {("red", "star"), ("blue", "mug"), ("pink", "hat")}
+    assert triples == {("mug", "left", "star")}
+    assert compounds_in(parse("the star is red"))[0] == {("red", "star")}
+    assert compounds_in(parse("the star is not red"))[0] == frozenset()
+    for i in range(100):
+        scene = scene_for(CONFIG, 0, "train", i)
+        for caption in captions_for(scene, CONFIG, 0, i):
+            assert not names_held_out(caption.form, CONFIG), caption.text
+
+
+def test_bad_requests_are_refused():
+    _, scene, caption = next(made())
+    with pytest.raises(UsageError, match="unknown skill"):
+        hard_negative(scene, caption, "swap-verb", random.Random(0))
+    with pytest.raises(UsageError, match="unknown rule"):
+        hard_positive(scene, caption, "passive", random.Random(0))
+    with pytest.raises(UsageError, match="unknown pair skill"):
+        pair(CONFIG, 0, 0, "swap-verb")
+    with pytest.raises(UsageError, match="unknown split"):
+        pair(CONFIG, 0, 0, "relation", "training")
+    with pytest.raises(CompoclipError, match="no pair of skill"):
+        pair(WorldConfig(kinds=("ball",), colours=("red",)), 0, 0, "swap-colour")
+
+
+# --- Training sets of minimal pairs ---
+
+
+PAIRED = WorldConfig(size=32)
+SKILLS = (("swap-place", 3), ("relation", 2))
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+
+
+def test_twins_name_each_other(tmp_path: Path) -> None:
+    assert write_pair_set(tmp_path / "set", PairSet(PAIRED, SKILLS, seed=3)) == 10
+    rows = rows_of(tmp_path / "set")
+    assert [row["group"] for row in rows[::2]] == [row["group"] for row in rows[1::2]]
+    assert len({row["group"] for row in rows}) == 5
+    by_image = {row["image"]: row for row in rows}
+    for row in rows:
+        twin = by_image[row["neg_image"]]
+        assert row["neg_caption"] == twin["caption"] != row["caption"]
+        assert twin["neg_image"] == row["image"]
+    made = pair(PAIRED, 3, 1, "relation", "train")
+    last = rows[-2]
+    assert (last["caption"], last["neg_caption"]) == (made.caption_a, made.caption_b)
+    assert (tmp_path / "set" / last["image"]).read_bytes() == png_bytes(made.scene_a, 32)
+
+
+def test_no_false_caption_is_true_by_a_small_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [pair(bundled_world(), 0, i, "relation") for i in range(150)]
+    monkeypatch.setattr(geometry, "_ahead", lambda along, across: along > 0)
+    oracle = Oracle()
+    for each in made:
+        for text, scene in ((each.caption_a, each.scene_b), (each.caption_b, each.scene_a)):
+            assert oracle.verdict(text, scene).truth is Truth.FALSE, text
+
+
+def test_the_table_is_what_methods_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "set"
+    asked = ["world", "pairs", f"--out={data}", "--size=32", "--skills", "relation=2", "count=2"]
+    assert main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 8
+    source = open_source(str(data / "pairs.jsonl"))
+    assert len(source) == 8
+    assert source.brings() == {"group", "negatives", "negative_image"}
+    groups = list(source.column("group"))
+    assert [groups.count(name) for name in groups] == [2] * 8
+
+
+@pytest.mark.parametrize(
+    ("skills", "why"),
+    [
+        ("swap-hats=3", "no skill 'swap-hats'; known: swap-colour"),
+        ("relation", "'relation' must be SKILL=COUNT"),
+        ("relation=0", "with a count of 1 or more"),
+        ("relation=many", "with a count of 1 or more"),
+        ("relation=1 relation=2", "names a skill twice"),
+    ],
+)
+def test_wrong_skills_are_refused(
+    skills: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["world", "pairs", "--out", str(tmp_path / "set"), "--skills", *skills.split()]) == 2
+    )
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_world_without_such_pairs_leaves_nothing(tmp_path: Path) -> None:
+    lonely = WorldConfig(size=32, objects=(1.0,), kinds=("ball",), colours=("red",))
+    with pytest.raises(CompoclipError, match="no pair of skill 'object' fits split 'train'"):
+        write_pair_set(tmp_path / "set", PairSet(lonely, (("object", 1),)))
+    assert not (tmp_path / "set").exists()
