@@ -13,7 +13,10 @@ from bench.host import PARTS
 
 
 @pytest.mark.slow
-def test_every_section_runs_in_small(tmp_path: Path) -> None:
+def test_every_section_runs_in_small(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_check, "write_world", lambda folder: world)
     out = tmp_path / "out"
     assert gpu_check.main(["--tiny", "--device=cpu", f"--out={out}"]) == 0
     found = json.loads((out / "results.json").read_text())
