@@ -218,24 +218,6 @@ def test_data_that_cannot_be_trained_on(
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_unknown_names(
-    checkpoint: Path, table: Path, root: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    out = tmp_path / "out"
-    refused(capsys, ["train", "fsc-clap"], 2, "no method 'fsc-clap'", "did you mean fsc-clip")
-    argv = [*evaluation(checkpoint, root, out), "--on=sugarcrap"]
-    refused(capsys, argv, 2, "no benchmark 'sugarcrap'", "sugarcrepe")
-    refused(capsys, evaluation("VIT-B32", root, out), 2, "no model 'VIT-B32'", "mean ViT-B-32")
-    refused(capsys, tuning(table, out, "VIT-B32"), 2, "no model 'VIT-B32'", "mean ViT-B-32")
-    refused(capsys, tuning(table, out, "RN50:opanai"), 2, "no weights 'opanai'", "openai")
-    argv = [*training(table, out), f"--model={tmp_path / 'none.json'}"]
-    refused(capsys, argv, 1, "none.json", "no such file")
-    refused(capsys, ["rewrite", "a red cup", "--rewrites=negclop"], 2, "negclop", "negclip")
-    assert main(["trane"]) == 2
-    assert "no verb 'trane'; did you mean train or tune?" in capsys.readouterr().err
-    assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("option", "words"),
     [

@@ -1,4 +1,4 @@
-"""`compoclip evaluate` from the command line, on a tiny random model and generated images."""
+"""The verbs evaluate and compare."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
+from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.programs import run
-from evaluation_helpers import TINY
+from evaluation_helpers import TINY, FakeEncoder, choice_benchmark
+
+# --- Evaluate ---
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +204,6 @@ def test_a_name_is_no_folder_beside_the_command(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nothing", "no benchmark 'nothing'"),
         ("sugarcrepe,images=", "not KEY=VALUE"),
         ("sugarcrepe,root=a,root=b", "twice"),
         ("./nowhere", "no such folder"),
@@ -260,3 +262,44 @@ def test_sugarcrepe_with_the_real_photos(model, shared_data, tmp_path, capsys):
     assert (micro.n, micro.expected) == (295, 7511)
     assert result.partial
     assert "PARTIAL" in capsys.readouterr().out
+
+
+# --- Compare ---
+
+
+def folders(tmp_path, *names: str) -> list[str]:
+    toy = choice_benchmark(tmp_path / "p", n=20)
+    for name in names:
+        evaluate(name, FakeEncoder(name), [toy], tmp_path / "out", Options(resamples=50))
+    return [str(tmp_path / "out" / name) for name in names]
+
+
+def test_one_table_for_each_other_model(tmp_path, capsys):
+    places = folders(tmp_path, "base", "one", "two")
+    single = f"{places[2]}/toy.json"  # will do as well as its folder
+    assert main(["compare", *places[:2], single, "--resamples", "100"]) == 0
+    text = capsys.readouterr().out
+    assert "one against base (base)" in text
+    assert "two against base (base)" in text
+    assert "toy micro" in text
+    assert main(["compare", *places, "--resamples", "100", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [each["other"] for each in data] == ["one", "two"]
+    assert {each["name"] for each in data[0]["subtasks"]} == {"even", "odd"}
+    gain, models = data[0]["mean_grounded_gain"], data[0]["grounded"]
+    assert gain["base"] == models["base"]["mean"]["value"]
+    assert gain["other"] == models["one"]["mean"]["value"]
+    assert {column["name"] for column in models["one"]["columns"]} == {"even", "odd"}
+
+
+def test_errors_are_one_line(tmp_path, capsys):
+    places = folders(tmp_path, "base", "one")
+    assert main(["compare", places[0]]) == 2
+    assert main(["compare", *places, "--resamples", "0"]) == 2
+    capsys.readouterr()
+    assert main(["compare", places[0], str(tmp_path / "out")]) == 1
+    assert main(["compare", places[0], str(tmp_path / "none")]) == 1
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 2
+    assert "several models" in lines[0]
+    assert "no such file or folder" in lines[1]

@@ -160,25 +160,6 @@ def test_train_has_at_most_60_options(capsys: pytest.CaptureFixture[str], name: 
     assert len(USUAL) == 15
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (("cache", "--clear", "featurs"), "'featurs' is not one of parses, features"),
-        (("convert", "a", "b", "--to", "open-clp"), "; did you mean open-clip?"),
-        (("new", "methd", "x"), "; did you mean method?"),
-    ],
-)
-def test_an_unknown_choice_is_answered_with_the_closest(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], hint: str
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert hint in said
-    assert "did you mean" in said
-
-
 def test_auto_is_all_cores_where_the_work_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compoclip.workers.available_cores", lambda: 6)
     assert processes("auto", 4096, 4096) == 6

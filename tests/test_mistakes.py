@@ -51,6 +51,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Command -> the lines that it prints, of one process that cannot import what is heavy."""
     place = tmp_path_factory.mktemp("typed")
     prepare(place)
+    before = sorted(place.rglob("*"))
     done = subprocess.run(
         [sys.executable, "-c", _RUN, *HEAVY],
         input="\n".join([*HELPS, *REFUSED]),
@@ -59,6 +60,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         check=True,
         cwd=place,
     )
+    assert sorted(place.rglob("*")) == before
     parts = [part.splitlines() for part in f"\n{done.stderr}".split("\n$ ")[1:]]
     return {command: lines for command, *lines in parts}
 
@@ -117,7 +119,10 @@ def test_names_of_other_programs(capsys: pytest.CaptureFixture[str], words: str,
     assert hint in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("verb", "ours"), [("finetune", "train or tune"), ("eval", "evaluate")])
+@pytest.mark.parametrize(
+    ("verb", "ours"),
+    [("finetune", "train or tune"), ("eval", "evaluate"), ("trane", "train or tune")],
+)
 def test_verbs_of_other_programs(capsys: pytest.CaptureFixture[str], verb: str, ours: str) -> None:
     assert main([verb]) == 2
     assert f"no verb '{verb}'; did you mean {ours}?" in capsys.readouterr().err

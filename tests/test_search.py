@@ -452,11 +452,8 @@ def test_moved_and_changed_photos_are_noticed(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["search", "no.index", "a mug"], "no such index"),
         (["search", "no.index"], "no such index"),
         (["search", "no.index", "a mug", "--top", "0"], "between 1 and 1000"),
-        (["index", "none", "--model=bundled", "--out=i"], "none: not found; check the path"),
-        (["index", "empty", "--model=bundled", "--out=i"], "empty: an empty folder"),
         (["index", "empty", "--model=bundled", "--out=i", "--duplicates=2"], "between -1 and 1"),
         (["index", "full", "--model=bundled", "--out=i", "--split=x"], "take no --split"),
     ],
