@@ -222,7 +222,8 @@ def draw_figure(stem: Path, verb: str, measured: Sequence[Measured]) -> tuple[Pa
         last = next(iter(values.values()))[-1]
         through = [last * size / rows[-1] for size in rows]
         axes.plot(rows, through, color=theme.soft, linewidth=1, linestyle=":", label="linear")
-        axes.set_ylim(min(low, high / _RANGE), high)
+        wider = max(1.0, math.sqrt(_RANGE * low / high))
+        axes.set_ylim(low / wider, high * wider)
         if high < 100 * low:
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
