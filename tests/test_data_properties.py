@@ -219,7 +219,7 @@ def peak() -> int:
 def test_every_source_is_read_or_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = peak()
 
-    @examples(25)
+    @examples(40)
     @given(data=st.data(), image=options, caption=options, split=splits)
     def check(data: st.DataObject, image: str | None, caption: str | None, split: str) -> None:
         with tempfile.TemporaryDirectory(prefix="source-") as name:
@@ -250,7 +250,7 @@ def test_every_shard_of_a_corpus_is_made_or_left_out(kind: str) -> None:
     before = peak()
     jobs = st.sampled_from((ParseJob(), RewriteJob(Settings(("negclip", "replace"), seed=1))))
 
-    @examples(15)
+    @examples(20)
     @given(data=st.data(), column=options, job=jobs)
     def check(data: st.DataObject, column: str | None, job: Any) -> None:
         with tempfile.TemporaryDirectory(prefix="corpus-") as name:
