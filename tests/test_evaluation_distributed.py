@@ -16,7 +16,7 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.ranks import Ranks
+from compoclip.ranks import SINGLE, Ranks
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from ranks_helpers import commanded, in_ranks
 
@@ -40,35 +40,44 @@ def encoding(
     }
 
 
+Run = tuple[Path, tuple[str, ...], int]
+"""Cache, broken photos, and how many of them are borne."""
+
+
+def encodings(ranks: Ranks, content: Content, *runs: Run) -> list[dict[str, Any]]:
+    """`encoding` of several runs, one after the other."""
+    return [encoding(ranks, content, *run) for run in runs]
+
+
 def test_everything_is_encoded_once_and_reaches_the_first(tmp_path: Path) -> None:
     content = choice_benchmark(tmp_path / "photos").content
     plain = encode_contents(FakeEncoder(), [content], EncodeOptions(4, 1))
-    first, *others = in_ranks(4, encoding, content, tmp_path / "cache")
+    run = (tmp_path / "cache", (), 0)
+    once, again = zip(*in_ranks(4, encodings, content, run, run))
+    first, *others = once
     assert np.array_equal(np.float32(first["images"]), plain.images)
     assert np.array_equal(np.float32(first["texts"]), plain.texts)
-    assert all(each["rows"] == first["rows"] for each in others)
-    seen = Counter(name for each in (first, *others) for name in each["seen"])
+    assert all(rank["rows"] == first["rows"] for rank in others)
+    seen = Counter(name for rank in once for name in rank["seen"])
     assert set(seen.values()) == {1}
     assert len(seen) == len(plain.images) + len(plain.texts)
-    sizes = [len(each["seen"]) for each in (first, *others)]
+    sizes = [len(rank["seen"]) for rank in once]
     assert max(sizes) - min(sizes) <= 2 * 4
-
-    again = in_ranks(4, encoding, content, tmp_path / "cache")  # all of it is in the cache
-    assert [each["seen"] for each in again] == [[]] * 4
+    assert [rank["seen"] for rank in again] == [[]] * 4  # all of it is in the cache
     assert again[0]["images"] == first["images"]
 
 
 def test_damaged_images_are_counted_over_all_processes(tmp_path: Path) -> None:
     content = choice_benchmark(tmp_path / "photos").content
     names = tuple(f"photo{k}_t{k}.jpg" for k in (1, 5))  # one in the batch of each of two processes
-    found = in_ranks(2, encoding, content, tmp_path / "two", names, 2)
-    assert [each["bad"] for each in found] == [sorted(names)] * 2
-    assert found[0]["rows"].keys().isdisjoint(names)
-    found = in_ranks(2, encoding, content, tmp_path / "one", names, 1)
-    assert all("more than 1 damaged images" in each["error"] for each in found)
-    found = in_ranks(2, encoding, content, tmp_path / "none", names[:1], 0)
-    assert found[0] == found[1]
-    assert names[0] in found[0]["error"]
+    runs = [(tmp_path / "two", names, 2), (tmp_path / "one", names, 1)]
+    runs.append((tmp_path / "none", names[:1], 0))
+    two, one, none = zip(*in_ranks(2, encodings, content, *runs))
+    assert [rank["bad"] for rank in two] == [sorted(names)] * 2
+    assert two[0]["rows"].keys().isdisjoint(names)
+    assert all("more than 1 damaged images" in rank["error"] for rank in one)
+    assert none[0] == none[1]
+    assert names[0] in none[0]["error"]
 
 
 def measuring(ranks: Ranks, benchmarks: list[Benchmark], folder: Path) -> list[Any]:
@@ -82,7 +91,7 @@ def measuring(ranks: Ranks, benchmarks: list[Benchmark], folder: Path) -> list[A
 
 def test_results_are_those_of_one_process(tmp_path: Path) -> None:
     benchmarks = [choice_benchmark(tmp_path / name, name=name) for name in ("one", "two")]
-    (alone,) = in_ranks(1, measuring, benchmarks, tmp_path)
+    alone = measuring(SINGLE, benchmarks, tmp_path)
     first, *others = in_ranks(4, measuring, benchmarks, tmp_path)
     assert first == alone
     assert others == [[]] * 3
