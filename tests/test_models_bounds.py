@@ -14,6 +14,7 @@ import torch
 from open_clip.tokenizer import SimpleTokenizer
 from safetensors.torch import save_file
 
+from build.models import edit_json
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models import architecture
@@ -43,13 +44,6 @@ def saved(model: Path, tmp_path: Path) -> Path:
     for file in model.iterdir():
         (folder / file.name).symlink_to(file)
     return folder
-
-
-def edit(path: Path, change: Change) -> None:
-    data = json.loads(path.read_text())
-    change(data)
-    path.unlink()
-    path.write_text(json.dumps(data))
 
 
 def refused(folder: Path, said: str, file: str = "") -> None:
@@ -97,7 +91,7 @@ OTHER = "in the file and .* in the architecture"
 def test_impossible_architectures_are_refused_before_they_are_built(
     saved: Path, change: Change, said: str
 ) -> None:
-    edit(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
+    edit_json(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
     refused(saved, said)
 
 
@@ -120,13 +114,13 @@ def test_impossible_architectures_are_refused_before_they_are_built(
 def test_impossible_preprocessing_is_refused(
     saved: Path, change: dict[str, Any], said: str
 ) -> None:
-    edit(saved / "open_clip_config.json", lambda data: data["preprocess_cfg"].update(change))
+    edit_json(saved / "open_clip_config.json", lambda data: data["preprocess_cfg"].update(change))
     refused(saved, said)
 
 
 @pytest.mark.parametrize("key", ["model_cfg", "preprocess_cfg", "compoclip"])
 def test_sections_that_are_no_objects_are_refused(saved: Path, key: str) -> None:
-    edit(saved / "open_clip_config.json", lambda data: data.update({key: [1, 2]}))
+    edit_json(saved / "open_clip_config.json", lambda data: data.update({key: [1, 2]}))
     refused(saved, f"'{key}' is not an object", "open_clip_config.json")
 
 
@@ -143,7 +137,7 @@ def test_sections_that_are_no_objects_are_refused(saved: Path, key: str) -> None
 def test_damaged_records_name_the_file(
     saved: Path, change: Change, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    edit(saved / "compoclip.json", change)
+    edit_json(saved / "compoclip.json", change)
     refused(saved, said, "compoclip.json")
     assert main(["inspect", str(saved)]) == 1
     assert "not foreseen" not in capsys.readouterr().err
@@ -151,7 +145,7 @@ def test_damaged_records_name_the_file(
 
 def test_odd_provenance_survives_being_saved_again(saved: Path, tmp_path: Path) -> None:
     odd = {"run": {"steps": "ten", "left_out": [1]}, "terms": 3, "method": ["\ud800"], "\n": {}}
-    edit(saved / "compoclip.json", lambda record: record.update(provenance=odd))
+    edit_json(saved / "compoclip.json", lambda record: record.update(provenance=odd))
     save_model(load_model(saved), tmp_path / "again")
     assert load_model(tmp_path / "again").provenance == odd
 
@@ -191,14 +185,14 @@ def test_a_configuration_as_large_as_a_data_set(model: Path, saved: Path, tmp_pa
 @pytest.mark.parametrize("where", ["/etc/passwd", "../merges.gz", "below/../../merges.gz"])
 def test_merges_of_another_folder_are_not_read(saved: Path, where: str) -> None:
     change = text(tokenizer_kwargs={"bpe_path": where})
-    edit(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
+    edit_json(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
     refused(saved, f"bpe_path {where} leads outside of the folder")
 
 
 def test_merges_that_unpack_to_far_too_much(saved: Path) -> None:
     (saved / "bpe.txt.gz").write_bytes(gzip.compress(b"a b\n" * 5_000_000))
     change = text(tokenizer_kwargs={"bpe_path": "bpe.txt.gz"})
-    edit(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
+    edit_json(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
     refused(saved, "unpacks to more than 16,777,216 bytes.*restore", "bpe.txt.gz")
 
 
@@ -206,7 +200,7 @@ def test_merges_of_another_model_have_the_right_remedy(saved: Path) -> None:
     merges = "\n".join(["header", *(f"{chr(97 + i % 26)} x{i}" for i in range(48894))])
     (saved / "bpe.txt.gz").write_bytes(gzip.compress(merges.encode()))
     change = text(tokenizer_kwargs={"bpe_path": "bpe.txt.gz", "additional_special_tokens": ["<x>"]})
-    edit(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
+    edit_json(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
     refused(saved, "they are of two models: restore the tokenizer's files")
 
 
@@ -296,10 +290,10 @@ def test_a_rank_in_a_record_takes_no_memory(model: Path, tmp_path: Path) -> None
     loaded = load_model(model)
     attach_lora(loaded.encoder.model, Lora(rank=2))
     save_adapter(loaded, Lora(rank=2), tmp_path / "adapter", provenance={})
-    edit(tmp_path / "adapter" / "adapter.json", lambda r: r["base"].update(model=str(model)))
+    edit_json(tmp_path / "adapter" / "adapter.json", lambda r: r["base"].update(model=str(model)))
     load_model(tmp_path / "adapter")
     for rank, said in ((10**12, "not the adapters of adapter.json"), (2.5, "a whole number")):
-        edit(tmp_path / "adapter" / "adapter.json", lambda r: r["lora"].update(rank=rank))  # noqa: B023
+        edit_json(tmp_path / "adapter" / "adapter.json", lambda r: r["lora"].update(rank=rank))  # noqa: B023
         with pytest.raises(CompoclipError, match=said):
             load_model(tmp_path / "adapter")
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from build.models import edit_json
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import inspect_model
@@ -61,9 +62,9 @@ def copied(clip: Path, folder: Path, **files: Any) -> Path:
 
 
 def edited(clip: Path, folder: Path, file: str, edit: Edit) -> Path:
-    data = json.loads((clip / f"{file}.json").read_text())
-    edit(data)
-    return copied(clip, folder, **{file: data})
+    copied(clip, folder)
+    edit_json(folder / f"{file}.json", edit)
+    return folder
 
 
 def put(section: str, **values: Any) -> Edit:
@@ -284,9 +285,7 @@ def test_an_entry_of_open_clip_is_followed_or_refused_by_its_name(
     (folder / "compoclip.json").unlink()
     (folder / "extra.json").write_text("{}")
     assert "extra.json not read" in load_model(folder).identity.assumed[0]
-    data = json.loads((folder / "open_clip_config.json").read_text())
-    edit(data)
-    (folder / "open_clip_config.json").write_text(json.dumps(data))
+    edit_json(folder / "open_clip_config.json", edit)
     with pytest.raises(CompoclipError, match=message):
         load_model(folder)
 

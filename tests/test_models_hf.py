@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from build.models import edit_json
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
 from compoclip.models.config import ModelConfig, ModelIdentity, part_of
@@ -208,9 +209,7 @@ CONFIG_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("message", CONFIG_CHANGES)
 def test_malformed_configurations_are_one_line(hf: Path, message: str) -> None:
-    data = json.loads((hf / "config.json").read_text())
-    CONFIG_CHANGES[message](data)
-    (hf / "config.json").write_text(json.dumps(data))
+    edit_json(hf / "config.json", CONFIG_CHANGES[message])
     with pytest.raises(CompoclipError, match=message) as caught:
         load_model(hf)
     assert "\n" not in str(caught.value)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from build.models import edit_json
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import inspect_model
@@ -85,13 +86,7 @@ def test_outputs_equal_those_of_transformers(written: Path) -> None:
 
 
 def edited(tower: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    def edit(folder: Path) -> None:
-        file = folder / tower / "config.json"
-        data = json.loads(file.read_text())
-        change(data)
-        file.write_text(json.dumps(data))
-
-    return edit
+    return lambda folder: edit_json(folder / tower / "config.json", change)
 
 
 def without(key: str) -> Callable[[Path], None]:

@@ -1,7 +1,10 @@
-"""Tiny encoders that learn, and batches for a step of them."""
+"""Tiny encoders that learn, batches for a step of them, and changes of a model's files."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,3 +45,11 @@ def batch_for(model: LoadedModel, images: int = 5) -> Batch:
     pixels = torch.randint(256, (images, 3, height, width), dtype=torch.uint8, generator=generator)
     kinds = tuple(KINDS[text_role] for text_role in role)
     return Batch(pixels, words, owner, role, kinds, tuple(map(str, range(images))))
+
+
+def edit_json(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a JSON file; of a link to one, the link becomes a file."""
+    data = json.loads(path.read_text())
+    change(data)
+    path.unlink()
+    path.write_text(json.dumps(data))
