@@ -19,6 +19,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.results import Results, load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap, holm, percentile_interval, sign_flip
+from compoclip.models.checkpoint import load_model
 from compoclip.report.plotting import Panel, write_figure
 from compoclip_world.export.suite import write_suite
 from evaluation_helpers import FakeEncoder, choice_benchmark
@@ -207,7 +208,10 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     log = (run["triplet"] / "train.jsonl").read_text().splitlines()
     assert (json.loads(log[-1])["step"], json.loads(log[-1])["images"]) == (2, 16)
     path = out / "results" / run["triplet"].name / "world-retrieval.json"
-    assert json.loads(path.read_text())["identity"]["base"]
+    identity = json.loads(path.read_text())["identity"]
+    assert identity["base"]
+    tuned = load_model(run["triplet"] / "model").identity.weights
+    assert identity["weights"] != tuned  # half of the way from the base is measured
     assert not (run["triplet"] / "state").exists()
 
     # Lost: one arm is run again, to the same numbers, and nothing else is touched.
