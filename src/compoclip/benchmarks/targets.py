@@ -20,7 +20,8 @@ results) and the options of the benchmark's reader. A suite is a folder with a `
 
 whose paths are relative to it (all keys but "name" are optional), or a data root in the default
 layout, which stands for every benchmark with complete annotation files. A folder with the name of
-a benchmark is written with its path, ./sugarcrepe. `all` is the data root itself. The suites of `benchmarks.suites` (`elevater`, `comp`, ...) have names:
+a benchmark is written with its path, ./sugarcrepe. `all` is the data root itself. The suites of
+`benchmarks.suites` (`elevater`, `comp`, ...) have names:
 
     elevater,root=/data
 """
