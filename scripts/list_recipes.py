@@ -36,7 +36,7 @@ def catalogue() -> str:
                 "module": name,
                 "about": card.about,
                 "defaults": card.defaults,
-                "terms": card.terms,
+                "parts": card.parts,
             }
             options = ([o.name, kind(o), o.default, o.help] for o in card.options.values())
             listed = ",\n".join(f"  {json.dumps(each)}" for each in options)

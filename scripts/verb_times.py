@@ -69,7 +69,7 @@ def prepare(folder: Path) -> None:
     (folder / "zero.csv").write_text("")
     for name in ("a", "b"):
         (folder / "two" / name).mkdir(parents=True)
-        (folder / "two" / name / "sugarcrepe.json").write_text("{}")
+        (folder / "two" / name / "sugarcrepe.json").write_text('{"schema": 2}')
 
 
 def by_command(lines: Iterable[str], names: Sequence[str]) -> dict[str, list[str]]:

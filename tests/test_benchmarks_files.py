@@ -10,7 +10,7 @@ import pytest
 from benchmark_files import vg_row
 from build.tables import write_parquet
 from compoclip.archives import read_members
-from compoclip.benchmarks import files, tables
+from compoclip.benchmarks import arrow_tables, files, tables
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.prompts import fill, read_index, read_names, read_templates
 from compoclip.errors import CompoclipError, closest
@@ -219,12 +219,12 @@ def test_small_tables_that_unpack_to_much(
     tmp_path: Path, column: list[object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_ANNOTATION_BYTES", 4 << 20)
-    monkeypatch.setattr(tables, "MAX_ANNOTATION_ROWS", 5000)
-    monkeypatch.setattr(tables, "MAX_ANNOTATION_VALUES", 60_000)
+    monkeypatch.setattr(arrow_tables, "MAX_ANNOTATION_ROWS", 5000)
+    monkeypatch.setattr(arrow_tables, "MAX_ANNOTATION_VALUES", 60_000)
     path = write_parquet(tmp_path / "x.parquet", {"caption": column})
     assert path.stat().st_size < 1 << 20
     with pytest.raises(CompoclipError, match=message) as caught:
-        tables.table_rows(path, ("caption",))
+        arrow_tables.table_rows(path, ("caption",))
     assert str(caught.value).startswith(str(path))
 
 

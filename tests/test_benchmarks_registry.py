@@ -332,7 +332,8 @@ def cup_row(**changes: Any) -> dict[str, Any]:
 
 
 def cups_reader(**changes: Any) -> CaseReader:
-    return reader_of("cups", {**CUPS_ENTRY, **changes})
+    entry = {**CUPS_ENTRY, **changes}
+    return reader_of(meta_of("cups", entry), entry)
 
 
 def test_an_entry_makes_items(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from PIL import Image
 from build.photos import write_captioned
 from build.tables import write_json
 from compoclip.cli.caption_input import caption_items
-from compoclip.data import decode, folders
+from compoclip.data import folders, image_names
 from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, NO_IMAGE, NO_TEXT
-from compoclip.data.decode import EXTENSIONS
 from compoclip.data.folders import HIDDEN, image_files
+from compoclip.data.image_names import EXTENSIONS
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import CompoclipError, UsageError
@@ -423,16 +423,18 @@ def test_read_and_left_out_are_all_files(paths: set[tuple[str, ...]], exclude: s
         left_out = Counter[str]()
         names = list(image_files(root, left_out, tuple(exclude)))
         assert len(names) + left_out.total() == number_of_files(root)
-        assert all(map(decode.is_read, names))
+        assert all(map(image_names.is_read, names))
 
 
 def test_endings_are_those_that_pillow_knows_for_the_formats() -> None:
     Image.init()
-    known = {e[1:] for e, kind in Image.registered_extensions().items() if kind in decode.FORMATS}
-    assert known - {"pfm"} <= decode.EXTENSIONS  # whose grey has no black and white
-    assert decode.EXTENSIONS.isdisjoint(decode.UNREAD)
+    known = {
+        e[1:] for e, kind in Image.registered_extensions().items() if kind in image_names.FORMATS
+    }
+    assert known - {"pfm"} <= image_names.EXTENSIONS  # whose grey has no black and white
+    assert image_names.EXTENSIONS.isdisjoint(image_names.UNREAD)
     cases = {"a.JPG": True, "a.b.tiff": True, "jpg": False, ".jpg": False, "x.jpg/a": False}
-    assert {name: decode.is_read(name) for name in cases} == cases
+    assert {name: image_names.is_read(name) for name in cases} == cases
 
 
 def test_links_to_class_folders_are_classes_once_and_without_circles(tmp_path: Path) -> None:

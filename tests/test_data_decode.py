@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from build.photos import encode, noise, smooth, snapshot, stored_in
 from build.tables import write_jsonl
 from compoclip.data import decode as module
+from compoclip.data import image_names
 from compoclip.data.columns import read_extras
 from compoclip.data.decode import Mirrored, OpenedImage, decode, mirrored, opened, unmirrored
 from compoclip.data.images import photo_key
@@ -259,8 +260,8 @@ def test_photos_are_read_as_other_photos_are(tmp_path: Path) -> None:
     with opened(path) as file:
         assert (file.ending, file.size, file.scans) == ("heic", (96, 64), 1)
         assert file.work == 5 * 96 * 64 + 20 * path.stat().st_size
-    assert module.is_read("A.HEIC")
-    assert module.why_unread("A.HEIC") == ""
+    assert image_names.is_read("A.HEIC")
+    assert image_names.why_unread("A.HEIC") == ""
 
 
 @needs_heic
@@ -294,14 +295,16 @@ def test_photos_have_the_limits_of_others(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_HEIF", False)
-    monkeypatch.setattr(module, "UNREAD", module.UNREAD | {"heic"})
+    monkeypatch.setattr(module, "HAS_HEIF", False)
+    monkeypatch.setattr(image_names, "UNREAD", image_names.UNREAD | {"heic"})
     monkeypatch.setattr(module, "FORMATS", [name for name in module.FORMATS if name != "HEIF"])
     path = tmp_path / "a.heic"
     path.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
     with pytest.raises(CompoclipError, match=r"a\.heic: HEIC needs pillow_heif: pip install"):
         decode(path)
-    assert module.why_unread("a.heic").startswith("image of a kind that is not read (.heic: pip")
+    assert image_names.why_unread("a.heic").startswith(
+        "image of a kind that is not read (.heic: pip"
+    )
     (tmp_path / "a.txt").write_text("a red square")
     with pytest.raises(CompoclipError, match=r"left out: .*\(\.heic: pip install .*\): 1"):
         Request(str(tmp_path)).open()

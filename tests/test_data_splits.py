@@ -27,7 +27,8 @@ from compoclip.data.places import mixture_of
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources.mixture import WeightedMix
 from compoclip.data.sources.open import Request, open_source, write_selection
-from compoclip.data.sources.splits import _head, _number, named_splits, split_of
+from compoclip.data.sources.splits import _head, _number
+from compoclip.data.split_names import named_splits, split_of
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import UsageError
 from compoclip.models.config import RECORD

@@ -29,7 +29,7 @@ from compoclip.data.sources import Sample, Source, tables
 from compoclip.data.sources.open import Request, open_source
 from compoclip.data.written import read_bags, read_written_texts
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.tables import read_records
+from compoclip.records import read_records
 from data_samples import samples_of
 
 

@@ -19,7 +19,8 @@ from build.tables import write_parquet
 from compoclip import tables
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json, replacing, write_atomically, write_text
-from compoclip.tables import read_delimited, read_jsonl, read_lines, read_records
+from compoclip.records import read_records
+from compoclip.tables import read_delimited, read_jsonl, read_lines
 
 
 def full(place: Path) -> None:

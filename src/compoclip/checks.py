@@ -16,7 +16,7 @@ from typing import Any
 
 from compoclip.config import Names, Option, marks_of, options_of
 from compoclip.errors import UsageError, require
-from compoclip.files import require_writable
+from compoclip.files import require_new_folder, require_writable
 from compoclip.plugins import is_file, require_file
 
 
@@ -57,8 +57,8 @@ def _remedy(option: Option) -> str:
     return "check the path" if option.usage.positional else f"correct {option.flag}"
 
 
-def _file(path: Path, _: Any, option: Option) -> None:
-    require(path.is_file(), path, f"no such file; {_remedy(option)}")
+def _file(path: Path | str, _: Any, option: Option) -> None:
+    require(Path(path).is_file(), path, f"no such file; {_remedy(option)}")
 
 
 def _folder(path: Path, _: Any, option: Option) -> None:
@@ -78,10 +78,31 @@ def _place(path: Path, _: Any, option: Option) -> None:
     require(path.exists(), path, f"no such file or folder; {_remedy(option)}")
 
 
-def _block_place(path: Path, options: Any, option: Option) -> None:
+def _results(path: Path, options: Any, option: Option) -> None:
+    from compoclip.evaluation.written import require_results
+
+    _place(path, options, option)
+    require_results(path)
+
+
+def _block_results(path: Path, options: Any, option: Option) -> None:
     """Check the results of one block of a published table, or results alone."""
     _, equals, place = str(path).partition("=")
-    _place(Path(place) if equals and not path.exists() else path, options, option)
+    _results(Path(place) if equals and not path.exists() else path, options, option)
+
+
+def _run(folder: Path, options: Any, option: Option) -> None:
+    from compoclip.evaluation.written import model_of
+
+    _folder(folder, options, option)
+    model_of(folder)
+
+
+def _bundle(path: Path, options: Any, option: Option) -> None:
+    from compoclip.evaluation.written import require_bundle
+
+    _place(path, options, option)
+    require_bundle(path)
 
 
 def _output_folder(folder: Path, _: Any, option: Option) -> None:
@@ -89,6 +110,11 @@ def _output_folder(folder: Path, _: Any, option: Option) -> None:
     problem = f"is a file; name a folder{flag}"
     require(not folder.is_file(), folder, problem, UsageError)
     require_writable(folder)
+
+
+def _new_folder(folder: Path, _: Any, __: Option) -> None:
+    require_new_folder(folder)
+    require_writable(folder.parent)
 
 
 def _output_file(path: Path, _: Any, __: Option) -> None:
@@ -117,14 +143,13 @@ def _official_benchmark(name: str, _: Any, __: Option) -> None:
 
 def _benchmark(target: str, options: Any, option: Option) -> None:
     _official_benchmark(target, options, option)
-    from compoclip.benchmarks.registry import meta, split_spec
     from compoclip.benchmarks.targets import parse_targets
 
     root, images = (getattr(options, name, None) for name in ("data", "images"))
     if not isinstance(root, Path):  # of training and tuning, where `data` is what is trained on
         root, images = (getattr(options, f"eval_{name}", None) for name in ("data", "images"))
     for parsed in parse_targets((target,), root or Path("data"), images):
-        meta(split_spec(parsed.spec)[0])
+        parsed.check()
 
 
 def _model(spec: str, options: Any, option: Option) -> None:
@@ -165,11 +190,12 @@ def _method(name: str, _: Any, __: Option) -> None:
 
 def _part(name: str, _: Any, option: Option) -> None:
     """Check a part of another method, or a setting, of --texts, --terms and --set."""
-    from compoclip.methods import names
+    from compoclip.methods.names import require_term, require_texts
+    from compoclip.methods.settings import part_and_value
 
-    checks = {"texts": names.require_texts, "terms": names.require_term}
+    checks = {"texts": require_texts, "terms": require_term}
     try:
-        checks.get(option.name, names.part_and_value)(name)
+        checks.get(option.name, part_and_value)(name)
     except UsageError as error:
         raise UsageError(f"{option.flag} {name}: {error}") from None
 
@@ -180,12 +206,23 @@ def _frozen(word: str, _: Any, __: Option) -> None:
     require_frozen_parts((word,))
 
 
-def _files(pattern: str, _: Any, option: Option, word: str = "") -> None:
-    """Check files that a recipe reads. word: what may stand in their place."""
+def _files(pattern: str, _: Any, option: Option) -> None:
     from compoclip.patterns import expand_braces
 
     there = Path(pattern).exists() or any(map(glob, expand_braces(pattern)))
-    require(there or pattern == word, pattern, f"no such file; {_remedy(option)}")
+    require(there, pattern, f"no such file; {_remedy(option)}")
+
+
+def _records(pattern: str, options: Any, option: Option, word: str = "") -> None:
+    """Check files that a recipe reads, and the first of their rows.
+
+    word: what may stand in their place.
+    """
+    from compoclip.records import read_records
+
+    if pattern != word:
+        _files(pattern, options, option)
+        next(read_records(pattern), None)
 
 
 def _decoder(name: str, _: Any, __: Option) -> None:
@@ -238,8 +275,8 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "folder": _folder,
     "model folder": _model_folder,
     "file or folder": _place,
-    "BLOCK=file or folder": _block_place,
     "output folder": _output_folder,
+    "new folder": _new_folder,
     "output file": _output_file,
     "device": _device,
     "model": _model,
@@ -247,7 +284,8 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "part of a method": _part,
     "frozen part": _frozen,
     "files": _files,
-    "files or captions": partial(_files, word="captions"),
+    "records": _records,
+    "records or captions": partial(_records, word="captions"),
     "decoder": _decoder,
     "score": _score,
     "published table": _table,
@@ -255,6 +293,10 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "language model": _language_model,
     "NAME=MODEL": _named_model,
     "NAME=MODEL of any kind": partial(_named_model, external=True),
+    "run": _run,
+    "results": _results,
+    "BLOCK=results": _block_results,
+    "bundle": _bundle,
     "index": _index,
     "output index": _output_index,
     "data": _data,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import re
 import reprlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -136,9 +138,19 @@ def pip_install(extra: str) -> str:
     return " ".join(["pip install", *(match[1] for match in matches if match)])
 
 
+def require_package(package: str, extra: str, subject: str) -> None:
+    """Raise CompoclipError, as `optional` does, without a package of an extra; none is imported."""
+    if package not in sys.modules and importlib.util.find_spec(package) is None:
+        raise _lacking(package, extra, subject)
+
+
 def optional(package: str, extra: str, subject: str) -> Any:
     """Import a package of an extra. Raise CompoclipError, naming `subject` needs it, without it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise CompoclipError(f"{subject} needs {package}: {pip_install(extra)}") from error
+        raise _lacking(package, extra, subject) from error
+
+
+def _lacking(package: str, extra: str, subject: str) -> CompoclipError:
+    return CompoclipError(f"{subject} needs {package}: {pip_install(extra)}")

@@ -1,4 +1,4 @@
-"""Rows of CSV, TSV, JSON-lines, Parquet and Arrow files: the one reading of them.
+"""Rows of CSV, TSV and JSON-lines files: the one reading of them, beside `arrow_files`.
 
 Data, benchmarks and captions go through here, so that every malformed file ends in one line that
 names the file, the line or row, and the remedy. In messages a line is a line of the file and a row
@@ -14,15 +14,11 @@ import io
 import zlib
 from codecs import BOM_UTF8
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, AnyStr
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from compoclip.bounds import (
     MAX_LINE_BYTES,
@@ -33,20 +29,32 @@ from compoclip.bounds import (
 from compoclip.console import counted
 from compoclip.errors import CompoclipError, require, typed_repr
 from compoclip.files import parse_json, reason, unreadable
-from compoclip.patterns import ROW_FILES, find_files
 
-_AGAIN = "fetch the file again"
+FETCH_AGAIN = "fetch the file again"
 
 # --- Lines, and JSON lines. ---
 
 # Bounds on unpacked sizes: a few hundred kilobytes can unpack to more than the memory.
 
 
-def _require_size(path: Path, packed: int, unpacked: int) -> None:
+def require_honest_size(path: Path, packed: int, unpacked: int) -> None:
     """Raise CompoclipError when a file unpacks to more than any real one would."""
     problem = f"unpacks to more than {MAX_UNPACKED_RATIO} times its size; it is no honest data "
     problem += "file: fetch the file again, or unpack and look at it"
     require(unpacked <= MAX_UNPACKED_FREE + MAX_UNPACKED_RATIO * packed, path, problem)
+
+
+def not_whole(
+    path: Path, kind: str, error: Exception, damaged: str = FETCH_AGAIN
+) -> CompoclipError:
+    """Return the error of a file that cannot be read; damage may be an OSError without a number.
+
+    kind: what it should be. damaged: the remedy.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return unreadable(path, error)
+    cause = reason(error).partition("\n")[0]
+    return CompoclipError(f"{path}: not a whole {kind} file ({cause}); {damaged}")
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -63,7 +71,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             for number, line in enumerate(_bounded(file, path), 1):
                 unpacked += len(line)
                 if unpacked > MAX_UNPACKED_FREE:
-                    _require_size(path, size, unpacked)
+                    require_honest_size(path, size, unpacked)
                 text = line.removeprefix(BOM_UTF8) if number == 1 else line
                 yield number, text.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -71,7 +79,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             f"{path}: line {number} is not UTF-8 text ({error.reason}); convert the file"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(path, ".gz", error) from None
+        raise not_whole(path, ".gz", error) from None
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -135,7 +143,7 @@ def read_delimited(
         if header is None:
             raise CompoclipError(f"{path}: the file is empty; a header line is needed")
         names = [name.strip() for name in header]
-        _require_one_of_each(names, path)
+        require_one_of_each(names, path)
         filled = (pair for pair in rows if pair[1])
         for number, (line, row) in enumerate(filled, 1):
             if len(row) != len(names):
@@ -186,7 +194,8 @@ def _csv_rows(
         raise unreadable(path, error) from None
 
 
-def _require_one_of_each(names: Sequence[str], path: Path) -> None:
+def require_one_of_each(names: Sequence[str], path: Path) -> None:
+    """Raise CompoclipError for two columns of one name."""
     for name, times in Counter(names).items():
         if name and times > 1:  # unnamed columns may be many
             raise CompoclipError(f"{path}: two columns are called {name!r:.60}; keep one of them")
@@ -212,147 +221,3 @@ def text_list(cell: str) -> list[str] | None:
         value = sorted(value, key=str)
     texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
     return value if texts else None
-
-
-# --- Parquet and Arrow. ---
-
-PARQUET_BATCH = 8192
-
-
-@contextmanager
-def opened_parquet(
-    path: Path,
-    damaged: str = _AGAIN,
-    *,
-    most_rows: int | None = None,
-    most_values: int | None = None,
-) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file to read from.
-
-    Args:
-        path: The file.
-        damaged: The remedy when it is not whole.
-        most_rows: Rows that it may have. Given, texts stay packed as they are stored, and little is
-            read ahead: by default all pictures of a table would be in memory at once.
-        most_values: Values that a column may have whose cells are lists.
-
-    Raises:
-        CompoclipError: When it is missing or damaged, also while it is read, unpacks to far more
-            than its size, has more rows or values, or two columns of one name.
-    """
-    try:
-        footer = pq.read_metadata(path)
-        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        options: dict[str, Any] = {}
-        if most_rows is not None:
-            leaves = range(footer.num_columns)
-            values = (sum(group.column(leaf).num_values for group in groups) for leaf in leaves)
-            limit = most_values or most_rows
-            small = footer.num_rows <= most_rows and max(values, default=0) <= limit
-            problem = f"more than the {most_rows:,} rows or {limit:,} values that such a table may "
-            require(small, path, f"{problem}have; split it")
-            texts = (footer.schema.column(leaf) for leaf in leaves)
-            packed = [column.path for column in texts if column.logical_type.type == "STRING"]
-            options = {"read_dictionary": packed, "pre_buffer": False, "buffer_size": 1 << 20}
-        with pq.ParquetFile(path, metadata=footer, **options) as parquet:
-            _require_one_of_each(parquet.schema_arrow.names, path)
-            size = path.stat().st_size
-            _require_size(path, size, sum(group.total_byte_size for group in groups))
-            # Repeated values take next to no bytes, rows that name images at least one.
-            if most_rows is None:
-                _require_size(path, size, MAX_UNPACKED_RATIO * footer.num_rows)
-            yield parquet
-    except UnicodeDecodeError as error:
-        problem = f"holds text that is not UTF-8 ({error.reason}); convert the file"
-        raise CompoclipError(f"{path}: {problem}") from None
-    except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
-        raise _damaged(path, "Parquet", error, damaged) from error
-
-
-def _damaged(path: Path, kind: str, error: Exception, damaged: str = _AGAIN) -> CompoclipError:
-    """The error for a file that cannot be read; damage comes as an OSError without a number too."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return unreadable(path, error)
-    cause = reason(error).partition("\n")[0]
-    return CompoclipError(f"{path}: not a whole {kind} file ({cause}); {damaged}")
-
-
-def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
-    """Return the rows of an Arrow file, of either of its two layouts, without copying them.
-
-    It is a stream, as the datasets library saves it, or has a footer, and is checked in full: a
-    damaged one would be read beyond its end. damaged: the remedy when it is not whole.
-    """
-    try:
-        mapped = pa.memory_map(str(path))
-        footer = mapped.read(6) == b"ARROW1"
-        mapped.seek(0)
-        reader = pa.ipc.open_file(mapped) if footer else pa.ipc.open_stream(mapped)
-        numbers = range(reader.num_record_batches) if footer else ()
-        batches, unpacked = [], 0
-        for batch in map(reader.get_batch, numbers) if footer else reader:
-            unpacked += batch.nbytes
-            small = unpacked <= MAX_UNPACKED_RATIO * path.stat().st_size
-            require(small, path, f"unpacks to far more than its size; {damaged}")
-            batches.append(batch)
-        table = pa.Table.from_batches(batches, schema=reader.schema)
-        table.validate(full=True)
-        _require_one_of_each(table.column_names, path)
-        return table
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise _damaged(path, "Arrow", error, damaged) from error
-
-
-def holds_bytes(kind: pa.DataType) -> bool:
-    """Return whether a column has encoded images: bytes, or a struct with a field `bytes`."""
-    if pa.types.is_dictionary(kind):
-        return holds_bytes(kind.value_type)
-    if pa.types.is_struct(kind):
-        index = kind.get_field_index("bytes")
-        return index >= 0 and holds_bytes(kind.field(index).type)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def has_image(images: pa.Array) -> pa.Array:
-    """Return for each cell of a column as in `holds_bytes` whether it has bytes, or a path."""
-    if not pa.types.is_struct(images.type):
-        length = images.dictionary_decode() if pa.types.is_dictionary(images.type) else images
-        return pc.fill_null(pc.greater(pc.binary_length(length), 0), False)
-    encoded = has_image(pc.struct_field(images, "bytes"))
-    if images.type.get_field_index("path") < 0:
-        return encoded
-    return pc.or_(encoded, pc.is_valid(pc.struct_field(images, "path")))
-
-
-def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
-    """Return whether a column has texts, also as bytes or codes; `lists`: or lists of them."""
-    types = pa.types
-    if types.is_dictionary(kind) or (lists and (types.is_list(kind) or types.is_large_list(kind))):
-        return holds_text(kind.value_type)
-    tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary")
-    return any(getattr(types, test, types.is_string)(kind) for test in tests)
-
-
-def read_rows(
-    path: Path, columns: Collection[str] | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ("line N" or "row N", object) of a JSON-lines file or of a .parquet file.
-
-    columns: those of a .parquet file that are read, as far as it has them; by default all.
-    """
-    if path.suffix.lower() != ".parquet":
-        yield from ((f"line {number}", row) for number, row in read_jsonl(path))
-        return
-    with opened_parquet(path) as parquet:
-        names = [n for n in parquet.schema_arrow.names if columns is None or n in columns]
-        batches = parquet.iter_batches(PARQUET_BATCH, columns=names)
-        rows = (row for batch in batches for row in batch.to_pylist())
-        yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
-
-
-def read_records(spec: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ("file: line N", object) of every row of the files `spec` means, see `find_files`."""
-    files = find_files(spec, ROW_FILES)
-    require(files, spec, f"holds no {', '.join(ROW_FILES)} file; check the path")
-    for path in files:
-        yield from ((f"{path}: {place}", row) for place, row in read_rows(path))

@@ -107,6 +107,12 @@ def meta_of(name: str, entry: Entry) -> Meta:
     )
 
 
+@cache
+def official_meta(name: str) -> Meta:
+    """Return the facts about a benchmark of the package; none of its functions is imported."""
+    return meta_of(name, entries()[name])
+
+
 def official_hash(name: str, parts: Collection[str]) -> str:
     """Return the `Benchmark.data_hash` of the official files of these sub-tasks.
 
@@ -116,7 +122,7 @@ def official_hash(name: str, parts: Collection[str]) -> str:
     entry = entries().get(name, {})
     if "file" not in entry or {"tuned_on", "read", "archive"} & entry.keys():
         return ""
-    about, hashes = meta_of(name, entry), dict[str, str]()
+    about, hashes = official_meta(name), dict[str, str]()
     for part in parts:
         for place, table, names in files_of(entry, part):
             target = f"{entry['folder']}/{place}" if "folder" in entry else place

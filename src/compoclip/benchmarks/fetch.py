@@ -24,7 +24,7 @@ from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
 from compoclip.benchmarks.download import Progress, download
-from compoclip.benchmarks.registry import meta, read_edition
+from compoclip.benchmarks.registry import meta, read_edition, require_loadable
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.bounds import MAX_ARCHIVE_GROWTH
 from compoclip.console import counted, track
@@ -177,6 +177,8 @@ def find_missing(
         about = meta(name)
         problem = f"cannot be fetched for you ({about.access}); source: {about.source}"
         require(about.status not in ("gated", "gone"), name, problem)
+        if not about.family:
+            require_loadable(spec, {})  # which knows the sub-tasks
         valid = not about.family or part in about.parts
         problem = f"{name} is a family, name one set as {name}:SET; sets: {', '.join(about.parts)}"
         require(valid, spec, problem, UsageError)

@@ -19,7 +19,7 @@ from compoclip import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.bounds import MAX_ANNOTATION_BYTES, MAX_NAME_BYTES, MAX_PATH_CHARACTERS
 from compoclip.captions.clip_text import token_key
-from compoclip.data.decode import ENDINGS, is_read
+from compoclip.data.image_names import ENDINGS, is_read
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import bytes_hash, file_hash
 from compoclip.typed import Within, require_kind
@@ -51,6 +51,13 @@ def require_size(path: Path, remedy: str = "check the path") -> None:
         raise CompoclipError(
             f"{str(path)!r}: is not a file name ({error}); check the path"
         ) from error
+
+
+def require_columns(path: Path, there: Sequence[str], columns: Sequence[str], remedy: str) -> None:
+    """Raise CompoclipError when one of `columns` is not `there`."""
+    lacking = next((column for column in columns if column not in there), None)
+    names = ", ".join(f"{name!r:.40}" for name in there[:40]) or "nothing"
+    require(lacking is None, path, f"no column {lacking!r}, only {names}; {remedy}")
 
 
 def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
@@ -235,7 +242,7 @@ def by_stem(folders: Sequence[Path]) -> Mapping[str, Path]:
     """Return stem -> image file, over all `folders` that exist.
 
     Of several files with one stem the one in the earlier folder is taken, then that whose ending
-    comes first in `decode.ENDINGS`. Raises CompoclipError for a folder that cannot be read.
+    comes first in `image_names.ENDINGS`. Raises CompoclipError for a folder that cannot be read.
     """
     best: dict[str, tuple[int, int, Path, str]] = {}
     for place, folder in enumerate(folders):

@@ -132,14 +132,17 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
     """Yield (id, file and row for messages, row, the picture if the file holds it)."""
     columns = ("image", "caption")
     rows = tables.read_annotations(path, columns, "check the path", _MEND_FILE)
-    in_table = path.suffix.lower() == ".parquet"
-    pictures = tables.pictures(path, ["image"], {}, _MEND_FILE) if in_table else {}
+    in_file: dict[str, list[ImageRef | None]] = {}
+    if path.suffix.lower() == ".parquet":
+        from compoclip.benchmarks.arrow_tables import pictures  # with pyarrow
+
+        in_file = pictures(path, ["image"], {}, _MEND_FILE)
     for index, (key, location, value) in enumerate(rows):
         row = files.record(value, location)
         if path.suffix.lower() in (".csv", ".tsv"):
             row = {name: cell for name, cell in row.items() if cell}
         number = key if path.suffix.lower() == ".jsonl" else index + 1
-        yield f"{path.name}:{number}", location, row, pictures["image"][index] if pictures else None
+        yield f"{path.name}:{number}", location, row, in_file["image"][index] if in_file else None
 
 
 def _listed(cell: Any) -> list[Any]:

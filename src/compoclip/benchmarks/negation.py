@@ -12,6 +12,7 @@ from compoclip.benchmarks.reader import Loading
 from compoclip.data.columns import require_texts
 from compoclip.errors import CompoclipError, require
 from compoclip.files import reading
+from compoclip.models.names import saved_by_torch
 
 TEST_ROWS = 40_000
 
@@ -46,6 +47,9 @@ def cc_neg_training(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
+    problem = "is not plain data that torch.save wrote, and no code in it is run; "
+    problem += files.OFFICIAL
+    require(not path.is_file() or saved_by_torch(path), path, problem)
     import torch  # no other benchmark needs it
 
     with reading(path, files.OFFICIAL):
@@ -54,10 +58,7 @@ def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
         except OSError:
             raise
         except Exception as error:  # damage of any kind, and names of code
-            raise CompoclipError(
-                f"{path}: is not plain data that torch.save wrote, and no code in it is run; "
-                f"{files.OFFICIAL}"
-            ) from error
+            raise CompoclipError(f"{path}: {problem}") from error
     paths, rows = (
         files.items(files.field(files.record(value, str(path)), key, str(path)), f"{path}: {key!r}")
         for key in ("image_paths", "annotations")

@@ -254,9 +254,14 @@ def _members(archive: Path) -> frozenset[str]:
         return frozenset(member.filename for member in zip_members(opened))
 
 
+def is_table(place: Path) -> bool:
+    """Return whether labelled photos are rows of a table, read as training data are."""
+    return has_ending(place, ".csv", ".tsv", *ROW_FILES)
+
+
 def read_photos(folder: Path, annotations: Path | None, reading: DataOptions) -> PhotoSet:
     """Return the photos of an index or table `annotations`, else of whatever layout is there."""
-    if annotations is not None and has_ending(annotations, ".csv", ".tsv", *ROW_FILES):
+    if annotations is not None and is_table(annotations):
         return read_labelled(annotations, reading)
     if annotations is not None and annotations.is_file():
         return read_photo_index(annotations)

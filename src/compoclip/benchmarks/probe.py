@@ -21,6 +21,7 @@ from compoclip.benchmarks.photo_set import (
     INDEXES,
     PhotoSet,
     find_shards,
+    is_table,
     read_labelled,
     read_photo_index,
 )
@@ -28,7 +29,6 @@ from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.zero_shot import MAP11, PER_CLASS, SETS, as_shown, find_set
 from compoclip.data.options import DataOptions, as_target_option, naming_options
 from compoclip.errors import UsageError, require
-from compoclip.patterns import ROW_FILES, has_ending
 
 TRAIN, VAL, TEST = "train", "val", "test"
 _VALIDATION = 5  # of so many training photos one validates, where no others do
@@ -71,10 +71,10 @@ def read(data: Loading, *, reading: DataOptions, annotations: Path | None = None
 def _splits(folder: Path, annotations: Path | None, reading: DataOptions) -> dict[str, PhotoSet]:
     """Return the photos of each split that is there."""
     from compoclip.data.sources.open import request_of
-    from compoclip.data.sources.splits import members_of
+    from compoclip.data.split_names import members_of
 
     place = annotations or folder
-    table = place.is_file() and has_ending(place, ".csv", ".tsv", *ROW_FILES)
+    table = place.is_file() and is_table(place)
     index = place if place.is_file() and not table else None
     if place.is_dir():
         index = next((place / name for name in INDEXES if (place / name).is_file()), None)

@@ -128,6 +128,13 @@ class CaseReader:
         """Return options of `load` -> their annotations, e.g. {"annotations": "Path | None"}."""
         return options_of(self.read) if self.takes is None else dict(self.takes)
 
+    def chosen(self, subtasks: Sequence[str]) -> tuple[str, ...]:
+        """Return the sub-tasks that `load` reads; raise UsageError for an unknown one."""
+        about = self.meta
+        if not about.parts or about.family:
+            return tuple(subtasks)
+        return select(about.id, about.parts, subtasks or self.usual)
+
     def load(
         self,
         root: Path,
@@ -143,10 +150,9 @@ class CaseReader:
         photos that are opened already. options: see `options`. Raises CompoclipError for absent or
         malformed files, UsageError for an unknown sub-task or a bad option.
         """
-        about, parts = self.meta, tuple(subtasks)
+        about, parts = self.meta, self.chosen(subtasks)
         expected, skills = dict(about.expected), dict(about.skills)
         if about.parts and not about.family:
-            parts = select(about.id, about.parts, subtasks or self.usual)
             expected = {name: expected[name] for name in parts if name in expected}
             skills = {name: skills[name] for name in parts if name in skills}
         data = Loading(

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from compoclip import plugins
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Content, Meta, present
+from compoclip.benchmarks.entries import entries, official_meta
 from compoclip.benchmarks.names import benchmark_names, unknown
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
-from compoclip.benchmarks.table import readers
+from compoclip.benchmarks.table import official_reader
 from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError, closest, require
 
@@ -39,7 +40,7 @@ def meta(name: str) -> Meta:
         UsageError: For an unknown name.
         CompoclipError: For a benchmark of another package that cannot be imported.
     """
-    return reader(name).meta
+    return official_meta(name) if name in entries() else reader(name).meta
 
 
 def reader(name: str) -> CaseReader:
@@ -52,8 +53,8 @@ def reader(name: str) -> CaseReader:
         taken = custom.meta.id in benchmark_names()
         require(not taken, plugins.split(name)[0], problem, UsageError)
         return custom
-    if name in readers():
-        return readers()[name]
+    if name in entries():
+        return official_reader(name)
     point = plugins.installed("benchmarks").get(name)
     if point is None:
         raise unknown(name)
@@ -84,15 +85,20 @@ def _readers_in(file: str) -> dict[str, CaseReader]:
     custom = [reader for reader in defined.values() if isinstance(reader, CaseReader)]
     if not custom and (from_module := _made_of(defined)):
         custom = [from_module]
-    imported = [id(reader) for reader in readers().values()]
-    return {reader.meta.id: reader for reader in custom if id(reader) not in imported}
+    return {reader.meta.id: reader for reader in custom if not _is_official(reader)}
+
+
+def _is_official(case_reader: CaseReader) -> bool:
+    """Return whether a reader is that of an entry, which a file has imported."""
+    name = case_reader.meta.id
+    return name in entries() and case_reader is official_reader(name)
 
 
 def by_others(name: str) -> bool:
     """Return whether results of this name are of official items whose texts others wrote."""
     return any(
         name == key or (about.family and name in {f"{key}_{part}" for part in about.parts})
-        for key, about in ((key, reader.meta) for key, reader in readers().items())
+        for key, about in ((key, official_meta(key)) for key in entries())
         if about.by_others
     )
 
@@ -101,7 +107,7 @@ def benchmark_origin(name: str) -> str:
     """Return where a benchmark comes from, for lists: this package, another, or a file."""
     if plugins.is_file(name):
         return str(plugins.split(name)[0])
-    return plugins.origin(None if name in readers() else plugins.installed("benchmarks").get(name))
+    return plugins.origin(None if name in entries() else plugins.installed("benchmarks").get(name))
 
 
 def split_spec(spec: str) -> tuple[str, str]:
@@ -115,6 +121,30 @@ def split_spec(spec: str) -> tuple[str, str]:
         return name, tail
     first, _, rest = tail.partition(":")
     return (f"{name}:{first}", rest) if first in _readers_in(name) else (name, tail)
+
+
+def require_loadable(spec: str, options: Mapping[str, Any]) -> tuple[CaseReader, tuple[str, ...]]:
+    """Return the reader of "name:part[,part]" and the parts, "swap_*" not yet replaced by its own.
+
+    Raise UsageError for unknown names, parts and options; arguments as for `load_benchmark`. No
+    data are read.
+    """
+    name, tail = split_spec(spec)
+    case_reader = reader(name)
+    colon = spec.endswith(":") or tail
+    parts = tuple(part.strip() for part in tail.split(",")) if colon else ()
+    choices = ", ".join(case_reader.meta.parts)
+    problem = f"expected name:part[,part]; parts: {choices}"
+    require(all(parts), repr(spec), problem, UsageError)
+    one = not case_reader.meta.family or len(parts) == 1
+    problem = f"{name} is a family, name one set as {name}:SET; sets: {choices}"
+    require(one, repr(spec), problem, UsageError)
+    for option in options:
+        hint = closest(option, case_reader.options)
+        valid = option in case_reader.options
+        require(valid, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
+    case_reader.chosen(parts)
+    return case_reader, parts
 
 
 def load_benchmark(
@@ -141,20 +171,7 @@ def load_benchmark(
         UsageError: For unknown names, parts or options.
         CompoclipError: For absent or malformed files.
     """
-    name, tail = split_spec(spec)
-    case_reader = reader(name)
-    colon = spec.endswith(":") or tail
-    parts = tuple(part.strip() for part in tail.split(",")) if colon else ()
-    choices = ", ".join(case_reader.meta.parts)
-    problem = f"expected name:part[,part]; parts: {choices}"
-    require(all(parts), repr(spec), problem, UsageError)
-    one = not case_reader.meta.family or len(parts) == 1
-    problem = f"{name} is a family, name one set as {name}:SET; sets: {choices}"
-    require(one, repr(spec), problem, UsageError)
-    for option in options:
-        hint = closest(option, case_reader.options)
-        valid = option in case_reader.options
-        require(valid, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
+    case_reader, parts = require_loadable(spec, options)
     try:
         loaded = case_reader.load(root, images, subtasks=parts, opened=opened, **options)
     except CompoclipError as error:

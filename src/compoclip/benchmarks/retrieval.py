@@ -39,9 +39,9 @@ from compoclip.benchmarks.files import by_stem, require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.columns import cell_captions
-from compoclip.data.decode import is_read
+from compoclip.data.image_names import is_read
 from compoclip.data.options import DataOptions
-from compoclip.data.sources.published import KARPATHY, ORIGINAL, PublishedRows, token_lines
+from compoclip.data.published_rows import KARPATHY, ORIGINAL, PublishedRows, token_lines
 from compoclip.errors import UsageError, closest, require
 from compoclip.files import bytes_hash
 

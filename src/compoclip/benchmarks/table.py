@@ -24,12 +24,20 @@ from typing import Any
 from compoclip.archives import read_members
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.entries import Entry, File, entries, files_of, hook, meta_of, rules_of
+from compoclip.benchmarks.entries import (
+    Entry,
+    File,
+    entries,
+    files_of,
+    hook,
+    official_meta,
+    rules_of,
+)
 from compoclip.benchmarks.files import by_stem
 from compoclip.benchmarks.reader import CaseReader, Loading, options_of
 from compoclip.bounds import MAX_ANNOTATION_BYTES
-from compoclip.data.decode import is_read
-from compoclip.data.sources.splits import held_out_split, members_of, named_splits
+from compoclip.data.image_names import is_read
+from compoclip.data.split_names import held_out_split, members_of, named_splits
 from compoclip.errors import CompoclipError, require
 from compoclip.patterns import find_files
 
@@ -38,14 +46,16 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @cache
-def readers() -> dict[str, CaseReader]:
-    """Return the readers of all entries by the names of their benchmarks."""
-    return {name: reader_of(name, entry) for name, entry in entries().items()}
+def official_reader(name: str) -> CaseReader:
+    """Return the reader of a benchmark of the package."""
+    return reader_of(official_meta(name), entries()[name])
 
 
-def reader_of(name: str, entry: Entry) -> CaseReader:
-    """Return the reader of the benchmark `name` that an entry (`benchmarks.yaml`) describes."""
-    about = meta_of(name, entry)
+def reader_of(about: Meta, entry: Entry) -> CaseReader:
+    """Return the reader of a benchmark that an entry (`benchmarks.yaml`) describes.
+
+    The functions that the entry names are imported. about: the facts of the entry.
+    """
     takes = {"annotations": _PATH, **{f"{place}_images": _PATH for place in _further_places(entry)}}
     if "edit" in entry:
         takes |= options_of(hook(entry["edit"]))
@@ -260,8 +270,11 @@ def _read(
         name=name,
     )
     photos = table.get("photos", ())
-    gaps = table.get("gaps", False)
-    pictured = tables.pictures(path, photos, by_hash, gaps=gaps) if inside else {}
+    pictured: dict[str, list[ImageRef | None]] = {}
+    if inside:
+        from compoclip.benchmarks.arrow_tables import pictures  # with pyarrow
+
+        pictured = pictures(path, photos, by_hash, gaps=table.get("gaps", False))
     absent = min({*photos} - {*pictured}, default="") if inside and table.get("pictured") else ""
     problem = f"{absent!r} holds no encoded pictures; get the dataset page's table"
     require(not absent, path, problem)

@@ -37,18 +37,26 @@ from typing import Any
 
 from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.names import ALL, SUITES, benchmark_names
-from compoclip.benchmarks.registry import load_benchmark, meta, option_types, split_spec
+from compoclip.benchmarks.registry import (
+    load_benchmark,
+    meta,
+    option_types,
+    require_loadable,
+    split_spec,
+)
 from compoclip.config import place_in
 from compoclip.console import note
+from compoclip.data.options import as_target_option, naming_options
+from compoclip.data.places import require_there
 from compoclip.errors import UsageError, require
 from compoclip.files import read_json
 from compoclip.plugins import is_file
 from compoclip.typed import read_fields
 
 SUITE = "suite.json"
+_CAPTIONED = {"retrieval": "retrieval:own", "rewrites": "rewrites"}
 FILES = {
-    "retrieval": "retrieval:own",
-    "rewrites": "rewrites",
+    **_CAPTIONED,
     **{name: f"{name}:own" for name in ("zero_shot", "probe")},
 }
 """Benchmarks that are made of a file, NAME:FILE -> what is loaded with it as `annotations`."""
@@ -69,6 +77,21 @@ class Target:
     images: Path | None = None
     id: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise UsageError or CompoclipError for a part, an option or a place that is not there.
+
+        These are checks that loading makes as well, before it imports what reads data.
+        """
+        require_loadable(self.spec, self.options)
+        place = self.options.get("annotations")
+        if place is None or self.spec not in FILES.values():
+            return
+        from compoclip.benchmarks.photo_set import is_table
+
+        if self.spec in _CAPTIONED.values() or is_table(place):
+            with naming_options(as_target_option):
+                require_there(str(place), self.images)
 
     def load(self) -> Benchmark:
         """Read the benchmark. Raises as `load_benchmark` does."""

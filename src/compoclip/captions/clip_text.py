@@ -12,10 +12,12 @@ import html
 import importlib.util
 import itertools
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import regex
+if TYPE_CHECKING:
+    import regex
 
 CONTEXT_LENGTH = 77
 SPECIAL_TOKENS = 2
@@ -26,10 +28,14 @@ _MERGES = 49152 - 256 - 2
 _SPECIAL = ("<start_of_text>", "<end_of_text>")
 _WORD_END = "</w>"
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))  # bytes that are their letters
-_PIECE = regex.compile(
-    r"<start_of_text>|<end_of_text>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",
-    regex.IGNORECASE,
-)
+_PIECE = r"<start_of_text>|<end_of_text>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+
+
+@cache
+def _pieces() -> regex.Pattern[str]:
+    import regex  # slow to import, and not needed to know a benchmark
+
+    return regex.compile(_PIECE, regex.IGNORECASE)
 
 
 def _clean_lower(text: str) -> str:
@@ -54,7 +60,7 @@ def token_key(text: str) -> tuple[str, ...]:
     Args:
         text: Any text.
     """
-    return tuple(_PIECE.findall(_clean_lower(text)))
+    return tuple(_pieces().findall(_clean_lower(text)))
 
 
 def same_to_clip(a: str, b: str) -> bool:
@@ -128,7 +134,7 @@ class BytePairs:
         self.encoder = {symbol: number for number, symbol in enumerate(vocabulary)}
         self.decoder = {number: symbol for symbol, number in self.encoder.items()}
         self.sot_token_id, self.eot_token_id = (self.encoder[token] for token in _SPECIAL)
-        self.pat, self.clean_fn = _PIECE, _clean_lower
+        self.pat, self.clean_fn = _pieces(), _clean_lower
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without start and end."""

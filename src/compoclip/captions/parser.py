@@ -10,7 +10,6 @@ from compoclip.captions.chunks import noun_chunks
 from compoclip.captions.graph import parse_graph
 from compoclip.captions.tagger import DEFAULT_TAGGER, Tagger, get_tagger, tagger_version
 from compoclip.captions.types import Caption, SceneGraph, beginning
-from compoclip.workers import mapper
 
 #: Raise it whenever words, tags, lemmas, chunks or graphs may come out differently.
 PARSER_VERSION = "6"
@@ -47,6 +46,8 @@ def parse_many(
         tagger: A name for `get_tagger`, so that each process can load its own.
         workers: Number of processes; the result does not depend on it.
     """
+    from compoclip.workers import mapper  # with multiprocessing, which one caption does not need
+
     todo = list(texts)
     with mapper(workers if len(todo) >= POOL_FLOOR else 1) as apply:
         return [caption for batch in apply(parse_batch, batched(todo, tagger)) for caption in batch]

@@ -101,7 +101,7 @@ def caption_items(data: str, column: str | None, split: str | None) -> Iterator[
 def _bare(path: Path, column: str | None) -> CaptionFile | None:
     """The file as a list of captions; None when it is (or should be) training data."""
     from compoclip.data.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, usual_column
-    from compoclip.data.sources.published import is_token_line
+    from compoclip.data.published_rows import is_token_line
     from compoclip.tables import delimited_header, read_jsonl, read_lines
 
     kind = path.suffix.lower()
@@ -122,7 +122,8 @@ def validation_captions(data: Path) -> list[str]:
     COCO's captions_val2014.json, all captions. Raises like the readers of data."""
     from compoclip.data.options import HELD_OUT
     from compoclip.data.sources.open import open_source
-    from compoclip.data.sources.splits import ALL, VAL, part_of
+    from compoclip.data.sources.splits import part_of
+    from compoclip.data.split_names import ALL, VAL
 
     whole = open_source(str(data), split=ALL)
     named = any(whole.split_counts())

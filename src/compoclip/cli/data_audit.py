@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip.cli.options import Outcome, Printing
-from compoclip.config import OfficialName, Shown
+from compoclip.config import DataName, InputFolder, InputPlace, OfficialName, OutputFile, Shown
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, UsageError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from compoclip.benchmarks.audit import Audit, Defect, Kind
     from compoclip.benchmarks.case import Benchmark
     from compoclip.benchmarks.solvability import RuleOfThumb, Solvability
+    from compoclip.data.sources import Source
+    from compoclip.data.sources.open import Request
 
 _NAMED = 5  # missing images that are named, and undecodable ones
 
@@ -58,13 +60,13 @@ class AuditOptions(DataOptions, Printing):
 
     names: Annotated[tuple[OfficialName, ...], Shown("NAME", positional=True)] = ()
     data: Path = Path("data")
-    images: Path | None = None
-    train: Annotated[tuple[str, ...], Shown("FILE ...")] = ()
-    overlap: Annotated[tuple[Path, ...], Shown("FILE ...")] = ()
-    kept: Path | None = None
+    images: InputFolder | None = None
+    train: Annotated[tuple[DataName, ...], Shown("FILE ...")] = ()
+    overlap: Annotated[tuple[InputPlace, ...], Shown("FILE ...")] = ()
+    kept: OutputFile | None = None
     decode: bool = False
     text_only: bool = False
-    out: Path | None = None
+    out: OutputFile | None = None
 
 
 def audit_main(options: AuditOptions) -> Outcome:
@@ -74,8 +76,6 @@ def audit_main(options: AuditOptions) -> Outcome:
     for name in options.names:
         if Path(name).is_file() and not name.endswith(".py"):
             raise UsageError(f"{name}: is a file; name captioned photos with --data {name}")
-    from compoclip.benchmarks.audit import audit
-    from compoclip.benchmarks.solvability import rules_of_thumb, solvability
     from compoclip.benchmarks.targets import named_or_present
 
     held_out: dict[str, frozenset[int]] = {}
@@ -94,13 +94,15 @@ def audit_main(options: AuditOptions) -> Outcome:
             training = (str(options.data),)
         else:
             loaded = [target.load() for target in chosen]
+    sources = _opened(training, options) if training else []
+    from compoclip.benchmarks.audit import audit  # with the tagger, once all data are open
+
     reports: list[dict[str, Any]] = []
     texts: list[str] = []
     defects: list[Defect] = []
     for benchmark in loaded:
         found = audit(benchmark, decoding=options.decode)
-        solved = solvability(benchmark) if options.text_only else []
-        rules = rules_of_thumb(benchmark) if options.text_only else []
+        solved, rules = _blind(benchmark) if options.text_only else ([], [])
         reports.append(
             {
                 "benchmark": found.benchmark,
@@ -119,8 +121,8 @@ def audit_main(options: AuditOptions) -> Outcome:
         )
         texts.append(audit_text(found, solved, rules))
         defects += found.defects
-    for source in training:
-        record, text, faults = _training(source, options, held_out)
+    for request, rows in sources:
+        record, text, faults = _training(request, rows, options, held_out)
         reports.append(record)
         texts.append(text)
         defects += faults
@@ -131,6 +133,21 @@ def audit_main(options: AuditOptions) -> Outcome:
     folder = str(options.data)
     lacks = any(report.get("source") == folder and report["missing_images"] for report in reports)
     return {"audits": reports, "defects": listed}, texts, int(lacks)
+
+
+def _opened(training: Sequence[str], options: AuditOptions) -> list[tuple[Request, Source]]:
+    """Open training sources."""
+    from compoclip.data.sources.open import request_of
+
+    requests = [request_of(spec, options) for spec in training]
+    return [(request, request.open()) for request in requests]
+
+
+def _blind(benchmark: Benchmark) -> tuple[list[Solvability], list[RuleOfThumb]]:
+    """Measure how far models get that see no image."""
+    from compoclip.benchmarks.solvability import rules_of_thumb, solvability  # with scipy
+
+    return solvability(benchmark), rules_of_thumb(benchmark)
 
 
 def audit_text(
@@ -209,15 +226,14 @@ def _levels(levels: Mapping[str, int]) -> str:
 
 
 def _training(
-    spec: str, options: AuditOptions, held_out: Mapping[str, frozenset[int]]
+    request: Request, rows: Source, options: AuditOptions, held_out: Mapping[str, frozenset[int]]
 ) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
     """Audit training data; return record, text and defects, and write what --kept names."""
     from compoclip.benchmarks.audit import Kind, audit_training
     from compoclip.data.overlap import overlap
-    from compoclip.data.sources.open import request_of, write_selection
+    from compoclip.data.sources.open import write_selection
 
-    request = request_of(spec, options)
-    rows = request.open()
+    spec = request.spec
     samples = (rows[index] for index in range(len(rows)))
     faults = audit_training(spec, samples, options.decode)
     record: dict[str, Any] = {

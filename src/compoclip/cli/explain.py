@@ -73,7 +73,7 @@ class WiseFtOptions(Printing):
     base: Annotated[ModelName, Shown("BASE", positional=True)]
     tuned: Annotated[ModelName, Shown("TUNED", positional=True)]
     out: OutputFolder
-    alpha: float = 0.5
+    alpha: Annotated[float, Within(0, 1)] = 0.5
     scope: tuple[Literal["all", "image", "text"], ...] = ("all",)
     mix_scale: bool = False
     wise_lora: Literal["merged", "squared"] = "merged"

@@ -102,7 +102,7 @@ class Verbs:
 # verb -> what it does, and the function that does it
 VERBS = {
     "train": ("fine-tune with a published method; --from-scratch pre-trains", "train"),
-    "tune": ("fine-tune on your own photos, measure, and say whether it helped", "train"),
+    "tune": ("fine-tune on your own photos, measure, and say whether it helped", "tune"),
     "sweep": ("train with many settings, measure each: one table, one report", "train"),
     "wise-ft": ("mix the weights of a fine-tuned model and its base", "explain"),
     "evaluate": ("measure models on benchmarks", "results"),

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_ori
 
 from compoclip.checks import check_options
 from compoclip.config import (
-    BlockPlace,
+    BlockResults,
     DeviceName,
     Engine,
     NamedModel,
@@ -39,7 +39,7 @@ Outcome = tuple[Any, Text] | tuple[Any, Text, int]
 WorkerCount = Count | Literal["auto"]
 Models = Annotated[tuple[NamedModel, ...], Shown("MODEL ...", positional=True, hint="(required)")]
 ResultPaths = Annotated[
-    tuple[BlockPlace, ...], Shown("RESULTS ...", positional=True, hint="(required)")
+    tuple[BlockResults, ...], Shown("RESULTS ...", positional=True, hint="(required)")
 ]
 
 
@@ -84,9 +84,13 @@ _PLACES = {
     "output index": "INDEX",
     "folder": "FOLDER",
     "output folder": "FOLDER",
+    "new folder": "FOLDER",
     "model folder": "FOLDER",
     "file or folder": "PATH",
-    "BLOCK=file or folder": "PATH",
+    "results": "PATH",
+    "BLOCK=results": "PATH",
+    "run": "FOLDER",
+    "bundle": "PATH",
     "data": "DATA",
     "benchmark": "BENCHMARK",
     "model": "MODEL",
@@ -95,7 +99,8 @@ _PLACES = {
     "device": "DEVICE",
     "index": "INDEX",
     "files": "FILE",
-    "files or captions": "FILE",
+    "records": "FILE",
+    "records or captions": "FILE",
     "published table": "TABLE",
     "repository of the hub": "REPO",
 }

@@ -36,6 +36,10 @@ def reproduce_main(options: ReproduceOptions) -> Outcome | int:
         raise UsageError("name a paper or a model; compoclip reproduce --list shows the papers")
     if options.table and options.figure:
         raise UsageError("--table and --figure exclude each other; choose one")
+    if options.budget:
+        from compoclip.programs.estimate import seconds_of
+
+        seconds_of(options.budget)
     if options.table or options.figure:
         return _table(options)
     _refuse(options, _OF_TABLES, "--table or --figure")
@@ -112,8 +116,9 @@ def _table(options: ReproduceOptions) -> Outcome | int:
 
     place_name = f"table {options.table}" if options.table else f"figure {options.figure}"
     table = paper(options.name).table(place_name)
-    from compoclip.programs.experiments import FULL, Place, experiment, scale_named
+    from compoclip.programs.experiments import FULL, Place, experiment, require_arms, scale_named
 
+    require_arms(table, options.arms)  # before a scale draws its scenes
     if options.scale != FULL:
         _refuse(options, _OF_FULL_SCALE, f"--scale {FULL}")
     scale = scale_named(options.scale, options.out)

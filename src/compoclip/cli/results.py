@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing, ResultPaths
 from compoclip.config import (
+    BundlePlace,
     InputFolder,
-    InputPlace,
     NamedModel,
     OutputFile,
     OutputFolder,
+    ResultPlace,
+    RunFolder,
     Shown,
     TableName,
     require_with,
@@ -260,7 +262,7 @@ class ReportOptions(Printing):
 
     results: ResultPaths
     out: Annotated[OutputFile, Shown(short="-o")] = Path("report.html")
-    bounds: Annotated[tuple[InputPlace, ...], Shown("RESULTS ...")] = ()
+    bounds: Annotated[tuple[ResultPlace, ...], Shown("RESULTS ...")] = ()
     runs: Annotated[tuple[InputFolder, ...], Shown("RUN ...")] = ()
     maps: Annotated[tuple[NamedModel, ...], Shown("NAME=MODEL ...")] = ()
     tables: OutputFolder | None = None
@@ -313,8 +315,8 @@ class BundleOptions(Printing):
         against: Published tables whose columns the page of the bundle shows.
     """
 
-    run: Annotated[InputFolder, Shown("RUN", positional=True)]
-    results: InputPlace
+    run: Annotated[RunFolder, Shown("RUN", positional=True)]
+    results: ResultPlace
     out: Path
     against: Annotated[tuple[TableName, ...], Shown("TABLE ...")] = ()
 
@@ -343,7 +345,7 @@ class VerifyOptions(Printing):
     """
 
     bundles: Annotated[
-        tuple[InputPlace, ...], Shown("BUNDLE ...", positional=True, hint="(required)")
+        tuple[BundlePlace, ...], Shown("BUNDLE ...", positional=True, hint="(required)")
     ]
 
 

@@ -95,16 +95,18 @@ def run(options: CorpusOptions, work_of: Callable[[], CaptionWork]) -> Outcome:
         raise UsageError("-o is for files of captions; leave it out to see what one caption gives")
     if out is None:
         raise UsageError(f"{spec}: name the file to write with -o OUT.jsonl")
+    require(not out.is_dir(), out, "is a folder; name a file to write", UsageError)
     if out.resolve() == file.path.resolve():
         raise UsageError(f"{out}: is the input itself; choose another -o")
     require(file.path.is_file(), file.path, "no such file; check the path")
-    from compoclip.captions.types import is_cut
-    from compoclip.recordfile import write_records
-
     work = work_of()
+    from compoclip.captions.types import is_cut
+
     cuts = [is_cut(text) for _, text in file]  # reads all, so that a bad row shows early
     if not cuts:
         raise UsageError(f"{file.path}: holds no captions")
+    from compoclip.recordfile import write_records  # with multiprocessing
+
     counts: Counts = {}
     made_from = work.job.settings()
     verb = made_from.pop("job")

@@ -255,13 +255,16 @@ def index_main(options: IndexOptions) -> Outcome:
     """Encode what is new, print what was done."""
     from compoclip.cluster import require_engine
     from compoclip.data.sources.open import request_of
+    from compoclip.search.photos import list_photos
+
+    require_engine(options.engine)
+    request = request_of(options.photos, options)
+    photos = list_photos(request)  # a mistake in the data is said before torch is loaded
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
     from compoclip.search import calibrate, duplicates, index_photos
 
-    require_engine(options.engine)
     encoder = ModelEncoder(load_model(options.model, device=device_named(options.device)))
-    request = request_of(options.photos, options)
     index = index_photos(
         request,
         encoder,
@@ -272,6 +275,7 @@ def index_main(options: IndexOptions) -> Outcome:
         options.vectors,
         options.to,
         options.engine,
+        photos,
     )
     about = index.about
     done = ", ".join(f"{n:,} {what}" for what, n in about["changes"].items())

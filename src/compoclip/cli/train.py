@@ -1,4 +1,4 @@
-"""`compoclip train METHOD`, `compoclip sweep METHOD`, `compoclip tune DATA`."""
+"""`compoclip train METHOD`, `compoclip sweep METHOD`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from compoclip import console, plugins
 from compoclip.checks import check_options, check_values
 from compoclip.cli import from_open_clip
-from compoclip.cli.options import OptionParser, Outcome, help_text
+from compoclip.cli.options import OptionParser, help_text
 from compoclip.config import (
     RELATIVE_TO,
     Option,
+    OutputFile,
     as_settings,
     checked,
     options_of,
@@ -34,7 +35,6 @@ from compoclip.methods.registry import is_method, method_summaries, recipe_card
 from compoclip.printed import Table, tell
 from compoclip.programs.request import TrainRequest, divided, known_options
 from compoclip.programs.run import TrainOptions, evaluate, open_inputs, push, train
-from compoclip.programs.tune import TuneOptions, tune
 from compoclip.ranks import launched
 from compoclip.typed import is_a
 
@@ -75,7 +75,10 @@ CONFIG_FILE = Option(
     "command line overrides it.",
 )
 SAVE_CONFIG = Option(
-    "save_config", Path | None, None, "Write all options to this file for --config; do not train."
+    "save_config",
+    OutputFile | None,
+    None,
+    "Write all options to this file for --config; do not train.",
 )
 
 
@@ -104,6 +107,8 @@ def train_main(argv: Sequence[str]) -> int:
     request = TrainRequest.of(method, values)
     if file is None:
         return start(request)
+    check_values([(SAVE_CONFIG, file)], request.options)
+    request.check()
     request.composed()  # says what does not go together
     write_text(file, request.text())
     told = f"{file}: the run as a file for --config"
@@ -229,6 +234,7 @@ def start(request: TrainRequest) -> int:
     """Train, print a summary, and put the result on the hub where the options ask for it."""
     options = request.options
     check_request(request)
+    request.check()
     options.require_new((options.out / "model").exists())
     # A mistake in the data is said before torch is loaded; ranks fail together later.
     inputs = open_inputs(options) if launched()[1] == 1 else None
@@ -368,12 +374,3 @@ def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
     if failed:
         console.note(f"{console.counted(len(failed), 'run')} failed; the same command tries again")
     return 1 if failed else 0
-
-
-# --- `compoclip tune DATA`: fine-tune on a user's own photos, and say whether it helped. ---
-
-
-def tune_main(options: TuneOptions) -> Outcome:
-    """Tune, print the verdict."""
-    verdict = tune(options)
-    return verdict.record(), repr(verdict)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compoclip.archives import read_at, whole_members
+from compoclip.arrow_files import holds_text, opened_parquet
 from compoclip.corpora.job import (
     PARSE,
     CorpusJob,
@@ -48,7 +49,7 @@ from compoclip.files import (
 )
 from compoclip.patterns import SHARD_FILES, ending_of, find_files, has_ending, require_local
 from compoclip.recordfile import json_bytes
-from compoclip.tables import holds_text, json_row, opened_parquet, read_lines
+from compoclip.tables import json_row, read_lines
 
 Made = Sequence[dict[str, Any]]
 """The added fields of every row of a batch."""

@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 from compoclip.bounds import MAX_TEXT_CHARACTERS
-from compoclip.data.decode import is_encoded
+from compoclip.data.image_names import is_encoded
 from compoclip.data.options import Needs
 from compoclip.errors import CompoclipError, UsageError, quoted, require, typed_repr
 from compoclip.files import encodable, parse_json
-from compoclip.tables import holds_bytes, literal, text_list
+from compoclip.tables import literal, text_list
 
 
 def relative_image(image: str, root: Path, origin: str, *, absolute: bool = False) -> str:
@@ -84,7 +84,11 @@ def pick_columns(
     or where samples need none. kinds: the Arrow types of the columns, where the table states them.
     Raises UsageError that lists the columns of the file when a name is not among them.
     """
-    encoded = [name for name in available if name in kinds and holds_bytes(kinds[name])]
+    encoded: list[str] = []
+    if kinds:
+        from compoclip.arrow_files import holds_bytes  # with pyarrow, which texts do not need
+
+        encoded = [name for name in available if name in kinds and holds_bytes(kinds[name])]
     image = image or usual_column(IMAGE_COLUMNS, encoded)
     (image,) = _named([image] if image else None, IMAGE_COLUMNS, available, "image", path)
     optional = needs != "captions" or usual_column(LABEL_COLUMNS, available) is not None

@@ -8,16 +8,15 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib.util import find_spec
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError, features
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from compoclip.bounds import (
     MAX_ASPECT,
@@ -28,78 +27,12 @@ from compoclip.bounds import (
     MAX_WORK,
     MIN_READ_BYTES,
 )
-from compoclip.errors import CompoclipError, pip_install, printable
+from compoclip.data.image_names import ENDINGS, FORMATS, HAS_HEIF, heif_remedy
+from compoclip.errors import CompoclipError, printable
 from compoclip.files import bytes_hash, open_regular, reading, reason
 
-_AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
-_HEIF_ENDINGS = ("heic", "heif", "hif")
-_HEIF = find_spec("pillow_heif") is not None  # the extra heic; registered with the first image
-_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
-#: Format, as Pillow names it -> endings of its files in small letters, that of new files first. All
-#: are read by Pillow's own decoders; EPS and others that start a helper program stay out.
-ENDINGS: Mapping[str, tuple[str, ...]] = {
-    "JPEG": ("jpg", "jpeg", "jpe", "jfif", "mpo"),
-    "PNG": ("png", "apng"),
-    "WEBP": ("webp",),
-    "BMP": ("bmp", "dib"),
-    "GIF": ("gif",),
-    "TIFF": ("tif", "tiff"),
-    "PPM": ("ppm", "pgm", "pbm", "pnm"),
-    "JPEG2000": ("jp2", "j2k", "jpx", "jpf", "j2c", "jpc"),
-    **({"AVIF": ("avif", "avifs")} if _AVIF else {}),
-    **({"HEIF": _HEIF_ENDINGS} if _HEIF else {}),
-}
-FORMATS = tuple(ENDINGS)
-#: Endings of images that are read, in small letters.
-EXTENSIONS = frozenset(ending for endings in ENDINGS.values() for ending in endings)
-#: Endings of images that are not read: there is no decoder, it starts another program, or grey
-#: values have no black and white.
-UNREAD = (
-    frozenset((*_HEIF_ENDINGS, "avif", "avifs", "jxl", "bpg", "jxr", "wdp", "qoi"))
-    | frozenset(("eps", "svg", "psd", "psb", "tga", "ico", "pcx", "xcf", "djvu", "exr", "hdr"))
-    | frozenset(("dds", "icns", "sgi", "ras", "xbm", "xpm", "wmf", "emf", "fits"))
-    | frozenset(("pfm", "dng", "cr2", "cr3", "nef", "arw", "orf", "raf", "rw2"))
-) - EXTENSIONS
-
-
-def is_read(name: str) -> bool:
-    """Return whether a file of this name is an image that is read, by its ending."""
-    return _ending(name) in EXTENSIONS
-
-
-def why_unread(name: str) -> str:
-    """Return why a file of this name is left out, if it is an image that is not read; else ""."""
-    ending = _ending(name)
-    return kind_unread(ending) if ending in UNREAD else ""
-
-
-def kind_unread(ending: str) -> str:
-    """Return the reason for leaving out an image of a kind that is not read, with its remedy."""
-    remedy = f": {_heif_remedy()}" if ending in _HEIF_ENDINGS else ""
-    return f"image of a kind that is not read (.{ending}{remedy})"
-
-
-@cache
-def _heif_remedy() -> str:
-    return pip_install("heic")
-
-
-def _ending(name: str) -> str:
-    stem, _, ending = name.rpartition("/")[2].rpartition(".")
-    return ending.lower() if stem.strip(".") else ""
-
-
-IMAGE_URI = re.compile(r"[\s\u200b-\u200d\u2060\ufeff]*data:image/[\w.+-]+;base64,", re.IGNORECASE)
-"""The start of a data URI that holds an image in base64; a copied text may begin with blanks."""
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]{100,}={0,2}\s*")  # a path has an ending
-
-
-def is_encoded(text: str) -> bool:
-    """Return whether a text is an image file in base64, rather than the path of one."""
-    return bool(IMAGE_URI.match(text) or _BASE64.fullmatch(text))
-
-
 ARRAY = ".npy"
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
 # Pillow's slow decoders -> cost per pixel and per byte, in pixels of a scan of a JPEG (10 ns): the
 # first three run in Python.
 _COSTS = {
@@ -359,7 +292,7 @@ def _open_stored(reader: _CountedReader) -> ImageFile.ImageFile:
     Raises UnidentifiedImageError.
     """
     Image.init()
-    if _HEIF and "HEIF" not in Image.OPEN:
+    if HAS_HEIF and "HEIF" not in Image.OPEN:
         import pillow_heif  # within a worker, and not in a command that reads no image
 
         pillow_heif.register_heif_opener(
@@ -373,8 +306,8 @@ def _open_stored(reader: _CountedReader) -> ImageFile.ImageFile:
             reader.seek(0)
             with suppress(SyntaxError, IndexError, TypeError, struct.error):
                 return plugin(reader, "")
-    if not _HEIF and start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS:
-        raise _RefusedError(f"HEIC needs pillow_heif: {_heif_remedy()}")
+    if not HAS_HEIF and start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS:
+        raise _RefusedError(f"HEIC needs pillow_heif: {heif_remedy()}")
     raise UnidentifiedImageError
 
 

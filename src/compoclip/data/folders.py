@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from compoclip.data.decode import is_read, why_unread
+from compoclip.data.image_names import is_read, why_unread
 from compoclip.files import encodable, unreadable
 
 #: Folders and files that systems, network disks and archivers make, in small letters. Those whose

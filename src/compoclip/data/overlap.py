@@ -12,12 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compoclip.data.folders import image_files
-from compoclip.data.sources import Source
 from compoclip.errors import require
 from compoclip.files import read_json
+
+if TYPE_CHECKING:
+    from compoclip.data.sources import Source
 
 _NUMBER = re.compile(r"(?:.*_)?(\d{12})(?:\.\w+)?")
 _REMEDY = "pass Karpathy's or COCO's JSON, or a folder of COCO's photos"

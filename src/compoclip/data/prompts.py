@@ -21,7 +21,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files as resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -139,7 +138,7 @@ IMAGENET = "imagenet-1k"
 @cache
 def shipped_sets() -> dict[str, Any]:
     """Return classes and templates of ELEVATER's sets as the file has them, by set."""
-    text = resources("compoclip.data").joinpath("zero_shot.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("zero_shot.json").read_text(encoding="utf-8")
     sets: dict[str, Any] = json.loads(text)["sets"]
     return sets
 

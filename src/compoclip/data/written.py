@@ -14,7 +14,7 @@
   archive calls the two keys of entities positive_components and negative_components.
 
 The first two are JSON lines or Parquet, one file or several (see `patterns.find_files`). Units may
-also be a JSON list, and are data to train on as well (`sources.published.UNITS`).
+also be a JSON list, and are data to train on as well (`published_rows.UNITS`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from compoclip.data.columns import UNIT_CAPTION, require_texts
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.patterns import ROW_FILES, has_ending
+from compoclip.records import read_records
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.units import UNIT_FOIL
-from compoclip.tables import read_records
 from compoclip.typed import read_fields
 
 _ENTITIES = ("entities", "positive_components")

@@ -30,13 +30,14 @@ from typing import Any
 from compoclip.benchmarks.files import data_hash
 from compoclip.config import CONFIG
 from compoclip.data.fingerprint import FILE
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import require
 from compoclip.evaluation.comparison import Comparison, compare_all, require_one_checkpoint
 from compoclip.evaluation.plan_page import plan_page
 from compoclip.evaluation.published.measured import entries_of, fill_table, table_text
 from compoclip.evaluation.published.read import PublishedTable, published_table
 from compoclip.evaluation.results import Results, by_model, file_stem, load_items, load_results
 from compoclip.evaluation.tables import comparison_table, results_table
+from compoclip.evaluation.written import BUNDLE, model_of
 from compoclip.files import (
     file_hash,
     new_folder,
@@ -49,7 +50,7 @@ from compoclip.training.log import LOG
 from compoclip.typed import read_fields
 from compoclip.version import __version__
 
-BUNDLE, COMPARISON, PAGE, PLAN = "bundle.json", "comparison.json", "page.md", "plan.json"
+COMPARISON, PAGE, PLAN = "comparison.json", "page.md", "plan.json"
 SCHEMA = 1
 
 
@@ -69,9 +70,7 @@ def write_bundle(
     of one model and benchmark, or `out` is there already.
     """
     tables = [published_table(name) for name in against]
-    written = next((run / name for name in ("model", "adapter") if (run / name).is_dir()), None)
-    if written is None:
-        raise CompoclipError(f"{run}: holds no model; give the folder of a finished run")
+    written = model_of(run)
     trained = read_record(written / RECORD)[0].weights
     loaded = load_results(results)
     problem = f"has no results of the weights {trained} in {written}; evaluate them"

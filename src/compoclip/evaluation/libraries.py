@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from compoclip.errors import UsageError, optional, refuse, require
 from compoclip.evaluation.encoder import Precision
+from compoclip.models import names
 
 DTYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -58,7 +59,7 @@ class SentenceEmbedder:
     libraries = ("sentence-transformers", "transformers", "torch")
 
     def __init__(self, identifier: str, revision: str | None, options: ModelOptions) -> None:
-        library = optional("sentence_transformers", "st", f"st:{identifier}")
+        (library,) = _packages("st", identifier)
         self.model = options.place(
             library.SentenceTransformer(
                 identifier,
@@ -242,7 +243,7 @@ class VqaScorer(_Transformers):
 
 def _transformer(identifier: str, revision: str | None, options: ModelOptions) -> _Transformers:
     name = f"hf:{identifier}"
-    library = optional("transformers", "hf", name)
+    (library,) = _packages("hf", identifier)
     remote: dict[str, Any] = {"trust_remote_code": options.trust_remote_code, "revision": revision}
     vqa = options.score == "vqa"
     kind = library.AutoModelForImageTextToText if vqa else library.AutoModel
@@ -282,9 +283,7 @@ class MtebEmbedder:
                 f"{name}: has its own precision and prompts; leave yours out": customised,
             }
         )
-        library, self._datasets = (
-            optional(package, "mteb", name) for package in ("mteb", "datasets")
-        )
+        library, self._datasets = _packages("mteb", identifier)
         self.model = library.get_model(identifier, revision, device=str(options.device))
         about = self.model.mteb_model_meta
         if not {"image", "text"} <= {*about.modalities}:
@@ -308,6 +307,12 @@ class MtebEmbedder:
         loader = DataLoader(rows, batch_size=len(inputs), collate_fn=batch)
         task = {"task_metadata": self._task, "hf_split": "test", "hf_subset": "default"}
         return self.model.encode(loader, **task)
+
+
+def _packages(library: str, identifier: str) -> list[Any]:
+    """Import the packages that a model of a library needs."""
+    packages = names.LIBRARIES[library]
+    return [optional(package, library, f"{library}:{identifier}") for package in packages]
 
 
 LIBRARIES: Mapping[str, Callable[[str, str | None, ModelOptions], Any]] = MappingProxyType(

@@ -21,15 +21,13 @@ from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE, Items
-from compoclip.files import file_stamp, only_writer, read_json, write_atomically, write_text
+from compoclip.evaluation.written import REMEDY, SCHEMA, read_result, result_files
+from compoclip.files import file_stamp, only_writer, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
 from compoclip.typed import Natural, Within, build
 
 if TYPE_CHECKING:
     from compoclip.models.formats.hub import CardResult
-
-SCHEMA = 2
-"""Format version, raised when numbers of earlier files do not compare with new ones."""
 
 
 @dataclass(frozen=True)
@@ -219,30 +217,20 @@ def load_results(path: Path) -> list[Results]:
     Raises:
         CompoclipError: there are no results, or a file is malformed.
     """
-    if not path.is_file() and not path.is_dir():
-        raise CompoclipError(f"{path}: no such file or folder; give what evaluate wrote (--out)")
-    below = sorted(path.rglob("*.json"))
-    visible = [file for file in below if "/." not in f"/{file.relative_to(path).as_posix()}"]
-    files = [path] if path.is_file() else visible
-    require(files, path, "holds no results; give what evaluate wrote (--out)")
     loaded = []
-    remedy = "name the folders that evaluate wrote, or evaluate again"
     types = get_type_hints(ModelIdentity)
-    for file in files:
-        data = read_json(file, damaged=remedy)
-        version = data.get("schema") if isinstance(data, dict) else None
-        problem = f"not a result file of this version (schema {version}, expected {SCHEMA}); "
-        require(version == SCHEMA, file, f"{problem}{remedy}")
+    for file in result_files(path):
+        data = read_result(file)
         data.pop("clean", None)  # of earlier versions: scores without faulty items
         if data.get("score") == "itc":  # what earlier versions call it
             data["score"] = "cosine"
         try:
-            results: Results = build(Results, data, str(file), remedy)
+            results: Results = build(Results, data, str(file), REMEDY)
             for name in types.keys() & results.identity.keys():
-                build(types[name], results.identity[name], str(file), remedy, f"identity.{name}")
+                build(types[name], results.identity[name], str(file), REMEDY, f"identity.{name}")
             _require_none(_contradictions(results))
         except (ValueError, RecursionError) as error:
-            raise CompoclipError(f"{file}: malformed result file ({error}); {remedy}") from error
+            raise CompoclipError(f"{file}: malformed result file ({error}); {REMEDY}") from error
         loaded.append(replace(results, items=str(file.parent / results.items)))
     return loaded
 

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.unsignedinteger]
@@ -196,12 +196,14 @@ def sign_flip(adds: Floats) -> float:
     total -= float(size.min())
     if total**2 < 1e-6 * float((size**2).sum()) or total < 0:
         return 1.0
+    from scipy.optimize import brentq  # slow to import, and few tests come here
+
     # The tilt at which `total` is the mean of the tilted sum; K is the cumulant generating function
     # of a sum of signs times `size`.
     high = total / float((size**2).sum())
     while float((size * np.tanh(high * size)).sum()) < total:
         high *= 2
-    tilt = optimize.brentq(lambda t: float((size * np.tanh(t * size)).sum()) - total, 0.0, high)
+    tilt = brentq(lambda t: float((size * np.tanh(t * size)).sum()) - total, 0.0, high)
     cosh = np.cosh(np.minimum(tilt * size, 300))
     k = float((np.logaddexp(tilt * size, -tilt * size) - np.log(2)).sum())
     w = np.sqrt(2 * (tilt * total - k))

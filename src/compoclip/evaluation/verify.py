@@ -26,7 +26,6 @@ from compoclip.console import counted
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.errors import CompoclipError, require, typed_repr
 from compoclip.evaluation.bundle import (
-    BUNDLE,
     COMPARISON,
     PAGE,
     PLAN,
@@ -46,6 +45,7 @@ from compoclip.evaluation.published.read import published_table, table_names
 from compoclip.evaluation.results import Results, file_stem, load_items, load_results
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.summary import summarise
+from compoclip.evaluation.written import BUNDLE, require_bundle
 from compoclip.files import file_hash, read_json, read_text
 from compoclip.methods.registry import recipe_card
 from compoclip.models.config import RECORD, read_object, read_record, sound
@@ -94,6 +94,7 @@ def verify_bundle(bundle: Path) -> Verified:
     leads out of it. Raises CompoclipError without a bundle, and for a `bundle.json` that is
     malformed or of another version.
     """
+    require_bundle(bundle)
     with ExitStack() as stack:
         folder = bundle
         if not bundle.is_dir():

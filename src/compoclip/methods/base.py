@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -14,10 +14,14 @@ import yaml
 from compoclip import plugins
 from compoclip.console import note
 from compoclip.data.caption_plan import CaptionPlan as CaptionPlan
+from compoclip.data.caption_plan import Texts
 from compoclip.data.images import ImagePlan, Single
+from compoclip.data.texts import BY_VALUE
 from compoclip.errors import UsageError, refuse
 from compoclip.losses.contract import HeadPlan, Loss, Role
 from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.methods.optim import Optim as Optim
+from compoclip.methods.settings import PARTS
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora as Lora
 from compoclip.rewrites.base import rewrite_sources
@@ -159,52 +163,6 @@ class Trains:
 
 
 @dataclass(frozen=True)
-class Optim:
-    """Optimiser and schedule: AdamW, linear warm-up, cosine to zero.
-
-    `training.settings.OptimOptions` describes the fields, which are options of every run.
-    """
-
-    epochs: float = 5
-    batch_size: int = 256
-    lr: float = 5e-6
-    warmup_lr: float = 0.0
-    min_lr: float = 0.0
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.98
-    eps: float = 1e-6
-    warmup: int = 50
-    warmup_share: float = 1.0
-    clip_grad: float = 0.0
-    max_logit_scale: float = 100.0
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a value that no training can use."""
-        for name, value in vars(self).items():
-            low = 1 if name in ("batch_size", "max_logit_scale") else 0
-            must = f"--{name.replace('_', '-')} {value:g}: must be"
-            refuse(
-                {
-                    f"{must} a number from {low} on": not low <= value < math.inf,
-                    # Without eps, a zero gradient is divided by 0.
-                    f"{must} more than 0": name in ("epochs", "eps") and not value,
-                    f"{must} less than 1": name in ("beta1", "beta2") and value >= 1,
-                    f"{must} at most 1": name == "warmup_share" and value > 1,
-                    f"{must} at most --lr {self.lr:g}, the peak: lower it, or raise --lr": (
-                        name in ("min_lr", "warmup_lr") and value > self.lr
-                    ),
-                }
-            )
-
-    def warmup_steps(self, total: int) -> int:
-        """Return the steps of warm-up in a run of `total` steps."""
-        if self.warmup_share == 1:
-            return self.warmup
-        return min(self.warmup, round(self.warmup_share * total))
-
-
-@dataclass(frozen=True)
 class PaperDifference:
     """An option for which paper and released code differ, as `differences.yaml` lists them."""
 
@@ -251,7 +209,7 @@ class Method:
     losses: tuple[LossTerm, ...]
     plan: CaptionPlan = field(default_factory=CaptionPlan)
     name: str = ""
-    optim: Optim = Optim()
+    optim: Optim = field(default_factory=Optim)
     trains: Trains = Trains()
     images: ImagePlan = field(default_factory=Single)
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
@@ -296,6 +254,13 @@ class Method:
     def terms_on(self, kind: str) -> tuple[LossTerm, ...]:
         """Return the loss terms of a batch of this kind."""
         return tuple(term for term in self.losses if term.on in ("", kind))
+
+    @property
+    def settable(self) -> dict[str, list[str]]:
+        """Return the names that --set takes in every part of this method."""
+        parts = {part: getattr(self, "plan" if part == "texts" else part) for part in PARTS[1:]}
+        names = {part: names_in(value) for part, value in parts.items() if value is not None}
+        return {PARTS[0]: [term.name for term in self.losses], **names}
 
     @property
     def needs_local(self) -> bool:
@@ -372,3 +337,16 @@ class Method:
             raise ValueError(f"{self.name} has no option '{option}'")
         value: float | str = options[option]
         return value
+
+
+def names_in(target: object) -> list[str]:
+    """Return the names that a setting takes in a part of a method, sorts of text included."""
+    names = [field.name for field in fields(target)] if is_dataclass(target) else []
+    if isinstance(target, CaptionPlan):
+        return [*(name for name in names if name != "texts"), *sorts_of(target)]
+    return names
+
+
+def sorts_of(plan: CaptionPlan) -> dict[str, Texts]:
+    """Return the sorts of text that a setting may name: the plan's, and those that it adds."""
+    return {**BY_VALUE, **{part.name: part for part in plan.texts}}

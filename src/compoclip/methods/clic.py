@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.config import FileNames
+from compoclip.config import RecordNames
 from compoclip.data.images.composed import CLIC_TEXTS, Composed
 from compoclip.losses import clip_loss, composite_contrast_loss, single_negative_loss, unimodal_loss
 from compoclip.methods.base import (
@@ -31,7 +31,7 @@ def clic(
     normalisation: Literal["model", "imagenet"] = "model",
     alternate: bool = True,
     sentences: Literal["auto", "never"] = "auto",
-    paraphrases: FileNames = "",
+    paraphrases: RecordNames = "",
 ) -> Method:
     r"""Text tower trained on composites of two images with four captions and a cross-swap negative.
 

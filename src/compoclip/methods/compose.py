@@ -7,7 +7,6 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from compoclip import plugins
-from compoclip.config import read_value
 from compoclip.console import note
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.images import SINGLE
@@ -16,24 +15,21 @@ from compoclip.data.text_names import (
     OTHER_CAPTION,
     WRITTEN_POSITIVE,
 )
-from compoclip.data.texts import BY_VALUE
 from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.losses import Role, all_images_loss, similarity_distillation
 from compoclip.losses.rows import OnlyKinds
-from compoclip.methods.base import LossTerm, Method, Teacher
+from compoclip.methods.base import LossTerm, Method, Teacher, names_in, sorts_of
 from compoclip.methods.names import (
     FROM_FILES,
     TERMS,
     method_named,
-    part_and_value,
     require_term,
     require_texts,
-    unknown,
 )
 from compoclip.methods.registry import load_recipe
+from compoclip.methods.settings import NOT_SO, converted, part_and_value, require_place, unknown
 from compoclip.rewrites.base import get_rewrite, rewrite_names
 from compoclip.rewrites.base import kind_named as rewrite_named
-from compoclip.typed import kind_named, of_text
 
 _ALL_IMAGES, _SIMILARITY = TERMS
 _TERMS = {
@@ -46,8 +42,6 @@ _TERMS = {
     ),
 }
 """Terms of no method; texts besides captions are read where there are any."""
-_SINGLE = {int, float, str}
-_NOT_SO = "cannot be set in this way"
 
 
 def compose(
@@ -220,57 +214,36 @@ def _note_unread(method: Method) -> None:
 
 def _with_setting(method: Method, setting: str) -> Method:
     part, rest, value = part_and_value(setting)
+    require_place(part, rest, method.settable, method.name)
     if part == "terms":
         name = rest.rpartition(".")[0]
         terms = {term.name: term for term in method.losses}
-        if name not in terms:
-            raise unknown("term", name, list(terms))
-        terms[name] = replace(terms[name], weight=_converted(0.0, value))
+        terms[name] = replace(terms[name], weight=converted(0.0, value))
         losses = tuple(term for term in terms.values() if term.weight)
         if not losses:
             raise UsageError("leaves the method without a loss")
         return replace(method, losses=losses)
     field = "plan" if part == "texts" else part
-    target = getattr(method, field)
-    if target is None:
-        raise UsageError(f"{method.name} has no {part}")
-    changed: Any = {field: _set(target, rest.split("."), value)}
+    changed: Any = {field: _set(getattr(method, field), rest.split("."), value)}
     return replace(method, **changed)
 
 
 def _set(target: Any, path: Sequence[str], value: str) -> Any:
     """A frozen dataclass with the field at `path` changed."""
-    names = [field.name for field in fields(target)] if is_dataclass(target) else []
     if isinstance(target, CaptionPlan):  # a sort of texts goes by its name
-        sorts = {**BY_VALUE, **{part.name: part for part in target.texts}}
+        sorts = sorts_of(target)
         if sort := sorts.get(path[0]):
             only = [field.name for field in fields(sort)]
             if len(path) == 1 and len(only) > 1:
-                raise UsageError(_NOT_SO)
+                raise UsageError(NOT_SO)
             sorts[sort.name] = _set(sort, path[1:] or only, value)
             place = dict.fromkeys([*(part.name for part in target.texts), sort.name])
             return replace(target, texts=tuple(sorts[name] for name in place))
-        names = [*(name for name in names if name != "texts"), *sorts]
+    names = names_in(target)
     if path[0] not in names:
         raise unknown("", path[0], names)
     current = getattr(target, path[0])
     if len(path) > 1 and not is_dataclass(current):
         raise UsageError(f"{path[0]} has no '{path[-1]}'")
-    changed = _converted(current, value) if len(path) == 1 else _set(current, path[1:], value)
+    changed = converted(current, value) if len(path) == 1 else _set(current, path[1:], value)
     return replace(target, **{path[0]: changed})
-
-
-def _converted(current: Any, value: str) -> Any:
-    """`value` as what `current` is: a flag, a number, a text, a list of numbers or names."""
-    kind, value = type(current), value.strip()
-    try:
-        if kind is bool:
-            return {"true": True, "false": False, "1": True, "0": False}[value.lower()]
-        if kind in _SINGLE:
-            return of_text(value, kind)
-        if kind is tuple and current and {*map(type, current)} <= _SINGLE:
-            listed = read_value(value) if value.startswith("[") else value.split(",")
-            return tuple(of_text(str(item).strip(), type(current[0])) for item in listed)
-    except (ValueError, KeyError):
-        raise UsageError(f"'{value}' is not {kind_named(kind)}") from None
-    raise UsageError(_NOT_SO)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from compoclip.config import FileNames, Names
+from compoclip.config import Names, RecordNames
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.text_names import WRITTEN_NEGATIVE
 from compoclip.data.texts import BAG, BAG_NEGATIVE, BagPlan
@@ -20,11 +20,11 @@ from compoclip.methods.registry import recipe
 @recipe
 def dac(
     *,
-    bags: Annotated[str, Names("files or captions")] = "",
+    bags: Annotated[str, Names("records or captions")] = "",
     bag_size: int = 10,
     bag_draw: Literal["replacement", "distinct"] = "replacement",
     neg_type: Literal["rand_both", "rule_based"] = "rand_both",
-    negatives: FileNames = "",
+    negatives: RecordNames = "",
     actions: tsvlc.Actions = "spatial",
     negative_weight: float = 1.0,
     bag_weight: float = 1.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from compoclip.config import FileNames
+from compoclip.config import RecordNames
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.text_names import WRITTEN_POSITIVE
 from compoclip.losses import global_hn_loss, hard_positive_loss
@@ -24,7 +24,7 @@ HARD_NEGATIVES = OneOf("hard-negative", ("crepe-swap", "crepe-atom", "crepe-nega
 @recipe
 def hard_positives(
     *,
-    positives: FileNames = "",
+    positives: RecordNames = "",
     positive_weight: float = 1.0,
     negative_weight: float = 1.0,
     hn_fraction: float = 1.0,

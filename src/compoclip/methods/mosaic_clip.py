@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from compoclip.config import FileNames
+from compoclip.config import FileName
 from compoclip.data.texts import GraphPlan
 from compoclip.losses.multi_text import TextReduction, multi_text_loss
 from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
@@ -20,7 +20,7 @@ def mosaic_clip(
     second_stage: int = 2,
     reduction: TextReduction = "mean",
     filter_negatives: bool = True,
-    vocabulary: FileNames = "",
+    vocabulary: FileName = "",
 ) -> Method:
     r"""Contrast with scene-graph texts: several positives and negatives per image, in two stages.
 
@@ -60,7 +60,7 @@ def mosaic_clip(
 
 
 @recipe
-def mosaic_clip_pretrain(*, object_share: float = 0.15, vocabulary: FileNames = "") -> Method:
+def mosaic_clip_pretrain(*, object_share: float = 0.15, vocabulary: FileName = "") -> Method:
     """MosaiCLIP pre-training: graph texts and a swapped caption; use with --from-scratch.
 
     The loss of `mosaic-clip`, no curriculum (at most three sub-graphs and six negatives), and one

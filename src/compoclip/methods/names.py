@@ -9,17 +9,15 @@ from collections.abc import Sequence
 
 from compoclip import plugins
 from compoclip.data.text_names import OF_DATA, WRITTEN
-from compoclip.errors import UsageError, closest
+from compoclip.errors import UsageError
 from compoclip.methods.registry import method_names, recipe_card
+from compoclip.methods.settings import SUFFIX, unknown
 from compoclip.rewrites.base import rewrite_names
 
 FROM_FILES = (*OF_DATA, *WRITTEN)
 """Texts that --texts takes and no rewrite makes."""
 TERMS = ("all-images", "similarity")
 """Loss terms of no method."""
-PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
-"""Parts of a method that --set changes."""
-_SUFFIX = "-clip"  # may be left out of the name of a method
 
 
 def method_named(name: str, label: str = "method", others: Sequence[str] = ()) -> str:
@@ -28,7 +26,7 @@ def method_named(name: str, label: str = "method", others: Sequence[str] = ()) -
     Raise UsageError for an unknown name, with the closest ones. label: what is asked for, and
     others: names besides those of methods, for the message.
     """
-    for full in (name, f"{name}{_SUFFIX}"):
+    for full in (name, f"{name}{SUFFIX}"):
         if full in method_names():
             return full
     raise unknown(label, name, [*method_names(), *others])
@@ -56,26 +54,3 @@ def require_term(name: str) -> None:
         terms = recipe_card(method_named(method)).terms
         if term and term not in terms:
             raise unknown("term", term, terms)
-
-
-def part_and_value(setting: str) -> tuple[str, str, str]:
-    """Return part, path within it, and value of PART.PATH=VALUE of --set.
-
-    Raise UsageError for another form, and an unknown part.
-    """
-    path, equals, value = setting.partition("=")
-    part, _, rest = path.strip().partition(".")
-    if not equals or not rest:
-        raise UsageError("write PATH=VALUE, such as terms.clip.weight=0.5")
-    if part not in PARTS:
-        raise unknown("part", part, PARTS)
-    if part == "terms" and rest.rpartition(".")[2] != "weight":
-        raise UsageError("only the weight of a term can be set")
-    return part, rest, value
-
-
-def unknown(label: str, name: str, names: Sequence[str]) -> UsageError:
-    """Return the error about an unknown name, with the closest of `names`."""
-    short = [full.removesuffix(_SUFFIX) for full in names if full.endswith(_SUFFIX)]
-    hint = closest(name, dict.fromkeys([*names, *short]))
-    return UsageError(f"no {label}{' ' if label else ''}'{name}'; {hint}")

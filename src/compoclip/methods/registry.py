@@ -29,13 +29,18 @@ class RecipeCard:
         about: Its docstring up to `Args:`.
         options: Its parameters, by name.
         defaults: The method's values of options of the run (`lr`, `epochs`, ..., `crop`).
-        terms: The names of its loss terms.
+        parts: The names that --set takes in its parts: those of loss terms in `terms`.
     """
 
     about: str
     options: Mapping[str, Option]
     defaults: Mapping[str, Any]
-    terms: Sequence[str]
+    parts: Mapping[str, Sequence[str]]
+
+    @property
+    def terms(self) -> Sequence[str]:
+        """Return the names of its loss terms."""
+        return self.parts["terms"]
 
     @property
     def summary(self) -> str:
@@ -89,7 +94,7 @@ class Recipe:
         about = f"{inspect.getdoc(self._function) or ''}\n".partition("\nArgs:")[0].strip()
         method = self()
         defaults = {**asdict(method.optim), "crop": method.crop}
-        return RecipeCard(about, self.options, defaults, [term.name for term in method.losses])
+        return RecipeCard(about, self.options, defaults, method.settable)
 
 
 def recipe(function: Callable[..., Method]) -> Recipe:
@@ -173,7 +178,7 @@ def recipe_card(name: str) -> RecipeCard:
         return load_recipe(name).card
     entry = _recipes()[name]
     options = {key: Option(key, _kind(kind), *rest) for key, kind, *rest in entry["options"]}
-    return RecipeCard(entry["about"], options, entry["defaults"], entry["terms"])
+    return RecipeCard(entry["about"], options, entry["defaults"], entry["parts"])
 
 
 def _kind(stated: str | list[str]) -> Any:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from compoclip.config import FileNames
+from compoclip.config import FileName
 from compoclip.data.caption_plan import Texts
 from compoclip.data.drawing import NOT_CHOSEN, Drawing, Drawn
 from compoclip.errors import UsageError
@@ -52,7 +52,7 @@ class ConcretePlan(Texts):
 
 
 @recipe
-def slipform(*, ratings: FileNames = "", margin: float = 0.05) -> Method:
+def slipform(*, ratings: FileName = "", margin: float = 0.05) -> Method:
     r"""Negatives of concrete words, with a margin that grows with concreteness (Slipform).
 
     A word that one can see or touch is replaced more often than an abstract one, in proportion to

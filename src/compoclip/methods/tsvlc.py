@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from compoclip.config import FileNames
+from compoclip.config import RecordNames
 from compoclip.data.caption_plan import CaptionPlan, OneOf
 from compoclip.data.text_names import WRITTEN_NEGATIVE
 from compoclip.losses import global_hn_loss, hard_positive_loss
@@ -69,7 +69,7 @@ STAND_INS = {
 
 @recipe
 def tsvlc_llm(
-    *, negatives: FileNames = "", negative_weight: float = 1.0, actions: Actions = "spatial"
+    *, negatives: RecordNames = "", negative_weight: float = 1.0, actions: Actions = "spatial"
 ) -> Method:
     """TSVLC with half rule-based negatives and half replacements of any word.
 

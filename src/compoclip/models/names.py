@@ -10,17 +10,23 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from compoclip import plugins
-from compoclip.errors import CompoclipError, UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, closest, require, require_package
+from compoclip.files import disguised, reading
 from compoclip.models.config import RECORD
 
 LOCAL, HUB, RANDOM, BUNDLED = "local-dir:", "hf-hub:", "random:", "bundled"
 BUNDLED_KNOWS = "has only seen drawn scenes"
 """A clause on the bundled model for those who have photos, in help and messages."""
-LIBRARIES = ("hf", "mteb", "st")
-"""Libraries whose models are measured as LIBRARY:ID."""
+LIBRARIES = {
+    "hf": ("transformers",),
+    "mteb": ("mteb", "datasets"),
+    "st": ("sentence_transformers",),
+}
+"""Libraries whose models are measured as LIBRARY:ID, also extras -> the packages that they need."""
 BLIND = "blind"
 """Prefix of the name of a model that sees no image, BLIND:CAPTIONS, and its architecture."""
 _FORMS = "a checkpoint folder, bundled, or ARCHITECTURE:TAG such as ViT-B-32-quickgelu:openai"
+_HEAD = 9  # bytes of a file that tell its kind
 _INSIDE = ("model", "adapter")  # folders of a run that are models
 
 
@@ -115,12 +121,18 @@ def require_model(spec: str, external: bool = False) -> None:
         file = plugins.split(spec)[0]
         require(not plugins.is_file(spec) or file.is_file(), file, "no such file", UsageError)
         library, _, id = spec.partition(":")
-        require_folder_or_id(id if library in LIBRARIES else "")
+        if library in LIBRARIES:
+            require_folder_or_id(id)
+            for package in LIBRARIES[library]:
+                require_package(package, library, spec.partition("@")[0])
         return
     place, _ = split_part(spec.removeprefix(LOCAL))
     if spec.startswith(LOCAL):
         require(place.is_dir(), spec, "no such folder", UsageError)
-    if spec.startswith(HUB) or spec == BUNDLED or place.is_file():
+    if spec.startswith(HUB) or spec == BUNDLED:
+        return
+    if place.is_file():
+        require_weights(place)
         return
     if place.is_dir():
         require_folder(place)
@@ -139,9 +151,29 @@ def require_model(spec: str, external: bool = False) -> None:
             raise UsageError(f"open_clip has no weights '{tag}' for {architecture}; {hint}")
     elif at:
         require_architecture(name)
-        require(split_part(weights)[0].is_file(), weights, "no such file of weights", UsageError)
+        file, _ = split_part(weights)
+        require(file.is_file(), weights, "no such file of weights", UsageError)
+        require_weights(file)
     else:
         raise UsageError(_unknown(spec))
+
+
+def require_weights(file: Path) -> None:
+    """Raise UsageError for a file that begins as none of tensors does."""
+    with reading(file), file.open("rb") as stream:
+        tensors = stream.read(_HEAD)[8:] == b"{"
+    plausible = tensors or saved_by_torch(file) or disguised(file)
+    problem = f"holds no weights: no .safetensors file or state dict of PyTorch; name {_FORMS}"
+    require(plausible, file, problem, UsageError)
+
+
+def saved_by_torch(file: Path) -> bool:
+    """Return whether a file begins as those of `torch.save` do: a zip archive, a pickle, a tar."""
+    import tarfile
+
+    with reading(file), file.open("rb") as stream:
+        start = stream.read(_HEAD)
+    return start.startswith((b"PK", b"\x80")) or tarfile.is_tarfile(file)
 
 
 def require_folder_or_id(name: str) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,7 +27,12 @@ from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.published.protocols import TrainingPhotos, training_photos
-from compoclip.evaluation.published.read import Arm, PublishedNumber, PublishedTable
+from compoclip.evaluation.published.read import (
+    Arm,
+    PublishedNumber,
+    PublishedRow,
+    PublishedTable,
+)
 from compoclip.files import bytes_hash, only_writer, read_json_object, write_json, write_text
 from compoclip.methods.registry import load_recipe
 from compoclip.programs.request import TrainRequest
@@ -189,6 +194,16 @@ def scale_named(name: str, out: Path) -> Scale | None:
     return scale
 
 
+def require_arms(table: PublishedTable, arms: Sequence[str]) -> list[PublishedRow]:
+    """Return the rows with an arm; raise UsageError for words of --arms that none of them has."""
+    rows = [row for row in table.rows if row.arm is not None]
+    for words in arms:
+        if not any(words.casefold() in row.name.casefold() for row in rows):
+            listed = ", ".join(row.name for row in rows)
+            raise UsageError(f"--arms {words}: no row of {table.title}; its rows: {listed}")
+    return rows
+
+
 def experiment(table: PublishedTable, place: Place, scale: Scale | None) -> Experiment:
     """Choose the arms and seeds of a table, and make their training requests.
 
@@ -196,12 +211,8 @@ def experiment(table: PublishedTable, place: Place, scale: Scale | None) -> Expe
     """
     if scale:  # all data sets of the paper are one here
         table = _at_scale(table, scale)
-    rows = [row for row in table.rows if row.arm is not None]
+    rows = require_arms(table, place.arms)
     names = {row.labels: row.name.casefold() for row in rows}
-    for words in place.arms:
-        if not any(words.casefold() in name for name in names.values()):
-            listed = ", ".join(row.name for row in rows)
-            raise UsageError(f"--arms {words}: no row of {table.title}; its rows: {listed}")
     runs: dict[tuple[tuple[str, ...], str], tuple[ArmRun, ...]] = {}
     for row in rows:
         chosen = not place.arms or any(a.casefold() in names[row.labels] for a in place.arms)

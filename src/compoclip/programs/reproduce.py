@@ -159,16 +159,16 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     data = chosen.data
     require_named(chosen.name, data, options)
     limit = seconds_of(options.budget) if options.budget else 0.0
-    device = device_named(options.device)
     usual = chosen.small if limit else chosen.benchmarks
     jobs, benchmarks, left_out = missing_files(options.on or usual, options.data)
     custom = options.captions is not None
-    precision = usual_precision(device, bool(limit))
     if not benchmarks:
         raise CompoclipError(f"nothing to measure on; {next(iter(left_out.values()), '')}")
     _require_readable(benchmarks, options)
     if not options.yes:
         require_terminal()
+    device = device_named(options.device)  # with torch
+    precision = usual_precision(device, bool(limit))
     published = {**recipe_card(chosen.recipe).defaults, **chosen.settings}
     note(f"measuring {chosen.model} with {chosen.recipe} on {device} for the estimate")
     batch = int(published["batch_size"])

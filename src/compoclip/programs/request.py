@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from compoclip.config import Option, as_settings, config_text, is_part, options_of, typed
 from compoclip.errors import UsageError
+from compoclip.methods.optim import Optim
 from compoclip.methods.registry import load_recipe, recipe_card
-from compoclip.programs.run import TrainOptions, require_options
+from compoclip.methods.settings import converted, part_and_value, require_place
+from compoclip.programs.run import TrainOptions, require_adapters, require_options
 from compoclip.typed import convert
 
 if TYPE_CHECKING:
@@ -48,6 +50,31 @@ class TrainRequest:
             run["set"] = (*run.get("set", ()), *of_parts)
         return cls(method, TrainOptions(**run), parameters)
 
+    def check(self) -> None:
+        """Raise UsageError for options in conflict, and for settings that the method has not.
+
+        `composed` refuses the same when it has made the method; torch is not loaded for it here.
+        """
+        options = self.options
+        require_options(options)
+        if not isinstance(self.method, str):
+            return
+        card = recipe_card(self.method)
+        usual = {option.name: card.defaults[option.name] for option in fields(Optim)}
+        optim = Optim(**{**usual, **options.optimiser()})
+        if options.texts or options.terms or self.parameters:
+            return  # which may change the parts
+        for setting in options.set:
+            try:
+                part, rest, value = part_and_value(setting)
+                require_place(part, rest, card.parts, self.method)
+                if part == "terms":
+                    converted(0.0, value)
+                elif part == "optim":
+                    optim = replace(optim, **{rest: converted(vars(optim).get(rest), value)})
+            except UsageError as error:
+                raise UsageError(f"--set {setting}: {error}") from None
+
     def composed(self) -> Method:
         """Return the method to train with: its parts, optimiser and adapters as the options say.
 
@@ -75,7 +102,8 @@ class TrainRequest:
             raise UsageError(f"--lora-{next(iter(lora))} goes with --lora")
         elif not options.merge:
             raise UsageError("--no-merge goes with --lora")
-        require_options(options, method)
+        require_options(options)
+        require_adapters(options, method)
         return method
 
     def text(self, repeats: bool = False) -> str:

@@ -246,7 +246,7 @@ def open_inputs(options: TrainOptions) -> tuple[Source, list[Benchmark]]:
     return request_of(options.data, options).open(), benchmarks
 
 
-def require_options(options: TrainOptions, method: Method) -> None:
+def require_options(options: TrainOptions) -> None:
     """Raise UsageError for options in conflict."""
     require_with(options, "from_scratch", "image_weights")
     require_with(options, "on", "eval_every", "keep_best", "eval_images", "allow_partial")
@@ -254,6 +254,10 @@ def require_options(options: TrainOptions, method: Method) -> None:
     require_with(options, "keep_best", "patience")
     if options.init_from and (options.from_scratch or options.model != BUNDLED):
         raise UsageError("--init-from replaces --model and --from-scratch: leave them out")
+
+
+def require_adapters(options: TrainOptions, method: Method) -> None:
+    """Raise UsageError for options that a method with adapters does not take."""
     if options.init_from and method.lora:
         raise UsageError(
             "--init-from averages weights, and adapters need a base that can be loaded again from "

@@ -33,7 +33,6 @@ from compoclip.programs.request import TrainRequest, known_options
 from compoclip.programs.run import evaluate, train
 from compoclip.training.settings import RunSettings
 from compoclip.typed import Count, Natural, convert
-from compoclip.workers import available_cores, mapper, threads_each
 
 _RANGE = re.compile(r"(log:)?([^.]\S*?|\.\d\S*?)\.\.(\S+)")
 _FIXED = {"out", "data", "resume", "stop_after", "push_to_hub", "json"}
@@ -202,6 +201,8 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     cells = [dict(zip(grid, c)) for c in itertools.product(*(g.choices for g in grid.values()))]
     points = [] if tpe else [{**cell, **one} for one in samples for cell in cells]
     points = list({json.dumps(point): point for point in points}.values())
+    for point in points:
+        request_at(point, "").check()  # before torch is loaded
     with redirect_stderr(io.StringIO()):  # notes come when a run trains
         for point in points:
             request_at(point, "").composed()
@@ -221,6 +222,8 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     todo = [point for point in points if point not in [line["point"] for line in done]]
     left, ahead = max(0, options.draws - len(done)) if tpe else len(todo), iter(todo)
     note(f"{counted(left, 'run')} of {request.method} -> {out}/runs")
+    from compoclip.workers import available_cores, mapper, threads_each  # with multiprocessing
+
     threads = max(1, available_cores() // jobs)
     while left > 0:
         trials, tasks = dict[str, Any](), []

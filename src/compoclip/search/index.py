@@ -19,7 +19,7 @@ from compoclip import files
 from compoclip.config import Engine
 from compoclip.console import counted, note, track
 from compoclip.data.vectors import Matrix, Quantised, Rows, StoredVectors, nearest
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError, require, require_package
 from compoclip.search.lance import ABOUT, TableVectors, TableWriter, read_table, save_about
 
 if TYPE_CHECKING:
@@ -247,6 +247,7 @@ def index_photos(
     vectors: Vectors | None = None,
     to: Storage | None = None,
     engine: Engine = "local",
+    photos: PhotoList | None = None,
 ) -> PhotoIndex:
     """Encode photos and write their index; unchanged photos of an existing index are reused.
 
@@ -268,6 +269,7 @@ def index_photos(
             is, a file for a new one.
         engine: Where photos are encoded: "local" for this process, or "ray", where `model` must
             load the model of `encoder` on every machine.
+        photos: From `list_photos`; without it they are listed here.
 
     Raises:
         CompoclipError: For a damaged file at `out`, and when no photo can be read; as
@@ -295,7 +297,7 @@ def index_photos(
         require(not old or old.vectors == vectors, out, problem, UsageError)
         problem = "a table of LanceDB holds float32 vectors; leave --vectors int8 out"
         require(vectors != "int8" or storage == "file", out, problem, UsageError)
-        photos = list_photos(request)
+        photos = photos or list_photos(request)
         spec = str(Path(request.spec).absolute()) if Path(request.spec).exists() else request.spec
         images = request.images and str(request.images.absolute())
         tower = encoder.text_tower()
@@ -373,6 +375,7 @@ def require_out(out: Path, to: Storage | None) -> None:
     if is_table(out):
         return
     if to == "lancedb":
+        require_package("lancedb", "lancedb", "--to lancedb")
         files.require_new_folder(out)
     require(to or not out.is_dir(), out, "is a folder; name a file to write", UsageError)
 

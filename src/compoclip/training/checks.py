@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from compoclip.data.decode import EXTENSIONS
+from compoclip.data.image_names import EXTENSIONS
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
 from compoclip.errors import CompoclipError, UsageError, refuse

@@ -9,7 +9,8 @@ from itertools import islice
 from PIL import Image
 
 from compoclip.bounds import MAX_SENT_BYTES, MAX_SENT_PIXELS, MAX_SERVED_CHARACTERS, MAX_WORK
-from compoclip.data.decode import IMAGE_URI, opened
+from compoclip.data.decode import opened
+from compoclip.data.image_names import IMAGE_URI
 from compoclip.errors import UsageError
 
 _FILLERS = "\u115f\u1160\u3164\uffa0\u2800"  # letters and symbols that show nothing

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compoclip.bounds import MAX_SERVED_CHARACTERS, MAX_SERVED_HITS
-from compoclip.data.decode import IMAGE_URI
+from compoclip.data.image_names import IMAGE_URI
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import encodable

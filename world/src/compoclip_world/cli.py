@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import Models, OnDevice, Outcome, Printing, WorkerCount, processes
-from compoclip.config import Shown
+from compoclip.config import NewFolder, OutputFile, OutputFolder, Shown
 from compoclip.console import columns, counted
 from compoclip.errors import UsageError, require
-from compoclip.files import require_new_folder, require_writable, write_atomically, write_json
+from compoclip.files import write_atomically, write_json
 from compoclip.printed import Table
 from compoclip.programs.run import load_models
 from compoclip.typed import Count, Natural
+from compoclip_world.export import require_made
 
 if TYPE_CHECKING:
     from compoclip_world.pointing import MeanShare
@@ -90,9 +91,9 @@ class WorldTrainOptions(WritesWorld):
         captions: Captions per scene.
     """
 
-    out: Path
+    out: NewFolder
     count: Count
-    suite: Path | None = None
+    suite: NewFolder | None = None
     suite_items: Count = 250
     captions: Count = 5
 
@@ -110,7 +111,7 @@ class PairsOptions(WritesWorld):
         skills: SKILL=COUNT, the number of pairs per skill: swap-colour=1000 relation=2000.
     """
 
-    out: Path
+    out: NewFolder
     skills: tuple[str, ...]
 
 
@@ -126,7 +127,7 @@ class SuiteOptions(WritesWorld):
         benchmarks: Benchmarks to write, such as sugarcrepe foils. Default: all.
     """
 
-    out: Path
+    out: NewFolder
     items_per_task: int = 250
     split: Literal["val", "test"] = field(default="test", kw_only=True)
     benchmarks: tuple[str, ...] = ()
@@ -137,14 +138,14 @@ class ShowOptions(FromWorld):
     """Draw scenes with their captions on one sheet.
 
     Args:
-        out: Image file to write, e.g. sheet.png.
+        out: Image file to write, such as sheet.png.
         count: Scenes to show.
         captions: Captions per scene.
         size: Image side in pixels, as the model sees it.
         start: Index of the first scene.
     """
 
-    out: Annotated[Path, Shown(short="-o")]
+    out: Annotated[OutputFile, Shown(short="-o")]
     count: Count = 12
     captions: Count = 3
     size: int = 64
@@ -166,10 +167,9 @@ class AskOptions(FromWorld):
 
 def train(options: WorldTrainOptions) -> Outcome:
     """Write a training set."""
-    if options.suite is not None:
-        require_new_folder(options.suite)
-        if options.suite.absolute() in (options.out.absolute(), *options.out.absolute().parents):
-            raise UsageError("--suite is a folder of its own, not --out or one around it")
+    out = options.out.absolute()
+    if options.suite is not None and options.suite.absolute() in (out, *out.parents):
+        raise UsageError("--suite is a folder of its own, not --out or one around it")
     from compoclip_world.dataset import TrainingSet, write_training_set
 
     workers = processes(options.workers, options.count, _MANY)
@@ -238,6 +238,7 @@ def suite(options: SuiteOptions) -> Outcome:
 
 def _suite(options: SuiteOptions) -> tuple[dict[str, Any], list[list[str]], str]:
     """The benchmarks, written; what there is to say of them: for JSON, each task, and in a line."""
+    require_made(options.benchmarks)
     from compoclip_world.export.part import SuiteSpec
     from compoclip_world.export.suite import write_suite
 
@@ -344,13 +345,11 @@ class PointingOptions(OnDevice):
     scenes: Count = 500
     seed: int = 0
     resamples: Count = 2000
-    out: Path | None = None
+    out: OutputFolder | None = None
 
 
 def pointing(options: PointingOptions) -> Outcome:
     """Print the pointing accuracy of every model, and its difference to the first."""
-    if options.out is not None:
-        require_writable(options.out)
     from compoclip.evaluation.statistics import Bootstrap
     from compoclip_world.dataset import bundled_world
     from compoclip_world.pointing import measure_pointing, pointing_scenes, shares

@@ -10,14 +10,11 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
 from compoclip.workers import mapper
 from compoclip_world.captions import CAPTION_TYPES, captions_for
-from compoclip_world.render import render
 from compoclip_world.sampling import scene_for
 from compoclip_world.scene import Scene, WorldConfig
 from compoclip_world.vocabulary import frozen
@@ -65,6 +62,10 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
 
 def png_bytes(scene: Scene, size: int) -> bytes:
     """The picture of a scene as a PNG file."""
+    from PIL import Image  # with numpy, which a wrong configuration need not wait for
+
+    from compoclip_world.render import render
+
     buffer = io.BytesIO()
     Image.fromarray(render(scene, size)).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

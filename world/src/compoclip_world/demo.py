@@ -21,10 +21,12 @@ from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.files import content_hash, only_writer, require_writable
 from compoclip.interrupts import PARENT, signal_of
+from compoclip.methods.optim import Optim
 from compoclip.printed import Table
 from compoclip.programs.run import EvaluateOptions
 from compoclip.ranks import silent
 from compoclip.training.log import LOG, read_log
+from compoclip.typed import Count
 from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
@@ -85,13 +87,17 @@ class DemoOptions:
     out: OutputFolder = Path("demo-out")
     methods: tuple[MethodName, ...] = ("clip-ft", "negclip", "fsc-clip")
     model: ModelName = "bundled"
-    scenes: int = 16000
-    items_per_task: int = 500
+    scenes: Count = 16000
+    items_per_task: Count = 500
     epochs: float = 2.0
     batch_size: int = 128
     lr: float = 1e-3
     seed: int = 0
     json: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for settings that no training can use."""
+        Optim(self.epochs, self.batch_size, self.lr)
 
 
 def main(options: DemoOptions) -> Outcome:

@@ -21,7 +21,7 @@ from compoclip.console import note_once
 from compoclip.data import prompts
 from compoclip.data.columns import require_texts
 from compoclip.data.sources import LABEL, SEVERAL, Source
-from compoclip.data.sources.splits import NoUseError
+from compoclip.data.split_names import NoUseError
 from compoclip.errors import require
 from compoclip.tables import read_lines
 

@@ -17,38 +17,23 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 
 from compoclip.config import place_in
-from compoclip.data.decode import is_read
+from compoclip.data.image_names import is_read
 from compoclip.data.options import DataOptions, Needs
 from compoclip.data.places import mixture_of, require_files, require_there
+from compoclip.data.published_rows import IN_JSON, KARPATHY, ORIGINAL, UNITS, is_blip, numbered
 from compoclip.data.sources import Source
 from compoclip.data.sources.labels import captioned_by_label
 from compoclip.data.sources.mixture import WeightedMix
 from compoclip.data.sources.paths import Data, holds_images, open_images
-from compoclip.data.sources.published import (
-    IN_JSON,
-    KARPATHY,
-    ORIGINAL,
-    UNITS,
-    is_blip,
-    numbered,
-    open_coco,
-    open_flickr8k,
-)
+from compoclip.data.sources.published import open_coco, open_flickr8k, open_rows
 from compoclip.data.sources.shards import open_shards
-from compoclip.data.sources.splits import (
-    ALL,
-    TRAIN,
-    NoUseError,
-    held_out_split,
-    part_of,
-    share_of,
-    split_of,
-)
+from compoclip.data.sources.splits import part_of, share_of
 from compoclip.data.sources.tables import (
     open_hugging_face,
     open_records,
     open_tables,
 )
+from compoclip.data.split_names import ALL, TRAIN, NoUseError, held_out_split, split_of
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import write_json
 from compoclip.patterns import has_ending
@@ -207,7 +192,7 @@ def _open_layout(data: Data) -> Source:
     """Open rows of a JSON file that a published data set has."""
     layouts = (UNITS, *IN_JSON)
     layout = next((candidate for candidate in layouts if candidate.matches(data.first)), KARPATHY)
-    return layout.read(data.path, numbered(data.json, f"{data.path}, row"), data.request)
+    return open_rows(layout, data.path, numbered(data.json, f"{data.path}, row"), data.request)
 
 
 # --- The table of forms. ---
@@ -315,8 +300,11 @@ FORMS = (
         "Karpathy's files",
         "",
         lambda data: "images" in data.keys and isinstance(data.json["images"], list),
-        lambda data: ORIGINAL.read(
-            data.path, numbered(data.json["images"], f"{data.path}, image"), data.request
+        lambda data: open_rows(
+            ORIGINAL,
+            data.path,
+            numbered(data.json["images"], f"{data.path}, image"),
+            data.request,
         ),
         ("images",),
         published=True,

@@ -10,18 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compoclip.data.decode import is_read, kind_unread, why_unread
 from compoclip.data.folders import list_folder, walk
+from compoclip.data.image_names import is_read, kind_unread, why_unread
 from compoclip.data.places import TABLES, is_remote, named_files
+from compoclip.data.published_rows import KAGGLE_FILE, is_bar_header, is_token_line
 from compoclip.data.sources import Source
-from compoclip.data.sources.published import (
-    KAGGLE_FILE,
-    is_bar_header,
-    is_token_line,
-    published_table,
-)
+from compoclip.data.sources.published import published_table
 from compoclip.data.sources.shards import find_shards, first_fields
-from compoclip.data.sources.splits import (
+from compoclip.data.sources.table import RowBuilder
+from compoclip.data.sources.tables import table_of
+from compoclip.data.split_names import (
     ALL,
     COLUMN,
     TRAIN,
@@ -31,8 +29,6 @@ from compoclip.data.sources.splits import (
     rows_decide,
     split_of,
 )
-from compoclip.data.sources.table import RowBuilder
-from compoclip.data.sources.tables import table_of
 from compoclip.files import read_json
 from compoclip.patterns import ROW_FILES, find_files, has_ending
 from compoclip.tables import read_lines

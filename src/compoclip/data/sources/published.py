@@ -1,44 +1,50 @@
 """Data sets in the layouts in which they are published, recognised by their columns or keys.
 
 Tables (see `TABLES`): NegCLIP's, which MACCO extends by columns, TROHN-Text and TROHN-Img, SemCLIP.
-Rows of objects (see `LAYOUTS`): BLIP's and other files in Karpathy's splits, DeGLA, VisMin's JSON,
-Flickr30k-Counterfactuals. What needs a join: Karpathy's original file, COCO's annotations, which
-NegationCLIP extends by updated_caption, VisMin's tables, Flickr8k's token files with their lists.
+Rows of objects (see `published_rows`): BLIP's and other files in Karpathy's splits, DeGLA, VisMin's
+JSON, Flickr30k-Counterfactuals. What needs a join: Karpathy's original file, COCO's annotations,
+which NegationCLIP extends by updated_caption, VisMin's tables, Flickr8k's token files with their
+lists.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compoclip.archives import EmbeddedImages
+from compoclip.arrow_files import holds_bytes
 from compoclip.data.columns import (
     NEG_CAPTION,
     NEG_IMAGE,
     NO_CAPTION,
     NO_ORIGINAL,
     POS_CAPTION,
-    UNIT_CAPTION,
     pick_captions,
     read_label,
 )
+from compoclip.data.published_rows import (
+    IN_TABLES,
+    KAGGLE_HEADER,
+    PublishedRows,
+    Row,
+    numbered,
+    token_lines,
+    with_photo,
+)
 from compoclip.data.sources import ImageColumn, Source
-from compoclip.data.sources.splits import COLUMN
 from compoclip.data.sources.table import RowBuilder
 from compoclip.data.sources.tables import open_tables, table_of
-from compoclip.errors import CompoclipError, require
+from compoclip.data.split_names import COLUMN
+from compoclip.embedded_images import EmbeddedImages
+from compoclip.errors import require
 from compoclip.files import reading
-from compoclip.tables import (
-    holds_bytes,
-    read_delimited,
-    read_lines,
-    read_rows,
-)
-from compoclip.typed import is_a, read_fields
+from compoclip.records import read_rows
+from compoclip.tables import read_delimited, read_lines
+from compoclip.typed import read_fields
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request
@@ -65,182 +71,40 @@ TABLES: Mapping[tuple[str, ...], tuple[str, str, Mapping[str, Any]]] = {
 `open_tables`."""
 
 
-# --- Rows that say their photo, captions and edits under names of their own. ---
-
-_Row = tuple[str, int, Any]
-"""File and number for messages, the number, and the row."""
-_Sample = dict[str, Any]
-"""A sample of a row: its photo, captions, extra columns, and what its id ends with."""
-
-
-@dataclass(frozen=True)
-class PublishedRows:
-    """The columns of a published set.
-
-    keys: the columns that every row has, and their types. photo: the one that names the photo,
-    which may be null. samples: column of a sample -> column of
-    the row, or a function that returns the samples of a row, given the row, its number from 1 and
-    its place for messages. numbered: whether ids end in a number of the row.
-    """
-
-    name: str
-    photo: str
-    keys: Mapping[str, Any]
-    samples: Mapping[str, str] | Callable[[Mapping[str, Any], int, str], Iterable[_Sample]]
-    numbered: bool = True
-
-    def matches(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row has all columns that the set always has."""
-        return all(name in row for name, kind in self.keys.items() if not is_a(None, kind))
-
-    def samples_of(self, row: Any, number: int, origin: str) -> Iterable[_Sample]:
-        """Return the samples of one row; raise CompoclipError for one of other columns."""
-        fields = read_fields(_named(row, self.photo), self.keys, origin)
-        if callable(self.samples):
-            return self.samples(fields, number, origin)
-        return [{ours: fields.get(theirs) for ours, theirs in self.samples.items()}]
-
-    def read(self, path: Path, rows: Iterable[_Row], request: Request) -> Source:
-        """Return the samples of the rows."""
-        builder = _builder(path, request)
-        for origin, number, row in rows:
-            samples = self.samples_of(row, number, origin)
-            split = read_label(row.get(COLUMN))
-            for sample in samples:
-                photo = builder.path_of(sample.pop("photo"), origin)
-                if "negative_image" in sample:
-                    sample["negative_image"] = builder.path_of(sample["negative_image"], origin)
-                id = f"{photo}#{sample.pop('id', builder.rows)}" if self.numbered else str(photo)
-                captions = sample.pop("captions")
-                texts = captions if isinstance(captions, list) else [captions]
-                extras = {key: value for key, value in sample.items() if value}
-                builder.add(id, photo, texts, extras, origin, split=split)
-        return builder.build(f"{self.name} {path}")
-
-    def read_files(self, files: Sequence[Path], request: Request, splits: Sequence[str]) -> Source:
-        """Return the samples of the rows of CSV files."""
-        rows = (
-            (f"{file}, row {number}", number, {COLUMN: split, **row})
-            for file, split in zip(files, splits)
-            for number, row in read_delimited(file)
-        )
-        return self.read(files[0], rows, request)
-
-
-def _named(row: Any, photo: str) -> Any:
-    """The row with "" instead of null in the column that names its photo."""
-    return {**row, photo: ""} if isinstance(row, dict) and row.get(photo, "") is None else row
-
-
 def _builder(path: Path, request: Request, *columns: ImageColumn) -> RowBuilder:
     """Rows whose photos lie in the folder that is named, or else beside the file."""
     root, absolute = request.images or path.parent, request.images is None
     return RowBuilder(path, root, *columns, needs=request.needs, absolute=absolute)
 
 
-def _last(path: str | None, parts: int = 1) -> str | None:
-    """The last parts of a path of the authors' machine."""
-    if path is None:
-        return None
-    return "/".join(PurePosixPath(path.replace("\\", "/").strip()).parts[-parts:])
+def open_rows(layout: PublishedRows, path: Path, rows: Iterable[Row], request: Request) -> Source:
+    """Open the rows of a published set: their samples."""
+    builder = _builder(path, request)
+    for origin, number, row in rows:
+        samples = layout.samples_of(row, number, origin)
+        split = read_label(row.get(COLUMN))
+        for sample in samples:
+            photo = builder.path_of(sample.pop("photo"), origin)
+            if "negative_image" in sample:
+                sample["negative_image"] = builder.path_of(sample["negative_image"], origin)
+            id = f"{photo}#{sample.pop('id', builder.rows)}" if layout.numbered else str(photo)
+            captions = sample.pop("captions")
+            texts = captions if isinstance(captions, list) else [captions]
+            extras = {key: value for key, value in sample.items() if value}
+            builder.add(id, photo, texts, extras, origin, split=split)
+    return builder.build(f"{layout.name} {path}")
 
 
-def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
-    sentences = [read_fields(sentence, {"raw": object}, origin) for sentence in row["sentences"]]
-    yield {
-        "photo": row["filename"] and "/".join(filter(None, (row["filepath"], row["filename"]))),
-        "captions": [sentence["raw"] for sentence in sentences],
-    }
-
-
-def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
-    keys = {"edited_image_path": str, "edited_caption": str}
-    plain = {"photo": row["image_path"], "captions": row["caption"]}
-    for edit in [read_fields(entry, keys, f"{origin}: an edit") for entry in row["negatives"]]:
-        negative = {"negatives": [edit["edited_caption"]]}
-        yield {**plain, **negative, "negative_image": edit["edited_image_path"]}
-    if not row["negatives"]:
-        yield plain
-
-
-_SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
-
-
-def _positions(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
-    mirror = bool(_SIDES.search(row["captions"]))  # else another picture shows the other position
-    yield {
-        "photo": _last(row["images"]),
-        "captions": row["captions"],
-        "negatives": [row["neg_captions"]],
-        "negative_image": "" if mirror else f"up_down/{_last(row['neg_images'])}",
-        "mirror": mirror,
-    }
-
-
-def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
-    plain = {"photo": _last(row["images"]), "captions": row["captions"]}
-    pairs = 0
-    for kind in (part for part in ("noun", "adj", "rev") if f"{part}_captions" in row):
-        names = f"{kind}_captions", f"{kind}_images"
-        fields = read_fields(row, dict.fromkeys(names, str), origin)
-        caption, image = (fields[name] for name in names)
-        if "nonexistent" not in (caption.strip(), image.strip()):
-            pairs += 1
-            edit = {"negatives": [caption], "negative_image": _last(image, 2)}
-            yield {**plain, **edit, "id": f"{number - 1}/{kind}"}
-    if not pairs:
-        yield {**plain, "id": number - 1}
-
-
-def _enhanced(row: Mapping[str, Any], number: int, origin: str) -> Iterator[_Sample]:
-    photo = f"COCO_train2014_{row['image_id']:012d}.jpg"
-    yield {"photo": photo, "captions": row["original"], "negatives": row["enhanced"]}
-
-
-KARPATHY = PublishedRows(
-    "Karpathy JSON",
-    "image",
-    {"image": str, "caption": str | list},
-    {"photo": "image", "captions": "caption"},
-    numbered=False,
-)
-ORIGINAL = PublishedRows(
-    "Karpathy JSON",
-    "filename",
-    {"filename": str, "split": str, "sentences": list, "filepath": str | None},
-    _original,
-    numbered=False,
-)
-IN_JSON = (
-    PublishedRows(
-        "DeGLA captions",
-        "image_id",
-        {"image_id": int, "original": str, "enhanced": list[str]},
-        _enhanced,
-    ),
-    PublishedRows(
-        "VisMin edits", "image_path", {"image_path": str, "caption": str, "negatives": list}, _edits
-    ),
-)
-UNITS = PublishedRows(  # CS-CLIP
-    "units",
-    "image_path",
-    {UNIT_CAPTION: str, "image_path": str, "swap_negatives": list[str] | None},
-    {"photo": "image_path", "captions": UNIT_CAPTION, "negatives": "swap_negatives"},
-)
-_COUNTERFACTUALS = (
-    (("neg_captions", "neg_images"), _positions),
-    *(((f"{kind}_captions",), _attributes) for kind in ("noun", "adj", "rev")),
-)
-IN_TABLES = tuple(
-    PublishedRows(
-        "Flickr30k-Counterfactuals",
-        "images",
-        dict.fromkeys(("captions", "images", *more), str),
-        read,
+def _open_files(
+    layout: PublishedRows, files: Sequence[Path], request: Request, splits: Sequence[str]
+) -> Source:
+    """Open the rows of CSV files."""
+    rows = (
+        (f"{file}, row {number}", number, {COLUMN: split, **row})
+        for file, split in zip(files, splits)
+        for number, row in read_delimited(file)
     )
-    for more, read in _COUNTERFACTUALS
-)
+    return open_rows(layout, files[0], rows, request)
 
 
 def published_table(files: Sequence[Path], request: Request) -> Callable[..., Source] | None:
@@ -262,22 +126,7 @@ def published_table(files: Sequence[Path], request: Request) -> Callable[..., So
     if names >= _VISMIN.keys() | {"image"} and kinds:
         return _vismin
     layout = next((form for form in IN_TABLES if names >= form.keys.keys()), None)
-    return layout.read_files if layout else None
-
-
-def is_blip(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is one of BLIP's files of Karpathy's splits, and not the user's own."""
-    photo = row.get("image")
-    folders = isinstance(photo, str) and photo.startswith(_BLIP_FOLDERS)
-    return row.keys() >= {"image", "caption"} and ("image_id" in row or folders)
-
-
-_BLIP_FOLDERS = ("val2014/", "train2014/", "test2014/", "flickr30k-images/")
-
-
-def numbered(rows: Iterable[Any], noun: str) -> Iterator[_Row]:
-    """Yield rows for `PublishedRows.read`, counted from 1; noun: the file and a word."""
-    yield from ((f"{noun} {number}", number, row) for number, row in enumerate(rows, 1))
+    return partial(_open_files, layout) if layout else None
 
 
 # --- VisMin's tables: every edit is joined to its original, a row each. ---
@@ -348,7 +197,7 @@ def open_coco(path: Path, data: Any, request: Request) -> Source:
         problem = f"lacks {part!r}; are these COCO's caption annotations?"
         require(isinstance(rows, list), path, problem)
         for origin, _, entry in numbered(rows, f"{path}, {part}"):
-            yield origin, read_fields(_named(entry, "file_name"), keys, origin)
+            yield origin, read_fields(with_photo(entry, "file_name"), keys, origin)
 
     builder = _builder(path, request)
     captions: dict[Any, tuple[str, str | None, list[Any]]] = {}
@@ -377,12 +226,6 @@ def open_coco(path: Path, data: Any, request: Request) -> Source:
 # --- Flickr8k (and Flickr30k) token files, one caption a line, and Kaggle's captions.txt of
 # them. ---
 
-# "name#k", then a TAB; three lines of a copy in wide use have a blank there instead.
-_LINE = re.compile(r"([^#/\\\0]+)#(\d{1,9})(?:[\t ](.*))?")
-# "name| k| caption" of Flickr30k's results.csv, one line of which lacks the second bar.
-_BAR_LINE = re.compile(r"([^|/\\\0]+)\| *(\d{1,9}) *\|? *(.*)")
-_BAR_HEADER = "image_name|comment_number|comment"
-KAGGLE_FILE, _KAGGLE = "captions.txt", "image,caption"  # what Kaggle has, and its header
 _LISTS = "Images.txt"
 _FOLDERS = (
     *("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"),
@@ -420,7 +263,7 @@ def open_flickr8k(path: Path, request: Request) -> Source:
 def _token_file(path: Path) -> dict[str, list[str]]:
     """The captions of each photo name, in the order of the file."""
     captions: dict[str, list[str]] = {}
-    if next((line for _, line in read_lines(path)), "") == _KAGGLE:
+    if next((line for _, line in read_lines(path)), "") == KAGGLE_HEADER:
         for number, row in read_delimited(path):
             name = row["image"].strip()
             good = name and not set(name) & set("/\\\0")
@@ -430,29 +273,6 @@ def _token_file(path: Path) -> dict[str, list[str]]:
     for _, name, _, caption in token_lines(path):
         captions.setdefault(name, []).append(caption)
     return captions
-
-
-def token_lines(path: Path) -> Iterator[tuple[str, str, int, str]]:
-    """Yield (file and line for messages, photo, number of the caption, caption) of a token file."""
-    form, layout = _LINE, "name.jpg#k<TAB>caption"
-    for number, line in read_lines(path):
-        if number == 1 and is_bar_header(line):
-            form, layout = _BAR_LINE, "name.jpg| k| caption"
-        elif line.strip():
-            match = form.fullmatch(line)
-            if match is None:
-                raise CompoclipError(f"{path}: line {number} is not {layout!r}; fix the line")
-            yield f"{path}: line {number}", match[1], int(match[2]), match[3] or ""
-
-
-def is_token_line(line: str) -> bool:
-    """Return whether a line is one of a token file, or the header of Kaggle's or Flickr30k's."""
-    return line == _KAGGLE or is_bar_header(line) or _LINE.fullmatch(line) is not None
-
-
-def is_bar_header(line: str) -> bool:
-    """Return whether a line is the header of Flickr30k's results.csv."""
-    return line.replace(" ", "") == _BAR_HEADER
 
 
 def _listed(path: Path, split: str | None) -> dict[str, str]:

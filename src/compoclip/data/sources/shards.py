@@ -27,12 +27,12 @@ from compoclip.data.columns import (
     read_label,
     usual_column,
 )
-from compoclip.data.decode import EXTENSIONS
+from compoclip.data.image_names import EXTENSIONS
 from compoclip.data.options import Needs
 from compoclip.data.sources import ImageShard, Source, holds_any, replaced
 from compoclip.data.sources.labels import listed_classes
-from compoclip.data.sources.splits import COLUMN
 from compoclip.data.sources.table import RowBuilder, finish
+from compoclip.data.split_names import COLUMN
 from compoclip.errors import CompoclipError, require
 from compoclip.files import (
     cache_paths,

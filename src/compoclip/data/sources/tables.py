@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from compoclip.archives import EmbeddedImages
+from compoclip.arrow_files import has_image, holds_bytes, holds_text, opened_parquet
 from compoclip.data.columns import (
     EXTRA_COLUMNS,
     LABEL_COLUMNS,
@@ -33,21 +33,14 @@ from compoclip.data.columns import (
 )
 from compoclip.data.places import HUB, STREAM
 from compoclip.data.sources import ImageColumn, Source
-from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, require_split, rows_decide
 from compoclip.data.sources.table import RowBuilder
+from compoclip.data.split_names import ALL, COLUMN, TRAIN, require_split, rows_decide
+from compoclip.embedded_images import EmbeddedImages
 from compoclip.errors import CompoclipError, UsageError, optional, require
 from compoclip.files import reading, reason
 from compoclip.patterns import ROW_FILES, has_ending
-from compoclip.tables import (
-    delimited_header,
-    has_image,
-    holds_bytes,
-    holds_text,
-    opened_parquet,
-    read_delimited,
-    read_jsonl,
-    read_rows,
-)
+from compoclip.records import read_rows
+from compoclip.tables import delimited_header, read_delimited, read_jsonl
 
 if TYPE_CHECKING:
     from compoclip.data.sources.open import Request

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from compoclip.benchmarks.case import (
@@ -63,6 +62,8 @@ def fit(features: Values, labels: Indices, classes: int, strength: float) -> Val
         gradient[:, :-1] += slope.T @ features / n
         gradient[:, -1] = slope.mean(axis=0)
         return loss + penalty / 2 * (weights[:, :-1] ** 2).sum(), gradient.ravel()
+
+    from scipy.optimize import minimize  # slow to import, and only a probe needs it
 
     start = np.zeros(classes * (features.shape[1] + 1))
     solution = minimize(objective, start, jac=True, method="L-BFGS-B", options=_SOLVER)

@@ -184,12 +184,11 @@ def paper(name: str) -> Paper:
     """Read a paper by its name; raise UsageError for an unknown one."""
     if name not in paper_names():
         raise UsageError(f"no paper '{name}'; {closest(name, paper_names())}")
-    path = _PAPERS / f"{name}.yaml"
-    data = package_yaml(path)
+    path, data = _PAPERS / f"{name}.yaml", _document(name)
     shared = {"paper": data["paper"], "models": data["models"]}
     usual = data["arm"]
     tables: dict[str, PublishedTable] = {}
-    for facts in data["tables"]:
+    for facts in map(dict, data["tables"]):
         of_table = facts.pop("arm", {})
         rows = [_with_arm(row, usual, of_table) for row in facts["rows"]]
         whole = {"row_labels": ["method"], **shared, **facts, "rows": rows}
@@ -201,6 +200,17 @@ def paper(name: str) -> Paper:
         table = _table(whole.pop("id"), whole, path)
         tables[table.id] = table
     return Paper(name, data["title"], tuple(tables.values()))
+
+
+@cache
+def _document(name: str) -> Mapping[str, Any]:
+    """Return what the file of a paper holds."""
+    return package_yaml(_PAPERS / f"{name}.yaml")
+
+
+def _ids(name: str) -> list[str]:
+    """Return the ids of the tables of a paper."""
+    return [table["id"] for table in _document(name)["tables"]]
 
 
 def _with_arm(row: Mapping[str, Any], *usual: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +227,7 @@ def _with_arm(row: Mapping[str, Any], *usual: Mapping[str, Any]) -> dict[str, An
 @cache
 def table_names() -> tuple[str, ...]:
     """Return the sorted ids of the published tables that come with the package."""
-    of_papers = [table.id for name in paper_names() for table in paper(name).tables]
+    of_papers = [id for name in paper_names() for id in _ids(name)]
     return tuple(sorted([*(path.stem for path in _TABLES.glob("*.json")), *of_papers]))
 
 
@@ -238,9 +248,8 @@ def published_table(name: str) -> PublishedTable:
     """Read a published table by its id; raise UsageError for an unknown one."""
     require_table(name)
     for of_paper in paper_names():
-        for table in paper(of_paper).tables:
-            if table.id == name:
-                return table
+        if name in _ids(of_paper):
+            return next(table for table in paper(of_paper).tables if table.id == name)
     path = _TABLES / f"{name}.json"
     return _table(name, read_json(path, damaged=_REMEDY), path)
 

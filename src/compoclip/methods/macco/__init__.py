@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compoclip.config import FileNames
+from compoclip.config import FileName
 from compoclip.losses import masked_contrast, masked_match
 from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
@@ -20,7 +20,7 @@ HIDDEN = MaskVectors()
 @recipe
 def macco(
     *,
-    concepts: FileNames = "",
+    concepts: FileName = "",
     hidden: Hidden = "both",
     match_weight: float = 0.1,
     word_weight: float = 20.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from compoclip.config import FileNames, Names
+from compoclip.config import Names, RecordNames
 from compoclip.data.caption_plan import OneOf
 from compoclip.data.text_names import OTHER_CAPTION, WRITTEN_POSITIVE
 from compoclip.data.texts import TargetPlan
@@ -30,7 +30,7 @@ def read_clip(
     decoder: Annotated[str, Names("decoder")] = "",
     reconstruction: float = 0.1,
     alignment: float = 0.5,
-    positives: FileNames = "",
+    positives: RecordNames = "",
     align: Align = "paraphrase",
     target: Target = "other",
 ) -> Method:
