@@ -100,7 +100,7 @@ def test_a_training_that_fails_is_told_with_its_log(
 ) -> None:
     monkeypatch.setattr(demo._Suite, "__init__", lambda *_: None)
     monkeypatch.setattr(demo._Suite, "measure", lambda *_: None)
-    monkeypatch.setattr(demo._Suite, "measure_bounds", lambda *_: None)
+    monkeypatch.setattr(demo._Suite, "bounds", ("measured",), raising=False)
     monkeypatch.setattr(demo, "_first_scene", lambda *_: "")
     monkeypatch.setattr(demo, "_train_command", lambda *_: [sys.executable, "-c", program])
     options = demo.DemoOptions(out=tmp_path, methods=("negclip",))

@@ -147,11 +147,13 @@ def _run(options: DemoOptions) -> Outcome:
 def _stages(options: DemoOptions) -> dict[str, float]:
     """Return what is done in order, and how many seconds each takes (`_PRODUCT`)."""
     items, cores = options.items_per_task, available_cores()
-    first = items * (_BASE + _BOUNDS)
+    first = items * _BASE
     runs = [_run_seconds(options, method) for method in options.methods]
     cached = options.scenes * _CACHED
-    measured = first + len(runs) * items * _MEASURED
-    whole = max(cached + max(runs), measured, (measured + cached + sum(runs)) / cores)
+    # One process measures, and no training is split among cores.
+    measured = first + items * (_BOUNDS + len(runs) * _MEASURED)
+    work = first + items * _BOUNDS + cached + sum(runs)
+    whole = max(cached + max(runs), measured, work / cores)
     return {
         "drawing scenes": options.scenes * _SCENE / cores,
         "drawing tests": items * _ITEM / cores,
@@ -392,8 +394,8 @@ def _train_and_measure(options: DemoOptions, stage: Stage) -> _Suite:
     """Train and measure what is not trained or measured yet, with all cores.
 
     This process measures on one core: first the base, whose features of images the other models
-    read, and the bounds, then every model that has been trained. Trainings run on the other cores,
-    and on this one, too, while there is nothing to measure.
+    read, then every model that has been trained, and the bounds when a core is free. Trainings run
+    on the other cores, and on this one, too, while there is no model to measure.
     """
     cores, is_new = available_cores(), not (options.out / "runs").is_dir()
     trainings = _Trainings(options)
@@ -407,16 +409,16 @@ def _train_and_measure(options: DemoOptions, stage: Stage) -> _Suite:
                 suite.measure(BASE, options.model)
             if is_new:
                 console.note(_first_scene(suite))
-            with silent():
-                suite.measure_bounds()
             before = _trained(options)
-            while unmeasured or trainings.waiting or trainings.running:
+            while unmeasured or trainings.waiting or trainings.running or not suite.bounds:
                 trainings.start(cores - 1 if unmeasured else cores)
-                if unmeasured:
-                    with silent():
+                with silent():
+                    if unmeasured:
                         suite.measure_trained(unmeasured.pop(0))
-                else:
-                    time.sleep(0.2)
+                    elif len(trainings.running) < cores and not suite.bounds:
+                        suite.measure_bounds()
+                    else:
+                        time.sleep(0.2)
                 unmeasured += trainings.ended()
                 stage(_TRAINED, (_trained(options) - before) / max(1e-9, 1 - before))
     except KeyboardInterrupt as error:
