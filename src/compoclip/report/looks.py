@@ -58,7 +58,7 @@ Look = tuple[str, tuple[tuple[str, str], ...]]
 
 
 ImageTower = tuple[str, "Preprocess"]
-"""What the features of an image depend on: the hash of a tower and what makes its pixels."""
+"""The hash of an image tower and its preprocessing, on which the features of an image depend."""
 
 
 @dataclass
