@@ -110,6 +110,65 @@ def test_a_training_that_fails_is_told_with_its_log(
         demo._train_and_measure(options, lambda *_: None)
 
 
+@pytest.mark.parametrize(
+    ("cores", "events"),
+    [
+        (
+            1,
+            "base, start fsc-clip, measure fsc-clip, start negclip, measure negclip, "
+            "start clip-ft, measure clip-ft, bounds",
+        ),
+        (
+            2,
+            "start fsc-clip, base, start negclip, measure negclip, start clip-ft, "
+            "measure fsc-clip, bounds, measure clip-ft",
+        ),
+        (
+            4,
+            "start fsc-clip, start negclip, start clip-ft, base, bounds, measure negclip, "
+            "measure fsc-clip, measure clip-ft",
+        ),
+    ],
+)
+def test_a_core_measures_while_the_others_train(
+    cores: int, events: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    lasts = {"clip-ft": 5, "negclip": 1, "fsc-clip": 4}  # looks at the processes
+
+    class Training:
+        def __init__(self, command: list[str], **_: object) -> None:
+            method = command[command.index("train") + 1]
+            happened.append(f"start {method}")
+            self.left, self.returncode = lasts[method], 0
+
+        def poll(self) -> int | None:
+            self.left -= 1
+            return None if self.left else 0
+
+    class Suite:
+        def __init__(self, _: demo.DemoOptions) -> None:
+            self.bounds: list[str] = []
+
+        def measure(self, name: str, _: str) -> None:
+            happened.append(name)
+
+        def measure_trained(self, method: str) -> None:
+            happened.append(f"measure {method}")
+
+        def measure_bounds(self) -> None:
+            happened.append("bounds")
+            self.bounds.append("measured")
+
+    monkeypatch.setattr(demo, "available_cores", lambda: cores)
+    monkeypatch.setattr(demo, "subprocess", SimpleNamespace(Popen=Training))
+    monkeypatch.setattr(demo, "_Suite", Suite)
+    monkeypatch.setattr(demo, "_first_scene", lambda _: "")
+    monkeypatch.setattr(demo.time, "sleep", lambda _: None)
+    demo._train_and_measure(demo.DemoOptions(out=tmp_path), lambda *_: None)
+    assert happened == events.split(", ")
+
+
 def test_progress_weighs_methods_by_what_they_cost(tmp_path: Path) -> None:
     methods = ("clip-ft", "compo")
     options = demo.DemoOptions(out=tmp_path, scenes=1280, epochs=1, methods=methods)
