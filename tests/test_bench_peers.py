@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bench import peers
+from bench import peer_programs, peers
 from bench.__main__ import main
 from bench.peer_data import PeerData
-from bench.peer_programs import NUMBERS, losses_of, scores_of_photos
+from bench.peer_programs import NUMBERS, SECONDS, losses_of, scores_of_photos
 from bench.peers import OURS, PEERS, READERS, WORKS, Measured, Task, Way, Work, compare
 from compoclip.cli.main import main as compoclip
 from compoclip.errors import CompoclipError
@@ -63,6 +64,13 @@ def test_tools_run_in_turns_and_the_failing_ones_say_why(data: Any, tmp_path: Pa
     assert "cannot be read" in results["silent"].problem
     assert results["absent"].problem == "cannot be installed"
     assert [path.name for path in tmp_path.iterdir()] == ["tool.py"]
+
+
+def test_the_seconds_that_a_program_names_count(data: Any, tmp_path: Path) -> None:
+    data.script.write_text(TOOL.replace('"b": 0.5', f'"{SECONDS}": 77.0'))
+    task = Task("a work", 1e-6, [Way(OURS, ["{data.script} 0.25 0"])])
+    (result,) = peers.measure_work(task, {OURS: PYTHON}, data, 1, tmp_path)
+    assert (result.seconds, result.numbers) == ([77.0], {"a": 0.25})
 
 
 def test_medians_spreads_and_differences_are_in_the_rows() -> None:
@@ -143,7 +151,7 @@ def test_an_environment_is_reused_or_says_why_it_cannot_be_made(
 
 
 def test_every_row_of_the_table_can_be_carried_out() -> None:
-    assert [task.ways[0].tool for task in WORKS.values()] == [OURS] * 8
+    assert [task.ways[0].tool for task in WORKS.values()] == [OURS] * len(WORKS)
     tools = {way.tool for task in WORKS.values() for way in task.ways}
     assert tools == {OURS, *PEERS}
     assert all("==" in package for packages in PEERS.values() for package in packages)
@@ -171,7 +179,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> PeerData:
         ("negatives", {"first loss", "mean loss"}),
         ("cached", {"first loss", "mean loss"}),
         ("frozen", {"first loss", "mean loss"}),
-        ("index", {"query 9, 9.jpg"}),
+        ("index", {"0.jpg", "9.jpg"}),
+        ("find", {"query 9, 9.jpg"}),
+        ("rewrite", {"captions"}),
     ],
 )
 @pytest.mark.slow
@@ -190,6 +200,25 @@ def test_our_commands_give_the_numbers_that_are_compared(
         assert compoclip(words) == 0, capsys.readouterr().err
         (tmp_path / "output.txt").write_text(capsys.readouterr().out)
     assert names <= READERS[way.read](tmp_path).keys()
+
+
+@pytest.mark.parametrize("together", [(), ("together=yes",)])
+def test_our_search_gives_the_nearest_vectors_and_its_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    vectors = np.random.default_rng(0).standard_normal((60, 8), np.float32)
+    np.save("vectors.npy", vectors)
+    np.save("queried.npy", vectors[::-1])
+    peer_programs.main(["search", OURS, "vectors.npy", "queried.npy", "50", "5", *together])
+    numbers = READERS["program"](tmp_path)
+    assert numbers.pop(SECONDS) >= 0
+    scores = vectors[:-6:-1] @ vectors[:50].T
+    assert numbers == {
+        f"query {query}, {row}": pytest.approx(scores[query, row], rel=1e-5)
+        for query in range(5)
+        for row in np.argsort(-scores[query])[:10]
+    }
 
 
 def test_what_programs_write_is_read(tmp_path: Path) -> None:
