@@ -194,9 +194,10 @@ class PeerData:
         folder, source = self._folder / name, self._real / _CLASSES / name
         classes = sorted(path for path in source.iterdir() if path.is_dir())
         (folder / "test").mkdir(parents=True)
+        most = max(1, self._photos // len(classes))
         with tarfile.open(folder / "test" / "0.tar", "w") as shard:
             for label, photos in enumerate(classes):
-                for path in sorted(photos.iterdir()):
+                for path in sorted(photos.iterdir())[:most]:
                     _add(shard, f"{label}-{path.stem}.jpg", path.read_bytes())
                     _add(shard, f"{label}-{path.stem}.cls", str(label).encode())
         names = [photos.name.replace("_", " ") for photos in classes]

@@ -96,10 +96,10 @@ def read_evaluation(folder: Path) -> Numbers:
 
 
 def read_clip_benchmark(folder: Path) -> Numbers:
-    """Read the files of CLIP_benchmark, one per data set."""
+    """Read the files of CLIP_benchmark, one per data set, beside those of the harness."""
     numbers: Numbers = {}
     for path in folder.glob("*.json"):
-        metrics = read_json_object(path)["metrics"]
+        metrics = read_json_object(path).get("metrics", {})
         numbers |= {f"{path.stem} {name}": value for name, value in metrics.items()}
     return common_names(numbers)
 
@@ -316,13 +316,13 @@ class Options:
 
     Args:
         works: Only these works: items, retrieval, zero-shot, train, negatives, cached, frozen,
-            index, find, one-in-5600, one-in-100000, all-in-5600, all-in-100000,
-            rewrite.
+            index, find, one-in-5600, one-in-100000, all-in-5600, all-in-100000, rewrite.
         tools: Only these peers.
         envs: Folder of the peers' environments. Missing ones are made with pip. Without it only
             compoclip is measured.
         repeats: Runs of each tool.
-        photos: Photos to evaluate and to search.
+        photos: Photos to evaluate and to search. The sets for zero-shot have at most as many,
+            but at least one per class.
         pairs: Pairs to train on, all in one step.
         real: Folder of real data, with photos/, annotations/ and classification/. Without it
             pictures are made.

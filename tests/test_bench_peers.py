@@ -124,6 +124,7 @@ def test_numbers_of_peers_are_read_under_common_names(tmp_path: Path) -> None:
     }
     for name, metrics in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"metrics": metrics}))
+    (tmp_path / "spent.json").write_text(json.dumps({"seconds": 1.0}))
     assert READERS["clip_benchmark"](tmp_path) == {
         "add_att": 0.25,
         "t2i r5": 0.5,
