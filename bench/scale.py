@@ -266,7 +266,7 @@ class Options:
     verbs: tuple[Verb, ...] = ()
     fewest: int = 1000
     most: int = 1_000_000
-    minutes: Annotated[float, Within(0.01, 10_000)] = 2.0
+    minutes: Annotated[float, Within(0.0001, 10_000)] = 2.0
     model: str = "bundled"
     out: Path | None = None
     resume: bool = False

@@ -101,7 +101,7 @@ def test_commands_are_measured_and_drawn(
         assert rows[f"train, 64 rows: seconds of {what}"] > 0
     assert 0.05 < rows["rewrite, 64 rows: GB at most"] < 9
     assert "rewrite: the time of the processor was measured at one size alone" in captured.err
-    assert main([*tiny, "search", "--minutes=0.01"]) == 0
+    assert main([*tiny, "search", "--minutes=0.0001"]) == 0
     assert "search: no size was finished" in capsys.readouterr().err
     assert main([*tiny, "index", "--minutes=9", "--model=no-such-model"]) == 0
     assert "index, 64 rows: compoclip index: no model 'no-such-model'" in capsys.readouterr().err

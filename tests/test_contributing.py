@@ -80,7 +80,11 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reader, form = blocks("How to add a data format or an image plan")
     sources = copy / "data" / "sources"
     put(sources / "tables.py", "# --- Data sets of Hugging Face.", f"{reader}\n\n")
-    put(sources / "tables.py", "    read_jsonl,\n", "    read_lines,\n")
+    put(
+        sources / "tables.py",
+        "from compoclip.tables import",
+        "from compoclip.tables import read_lines\n",
+    )
     put(sources / "open.py", "    open_hugging_face,\n", "    open_bars,\n")
     put(sources / "open.py", '    DataForm(\n        "data sets of', form)
     (benchmark,) = blocks("How to add a benchmark")

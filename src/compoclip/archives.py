@@ -29,6 +29,17 @@ DAMAGED_TAR = (
 """Errors of reading a damaged tar that is not compressed as a whole, in addition to OSError."""
 
 
+def is_archive(path: Path, kinds: str = "zip or tar") -> bool:
+    """Return whether a file begins or ends as an archive does; a damaged one need not.
+
+    kinds: "zip or tar", or "tar".
+    """
+    try:
+        return (kinds != "tar" and zipfile.is_zipfile(path)) or tarfile.is_tarfile(path)
+    except (OSError, zlib.error, lzma.LZMAError, *DAMAGED_TAR):
+        return False
+
+
 def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a tar file in order, up to its end mark.
 

@@ -125,7 +125,7 @@ def _output_file(path: Path, _: Any, __: Option) -> None:
 def _output_index(path: Path, options: Any, _: Option) -> None:
     from compoclip.search.index import require_out
 
-    require_out(path, options.to)
+    require_out(path, options.to, options.vectors)
     require_writable(path.parent)
 
 

@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
 from compoclip import files
-from compoclip.archives import DAMAGED_TAR, DAMAGED_ZIP, tar_members, zip_members
+from compoclip.archives import DAMAGED_TAR, DAMAGED_ZIP, is_archive, tar_members, zip_members
 from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
@@ -87,11 +87,7 @@ def unpack(archive: Path, folder: Path) -> int:
 
 def _no_archive(path: Path) -> str:
     """Return what is wrong with a file that is no archive, as far as its ends tell; else ""."""
-    try:
-        good = zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
-    except (OSError, *DAMAGED_ZIP, *DAMAGED_TAR):
-        good = False
-    return "" if good else "its kind (no zip or tar archive)"
+    return "" if is_archive(path) else "its kind (no zip or tar archive)"
 
 
 def _checked(archive: Path, listed: Iterable[_Member]) -> Iterator[tuple[PurePosixPath, _Member]]:

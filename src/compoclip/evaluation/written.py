@@ -6,11 +6,10 @@ modules of those import what takes a second.
 
 from __future__ import annotations
 
-import tarfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
+from compoclip.archives import is_archive
 from compoclip.errors import CompoclipError, require
 from compoclip.files import read_json
 
@@ -66,5 +65,8 @@ def require_bundle(path: Path) -> None:
     if path.is_dir():
         require((path / BUNDLE).is_file(), path / BUNDLE, "no such file; check the path")
         return
-    archive = zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
-    require(archive, path, "is no bundle; name the folder or archive that compoclip bundle wrote")
+    require(
+        is_archive(path),
+        path,
+        "is no bundle; name the folder or archive that compoclip bundle wrote",
+    )

@@ -169,11 +169,11 @@ def require_weights(file: Path) -> None:
 
 def saved_by_torch(file: Path) -> bool:
     """Return whether a file begins as those of `torch.save` do: a zip archive, a pickle, a tar."""
-    import tarfile
+    from compoclip.archives import is_archive
 
     with reading(file), file.open("rb") as stream:
         start = stream.read(_HEAD)
-    return start.startswith((b"PK", b"\x80")) or tarfile.is_tarfile(file)
+    return start.startswith((b"PK", b"\x80")) or is_archive(file, "tar")
 
 
 def require_folder_or_id(name: str) -> None:

@@ -285,7 +285,7 @@ def index_photos(
         list_photos,
     )
 
-    require_out(out, to)
+    require_out(out, to, vectors)
     if Path(model).exists():
         model = str(Path(model).absolute())
     with files.only_writer(out):
@@ -295,8 +295,6 @@ def index_photos(
         problem = f"holds {old.vectors} vectors, not {vectors}" if old else ""
         problem = f"{problem}; leave --vectors out, or choose another --out"
         require(not old or old.vectors == vectors, out, problem, UsageError)
-        problem = "a table of LanceDB holds float32 vectors; leave --vectors int8 out"
-        require(vectors != "int8" or storage == "file", out, problem, UsageError)
         photos = photos or list_photos(request)
         spec = str(Path(request.spec).absolute()) if Path(request.spec).exists() else request.spec
         images = request.images and str(request.images.absolute())
@@ -367,16 +365,20 @@ def index_photos(
         return index
 
 
-def require_out(out: Path, to: Storage | None) -> None:
-    """Raise CompoclipError where an index cannot be written: a foreign folder, another storage."""
+def require_out(out: Path, to: Storage | None, vectors: Vectors | None) -> None:
+    """Raise CompoclipError where an index cannot be written: a foreign folder, another storage,
+    vectors that the storage does not hold, a package that is not installed."""
     other = "{} of an index; leave --to out, or choose another --out"
     require(not (to == "file" and is_table(out)), out, other.format("is the folder"), UsageError)
     require(not (to == "lancedb" and out.is_file()), out, other.format("is the file"), UsageError)
-    if is_table(out):
+    table = is_table(out)
+    problem = "a table of LanceDB holds float32 vectors; leave --vectors int8 out"
+    require(vectors != "int8" or not (table or to == "lancedb"), out, problem, UsageError)
+    if table:
         return
     if to == "lancedb":
-        require_package("lancedb", "lancedb", "--to lancedb")
         files.require_new_folder(out)
+        require_package("lancedb", "lancedb", "--to lancedb")
     require(to or not out.is_dir(), out, "is a folder; name a file to write", UsageError)
 
 
