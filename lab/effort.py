@@ -59,8 +59,8 @@ class Searched:
     """A recipe and what its trials vary.
 
     settings: fixed ones. search: setting -> the ends of its range, on a log scale; `RATE` is the
-    peak learning rate. chosen: the point that recorded trials chose; with it, none are run. seeds:
-    those of the file when empty.
+    peak learning rate. chosen: the point that earlier trials chose; with it, none are run. merits:
+    the lowest and the highest of these trials, in points. seeds: those of the file when empty.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Searched:
     search: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
     chosen: Mapping[str, Any] = field(default_factory=dict)
+    merits: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
     about: str = ""
 
@@ -268,9 +269,9 @@ def run_effort(
                     trials[name].append((point, lab.merit(job)))
         chosen = {recipe.name: recipe.chosen for recipe in effort.recipes if recipe.chosen}
         chosen |= {
-            name: max(told, key=lambda pair: pair[1])[0]
-            for name, told in trials.items()
-            if len(told) == effort.trials
+            name: max(judged, key=lambda pair: pair[1])[0]
+            for name, judged in trials.items()
+            if len(judged) == effort.trials
         }
         finals = {
             (recipe.name, share, seed): lab.job(
@@ -286,7 +287,7 @@ def run_effort(
         if left:
             note(f"the budget is spent: {len(left)} runs not done; the same command goes on")
         numbers: dict[str, Any] = {
-            "trials": {name: [list(pair) for pair in told] for name, told in trials.items()},
+            "trials": {name: [list(pair) for pair in judged] for name, judged in trials.items()},
             "chosen": chosen,
         }
         write_json(out / "effort.json", numbers)
@@ -294,7 +295,11 @@ def run_effort(
         steps = {
             name: job.settings.steps for (name, share, _), job in finals.items() if share == longest
         }
-        text = f"{lab.tables(finals)}\n\n{settings_table(trials, chosen, steps)}"
+        merits = {
+            name: [100 * merit for _, merit in judged] for name, judged in trials.items() if judged
+        }
+        merits |= {recipe.name: recipe.merits for recipe in effort.recipes if recipe.merits}
+        text = f"{lab.tables(finals)}\n\n{settings_table(chosen, merits, steps)}"
         write_text(out / "effort.md", text + "\n")
         return numbers, text
 

@@ -74,21 +74,21 @@ def gains_table(
 
 
 def settings_table(
-    trials: Mapping[str, Sequence[tuple[Mapping[str, float], float]]],
     chosen: Mapping[str, Mapping[str, float]],
+    merits: Mapping[str, Sequence[float]],
     steps: Mapping[str, int],
 ) -> str:
     """Return what every recipe's trials chose: settings, merit in points, and steps of a whole run.
 
-    trials: recipe -> the points that were tried, with their merits. steps: by recipe.
+    merits: recipe -> points of its trials, or the lowest and the highest. steps: by recipe.
     """
     rows = []
     for name, point in chosen.items():
-        merits = [100 * merit for _, merit in trials.get(name, ())]
         values = ", ".join(f"{setting} {value:g}" for setting, value in point.items())
-        ends = f"{min(merits):.1f} to {max(merits):.1f}" if merits else ""
-        rows.append([name, str(len(merits)), values, ends, f"{steps[name]:,}"])
-    return aligned(["recipe", "trials", "chosen", "merit of the trials", "steps"], rows)
+        judged = merits.get(name, ())
+        ends = f"{min(judged):.1f} to {max(judged):.1f}" if judged else "not tried"
+        rows.append([name, values, ends, f"{steps[name]:,}"])
+    return aligned(["recipe", "chosen", "merit of the trials", "steps"], rows)
 
 
 def columns_table(grounded: Mapping[str, Sequence[Grounded]]) -> str:

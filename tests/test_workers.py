@@ -149,8 +149,8 @@ def test_results_that_nobody_waits_for_do_not_reach_the_next_call() -> None:
 def wait_in(folder: Path) -> None:
     """A task that leaves a file while it is under way."""
     place = folder / f"{os.getpid()}.tmp"
-    place.write_text("")
     try:
+        place.write_text("")  # the signal may come as soon as the file is there
         time.sleep(600)
     finally:
         place.unlink()
