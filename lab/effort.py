@@ -1,7 +1,7 @@
 """Recipes compared at equal effort: as many trials, and as much compute a run, for each.
 
     python -m lab.effort --out effort-out [--budget-minutes 120] [--page reports/effort.md]
-    python -m lab.effort --photos DATA --base MODEL --out photo-effort-out
+    python -m lab.effort --photos DATA --base MODEL [--page reports/real-photos.md]
 
 Every recipe tries the same number of settings (rates and weights), proposed by the same sampler of
 Optuna and judged on the validation suite. The best of them is then trained on several budgets of
@@ -44,7 +44,8 @@ from lab.page import lab_parser, publish
 from lab.pool import run_all
 from lab.settings import BASE, Arm, LabSettings, read_settings, record_of
 
-_SETTINGS = Path(__file__).parents[1] / "recipes" / "effort.json"
+_RECIPES = Path(__file__).parents[1] / "recipes"
+_WORLD, _PHOTOS = _RECIPES / "effort.json", _RECIPES / "effort-photos.json"
 RATE = "lr"
 _ASKED_AGAIN = {"world-foils", "world-sugarcrepe"}  # by strict pairs and SugarCrepe++
 _SAMPLED_AT_RANDOM = 4  # trials of a recipe before the sampler looks at what they gave
@@ -80,8 +81,9 @@ class Effort:
     lab: file of settings that all runs share. positions: compute of a whole run. shares: of it, the
     budgets that are measured. trials: of every recipe, each with `trial_share` of a whole run.
     judged_on: benchmarks of what is to be learned. kept_on: benchmarks of what the base can do. The
-    merit of a trial is the mean of the mean grounded gains on both. strict: benchmarks of strict
-    pairs, which ask again for the facts of others and so are in no mean. seeds: of the runs.
+    merit of a trial is the mean of the mean grounded gains on both. apart: benchmarks in no mean:
+    strict pairs, which ask again for the facts of others, and texts without images. seeds: of the
+    runs.
     """
 
     lab: str
@@ -90,7 +92,7 @@ class Effort:
     trials: int
     judged_on: tuple[str, ...]
     kept_on: tuple[str, ...]
-    strict: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
     trial_share: float = 0.25
     shares: tuple[float, ...] = (0.25, 1.0)
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -98,7 +100,7 @@ class Effort:
     @property
     def benchmarks(self) -> tuple[str, ...]:
         """All benchmarks that a run is measured on."""
-        return (*self.judged_on, *self.kept_on, *self.strict)
+        return (*self.judged_on, *self.kept_on, *self.apart)
 
 
 def read_effort(path: Path) -> tuple[Effort, LabSettings]:
@@ -210,9 +212,9 @@ class Lab:
             for share, runs in sorted(by_share.items())
         }
         kept = grounded_runs(whole, blind, effort.kept_on)
-        left_out = _ASKED_AGAIN if effort.strict else set()
+        left_out = _ASKED_AGAIN if effort.apart else set()
         names = [name for name in effort.judged_on if name not in left_out]
-        columns = columns_table(grounded_runs(whole, blind, [*effort.strict, *names]))
+        columns = columns_table(grounded_runs(whole, blind, [*effort.apart, *names]))
         return f"{gains_table(budgets, kept, BASE)}\n\n{columns}"
 
 
@@ -306,12 +308,13 @@ def run_effort(
 
 def main() -> int:
     """Run what is left of a comparison, and print what was chosen."""
-    parser = lab_parser(__doc__, "effort-out")
+    parser = lab_parser(__doc__, "effort-out, photo-effort-out")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    effort, settings = read_effort(options.settings or _SETTINGS)
+    effort, settings = read_effort(options.settings or (_PHOTOS if options.photos else _WORLD))
     settings = settings.at(options.photos, options.base)
-    out, seconds = options.out or Path("effort-out"), 60 * options.budget_minutes
+    out = options.out or Path("photo-effort-out" if options.photos else "effort-out")
+    seconds = 60 * options.budget_minutes
     numbers, text = run_effort(effort, settings, out, seconds, options.workers)
     print(json.dumps(numbers["chosen"], indent=1))
     publish(text, options.page)

@@ -253,7 +253,7 @@ def write_settings(folder: Path, base: Path, **changes: object) -> Path:
         "seeds": [0],
         "judged_on": ["world-foils"],
         "kept_on": ["world-retrieval-style"],
-        "strict": ["world-strict"],
+        "apart": ["world-strict"],
         "recipes": [
             {"name": "clip-ft", "method": "clip-ft", "search": {RATE: [1e-4, 1e-3]}},
             {"name": "negclip", "method": "negclip", "search": {RATE: [1e-4, 1e-3]}},
