@@ -1,7 +1,8 @@
 """Recipes compared at equal effort: as many trials, and as much compute a run, for each.
 
     python -m lab.effort --out effort-out [--budget-minutes 120] [--page reports/effort.md]
-    python -m lab.effort --photos DATA --base MODEL [--page reports/real-photos.md]
+    python -m lab.effort --out effort-other-out --world-seed 1 --recipes clip-ft negclip
+    python -m lab.effort --photos DATA --base MODEL --page reports/effort-photos.md
 
 Every recipe tries the same number of settings (rates and weights), proposed by the same sampler of
 Optuna and judged on the validation suite. The best of them is then trained on several budgets of
@@ -25,17 +26,27 @@ import optuna
 import torch
 
 from compoclip.console import end_with, note
-from compoclip.errors import require
+from compoclip.errors import UsageError, require
 from compoclip.evaluation.results import Results
-from compoclip.files import only_writer, read_json, require_writable, write_json, write_text
+from compoclip.files import (
+    only_writer,
+    read_json,
+    read_text,
+    require_writable,
+    write_json,
+    write_text,
+)
 from compoclip.models.checkpoint import load_model
 from compoclip.models.text_tower import TextTower
 from compoclip_world.bounds import TEXT_ONLY
 from lab.effort_page import (
+    Run,
     columns_table,
     gains_table,
+    ground_on,
     grounded_runs,
     mean_gain,
+    record_table,
     settings_table,
 )
 from lab.ground import DATA
@@ -101,6 +112,14 @@ class Effort:
     def benchmarks(self) -> tuple[str, ...]:
         """All benchmarks that a run is measured on."""
         return (*self.judged_on, *self.kept_on, *self.apart)
+
+    def only(self, names: Sequence[str]) -> Effort:
+        """Return the comparison of these recipes. Raises UsageError for an unknown one."""
+        known = [recipe.name for recipe in self.recipes]
+        for name in names:
+            if name not in known:
+                raise UsageError(f"no recipe '{name}'; there are: {', '.join(known)}")
+        return replace(self, recipes=tuple(r for r in self.recipes if r.name in names))
 
 
 def read_effort(path: Path) -> tuple[Effort, LabSettings]:
@@ -188,15 +207,13 @@ class Lab:
     def merit(self, job: Job) -> float:
         """Return the mean of the mean grounded gains of a trial: learned, and retained."""
         blind = results_of(self.fixed(TEXT_ONLY, choosing=True))
-        results = results_of(job)
         gains = [
-            mean_gain(run)
+            mean_gain(ground_on(results_of(job), blind, benchmarks))
             for benchmarks in (self.effort.judged_on, self.effort.kept_on)
-            for run in grounded_runs({job.name: [results]}, blind, benchmarks)[job.name]
         ]
         return sum(gains) / len(gains)
 
-    def tables(self, jobs: Mapping[tuple[str, float, int], Job]) -> str:
+    def tables(self, jobs: Mapping[Run, Job]) -> str:
         """Return the tables of the runs that are finished. jobs: by recipe, share and seed."""
         effort, base = self.effort, results_of(self.fixed(BASE))
         blind = results_of(self.fixed(TEXT_ONLY))
@@ -216,6 +233,23 @@ class Lab:
         names = [name for name in effort.judged_on if name not in left_out]
         columns = columns_table(grounded_runs(whole, blind, [*effort.apart, *names]))
         return f"{gains_table(budgets, kept, BASE)}\n\n{columns}"
+
+    def record(self, jobs: Mapping[Run, Job]) -> str:
+        """Return the table of all finished runs and columns, see `record_table`."""
+        blind = results_of(self.fixed(TEXT_ONLY))
+        runs = {(BASE, 0.0, 0): results_of(self.fixed(BASE))}
+        runs |= {run: results_of(job) for run, job in jobs.items() if outcome(job) is not None}
+        learned, retained, apart = self.effort.judged_on, self.effort.kept_on, self.effort.apart
+        return record_table(
+            {
+                run: (
+                    ground_on(results, blind, learned),
+                    ground_on(results, blind, retained),
+                    ground_on(results, blind, apart),
+                )
+                for run, results in runs.items()
+            }
+        )
 
 
 def propose(recipe: Searched, judged: Sequence[tuple[Point, float]]) -> Point:
@@ -297,12 +331,13 @@ def run_effort(
         steps = {
             name: job.settings.steps for (name, share, _), job in finals.items() if share == longest
         }
-        merits = {
+        merits: dict[str, Sequence[float]] = {
             name: [100 * merit for _, merit in judged] for name, judged in trials.items() if judged
         }
         merits |= {recipe.name: recipe.merits for recipe in effort.recipes if recipe.merits}
         text = f"{lab.tables(finals)}\n\n{settings_table(chosen, merits, steps)}"
         write_text(out / "effort.md", text + "\n")
+        write_text(out / "effort.tsv", lab.record(finals))
         return numbers, text
 
 
@@ -310,14 +345,21 @@ def main() -> int:
     """Run what is left of a comparison, and print what was chosen."""
     parser = lab_parser(__doc__, "effort-out, photo-effort-out")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--recipes", nargs="+", metavar="NAME", help="only these")
+    parser.add_argument("--world-seed", type=int, default=0, help="draw other scenes")
     options = parser.parse_args()
     effort, settings = read_effort(options.settings or (_PHOTOS if options.photos else _WORLD))
     settings = settings.at(options.photos, options.base)
+    settings = replace(settings, world_seed=options.world_seed)
+    if options.recipes:
+        effort = effort.only(options.recipes)
     out = options.out or Path("photo-effort-out" if options.photos else "effort-out")
     seconds = 60 * options.budget_minutes
     numbers, text = run_effort(effort, settings, out, seconds, options.workers)
     print(json.dumps(numbers["chosen"], indent=1))
     publish(text, options.page)
+    if options.page is not None:
+        write_text(options.page.with_suffix(".tsv"), read_text(out / "effort.tsv"))
     return 0
 
 

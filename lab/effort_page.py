@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from compoclip.evaluation.comparison import Difference, corrected
@@ -15,6 +15,15 @@ from lab.page import aligned
 
 Runs = Mapping[str, Sequence[Sequence[Results]]]
 """Recipe -> the results of each seed."""
+Run = tuple[str, float, int]
+"""Recipe, share of the whole compute, seed."""
+
+
+def ground_on(
+    results: Sequence[Results], blind: Sequence[Results], benchmarks: Sequence[str]
+) -> Grounded:
+    """Return the columns of one run on some benchmarks."""
+    return ground([result for result in results if result.benchmark in benchmarks], blind)
 
 
 def grounded_runs(
@@ -22,9 +31,7 @@ def grounded_runs(
 ) -> dict[str, list[Grounded]]:
     """Return the columns of every run on some benchmarks."""
     return {
-        name: [
-            ground([each for each in run if each.benchmark in benchmarks], blind) for run in seeds
-        ]
+        name: [ground_on(results, blind, benchmarks) for results in seeds]
         for name, seeds in runs.items()
     }
 
@@ -107,10 +114,32 @@ def columns_table(grounded: Mapping[str, Sequence[Grounded]]) -> str:
     return aligned(["column", "blind", *grounded, ""], rows)
 
 
+def record_table(runs: Mapping[Run, tuple[Grounded, Grounded, Grounded]]) -> str:
+    """Return every run's gains and the score of every column, in points, separated by tabs.
+
+    runs: the columns of what is to be learned, of what the base can do, and of the benchmarks that
+    are in no mean. The row "blind" has what a model without the image reaches.
+    """
+    columns = [column for part in next(iter(runs.values())) for column in part.columns]
+    names = [f"{c.part.benchmark.removeprefix('world-')} {c.part.name}" for c in columns]
+    lines = [["recipe", "share", "seed", "gain", "retained", *names]]
+    lines.append(["blind", "", "", "0.0", "0.0", *_points_of(c.blind for c in columns)])
+    for (name, share, seed), parts in runs.items():
+        learned, retained, _ = parts
+        gains = _points_of([mean_gain(learned), mean_gain(retained)])
+        scores = _points_of(column.score for part in parts for column in part.columns)
+        lines.append([name, f"{share:.2g}", str(seed), *gains, *scores])
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
 def mean_gain(run: Grounded) -> float:
     """Return the mean grounded gain of a run, nan without any column that counts."""
     mean = run.mean()
     return math.nan if mean is None else mean.value
+
+
+def _points_of(values: Iterable[float]) -> list[str]:
+    return [f"{100 * value:.1f}" for value in values]
 
 
 def _points(values: Sequence[float]) -> str:

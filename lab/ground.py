@@ -92,10 +92,12 @@ class World(Ground):
         world = bundled_world()
         tables = tuple((name, tuple(weights.items())) for name, weights in settings.tables.items())
         trained = world_of({**asdict(lab_world(world)), **settings.world}, "world")
-        write_data(out / DATA, DataSpec(trained, settings.scenes, tables=tables))
-        _suite(settings, out / SUITE, SuiteSpec(world, settings.items, split=settings.split))
+        seed = settings.world_seed
+        write_data(out / DATA, DataSpec(trained, settings.scenes, seed, tables=tables))
+        spec = SuiteSpec(world, settings.items, seed, split=settings.split)
+        _suite(settings, out / SUITE, spec)
         if choosing:
-            spec = SuiteSpec(world, settings.choice_items, split="val")
+            spec = SuiteSpec(world, settings.choice_items, seed, split="val")
             _suite(settings, out / CHOICE_SUITE, spec)
 
     def about(self, settings: LabSettings) -> str:

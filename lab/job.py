@@ -104,6 +104,8 @@ class Job:
         }
         if self.settings.mask_duplicates is None:
             others.add("mask_duplicates")
+        if not self.settings.world_seed:
+            others.add("world_seed")
         common = {k: v for k, v in asdict(self.settings).items() if k not in others}
         arm = asdict(self.arm.plain) if self.arm else None
         which = {"arm": arm, "rate": self.rate, "seed": self.seed, "weights": self.weights}

@@ -74,11 +74,12 @@ class LabSettings:
     settings there (`control_of`). ours: an arm that is compared with every other. left_out: recipes
     without an arm of their own, since they equal that of another when the optimiser is the same or
     differ by one weight; with it, every further recipe that no arm names gets an arm. world: fields
-    of the world of the training scenes that differ from `lab.ground.lab_world`. tables: further
-    training tables: name -> weights of caption types. scenes: training scenes. split: "val"
-    measures on scenes or photos that the tables of the lab are not of, for whatever is to be
-    chosen. items: of each sub-task that is measured; choice_items: of each sub-task of the
-    validation suite. steps, batch_size: of every run; a batch is so many images, whatever they are.
+    of the world of the training scenes that differ from `lab.ground.lab_world`. world_seed: of the
+    scenes in training and in tests. tables: further training tables: name -> weights of caption
+    types. scenes: training scenes. split: "val" measures on scenes or photos that the tables of the
+    lab are not of, for whatever is to be chosen. items: of each sub-task that is measured;
+    choice_items: of each sub-task of the validation suite. steps, batch_size: of every run; a batch
+    is so many images, whatever they are.
     lrs, lora_lrs: peak learning rates to choose from, of all weights and of adapters. rates: arm ->
     the rate that an earlier lab chose for it. mask_duplicates: see `RunSettings`, for all arms
     alike; None for what the pages' runs of each recipe had (`lab.job.MASKED`). quick: what differs
@@ -94,6 +95,7 @@ class LabSettings:
     left_out: tuple[str, ...] | None = None
     model: str = "bundled"
     world: Mapping[str, Any] = field(default_factory=dict)
+    world_seed: int = 0
     tables: Mapping[str, Any] = field(default_factory=dict)
     scenes: int = 1920
     items: int = 150

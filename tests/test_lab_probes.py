@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip_world.dataset import bundled_world
 from compoclip_world.export.pairs import TASKS
 from compoclip_world.oracle import is_false, is_true
@@ -298,11 +298,37 @@ def test_a_comparison_runs_to_its_tables_and_resumes(
     chosen_table = text.split("\n\n")[-1].splitlines()
     assert [line.split("|")[1].strip() for line in chosen_table[2:]] == ["clip-ft", "negclip"]
     assert f"lr {numbers['chosen']['negclip'][RATE]:g}" in chosen_table[-1]
+    header, blind, base, *rows = (
+        line.split("\t") for line in (out / "effort.tsv").read_text().splitlines()
+    )
+    assert [blind[0], base[:3]] == ["blind", ["base", "0", "0"]]
+    assert [row[:3] for row in rows] == [
+        [name, share, "0"] for share in ("0.5", "1") for name in ("clip-ft", "negclip")
+    ]
+    gain = next(line for line in text.splitlines() if "| negclip" in line).split("|")[3].strip()
+    assert rows[-1][header.index("gain")] == gain
+    assert any(name.startswith("strict") for name in header)
     before = (out / "effort.md").read_text()
     capsys.readouterr()
     again, same = run_effort(effort, settings, out, budget=1e6, workers=1)
     assert (again, same + "\n") == (json.loads(json.dumps(numbers)), before)
     assert "0 of 4 runs to do" in capsys.readouterr().err
+    recipes = [
+        {**row, "chosen": numbers["chosen"][row["name"]], "merits": [50.0, 51.5]}
+        for row in json.loads((tmp_path / "effort.json").read_text())["recipes"]
+    ]
+    recorded, settings = read_effort(write_settings(tmp_path, world / "base", recipes=recipes))
+    numbers, text = run_effort(recorded, settings, out, budget=1e6, workers=1)
+    assert numbers["trials"] == {}
+    assert [line for line in text.splitlines() if "| 50.0 to 51.5" in line][1].startswith("| negcl")
+    assert (out / "effort.tsv").read_text().splitlines()[3:] == ["\t".join(row) for row in rows]
+
+
+def test_a_comparison_of_some_recipes(world: Path, tmp_path: Path) -> None:
+    effort, _ = read_effort(write_settings(tmp_path, world / "base"))
+    assert [recipe.name for recipe in effort.only(["negclip"]).recipes] == ["negclip"]
+    with pytest.raises(UsageError, match="no recipe 'compo'; there are: clip-ft, negclip"):
+        effort.only(["compo"])
 
 
 @pytest.mark.parametrize(
