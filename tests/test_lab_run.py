@@ -26,6 +26,7 @@ from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab import curves
 from lab.columns import COLUMNS, Column, best_rate, column_value, differences, merit
 from lab.ground import World
+from lab.job import Job
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings
 from lab_helpers import Here
@@ -241,6 +242,22 @@ def test_a_lab_runs_to_its_table_and_goes_on(
 
     with pytest.raises(CompoclipError, match="made with other settings"):
         run_lab(replace(settings, steps=3), out, workers=1)
+
+
+def test_another_seed_of_the_world_is_other_scenes_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = partial(write_suite, benchmarks=("confusable",))
+    monkeypatch.setattr("lab.ground.write_suite", built)
+    only = replace(SETTINGS, benchmarks=("world-confusable",))
+    for seed in (0, 1):
+        settings = replace(only, world_seed=seed)
+        World().prepare(settings, tmp_path / str(seed), choosing=True)
+        record = Job(tmp_path, settings, settings.arms[0], 0, "w", 1e-3).made_from()
+        assert record["common"].get("world_seed", 0) == seed
+    for name in ("data/scenes.jsonl", "suite/scenes.json.gz", "choice-suite/scenes.json.gz"):
+        first, second = ((tmp_path / seed / name).read_bytes() for seed in "01")
+        assert first != second
 
 
 def draw_first_and_last(
