@@ -1,7 +1,7 @@
 """Recipes compared at equal effort: as many trials, and as much compute a run, for each.
 
     python -m lab.effort --out effort-out [--budget-minutes 120] [--page reports/effort.md]
-    python -m lab.effort --out effort-other-out --world-seed 1 --recipes clip-ft negclip
+    python -m lab.effort --out effort-other-out --draw 1 --recipes clip-ft negclip
     python -m lab.effort --photos DATA --base MODEL --page reports/effort-photos.md
 
 Every recipe tries the same number of settings (rates and weights), proposed by the same sampler of
@@ -346,11 +346,12 @@ def main() -> int:
     parser = lab_parser(__doc__, "effort-out, photo-effort-out")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--recipes", nargs="+", metavar="NAME", help="only these")
-    parser.add_argument("--world-seed", type=int, default=0, help="draw other scenes")
+    parser.add_argument(
+        "--draw", type=int, default=0, help="other scenes, or another split of the photos"
+    )
     options = parser.parse_args()
     effort, settings = read_effort(options.settings or (_PHOTOS if options.photos else _WORLD))
-    settings = settings.at(options.photos, options.base)
-    settings = replace(settings, world_seed=options.world_seed)
+    settings = settings.at(options.photos, options.base, options.draw)
     if options.recipes:
         effort = effort.only(options.recipes)
     out = options.out or Path("photo-effort-out" if options.photos else "effort-out")

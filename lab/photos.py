@@ -1,6 +1,6 @@
 """The ground of real photos: two cuts of Flickr8k as one data set, and benchmarks made of them.
 
-    python -m lab.photos DATA FOLDER [--dev 400]
+    python -m lab.photos DATA FOLDER [--dev 400] [--draw 0]
 
 writes the photos of DATA/photos/flickr8k and DATA/photos/flickr8k_more into FOLDER, all in equal
 terms: 160 pixels a side, WebP of quality 65 (the former are larger JPEGs, and are reduced; the
@@ -17,7 +17,7 @@ latter are copied).
 
 dev is a fixed part of the official train photos, those with the smallest hashes of their names: no
 model trains on them, neither the base nor an arm, and learning rates are chosen by them. test is
-the official one.
+the official one. With --draw N above 0, as many test and dev photos are drawn from all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,12 +84,13 @@ class Photos(Ground):
     """Captioned photos, and what can be asked of them and of the annotations beside them.
 
     data: the folder that holds photos, annotations and classification sets. dev: train photos that
-    are held out. The image tower is frozen: a few thousand photos can only make it worse, and so
-    its features of a photo are computed once.
+    are held out. draw: of the split, 0 for the official one. The image tower is frozen: a few
+    thousand photos can only make it worse, and so its features of a photo are computed once.
     """
 
     data: str = ""
     dev: int = 400
+    draw: int = 0
 
     name = "photo-lab"
     tables = (TABLE, SIDES)
@@ -116,7 +117,7 @@ class Photos(Ground):
         if not self.data:
             raise CompoclipError("a lab of photos needs the folder that holds them: --photos DATA")
         data = Path(self.data).resolve()
-        write_photos(out / DATA, data, self.dev)
+        write_photos(out / DATA, data, self.dev, self.draw)
         split = {"test": "test", "val": "dev"}[settings.split]
         self._suite(settings, out, SUITE, split, settings.items)
         if choosing:
@@ -233,40 +234,38 @@ def other_side(caption: str) -> str | None:
     return _WORDS.sub(lambda match: _OTHER[match[0]], caption)
 
 
-def write_photos(folder: Path, data: Path, dev: int) -> None:
+def write_photos(folder: Path, data: Path, dev: int, draw: int = 0) -> None:
     """Write both cuts as one data set (see the module), unless it is there already.
 
     `folder` appears when all is written, or not at all. Raises CompoclipError for absent or
     malformed files, when `folder` holds another data set, and when no train photo would be left.
     """
-    found: dict[str, list[tuple[Path, Captioned]]] = {"train": [], "test": []}
+    official: dict[str, list[tuple[Path, Captioned]]] = {"train": [], "test": []}
     digest = hashlib.blake2b(digest_size=16)
     for cut in _CUTS:
         place = data / "photos" / cut
-        for split, photos in found.items():
+        for split, photos in official.items():
             read, _ = read_flickr8k(place / TOKENS, place / _list_of(split), _REMEDY)
-            photos += [(place / "images" / each.image, each) for each in read]
+            photos += [(place / "images" / photo.image, photo) for photo in read]
             digest.update(repr(read).encode())
-    by_hash = sorted(found["train"], key=lambda each: _hash(each[1].image))
-    held = {each.image for _, each in by_hash[:dev]}
-    if dev < 1 or len(held) >= len(found["train"]):
-        raise CompoclipError(
-            f"dev: {dev} of {len(found['train'])} train photos cannot be held out; choose fewer"
-        )
-    made_from = {
+    everything = [row for photos in official.values() for row in photos]
+    official_names = {
+        split: [photo.image for _, photo in photos] for split, photos in official.items()
+    }
+    split_of = _splits(official_names, dev, draw)
+    made_from: dict[str, Any] = {
         "captions": digest.hexdigest(),
         "dev": dev,
         "side": SIDE,
         "quality": QUALITY,
         "tables": [*Photos.tables, *SPLITS[1:]],
     }
+    if draw:
+        made_from["draw"] = draw
     if (folder / _ABOUT).is_file():
         if read_json(folder / _ABOUT) != made_from:
             raise CompoclipError(f"{folder}: made of other data; delete it or choose another")
         return
-    split_of = {each.image: split for split, photos in found.items() for _, each in photos}
-    split_of |= dict.fromkeys(held, "dev")
-    everything = [each for photos in found.values() for each in photos]
     with new_folder(folder) as new:
         (new / "images").mkdir()
         lists: dict[str, list[str]] = {split: [] for split in SPLITS}
@@ -300,6 +299,21 @@ def _list_of(split: str) -> str:
     return f"Flickr_8k.{split}Images.txt"
 
 
+def _splits(official: Mapping[str, Sequence[str]], dev: int, draw: int) -> dict[str, str]:
+    """Return the split of every photo, see the module. official: train and test photos."""
+    test = list(official["test"])
+    others = sorted(official["train"], key=_hash)
+    if draw:
+        everything = sorted([*others, *test], key=lambda name: _hash(f"{draw} {name}"))
+        test, others = everything[: len(test)], everything[len(test) :]
+    if not 1 <= dev < len(others):
+        raise CompoclipError(
+            f"dev: {dev} of {len(others)} train photos cannot be held out; choose fewer"
+        )
+    split_of = dict.fromkeys(others, "train")
+    return split_of | dict.fromkeys(others[:dev], "dev") | dict.fromkeys(test, "test")
+
+
 def _hash(name: str) -> bytes:
     return hashlib.blake2b(Path(name).stem.encode(), digest_size=16).digest()
 
@@ -325,8 +339,9 @@ def main() -> int:
     parser.add_argument("data", type=Path, help="folder that holds photos/")
     parser.add_argument("folder", type=Path, help="folder to write")
     parser.add_argument("--dev", type=int, default=Photos.dev, help="train photos to hold out")
+    parser.add_argument("--draw", type=int, default=0, help="of the split; 0 is the official one")
     options = parser.parse_args()
-    write_photos(options.folder, options.data, options.dev)
+    write_photos(options.folder, options.data, options.dev, options.draw)
     return 0
 
 

@@ -118,10 +118,15 @@ class LabSettings:
         """Where data, suites, columns and bounds come from."""
         return Photos(**self.photos) if self.photos else World()
 
-    def at(self, photos: str | None, base: str | None) -> LabSettings:
-        """These settings for the photos of a folder, and for another base, if they are named."""
-        where = {**self.photos, "data": photos} if photos else self.photos
-        return replace(self, photos=where, model=base or self.model)
+    def at(self, photos: str | None, base: str | None, draw: int = 0) -> LabSettings:
+        """Return these settings for the photos of a folder and for another base, where named.
+
+        draw: of the scenes, or of the split of the photos.
+        """
+        model = base or self.model
+        if photos:
+            return replace(self, photos={**self.photos, "data": photos, "draw": draw}, model=model)
+        return replace(self, world_seed=draw, model=model)
 
     def arm(self, name: str) -> Arm:
         """The arm of that name. Raises UsageError when there is none."""

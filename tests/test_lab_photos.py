@@ -115,6 +115,24 @@ def test_both_cuts_are_shown_in_equal_terms(photos: Path, tmp_path: Path) -> Non
         assert [row["image"] for row in rows] == [f"images/{name}" for name in splits[split]]
 
 
+def test_another_draw_splits_all_photos_anew(photos: Path, tmp_path: Path) -> None:
+    splits = {}
+    for draw in (0, 1, 2):
+        write_photos(tmp_path / str(draw), photos, dev=6, draw=draw)
+        splits[draw] = {
+            split: frozenset(
+                (tmp_path / str(draw) / f"Flickr_8k.{split}Images.txt").read_text().split()
+            )
+            for split in ("train", "dev", "test")
+        }
+    sizes = {tuple(map(len, split.values())) for split in splits.values()}
+    assert len(sizes) == 1
+    assert len({frozenset.union(*split.values()) for split in splits.values()}) == 1
+    assert len({split["test"] for split in splits.values()}) == 3
+    with pytest.raises(CompoclipError, match="made of other data"):
+        write_photos(tmp_path / "1", photos, dev=6)
+
+
 @pytest.mark.parametrize(
     ("caption", "other"),
     [
