@@ -72,7 +72,8 @@ class Searched:
 
     settings: fixed ones. search: setting -> the ends of its range, on a log scale; `RATE` is the
     peak learning rate. chosen: the point that earlier trials chose; with it, none are run. merits:
-    the lowest and the highest of these trials, in points. seeds: those of the file when empty.
+    the lowest and the highest of these trials, in points. table: which training table, the ground's
+    first when empty. seeds: those of the file when empty.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Searched:
     settings: Mapping[str, Any] = field(default_factory=dict)
     chosen: Mapping[str, Any] = field(default_factory=dict)
     merits: tuple[float, ...] = ()
+    table: str = ""
     seeds: tuple[int, ...] = ()
     about: str = ""
 
@@ -192,7 +194,7 @@ class Lab:
             name,
             recipe.method,
             {**recipe.settings, **weights},
-            table=self.settings.ground.tables[0],
+            table=recipe.table or self.settings.ground.tables[0],
         )
         cost = positions_a_step(recipe.name, self.out, self.settings, arm, point[RATE])
         steps = max(2 * self.settings.warmup, round(share * self.effort.positions / cost))

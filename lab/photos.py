@@ -13,6 +13,9 @@ latter are copied).
     FOLDER/dev.jsonl, test.jsonl    the others, from which `rewrites:FILE` makes items
     FOLDER/sides.jsonl              the same, and every caption that tells left from right five
                                     times: image, caption, neg_caption (of its mirror image), mirror
+    FOLDER/twins.jsonl              the same, and two photos side by side with their exchange:
+                                    image, caption, neg_caption, neg_image (`lab.twins`)
+    FOLDER/twins/SPLIT/             images and strict pairs of each split
     FOLDER/data.json                what it was made from
 
 dev is a fixed part of the official train photos, those with the smallest hashes of their names: no
@@ -42,6 +45,7 @@ from compoclip.files import new_folder, read_json, write_text
 from compoclip_world.bounds import TEXT_ONLY, UNTRAINED
 from lab.columns import Column
 from lab.ground import CHOICE_SUITE, DATA, SUITE, Ground, require_benchmarks
+from lab.twins import EXAMPLES, TWINS, write_twins
 
 if TYPE_CHECKING:
     from lab.settings import LabSettings
@@ -55,7 +59,7 @@ _REMEDY = "name the folder that holds photos/flickr8k and photos/flickr8k_more"
 
 # --- The benchmarks: ids in the suite. Those of captions alone choose learning rates as well. ---
 
-RETRIEVAL, REWRITES = "photo-retrieval", "photo-rewrites"
+RETRIEVAL, REWRITES, PAIRS = "photo-retrieval", "photo-rewrites", "photo-twins"
 OWN = (RETRIEVAL, REWRITES)
 _MADE = {  # column -> sub-task and metric of the rewrites; negation needs no image
     "object": ("replace_object", "accuracy"),
@@ -93,7 +97,7 @@ class Photos(Ground):
     draw: int = 0
 
     name = "photo-lab"
-    tables = (TABLE, SIDES)
+    tables = (TABLE, SIDES, TWINS)
     columns = _COLUMNS
     bounds = (TEXT_ONLY, UNTRAINED)
     kept = "retrieval"
@@ -144,7 +148,8 @@ class Photos(Ground):
 
     def measured(self, settings: LabSettings, choosing: bool) -> tuple[str, ...]:
         """Rates are chosen by what captions alone give: other files have but one split."""
-        return tuple(name for name in settings.benchmarks if not choosing or name in OWN)
+        names = (*OWN, PAIRS)
+        return tuple(name for name in settings.benchmarks if not choosing or name in names)
 
     def columns_for(self, settings: LabSettings, choosing: bool) -> tuple[Column, ...]:
         """Those of the benchmarks that are measured: annotations may not be at hand."""
@@ -156,10 +161,12 @@ def _of_captions(photos: Path, split: str, items: int) -> list[dict[str, Any]]:
     """The benchmarks made of the captions of a split."""
     files = {"annotations": str(photos / TOKENS), "split_file": str(photos / _list_of(split))}
     table = {"annotations": str(photos / f"{split}.jsonl"), "most": items}
-    images = str(photos / "images")
+    images, twins = str(photos / "images"), photos / TWINS / split
+    pairs = {"annotations": str(twins / EXAMPLES)}
     return [
         {"name": "retrieval:flickr8k", "id": RETRIEVAL, "images": images, "options": files},
         {"name": "rewrites", "id": REWRITES, "images": str(photos), "options": table},
+        {"name": "winoground", "id": PAIRS, "images": str(twins / "images"), "options": pairs},
     ]
 
 
@@ -271,11 +278,13 @@ def write_photos(folder: Path, data: Path, dev: int, draw: int = 0) -> None:
         lists: dict[str, list[str]] = {split: [] for split in SPLITS}
         tokens, sides = [], []
         tables: dict[str, list[str]] = {split: [] for split in SPLITS}
+        captions_of: dict[str, dict[str, Sequence[str]]] = {split: {} for split in SPLITS}
         for path, photo in track(iter(everything), "reducing photos", len(everything), "photos"):
             name = f"{Path(photo.image).stem}.webp"
             (new / "images" / name).write_bytes(_reduced(path))
             split = split_of[photo.image]
             lists[split].append(name)
+            captions_of[split][name] = photo.captions
             tokens += [f"{name}#{k}\t{text}\n" for k, text in enumerate(photo.captions)]
             row = {"image": f"images/{name}", "caption": photo.captions}
             tables[split].append(json.dumps(row) + "\n")
@@ -287,6 +296,10 @@ def write_photos(folder: Path, data: Path, dev: int, draw: int = 0) -> None:
         (new / TOKENS).write_text("".join(tokens), encoding="utf-8")
         written = {TABLE if split == "train" else split: rows for split, rows in tables.items()}
         written[SIDES] = tables["train"] + sides
+        twins = {
+            split: write_twins(new, split, captions) for split, captions in captions_of.items()
+        }
+        written[TWINS] = tables["train"] + twins["train"]
         for table, rows in written.items():
             (new / f"{table}.jsonl").write_text("".join(rows), encoding="utf-8")
         for split, names in lists.items():

@@ -29,6 +29,7 @@ from lab.page import means_on
 from lab.photos import OWN, Photos, other_side, write_photos
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings, read_settings
+from lab.twins import twin_captions
 from lab_helpers import Here
 from models_thin import config
 from train_helpers import FEW, few_merges
@@ -159,7 +160,7 @@ def test_captions_that_tell_a_side_come_with_their_mirror_image(
     write_photos(tmp_path, photos, dev=6)
     plain, sides = (
         [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        for name in Photos.tables
+        for name in ("photos", "sides")
     )
     told = [
         {**row, "caption": [text], "neg_caption": text.replace("left", "right"), "mirror": True}
@@ -451,3 +452,44 @@ def test_labs_agree_over_the_recipes_that_both_have() -> None:
     assert p < 0.05
     few = {name: mine[name] for name in ("r0", "r1", "r2")}
     assert agreement(few, other) == []
+
+
+# --- Twins. ---
+
+
+def test_twins_exchange_two_photos_and_their_captions(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    write_photos(out, photos, dev=6)
+    rows = [json.loads(line) for line in (out / "twins.jsonl").read_text().splitlines()]
+    twins = [row for row in rows if "neg_image" in row]
+    assert (len(rows), len(twins)) == (18 + 9, 9)
+    for row in twins:
+        with Image.open(out / row["image"]) as first, Image.open(out / row["neg_image"]) as second:
+            assert first.size == second.size == (160, 160)
+            left, right = np.asarray(first, float), np.asarray(second, float)
+        # WebP changes a pixel by a little.
+        assert np.abs(left[:, :80] - right[:, 80:]).mean() < 12
+        assert row["caption"] != row["neg_caption"]
+        words = [sorted(row[key][0].replace(",", "").split()) for key in ("caption", "neg_caption")]
+        assert words[0] == words[1]
+    names = {Path(row["image"]).parent for row in twins}
+    assert names == {Path("twins/train/images")}
+    for split, count in (("test", 5), ("dev", 3)):
+        items = (out / "twins" / split / "examples.jsonl").read_text().splitlines()
+        assert len(items) == count
+        for item in map(json.loads, items):
+            assert {Path(item[f"image_{k}"]).suffix for k in range(2)} == {".webp"}
+
+
+@pytest.mark.parametrize(
+    ("wording", "text"),
+    [
+        (0, "a dog runs on the left and two men sit on the right"),
+        (1, "on the left a dog runs, on the right two men sit"),
+        (5, "a dog runs, and to the right of it two men sit"),
+    ],
+)
+def test_captions_of_twins(wording: int, text: str) -> None:
+    first, second = twin_captions("A dog runs .", "Two men sit.", wording)
+    assert first == text
+    assert second == twin_captions("two men sit", "a dog runs", wording)[0]
