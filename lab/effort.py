@@ -96,7 +96,7 @@ class Effort:
     judged_on: benchmarks of what is to be learned. kept_on: benchmarks of what the base can do. The
     merit of a trial is the mean of the mean grounded gains on both. apart: benchmarks in no mean:
     strict pairs, which ask again for the facts of others, and texts without images. seeds: of the
-    runs.
+    runs. against: what all are compared with, the base or recipes.
     """
 
     lab: str
@@ -109,6 +109,7 @@ class Effort:
     trial_share: float = 0.25
     shares: tuple[float, ...] = (0.25, 1.0)
     seeds: tuple[int, ...] = (0, 1, 2)
+    against: tuple[str, ...] = (BASE,)
 
     @property
     def benchmarks(self) -> tuple[str, ...]:
@@ -234,7 +235,7 @@ class Lab:
         left_out = _ASKED_AGAIN if effort.apart else set()
         names = [name for name in effort.judged_on if name not in left_out]
         columns = columns_table(grounded_runs(whole, blind, [*effort.apart, *names]))
-        return f"{gains_table(budgets, kept, BASE)}\n\n{columns}"
+        return f"{gains_table(budgets, kept, effort.against)}\n\n{columns}"
 
     def record(self, jobs: Mapping[Run, Job]) -> str:
         """Return the table of all finished runs and columns, see `record_table`."""

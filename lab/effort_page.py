@@ -57,27 +57,35 @@ def differences_to(name: str, grounded: Mapping[str, Sequence[Grounded]]) -> dic
 def gains_table(
     budgets: Mapping[float, Mapping[str, Sequence[Grounded]]],
     kept: Mapping[str, Sequence[Grounded]],
-    base: str,
+    against: Sequence[str],
 ) -> str:
     """Return the mean grounded gain of every recipe at each budget, and what is retained.
 
-    At the whole compute the recipes are compared with the base. budgets: share of the whole compute
-    -> recipe -> runs. kept: recipe -> runs at the whole compute, on what the base can do.
+    At the whole compute the recipes are compared with those of `against` that have run. budgets:
+    share of the whole compute -> recipe -> runs. kept: recipe -> runs at the whole compute, on what
+    the base can do.
     """
     whole = budgets[max(budgets)]
-    differences = differences_to(base, whole)
+    references = [name for name in against if name in whole]
+    differences = [differences_to(name, whole) for name in references]
     rows = []
     for name in whole:
         cells = [name]
         for runs in budgets.values():
             cells.append(_points([mean_gain(run) for run in runs.get(name, ())]))
-        d = differences.get(name)
-        points = "" if d is None else f"{100 * d.difference:+.1f} [{span(d.low, d.high, '+')}]"
-        cells += [points, "" if d is None else d.word]
+        cells += [_difference(by_name.get(name)) for by_name in differences]
         cells.append(_points([mean_gain(run) for run in kept.get(name, ())]))
         rows.append(cells)
     header = ["recipe", *(f"gain at {share:.2g}" for share in budgets)]
-    return aligned([*header, f"against {base}", "", "retained"], rows)
+    return aligned([*header, *(f"against {name}" for name in references), "retained"], rows)
+
+
+def _difference(difference: Difference | None) -> str:
+    """Return a difference in points with its interval and verdict."""
+    if difference is None:
+        return ""
+    interval = span(difference.low, difference.high, "+")
+    return f"{100 * difference.difference:+.1f} [{interval}] {difference.word}"
 
 
 def settings_table(

@@ -251,6 +251,7 @@ def write_settings(folder: Path, base: Path, **changes: object) -> Path:
         "trial_share": 0.5,
         "shares": [0.5, 1.0],
         "seeds": [0],
+        "against": ["base", "negclip"],
         "judged_on": ["world-foils"],
         "kept_on": ["world-retrieval-style"],
         "apart": ["world-strict"],
@@ -295,6 +296,10 @@ def test_a_comparison_runs_to_its_tables_and_resumes(
     rows = [line.split("|")[1].strip() for line in text.split("\n\n")[0].splitlines()[2:]]
     assert rows == ["base", "clip-ft", "negclip"]
     assert "strict bind_colour" in text
+    assert ["against base" in header, "against negclip" in header] == [True, True]
+    by_recipe = {line.split("|")[1].strip(): line for line in text.split("\n\n")[0].splitlines()}
+    assert by_recipe["negclip"].count("[") == 1  # against the base alone
+    assert by_recipe["clip-ft"].count("[") == 2
     chosen_table = text.split("\n\n")[-1].splitlines()
     assert [line.split("|")[1].strip() for line in chosen_table[2:]] == ["clip-ft", "negclip"]
     assert f"lr {numbers['chosen']['negclip'][RATE]:g}" in chosen_table[-1]
