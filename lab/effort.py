@@ -40,6 +40,7 @@ from compoclip.models.checkpoint import load_model
 from compoclip.models.text_tower import TextTower
 from compoclip_world.bounds import TEXT_ONLY
 from lab.effort_page import (
+    Finished,
     Run,
     columns_table,
     gains_table,
@@ -48,10 +49,11 @@ from lab.effort_page import (
     mean_gain,
     record_table,
     settings_table,
+    summary_table,
 )
 from lab.ground import DATA
 from lab.job import Job, outcome, results_of, run_job, train_arm, trained_method
-from lab.page import lab_parser, publish
+from lab.page import lab_parser, publish, write_section
 from lab.pool import run_all
 from lab.settings import BASE, Arm, LabSettings, read_settings, record_of
 
@@ -96,7 +98,8 @@ class Effort:
     judged_on: benchmarks of what is to be learned. kept_on: benchmarks of what the base can do. The
     merit of a trial is the mean of the mean grounded gains on both. apart: benchmarks in no mean:
     strict pairs, which ask again for the facts of others, and texts without images. seeds: of the
-    runs. against: what all are compared with, the base or recipes.
+    runs. against: what all are compared with, the base or recipes. shown: sub-tasks of the
+    benchmarks apart that have a column in the summary.
     """
 
     lab: str
@@ -110,6 +113,7 @@ class Effort:
     shares: tuple[float, ...] = (0.25, 1.0)
     seeds: tuple[int, ...] = (0, 1, 2)
     against: tuple[str, ...] = (BASE,)
+    shown: tuple[str, ...] = ()
 
     @property
     def benchmarks(self) -> tuple[str, ...]:
@@ -216,26 +220,27 @@ class Lab:
         ]
         return sum(gains) / len(gains)
 
-    def tables(self, jobs: Mapping[Run, Job]) -> str:
-        """Return the tables of the runs that are finished. jobs: by recipe, share and seed."""
+    def finished(self, jobs: Mapping[Run, Job]) -> Finished:
+        """Return the columns of the base and of the runs that are finished."""
         effort, base = self.effort, results_of(self.fixed(BASE))
         blind = results_of(self.fixed(TEXT_ONLY))
         by_share: dict[float, dict[str, list[list[Results]]]] = {}
         for (name, share, _), job in jobs.items():
             if outcome(job) is not None:
-                by_share.setdefault(share, {}).setdefault(name, []).append(results_of(job))
-        if not by_share:
-            return "No run is finished yet."
-        whole: dict[str, list[list[Results]]] = {BASE: [base], **by_share[max(by_share)]}
-        budgets = {
-            share: grounded_runs({BASE: [base], **runs}, blind, effort.judged_on)
-            for share, runs in sorted(by_share.items())
-        }
-        kept = grounded_runs(whole, blind, effort.kept_on)
+                by_share.setdefault(share, {BASE: [base]}).setdefault(name, [])
+                by_share[share][name].append(results_of(job))
+        whole = by_share[max(by_share)] if by_share else {BASE: [base]}
         left_out = _ASKED_AGAIN if effort.apart else set()
         names = [name for name in effort.judged_on if name not in left_out]
-        columns = columns_table(grounded_runs(whole, blind, [*effort.apart, *names]))
-        return f"{gains_table(budgets, kept, effort.against)}\n\n{columns}"
+        return Finished(
+            {
+                share: grounded_runs(runs, blind, effort.judged_on)
+                for share, runs in sorted(by_share.items())
+            },
+            grounded_runs(whole, blind, effort.kept_on),
+            grounded_runs(whole, blind, effort.apart),
+            grounded_runs(whole, blind, [*effort.apart, *names]),
+        )
 
     def record(self, jobs: Mapping[Run, Job]) -> str:
         """Return the table of all finished runs and columns, see `record_table`."""
@@ -338,8 +343,19 @@ def run_effort(
             name: [100 * merit for _, merit in judged] for name, judged in trials.items() if judged
         }
         merits |= {recipe.name: recipe.merits for recipe in effort.recipes if recipe.merits}
-        text = f"{lab.tables(finals)}\n\n{settings_table(chosen, merits, steps)}"
+        finished = lab.finished(finals)
+        if not finished.budgets:
+            text = summary = "No run is finished yet."
+        else:
+            summary = summary_table(finished, effort.shown, steps, BASE)
+            tables = (
+                gains_table(finished, effort.against),
+                columns_table(finished.columns),
+                settings_table(chosen, merits, steps),
+            )
+            text = "\n\n".join(tables)
         write_text(out / "effort.md", text + "\n")
+        write_text(out / "summary.md", summary + "\n")
         write_text(out / "effort.tsv", lab.record(finals))
         return numbers, text
 
@@ -352,6 +368,7 @@ def main() -> int:
     parser.add_argument(
         "--draw", type=int, default=0, help="other scenes, or another split of the photos"
     )
+    parser.add_argument("--summary", type=Path, help="page to put the summary into")
     options = parser.parse_args()
     effort, settings = read_effort(options.settings or (_PHOTOS if options.photos else _WORLD))
     settings = settings.at(options.photos, options.base, options.draw)
@@ -362,6 +379,8 @@ def main() -> int:
     numbers, text = run_effort(effort, settings, out, seconds, options.workers)
     print(json.dumps(numbers["chosen"], indent=1))
     publish(text, options.page)
+    if options.summary is not None:
+        write_section(options.summary, read_text(out / "summary.md").rstrip())
     if options.page is not None:
         write_text(options.page.with_suffix(".tsv"), read_text(out / "effort.tsv"))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from compoclip.evaluation.comparison import Difference, corrected
@@ -17,6 +18,26 @@ Runs = Mapping[str, Sequence[Sequence[Results]]]
 """Recipe -> the results of each seed."""
 Run = tuple[str, float, int]
 """Recipe, share of the whole compute, seed."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The columns of the base and of finished runs, by recipe, a run per seed.
+
+    budgets: share of the whole compute -> columns of what is to be learned. The others are at the
+    whole compute. retained: columns of what the base can do. apart: those in no mean. columns:
+    those that the table of columns has.
+    """
+
+    budgets: Mapping[float, Mapping[str, Sequence[Grounded]]]
+    retained: Mapping[str, Sequence[Grounded]]
+    apart: Mapping[str, Sequence[Grounded]]
+    columns: Mapping[str, Sequence[Grounded]]
+
+    @property
+    def learned(self) -> Mapping[str, Sequence[Grounded]]:
+        """Return the columns of what is to be learned, at the whole compute."""
+        return self.budgets[max(self.budgets)]
 
 
 def ground_on(
@@ -54,18 +75,12 @@ def differences_to(name: str, grounded: Mapping[str, Sequence[Grounded]]) -> dic
     return dict(zip(differences, corrected([*differences.values()])))
 
 
-def gains_table(
-    budgets: Mapping[float, Mapping[str, Sequence[Grounded]]],
-    kept: Mapping[str, Sequence[Grounded]],
-    against: Sequence[str],
-) -> str:
+def gains_table(finished: Finished, against: Sequence[str]) -> str:
     """Return the mean grounded gain of every recipe at each budget, and what is retained.
 
-    At the whole compute the recipes are compared with those of `against` that have run. budgets:
-    share of the whole compute -> recipe -> runs. kept: recipe -> runs at the whole compute, on what
-    the base can do.
+    At the whole compute the recipes are compared with those of `against` that have run.
     """
-    whole = budgets[max(budgets)]
+    budgets, whole = finished.budgets, finished.learned
     references = [name for name in against if name in whole]
     differences = [differences_to(name, whole) for name in references]
     rows = []
@@ -74,7 +89,7 @@ def gains_table(
         for runs in budgets.values():
             cells.append(_points([mean_gain(run) for run in runs.get(name, ())]))
         cells += [_difference(by_name.get(name)) for by_name in differences]
-        cells.append(_points([mean_gain(run) for run in kept.get(name, ())]))
+        cells.append(_points([mean_gain(run) for run in finished.retained[name]]))
         rows.append(cells)
     header = ["recipe", *(f"gain at {share:.2g}" for share in budgets)]
     return aligned([*header, *(f"against {name}" for name in references), "retained"], rows)
@@ -86,6 +101,37 @@ def _difference(difference: Difference | None) -> str:
         return ""
     interval = span(difference.low, difference.high, "+")
     return f"{100 * difference.difference:+.1f} [{interval}] {difference.word}"
+
+
+def summary_table(
+    finished: Finished, shown: Sequence[str], steps: Mapping[str, int], base: str
+) -> str:
+    """Return what a page for users shows of the whole compute, the highest gain first.
+
+    shown: sub-tasks of the benchmarks apart that get a column. steps: by recipe.
+    """
+    differences = differences_to(base, finished.learned)
+    columns = [
+        (place, column.part.name.replace("_", " "), column.blind)
+        for place, column in enumerate(finished.apart[base][0].columns)
+        if column.part.name in shown
+    ]
+    chance = ["chance", "", "0", "", *(f"{100 * blind:.1f}" for *_, blind in columns), ""]
+    rows = []
+    for name, runs in finished.learned.items():
+        difference = differences.get(name)
+        change = "" if difference is None else _difference(difference).rpartition("]")[0] + "]"
+        scores = [
+            f"{100 * fmean(run.columns[place].score for run in finished.apart[name]):.1f}"
+            for place, *_ in columns
+        ]
+        gain = _points([mean_gain(run) for run in runs])
+        kept = _points([mean_gain(run) for run in finished.retained[name]])
+        count = f"{steps[name]:,}" if name in steps else ""
+        rows.append([name, count, gain, change, *scores, kept])
+    rows.sort(key=lambda row: float(row[2].split()[0]), reverse=True)
+    header = ["recipe", "steps", "mean grounded gain", f"against the {base}"]
+    return aligned([*header, *(title for _, title, _ in columns), "retained"], [chance, *rows])
 
 
 def settings_table(

@@ -252,6 +252,7 @@ def write_settings(folder: Path, base: Path, **changes: object) -> Path:
         "shares": [0.5, 1.0],
         "seeds": [0],
         "against": ["base", "negclip"],
+        "shown": ["bind_colour"],
         "judged_on": ["world-foils"],
         "kept_on": ["world-retrieval-style"],
         "apart": ["world-strict"],
@@ -313,6 +314,13 @@ def test_a_comparison_runs_to_its_tables_and_resumes(
     gain = next(line for line in text.splitlines() if "| negclip" in line).split("|")[3].strip()
     assert rows[-1][header.index("gain")] == gain
     assert any(name.startswith("strict") for name in header)
+    summary = (out / "summary.md").read_text().splitlines()
+    assert "bind colour" in summary[0]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in summary[2:]]
+    assert cells[0][:3] == ["chance", "", "0"]
+    gains = {row[0]: row[2] for row in cells[1:]}
+    assert gains["negclip"] == gain
+    assert [*gains] == sorted(gains, key=lambda name: -float(gains[name]))
     before = (out / "effort.md").read_text()
     capsys.readouterr()
     again, same = run_effort(effort, settings, out, budget=1e6, workers=1)
