@@ -471,10 +471,14 @@ def test_rows_and_packs_show_the_same(tmp_path: Path) -> None:
     assert packed[3].positives == ("one c", "see")
 
 
-def test_a_bad_flag_is_one_clear_line(tmp_path: Path) -> None:
+def no_path(cell: object, origin: str) -> str:
+    raise AssertionError(f"{origin}: {cell!r} is no image")
+
+
+def test_a_bad_flag_is_one_clear_line() -> None:
     with pytest.raises(
         CompoclipError, match=r"x, row 1: mirror 'perhaps' .* is neither true nor false"
     ):
-        read_extras({"mirror": "perhaps"}, tmp_path, "x, row 1")
+        read_extras({"mirror": "perhaps"}, "x, row 1", no_path)
     for cell, flag in (("yes", True), ("0", False), (True, True), ("", False), (None, False)):
-        assert read_extras({"mirror": cell}, tmp_path, "x").get("mirror", False) is flag
+        assert read_extras({"mirror": cell}, "x", no_path).get("mirror", False) is flag

@@ -347,7 +347,7 @@ def test_missing_columns_are_named(
         ({"neg_image": "../x.png"}, "lies outside"),
         ({"neg_caption": 3}, "not a list of texts"),
         ({"score": "high"}, r"score 'high' \(str\) is not a number"),
-        ({"image_score": "nan"}, r"image_score 'nan' \(str\) is not a number"),
+        ({"image_score": "inf"}, r"image_score 'inf' \(str\) is not a number"),
     ],
 )
 def test_malformed_extra_columns(cells: dict[str, object], message: str, tmp_path: Path) -> None:

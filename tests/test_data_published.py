@@ -81,7 +81,7 @@ def test_malformed_trohn(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"train\.parquet, row 1: .* outside .*--images"):
         open_source(str(path))
     odd = parquet(tmp_path / "odd.parquet", {**TROHN, "negative_caption": [1, 2]})
-    with pytest.raises(CompoclipError, match=r"odd\.parquet, row 1: neg_caption is not a list"):
+    with pytest.raises(CompoclipError, match=r"odd\.parquet, row 1: neg_caption .* is not a list"):
         open_source(str(odd))
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(CompoclipError, match=r"not a whole Parquet file .*fetch the file again"):
@@ -299,7 +299,7 @@ def test_macco(tmp_path: Path) -> None:
     )
     assert (plain.captions, plain.negatives) == (("a red dog runs",), ())
     bad = write_csv(tmp_path / "bad.tsv", {**row, "neg_caption": "[1]"}, delimiter="\t")
-    with pytest.raises(CompoclipError, match=r"bad\.tsv, row 1: neg_caption is not a list"):
+    with pytest.raises(CompoclipError, match=r"bad\.tsv, row 1: neg_caption .* is not a list"):
         open_source(str(bad))
 
 

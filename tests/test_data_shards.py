@@ -253,7 +253,7 @@ def test_extra_columns(tmp_path: Path) -> None:
     plain = open_shards([numbered(tmp_path / "b.tar", 0, 2)])
     assert plain.brings() == frozenset()
     bad = write_tar(tmp_path / "c.tar", with_fields("0", neg_caption=3))
-    with pytest.raises(CompoclipError, match=r"c\.tar, sample 0: neg_caption is not a list"):
+    with pytest.raises(CompoclipError, match=r"c\.tar, sample 0: neg_caption 3 .int. is not"):
         open_shards([bad])
 
 

@@ -19,6 +19,7 @@ from compoclip.bounds import MAX_TEXT_CHARACTERS
 from compoclip.data.columns import (
     EMPTY_CAPTION,
     EMPTY_CELL,
+    EXTRA_COLUMNS,
     LONG_TEXT,
     NO_CAPTION,
     NO_TEXT,
@@ -116,6 +117,17 @@ def test_rows_that_bring_more_stay_samples(tmp_path: Path, column: str) -> None:
     source = open_source(str(write_rows(tmp_path / "t.csv", rows)))
     assert list(source.column("id")) == ["0.jpg#0", "0.jpg#1", "0.jpg#2"]
     assert "photos from" not in source.describe()
+
+
+@pytest.mark.parametrize("cell", [None, float("nan"), "nan", " None ", ""])
+@pytest.mark.parametrize("column", [*EXTRA_COLUMNS, "label"])
+def test_an_empty_cell_of_any_column_brings_nothing(
+    column: str, cell: object, tmp_path: Path
+) -> None:
+    row = {"image": "0.jpg", "caption": "a cat", column: cell}
+    source = open_source(str(write_rows(tmp_path / "t.jsonl", [row])))
+    assert (source.brings(), source.left_out) == (frozenset(), {})
+    assert (source[0].score, source[0].image_score) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.parquet"])

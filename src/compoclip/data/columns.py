@@ -108,8 +108,9 @@ def read_label(cell: Any, classes: Sequence[str] = ()) -> str:
         return ",".join(map(str, sorted({*cell})))
     if isinstance(cell, int) and not isinstance(cell, bool):
         cell = classes[cell] if 0 <= cell < len(classes) else str(cell)
-    text = cell.strip() if isinstance(cell, str) else ""
-    return "" if text.lower() in CELL or _BELOW_0.fullmatch(text) else text
+    if not isinstance(cell, str) or is_empty(cell) or _BELOW_0.fullmatch(cell.strip()):
+        return ""
+    return cell.strip()
 
 
 _BELOW_0 = re.compile("-[0-9]+")
@@ -178,9 +179,16 @@ SAMPLE_REASONS = (NO_IMAGE, NO_CAPTION, NO_LABEL, NO_ORIGINAL)
 """Reasons that a whole sample is left out for; other reasons concern one of its texts or files."""
 EMPTY_CAPTION = "empty caption"
 NO_TEXT = "caption that is no text"
-CELL = frozenset(("nan", "none", "null", "<na>"))  # what programs write of an empty cell
+_EMPTY_WORDS = frozenset(("nan", "none", "null", "<na>"))  # what programs write of an empty cell
 EMPTY_CELL = "text that is the word for an empty cell (nan, none, null)"
 LONG_TEXT = f"text of more than {MAX_TEXT_CHARACTERS:,} characters"
+
+
+def is_empty(cell: Any) -> bool:
+    """Return whether a cell holds nothing: null, NaN, blanks, or a program's word for it."""
+    if isinstance(cell, str):
+        return not cell.strip() or cell.strip().lower() in _EMPTY_WORDS
+    return cell is None or bool(cell != cell)
 
 
 def cell_captions(value: Any) -> list[Any]:
@@ -196,7 +204,7 @@ def cell_captions(value: Any) -> list[Any]:
         if value and all(isinstance(turn, dict) for turn in value):
             return [text for turn in value for text in _answer(turn)]
         return [as_text(item) for item in value]
-    return [] if value is None or value != value else [value]  # tables write NaN for nothing
+    return [] if is_empty(value) else [value]
 
 
 # Who speaks, and what is said, in LLaVA's conversations and in chat messages.
@@ -227,12 +235,14 @@ def usable_texts(values: Iterable[Any], empty: str, left_out: Counter[str]) -> l
     usable = []
     for value in values:
         text = value.strip() if isinstance(value, str) else None
-        if text and len(text) <= MAX_TEXT_CHARACTERS and text.lower() not in CELL:
-            usable.append(text)
-        elif text:
-            left_out[LONG_TEXT if len(text) > MAX_TEXT_CHARACTERS else EMPTY_CELL] += 1
+        if text is None:
+            left_out[NO_TEXT] += 1
+        elif is_empty(text):
+            left_out[EMPTY_CELL if text else empty] += 1
+        elif len(text) > MAX_TEXT_CHARACTERS:
+            left_out[LONG_TEXT] += 1
         else:
-            left_out[NO_TEXT if text is None else empty] += 1
+            usable.append(text)
     return usable
 
 
@@ -258,10 +268,7 @@ _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 def _texts(cell: Any, lists: bool = False) -> list[str] | None:
     if isinstance(cell, str):
-        text = cell.strip()
-        if not text:
-            return []
-        return text_list(cell) if lists or text[0] in "[{" else [cell]
+        return text_list(cell) if lists or cell.strip()[0] in "[{" else [cell]
     texts = list(map(as_text, cell)) if isinstance(cell, list) else None
     return texts if all(isinstance(text, str) for text in texts or ()) else None
 
@@ -280,11 +287,11 @@ def _score(cell: Any) -> float | None:
     return None
 
 
-# Column -> the name in `sources.table.SCHEMA`, what reads a cell, and what a bad one is.
+# Column -> the name in `sources.SCHEMA`, what reads a cell, and what a bad one is not.
 _EXTRAS: Mapping[str, tuple[str, Callable[[Any], Any], str]] = {
-    NEG_CAPTION: ("negatives", _texts, "is not a list of texts"),
-    POS_CAPTION: ("positives", _texts, "is not a list of texts"),
-    NEG_IMAGE: ("neighbours", _rows, "is neither a list of row numbers nor an image path"),
+    NEG_CAPTION: ("negatives", _texts, "not a list of texts"),
+    POS_CAPTION: ("positives", _texts, "not a list of texts"),
+    NEG_IMAGE: ("neighbours", _rows, "neither a list of row numbers nor an image path"),
     MIRROR: (MIRROR, lambda cell: _FLAGS.get(str(cell).strip().lower()), "neither true nor false"),
     GROUP: (GROUP, str, ""),
     SCORE: (SCORE, _score, "not a number"),
@@ -294,32 +301,32 @@ EXTRA_COLUMNS = tuple(_EXTRAS)
 
 
 def read_extras(
-    row: Mapping[str, Any], root: Path, origin: str, *, lists: bool = False, absolute: bool = False
+    row: Mapping[str, Any],
+    origin: str,
+    path_of: Callable[[Any, str], str | None],
+    *,
+    lists: bool = False,
 ) -> dict[str, Any]:
-    """Return the extra columns of a row, by the names of `sources.table.SCHEMA`.
+    """Return the extra columns of a row, by the names of `sources.SCHEMA`; empty ones are left out.
 
     neg_caption, pos_caption: a text, a list of texts, or such a list as Python text. neg_image: a
-    list of row numbers (also as text), or the path of an image below `root`. mirror: true or false,
-    yes or no, 1 or 0. group: text or number. score, image_score: numbers. Empty columns are left
-    out. lists: neg_caption must be a list. absolute: as for `relative_image`. Raises
-    CompoclipError, naming `origin` (file and row).
+    list of row numbers (also as text), or the path of an image. mirror: true or false, yes or no,
+    1 or 0. group: text or number. score, image_score: numbers. path_of: `RowBuilder.path_of`.
+    lists: neg_caption must be a list. Raises CompoclipError, naming `origin` (file and row).
     """
     extras: dict[str, Any] = {}
     for column, (name, read, complaint) in _EXTRAS.items():
         cell = as_text(row.get(column))
-        if cell is None or cell == "":
+        if is_empty(cell):
             continue
-        text = cell.strip() if isinstance(cell, str) else None
-        if column == NEG_IMAGE and text is not None and not text.startswith("["):
-            value: Any = relative_image(text, root, origin, absolute=absolute) if text else ""
-            name = "negative_image"
+        value: Any
+        if column == NEG_IMAGE and isinstance(cell, str) and not cell.strip().startswith("["):
+            name, value = "negative_image", path_of(cell.strip(), origin)
         else:
             value = _texts(cell, lists) if column == NEG_CAPTION else read(cell)
         if value is None:
-            problem = (
-                complaint if complaint.startswith("is ") else f"{typed_repr(cell)} is {complaint}"
-            )
-            raise CompoclipError(f"{origin}: {column} {problem}; fix the row")
+            problem = f"{typed_repr(cell)} is {complaint}; fix the row"
+            raise CompoclipError(f"{origin}: {column} {problem}")
         if value or type(value) is float:
             extras[name] = value
     return extras

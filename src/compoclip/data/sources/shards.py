@@ -212,7 +212,7 @@ def _load(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
 
 
 def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Table:
-    builder = RowBuilder(shard, shard.parent)
+    builder = RowBuilder(shard, shard)  # images are named as in the shard
     left_out, unread = builder.left_out, Counter[str]()
     distinct = distinct_names(classes)
     places: dict[str, str] = {}  # of every image, by the name of its member
@@ -252,7 +252,7 @@ def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
         again = f"#{repeats[key]}" if repeats[key] > 1 else ""
         fields = texts.fields if isinstance(texts.fields, dict) else {}
         origin = f"{shard}, sample {key}"
-        extras = read_extras(fields, shard, origin)
+        extras = read_extras(fields, origin, builder.path_of)
         other = extras.get("negative_image")
         if negative:
             extras["negative_image"] = negative

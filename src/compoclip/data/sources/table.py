@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compoclip.data.columns import (
-    CELL,
     EMPTY_CAPTION,
     NO_CAPTION,
     NO_IMAGE,
     NO_LABEL,
     as_text,
+    is_empty,
     relative_image,
     require_texts,
     usable_texts,
@@ -93,14 +93,12 @@ class RowBuilder:
         Raises CompoclipError, naming `origin`, for what is no path of an image.
         """
         cell = as_text(cell)
-        if cell is None or cell != cell:  # tables write NaN for nothing
+        if is_empty(cell):
             return None
         if not isinstance(cell, str):
             raise CompoclipError(
                 f"{origin}: {typed_repr(cell)} is not the path of an image; fix it"
             )
-        if not cell.strip() or cell.strip().lower() in CELL:
-            return None
         return relative_image(cell, self.root, origin, absolute=self._absolute)
 
     def add(

@@ -135,8 +135,7 @@ def read_tables(
             sample is left.
     """
     first = tables[0]
-    absolute = request.images is None
-    builder = RowBuilder(first.name, root, needs=request.needs, absolute=absolute)
+    builder = RowBuilder(first.name, root, needs=request.needs, absolute=request.images is None)
     negative = renamed.get(NEG_IMAGE, NEG_IMAGE)
     columns: list[tuple[str, tuple[str, ...]]] = []
     embedded: list[str] = []
@@ -182,7 +181,7 @@ def read_tables(
             if renamed:
                 more = {column: record.get(renamed.get(column, column)) for column in EXTRA_COLUMNS}
                 record = {**record, **more}
-            cells = read_extras(record, root, origin, lists=lists, absolute=absolute)
+            cells = read_extras(record, origin, builder.path_of, lists=lists)
             if negative in present and present[negative][1][row]:
                 cells |= {"negative_place": present[negative][0], "negative_image": str(row)}
             texts = [text for column in captions for text in cell_captions(record.get(column))]
