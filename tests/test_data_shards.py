@@ -98,6 +98,8 @@ def test_captions_from_json_and_what_is_left_out(tmp_path: Path) -> None:
             ("8.jpg", b"8"),
             ("8.txt", b"from the text"),
             ("8.json", json.dumps({"caption": "from json"}).encode()),
+            ("9.jpg", b"9"),  # a cell as tables have it: turns of a conversation
+            ("9.json", json.dumps({"caption": [{"from": "gpt", "value": "said"}]}).encode()),
         ],
     )
     source = open_shards([path])
@@ -106,6 +108,7 @@ def test_captions_from_json_and_what_is_left_out(tmp_path: Path) -> None:
         "a.tar/d/1": (b"1", ("one",)),
         "a.tar/d/2": (b"2", ("two", "zwei")),
         "a.tar/8": (b"8", ("from the text",)),
+        "a.tar/9": (b"9", ("said",)),
     }
     assert source.left_out == {EMPTY_CAPTION: 1, NO_CAPTION: 4, NO_IMAGE: 1, BAD_JSON: 1}
     other = open_shards([path], caption_key="alt")

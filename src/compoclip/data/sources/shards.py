@@ -22,6 +22,7 @@ from compoclip.console import track
 from compoclip.data.columns import (
     LABEL_COLUMNS,
     NEG_IMAGE,
+    cell_captions,
     distinct_names,
     read_extras,
     read_label,
@@ -151,10 +152,7 @@ class SampleTexts:
         if not isinstance(self.fields, dict):
             return []
         keys = ("caption", "text") if caption_key is None else (caption_key,)
-        value: object = next((self.fields[key] for key in keys if key in self.fields), None)
-        if isinstance(value, list):
-            return value
-        return [] if value is None else [value]
+        return cell_captions(next((self.fields[key] for key in keys if key in self.fields), None))
 
 
 def _tags(data: bytes) -> str:
@@ -190,7 +188,7 @@ def first_fields(shard: Path) -> dict[str, Any]:
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-_VERSION = 9
+_VERSION = 10
 _SUFFIX = ".compoclip-index"
 _ROWS, _LEFT_OUT = b"rows", b"left_out"  # metadata: of all samples; how many of what were left out
 
