@@ -53,33 +53,21 @@ _AGAIN = "fetch the file again"
 
 # --- Tables whose columns have other names. ---
 
-NEGCLIP = ("title", "filepath", "neg_caption")
-TABLES: Mapping[tuple[str, ...], tuple[str, str, Mapping[str, Any]]] = {
-    NEGCLIP: ("filepath", "title", {"lists": True, "name": "NegCLIP table"}),
-    ("image_id", "caption", "negative_caption"): (  # TROHN
-        "image_id",
-        "caption",
-        {"renamed": {NEG_CAPTION: "negative_caption", NEG_IMAGE: "negative_image"}},
-    ),
-    ("filename", "caption", "paraphrased", "negation"): (  # SemCLIP
-        "filename",
-        "caption",
-        {"renamed": {POS_CAPTION: "paraphrased", NEG_CAPTION: "negation"}},
-    ),
+TABLES: Mapping[tuple[str, ...], Mapping[str, Any]] = {
+    ("filepath", "title", "neg_caption"): {"lists": True, "name": "NegCLIP table"},
+    ("image_id", "caption", "negative_caption"): {  # TROHN
+        "renamed": {NEG_CAPTION: "negative_caption", NEG_IMAGE: "negative_image"}
+    },
+    ("filename", "caption", "paraphrased", "negation"): {  # SemCLIP
+        "renamed": {POS_CAPTION: "paraphrased", NEG_CAPTION: "negation"}
+    },
 }
-"""The columns of a published table -> its image column, caption column and options of
-`open_tables`."""
-
-
-def _builder(path: Path, request: Request, *columns: ImageColumn) -> RowBuilder:
-    """Rows whose photos lie in the folder that is named, or else beside the file."""
-    root, absolute = request.images or path.parent, request.images is None
-    return RowBuilder(path, root, *columns, needs=request.needs, absolute=absolute)
+"""The columns of a published table, of images and captions first -> options of `open_tables`."""
 
 
 def open_rows(layout: PublishedRows, path: Path, rows: Iterable[Row], request: Request) -> Source:
     """Open the rows of a published set: their samples."""
-    builder = _builder(path, request)
+    builder = RowBuilder.of_paths(path, request, path.parent)
     for origin, number, row in rows:
         samples = layout.samples_of(row, number, origin)
         split = read_label(row.get(COLUMN))
@@ -114,16 +102,17 @@ def published_table(files: Sequence[Path], request: Request) -> Callable[..., So
     """
     if not request.quoting:
         return None
-    kinds = table_of(files[0]).kinds
-    names = {*table_of(files[0]).columns}
-    for columns, (image, caption, options) in TABLES.items():
+    table = table_of(files[0])
+    names = {*table.columns}
+    for columns, options in TABLES.items():
+        image, caption = columns[:2]
         usual = request.image_column in (None, image) and request.caption_column in (None, caption)
         if usual and names >= {*columns}:
             named = replace(request, image_column=image, caption_column=caption)
             return lambda files, _, splits: open_tables(files, named, splits, **options)
     if request.image_column or request.caption_column:
         return None
-    if names >= _VISMIN.keys() | {"image"} and kinds:
+    if names >= _VISMIN.keys() | {"image"} and table.kinds:
         return _vismin
     layout = next((form for form in IN_TABLES if names >= form.keys.keys()), None)
     return partial(_open_files, layout) if layout else None
@@ -142,7 +131,8 @@ def _vismin(files: Sequence[Path], request: Request, splits: Sequence[str]) -> S
         problem = f"lacks encoded images in column 'image'; {_AGAIN}"
         require(holds_bytes(kinds["image"]), file, problem)
     images = EmbeddedImages(files, "image")
-    builder, present = _builder(files[0], request, ImageColumn("image", images)), images.present()
+    column, present = ImageColumn("image", images), images.present()
+    builder = RowBuilder.of_paths(files[0], request, files[0].parent, column)
     originals: dict[str, tuple[str, str, int, str]] = {}
     edits: dict[str, list[tuple[str, str, int, str]]] = {}
     seen_ids: set[str] = set()
@@ -199,7 +189,7 @@ def open_coco(path: Path, data: Any, request: Request) -> Source:
         for origin, _, entry in numbered(rows, f"{path}, {part}"):
             yield origin, read_fields(with_photo(entry, "file_name"), keys, origin)
 
-    builder = _builder(path, request)
+    builder = RowBuilder.of_paths(path, request, path.parent)
     captions: dict[Any, tuple[str, str | None, list[Any]]] = {}
     for origin, entry in entries("images", {"id": int | str, "file_name": str}):
         id = entry["id"]

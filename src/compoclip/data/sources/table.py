@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,9 @@ from compoclip.data.sources import (
     replaced,
 )
 from compoclip.errors import CompoclipError, UsageError, typed_repr
+
+if TYPE_CHECKING:
+    from compoclip.data.sources.open import Request
 
 EMPTY_NEGATIVE = "empty negative"
 EMPTY_POSITIVE = "empty positive"
@@ -86,6 +89,17 @@ class RowBuilder:
         self._batches: list[pa.RecordBatch] = []
         self._columns: dict[str, list[Any]] = {name: [] for name in _WITH_ROWS.names}
         self._has_extras, self._usable = False, 0
+
+    @classmethod
+    def of_paths(
+        cls, origin: object, request: Request, beside: Path, *columns: Place
+    ) -> RowBuilder:
+        """Return a builder for photos in the folder of the request or, without one, anywhere.
+
+        beside: what relative paths then start from.
+        """
+        root, absolute = request.images or beside, request.images is None
+        return cls(origin, root, *columns, needs=request.needs, absolute=absolute)
 
     def path_of(self, cell: Any, origin: str) -> str | None:
         """Return the path of the image that a cell names, None for an empty cell.

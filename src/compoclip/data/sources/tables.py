@@ -105,7 +105,7 @@ def table_of(file: Path, quoting: bool = True, split: str = "") -> RowTable:
 def read_tables(
     tables: Sequence[RowTable],
     request: Request,
-    root: Path,
+    beside: Path | None,
     images: Callable[[str], EmbeddedImages | _Cells],
     title: str,
     renamed: Mapping[str, str] = MappingProxyType({}),
@@ -120,9 +120,9 @@ def read_tables(
 
     Args:
         tables: The tables.
-        asked: Its image column has paths, encoded bytes or a struct with a field `bytes`; a cell of
-            a caption column holds a caption or a list of them.
-        root: What paths are relative to.
+        request: Its image column has paths, encoded bytes or a struct with a field `bytes`; a cell
+            of a caption column holds a caption or a list of them.
+        beside: What paths are relative to where the request names no folder; None for nothing.
         images: Opens the images of a column of all tables.
         title: Begins the description of the source, which lists the image and caption columns.
         renamed: What an extra column is called in the tables.
@@ -135,7 +135,7 @@ def read_tables(
             sample is left.
     """
     first = tables[0]
-    builder = RowBuilder(first.name, root, needs=request.needs, absolute=request.images is None)
+    builder = RowBuilder.of_paths(first.name, request, beside or Path())
     negative = renamed.get(NEG_IMAGE, NEG_IMAGE)
     columns: list[tuple[str, tuple[str, ...]]] = []
     embedded: list[str] = []
@@ -150,6 +150,8 @@ def read_tables(
         )
         columns.append((image, captions))
         in_table = table.embedded(image, captions, negative)
+        problem = f"column {image!r} holds paths: say with --images to what folder"
+        require(image in in_table or request.images or beside, table.name, problem, UsageError)
         same = in_table == embedded or table is first
         require(same, table.name, f"holds images in other columns than {first.name}")
         embedded = in_table
@@ -208,8 +210,8 @@ def open_tables(
     tables = [table_of(file, request.quoting, split) for file, split in zip(files, splits)]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     title = f"{name} {files[0]}" if name else f"table {files[0]}{more}"
-    images, root = partial(EmbeddedImages, files), request.images or files[0].parent
-    return read_tables(tables, request, root, images, title, published=bool(name), **options)
+    images, beside = partial(EmbeddedImages, files), files[0].parent
+    return read_tables(tables, request, beside, images, title, published=bool(name), **options)
 
 
 def open_records(path: Path, rows: Sequence[Any], request: Request) -> Source:
@@ -221,8 +223,8 @@ def open_records(path: Path, rows: Sequence[Any], request: Request) -> Source:
     columns = dict.fromkeys(str(name) for row in rows for name in row)
     numbered = [(f"row {number}", row) for number, row in enumerate(rows, 1)]
     table = RowTable(path, [*columns], lambda names: numbered)
-    images, root = partial(EmbeddedImages, [path]), request.images or path.parent
-    return read_tables([table], request, root, images, f"table {path}")
+    images = partial(EmbeddedImages, [path])
+    return read_tables([table], request, path.parent, images, f"table {path}")
 
 
 # --- Data sets of Hugging Face. ---
@@ -248,20 +250,8 @@ def open_hugging_face(request: Request) -> Source:
         )
     parts = _loaded(spec, request.split)
     tables = [_table(spec, data, split) for split, data in parts.items()]
-    first = tables[0]
-    image, _ = pick_columns(
-        first.columns,
-        request.image_column,
-        request.caption_column,
-        spec,
-        request.needs,
-        first.kinds,
-    )
-    problem = f"column {image!r} holds paths: say with --images to what folder"
-    good = holds_bytes(first.kinds[image]) or request.images is not None
-    require(good, spec, problem, UsageError)
     images = partial(_Cells, [*parts.values()], spec)
-    return read_tables(tables, request, request.images or Path(), images, f"data set {spec}")
+    return read_tables(tables, request, None, images, f"data set {spec}")
 
 
 def _table(spec: str, data: Any, split: str) -> RowTable:
@@ -325,11 +315,10 @@ def _parts(spec: str, split: str | None) -> tuple[str, str | None, str | None]:
     rest = spec.removeprefix(HUB)
     if rest and Path(rest).is_dir():
         return rest, None, None
-    if split and rest.count("/") < 2:
-        name, _, config = rest.partition(":")
-        return name, config or None, None
-    rest, _, part = rest.rpartition("/")
-    require(rest and part, spec, "name data set and split: hf:NAME/SPLIT", UsageError)
+    part = None
+    if not split or rest.count("/") > 1:
+        rest, _, part = rest.rpartition("/")
+        require(rest and part, spec, "name data set and split: hf:NAME/SPLIT", UsageError)
     name, _, config = rest.partition(":")
     return name, config or None, part
 
