@@ -55,6 +55,7 @@ TROHN = {
 def test_trohn_text(tmp_path: Path) -> None:
     parquet(tmp_path / "data" / "train-00000-of-00001.parquet", TROHN)
     parquet(tmp_path / "data" / "validation-00000-of-00001.parquet", TROHN)
+    (tmp_path / "train2017").mkdir()
     source = open_source(str(tmp_path), images=tmp_path / "train2017")
     first, second = samples_of(source)
     assert first.image == tmp_path / "train2017" / "000000391979.jpg"
@@ -241,6 +242,7 @@ HEIGHTS = {
 
 def test_counterfactual_positions(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "train_left_right_up_down_.csv", *[SIDES, HEIGHTS], delimiter="\t")
+    (tmp_path / "f").mkdir()
     first, second = samples_of(open_source(str(path), images=tmp_path / "f"))
     assert first.image == tmp_path / "f" / "12.jpg"
     assert first.negative_image == Mirrored(tmp_path / "f" / "12.jpg")
@@ -323,6 +325,7 @@ def test_cc_neg(
     path, out = cc_neg(tmp_path / "ccneg_preprocessed.pt", 5), tmp_path / "cc_neg.tsv"
     assert main(["data", "cc-neg", str(path), "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 3
+    (tmp_path / "cc3m").mkdir()
     found = samples_of(open_source(str(out), images=tmp_path / "cc3m"))
     assert [s.captions for s in found] == [("a dog 0",), ("a dog 1",), ("a dog 2",)]
     assert found[2].negatives == ("no dog 2",)

@@ -269,6 +269,7 @@ def test_a_part_without_a_foil_is_no_unit(tmp_path: Path) -> None:
 
 
 def test_the_file_is_data_as_well(tmp_path: Path) -> None:
+    (tmp_path / "coco").mkdir()
     source = open_source(str(write(tmp_path, RECORD, OLDER)), images=tmp_path / "coco")
     assert len(source) == 2
     first, second = source[0], source[1]

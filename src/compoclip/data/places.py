@@ -70,21 +70,16 @@ def require_there(spec: str, images: Path | None = None) -> None:
 
     A data set of the hub is taken to be there.
     """
-    problem = "no such folder; name the folder of the images with --images"
-    require_local(images or "")
-    require(images is None or images.is_dir(), images, problem, UsageError)
-    require_files(spec, images)
-
-
-def require_files(spec: str, images: Path | None = None) -> None:
-    """Raise UsageError or CompoclipError unless the files of data are there, and all are local."""
+    if images is not None:
+        require_local(images)
+        problem = "no such folder; name the folder of the images with --images"
+        require(images.is_dir(), images, problem, UsageError)
     if not is_remote(spec):
         require_local(spec)
-    require_local(images or "")
     weights = mixture_of(spec)
     if weights is not None:
         for part in weights:
-            require_files(part)
+            require_there(part)
         return
     if not is_remote(spec) and Path(spec).is_dir():
         empty = not any(Path(spec).iterdir())

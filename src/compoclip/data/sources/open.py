@@ -19,7 +19,7 @@ import numpy as np
 from compoclip.config import place_in
 from compoclip.data.image_names import is_read
 from compoclip.data.options import DataOptions, Needs
-from compoclip.data.places import mixture_of, require_files, require_there
+from compoclip.data.places import mixture_of, require_there
 from compoclip.data.published_rows import IN_JSON, KARPATHY, ORIGINAL, UNITS, is_blip, numbered
 from compoclip.data.sources import Source
 from compoclip.data.sources.labels import captioned_by_label
@@ -57,8 +57,7 @@ class Request(DataOptions):
     needs: Needs = "captions"
 
     def open(self) -> Source:
-        """Open the data. Raises as `open_source`, UsageError without the folder of images."""
-        require_there(self.spec, self.images)
+        """Open the data. Raises as `open_source` does."""
         return open_source(**vars(self))
 
     def open_held_out(self) -> Source:
@@ -121,11 +120,11 @@ def open_source(spec: str, **options: Any) -> Source:
 
     Raises:
         UsageError: For an unknown format, column or split, an option without use for the format,
-            or a path that is not local.
+            a path that is not local, or a folder of images that is missing.
         CompoclipError: For files that are missing or malformed.
     """
     request = Request(spec, **options)
-    require_files(spec, request.images)
+    require_there(spec, request.images)
     if (weights := mixture_of(spec)) is not None:
         source = _open_mixture(weights, request)
     else:
