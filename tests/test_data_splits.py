@@ -254,7 +254,7 @@ def test_share_and_seed_of_the_hash(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"must lie between 0 and 0\.5"):
             open_source(path, split="val", held_out=share)
     one = str(write_jsonl(tmp_path / "one.jsonl", [{"image": "a/1.png", "caption": "x"}]))
-    number = _number(0, *_head(tmp_path / "a" / "1.png"))
+    number = _number(0, _head(tmp_path / "a" / "1.png"))
     assert 0.01 < number < 0.49
     assert len(open_source(one, split="val", held_out=0.49)) == 1
     assert len(open_source(one, split="train", held_out=number / 2)) == 1

@@ -95,7 +95,7 @@ def share_of(source: Source, fraction: float) -> Source:
     title = f"{source.describe()}, {number:,} of {len(source):,} samples by a hash of the id"
     if not number:
         raise UsageError(f"{title}; raise --fraction {fraction:g}")
-    hashes = np.array([_digest_of(str(id).encode()) for id in source.column("id")], np.uint64)
+    hashes = np.array([_digest(str(id).encode()) for id in source.column("id")], np.uint64)
     rows = np.sort(np.argsort(hashes, kind="stable")[:number])
     left_out = {f"sample outside the fraction {fraction:g} of the data": len(source) - number}
     return source.take(rows, title, left_out, made_from={"fraction": fraction})
@@ -126,9 +126,11 @@ def hash_numbers(source: Source, seed: int) -> tuple[NDArray[np.float64], int]:
     that other photos do not change it. The numbers are computed once per source.
     """
     if seed not in source.hashes:
-        heads = [_head(source[index].image) for index in range(len(source))]
-        numbers = np.array([_number(seed, *head) for head in heads])
-        digests = np.array([_digest(b"", *head) for head in heads], np.uint64)
+        numbers = np.empty(len(source))
+        digests = np.empty(len(source), np.uint64)
+        for index in range(len(source)):
+            head = _head(source[index].image)
+            numbers[index], digests[index] = _number(seed, head), _digest(head)
         labels = _copies(source, digests)
         order = np.lexsort((digests, labels))  # the smallest digest of each group first
         first = np.unique(labels[order], return_index=True)[1]
@@ -137,27 +139,23 @@ def hash_numbers(source: Source, seed: int) -> tuple[NDArray[np.float64], int]:
     return source.hashes[seed]
 
 
-def _head(image: Path | bytes) -> tuple[int, bytes]:
+def _head(image: Path | bytes) -> bytes:
     """Size and first bytes of a photo, or the name of an unreadable file."""
+    if isinstance(image, bytes):
+        return b"%d " % len(image) + image[:_HEAD]
     try:
-        if isinstance(image, bytes):
-            return len(image), image[:_HEAD]
         with image.open("rb") as file:
-            return image.stat().st_size, file.read(_HEAD)
+            return b"%d " % image.stat().st_size + file.read(_HEAD)
     except OSError:  # decoding reports it
-        return 0, os.fsencode(Path(str(image)).name)
+        return b"0 " + os.fsencode(image.name)
 
 
-def _digest(key: bytes, size: int, head: bytes) -> int:
-    return _digest_of(key + b"%d " % size + head)
-
-
-def _digest_of(content: bytes) -> int:
+def _digest(content: bytes) -> int:
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
 
 
-def _number(seed: int, size: int, head: bytes) -> float:
-    return _digest(b"%d " % seed, size, head) / 2**64
+def _number(seed: int, head: bytes) -> float:
+    return _digest(b"%d " % seed + head) / 2**64
 
 
 def _copies(source: Source, digests: NDArray[np.uint64]) -> NDArray[np.int64]:
