@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.console import note
-from compoclip.data.options import as_column, naming_options
+from compoclip.data.options import naming_options
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import file_hash, read_json
 
@@ -91,7 +91,7 @@ def caption_items(data: str, column: str | None, split: str | None) -> Iterator[
         return
     from compoclip.data.sources.open import open_source
 
-    with naming_options(as_column):
+    with naming_options(lambda text: text.replace("--caption-column", "--column")):
         source = open_source(data, caption_column=column, split=split)
     for reason, number in source.left_out.items():
         note(f"left out of the data: {number} x {reason}")

@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -237,7 +236,11 @@ def caption_photos(
         UsageError: For photos inside of tables or tar files, which no row can name.
         CompoclipError: When no photo can be captioned, or a file cannot be written.
     """
-    places = [_file_of(place, source) for place in source.located()]
+    places = []
+    for path, member in source.located():
+        problem = "its photos lie in tables or tar files, and a caption needs a photo with a file"
+        require(not member, source.describe(), f"{problem} of its own", UsageError)
+        places.append(path)
     ids = list(source.column("id"))
     rejected: dict[int, tuple[str, str]] = {}
     records: dict[int, Record] = {}
@@ -298,11 +301,3 @@ def caption_photos(
     columns = dict.fromkeys(("id", "image", "caption"), TEXT)
     write_rows(out, columns, provenance, rows(), lost())
     return tally
-
-
-def _file_of(place: tuple[Path, str], source: Source) -> Path:
-    """Return the file of a photo; refuse one within a table or tar file."""
-    path, member = place
-    problem = "its photos lie in tables or tar files, and a caption needs a photo with a file"
-    require(not member, source.describe(), f"{problem} of its own", UsageError)
-    return path

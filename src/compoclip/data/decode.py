@@ -8,7 +8,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +27,7 @@ from compoclip.bounds import (
     MAX_WORK,
     MIN_READ_BYTES,
 )
+from compoclip.console import counted
 from compoclip.data.image_names import ENDINGS, FORMATS, HAS_HEIF, heif_remedy
 from compoclip.errors import CompoclipError, printable
 from compoclip.files import bytes_hash, open_regular, reading, reason
@@ -63,6 +64,11 @@ Picture = Path | bytes | Mirrored
 def mirrored(image: Picture) -> Picture:
     """Return the picture with left and right exchanged; mirrored twice it is the picture itself."""
     return image.image if isinstance(image, Mirrored) else Mirrored(image)
+
+
+def name_of(id: str, image: Picture) -> str:
+    """Return what messages call the image of a sample: its id unless a file has it, else ""."""
+    return id if isinstance(unmirrored(image), bytes) else ""
 
 
 def unmirrored(image: Picture) -> Path | bytes:
@@ -200,7 +206,7 @@ def decode(
     is a numpy array (height, width, 3) of bytes with blue first, as OpenCV reads frames (the
     YouCook2 part of EqBen); arrays of Python objects are never loaded.
 
-    name: for error messages, by default the path. least: see `OpenedImage.rgb`; not with a box.
+    name: for error messages, by default the path. min_size: see `OpenedImage.rgb`; not with a box.
     Raises CompoclipError for a missing, damaged or truncated image, one beyond the limits of this
     module or without a scale, and a box that is empty, outside the image or above MAX_PIXELS.
     """
@@ -431,6 +437,16 @@ def photo_hash(image: Path | bytes) -> str:
     except CompoclipError:  # reading it for the model says why
         data = b"unreadable"
     return bytes_hash(data)
+
+
+def require_readable(bad: Mapping[str, str], max_bad: int, remedy: str) -> None:
+    """Raise CompoclipError for more than `max_bad` unreadable images: id of a sample -> reason."""
+    if len(bad) > max_bad:
+        first = "; ".join(list(dict.fromkeys(bad.values()))[:3])
+        raise CompoclipError(
+            f"{counted(len(bad), 'unreadable image')}, {max_bad} allowed: {first}; fix the data, "
+            f"or {remedy}"
+        )
 
 
 def data_uri(image: Image.Image, kind: str, **options: Any) -> str:

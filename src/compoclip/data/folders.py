@@ -39,11 +39,6 @@ NO_LOSS = frozenset((HIDDEN, SYSTEM, EXCLUDED, NO_IMAGE_FILE))
 """Reasons to leave out what is none of the user's photos."""
 
 
-def is_system(name: str) -> bool:
-    """Return whether a file or folder of this name belongs to a system and not to the data."""
-    return name.lower() in SYSTEM_NAMES
-
-
 def image_files(root: Path, left_out: Counter[str], exclude: Sequence[str] = ()) -> Iterator[str]:
     """Yield the paths of the images below a folder, as `walk`; other files are counted.
 
@@ -55,7 +50,7 @@ def image_files(root: Path, left_out: Counter[str], exclude: Sequence[str] = ())
     for folder, names in walk(root, left_out, exclude):
         for name in names:
             if is_read(name):
-                yield _joined(folder, name)
+                yield os.path.join(folder, name)
             else:
                 left_out[why_unread(name) or NO_IMAGE_FILE] += 1
 
@@ -87,7 +82,7 @@ def walk(
         visited = walked if level < linked_levels else None
         folders, files = list_folder(root, left_out, exclude, folder, visited)
         yield folder, files
-        waiting += (_joined(folder, name) for name in reversed(folders))
+        waiting += (os.path.join(folder, name) for name in reversed(folders))
 
 
 def list_folder(
@@ -113,7 +108,7 @@ def list_folder(
     folders: list[str] = []
     files: list[str] = []
     for entry in entries:
-        reason = _why_passed_over(entry, _joined(folder, entry.name), exclude, visited)
+        reason = _why_passed_over(entry, os.path.join(folder, entry.name), exclude, visited)
         if reason:
             inside = entry.is_dir(follow_symlinks=False)
             left_out[reason] += _count_files(entry.path) if inside else 1
@@ -130,7 +125,7 @@ def _why_passed_over(
         return NOT_UTF8
     if entry.name.startswith("."):
         return HIDDEN
-    if is_system(entry.name):
+    if entry.name.lower() in SYSTEM_NAMES:
         return SYSTEM
     if any(fnmatchcase(path if "/" in p.strip("/") else entry.name, p.strip("/")) for p in exclude):
         return EXCLUDED
@@ -158,7 +153,3 @@ def _count_files(folder: str) -> int:
         len(files) + sum(os.path.islink(os.path.join(parent, name)) for name in folders)
         for parent, folders, files in os.walk(folder)
     )
-
-
-def _joined(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name

@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from compoclip.console import counted, note
+from compoclip.console import note
 from compoclip.data.batch import Batch
 from compoclip.data.cached import CachedFeatures
+from compoclip.data.decode import require_readable
 from compoclip.data.images import (
     SINGLE,
     BatchBuilder,
@@ -108,8 +109,8 @@ class BatchLoader:
         batch_size: samples per batch, over all processes; this one makes the `rank`-th of `world`
         equal parts of each. workers: reading processes; 0 reads in this one. max_bad: most
         unreadable images. start_method: of the workers ("fork", "spawn", "forkserver"); None is the
-        platform's. companions: the image plan's index over the source (`ImagePlan.prepare`). kept:
-        cached features to use instead of photos. Raises CompoclipError when the batch cannot be
+        platform's. companions: the image plan's index over the source (`ImagePlan.prepare`).
+        cached: features to use instead of photos. Raises CompoclipError when the batch cannot be
         split evenly.
         """
         if batch_size < 1 or batch_size % world:
@@ -204,12 +205,7 @@ class BatchLoader:
         """
         fresh = {id: reason for id, reason in bad.items() if id not in self.bad}
         self.bad.update(fresh)
-        if len(self.bad) > self._max_bad:
-            first = "; ".join(list(dict.fromkeys(self.bad.values()))[:3])
-            raise CompoclipError(
-                f"{counted(len(self.bad), 'unreadable image')}, {self._max_bad} allowed: {first}; "
-                "fix the data, or allow more with --set max_bad=N"
-            )
+        require_readable(self.bad, self._max_bad, "allow more with --set max_bad=N")
         for reason in fresh.values():
             note(f"left out: {reason}")
 

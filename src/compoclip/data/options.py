@@ -64,11 +64,6 @@ def as_target_option(text: str) -> str:
     return _OPTION.sub(lambda match: f"{match[1].replace('-', '_')}={match[2] or ''}", text)
 
 
-def as_column(text: str) -> str:
-    """Return a message with --column in place of --caption-column, for commands that call it so."""
-    return text.replace("--caption-column", "--column")
-
-
 @contextmanager
 def naming_options(rename: Callable[[str], str]) -> Iterator[None]:
     """Rename the options in errors to those of the running command."""

@@ -24,7 +24,7 @@ from PIL import Image
 
 from compoclip.archives import add_member
 from compoclip.bounds import MAX_CAPTION_BYTES
-from compoclip.console import counted, note, track
+from compoclip.console import note, track
 from compoclip.data.columns import (
     GROUP,
     IMAGE_SCORE,
@@ -34,7 +34,13 @@ from compoclip.data.columns import (
     POS_CAPTION,
     SCORE,
 )
-from compoclip.data.decode import Mirrored, opened, stored_bytes
+from compoclip.data.decode import (
+    Mirrored,
+    name_of,
+    opened,
+    require_readable,
+    stored_bytes,
+)
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
@@ -57,6 +63,7 @@ from compoclip.workers import available_cores
 RECORD = "pack.json"
 _CONTENT = "content"  # in the record: the name of a shard -> a hash of it
 _REMEDY = "delete the folder and pack again"
+_ALLOW = "raise --max-bad and go on with the same command"
 IMAGE, NEGATIVE = "unreadable image", "unreadable negative image"
 
 
@@ -112,15 +119,6 @@ class PackSummary:
         """Count what is left out, by reason."""
         self.left_out = dict(sorted((Counter(self.left_out) + Counter(left_out)).items()))
 
-    def require_good(self, max_bad: int) -> None:
-        """Raise CompoclipError for more than `max_bad` images that cannot be read."""
-        if len(self.bad) > max_bad:
-            first = "; ".join(list(self.bad.values())[:3])
-            raise CompoclipError(
-                f"{counted(len(self.bad), 'unreadable image')}, {max_bad} allowed: {first}; fix "
-                "the data, or raise --max-bad and go on with the same command"
-            )
-
 
 Run = Callable[[Callable[[int], PackSummary], Sequence[int]], Iterable[PackSummary]]
 """Makes shards, by number, in any order: `map`, or `cluster.run` for processes."""
@@ -175,11 +173,11 @@ def pack(
             todo.append(number)
         if total.shards:
             note(f"resuming: {total.shards} of {len(shards)} shards are there")
-        total.require_good(max_bad)
+        require_readable(total.bad, max_bad, _ALLOW)
         work = partial(pack_shard, request, out, spec, max_bad)
         for part in track(run(work, todo), "packing", len(todo), "shards"):
             total.add(part)
-            total.require_good(max_bad)
+            require_readable(total.bad, max_bad, _ALLOW)
         total.count(source.left_out)
         with ThreadPoolExecutor(available_cores()) as pool:
             hashes = dict(zip((shard.name for shard in shards), pool.map(content_hash, shards)))
@@ -230,7 +228,7 @@ def pack_shard(
             for index in range(first, min(first + size, len(source))):
                 for name, content in _members(source[index], source.upright, spec, summary):
                     add_member(tar, f"{index:08d}.{name}", content)
-                summary.require_good(max_bad)
+                require_readable(summary.bad, max_bad, _ALLOW)
         summary.size_bytes = target.stat().st_size
         write_json(_shard(out, number).with_suffix(".json"), asdict(summary))
 
@@ -263,7 +261,7 @@ def _members(
         if image is None or "left_out" in row:
             continue
         try:
-            name = sample.id if isinstance(image, bytes) else ""
+            name = name_of(sample.id, image)
             extension, content = packed_image(image, spec, name, upright)
         except CompoclipError as error:
             summary.bad[f"{sample.id} (negative image)" if prefix else sample.id] = str(error)

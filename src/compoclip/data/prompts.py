@@ -176,16 +176,14 @@ _CODE = re.compile(r"[^\W\d_][0-9]|[0-9][^\W\d_]")  # class1
 _SHOWN = 3
 
 
-def are_wordnet_ids(names: Sequence[str]) -> bool:
-    """Return whether all names are ids of WordNet's nouns, as ImageNet's folders have."""
-    return all(map(_WORDNET_ID.fullmatch, names))
+def spoken_names(names: Sequence[str], location: object) -> tuple[str, ...]:
+    """Return what captions call classes: "001.Snow_goose" is "snow goose".
 
-
-def as_caption_words(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names of classes as the words of a caption: "001.Snow_goose" -> "snow goose".
-
-    A number or an id is left out where every name begins with one.
+    Ids of WordNet's nouns, as ImageNet's folders have, are called by WordNet's names. A number or
+    an id is left out where every name begins with one.
     """
+    if all(map(_WORDNET_ID.fullmatch, names)):
+        return _wordnet_names(names, location)
     for before in (_ID_BEFORE, _NUMBER_BEFORE):
         if all(map(before.match, names)):
             return tuple(_words(before.sub("", name, count=1)).lower() for name in names)
@@ -229,7 +227,7 @@ def are_numbers(names: Sequence[str]) -> bool:
     return all(name.isascii() and name.isdigit() and len(name) < 10 for name in names)
 
 
-def wordnet_names(ids: Sequence[str], location: object) -> tuple[str, ...]:
+def _wordnet_names(ids: Sequence[str], location: object) -> tuple[str, ...]:
     """Return the names of WordNet ids: OpenAI's of ImageNet-1K, else the first noun of WordNet."""
     synsets, names, _ = imagenet_prompts(IMAGENET)
     path = library_folder("timm") / "data" / "_info" / "imagenet_synset_to_lemma.txt"
@@ -239,11 +237,6 @@ def wordnet_names(ids: Sequence[str], location: object) -> tuple[str, ...]:
     problem = f"class {odd!r} is no WordNet id of ImageNet; name the classes in an index.json there"
     require(odd is None, location, problem)
     return tuple(name_of[synset] for synset in ids)
-
-
-def spoken_names(names: Sequence[str], location: object) -> tuple[str, ...]:
-    """Return what captions call classes: WordNet's names for its ids, else the words of a name."""
-    return wordnet_names(names, location) if are_wordnet_ids(names) else as_caption_words(names)
 
 
 def _prompt_rows(path: Path, dataset: str, section: str, kind: str) -> tuple[Sequence[Any], str]:

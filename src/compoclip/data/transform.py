@@ -16,8 +16,6 @@ from torch.utils.data import get_worker_info
 from compoclip.data.decode import Picture, opened
 from compoclip.models.preprocess import Preprocess, random_crop
 
-_RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
-
 
 @dataclass(frozen=True)
 class RandomCrop:
@@ -83,7 +81,7 @@ class ImageTransform:
     @property
     def resampling(self) -> Image.Resampling:
         """Return the filter for resizing."""
-        return _RESAMPLING[self.preprocess.interpolation]
+        return Image.Resampling[self.preprocess.interpolation.upper()]
 
     def box(self, stored: tuple[int, int], rng: random.Random) -> tuple[int, int, int, int] | None:
         """Return (left, upper, right, lower) of the crop; None is the crop of evaluation."""

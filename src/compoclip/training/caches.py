@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from compoclip.console import track
 from compoclip.data.cached import CachedFeatures, features_folder
-from compoclip.data.decode import Picture, photo_hash, unmirrored
+from compoclip.data.decode import Picture, name_of, photo_hash, unmirrored
 from compoclip.data.images import fixed_rng, photo_key
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, normalised
@@ -297,9 +297,8 @@ class _Maker:
         index, place = self.photos[number]
         sample = self.source[index]
         image = self.method.images.shows(sample)[place]
-        name = sample.id if isinstance(unmirrored(image), bytes) else ""
         try:
-            return self.transform.read(image, fixed_rng(image, crop), name)
+            return self.transform.read(image, fixed_rng(image, crop), name_of(sample.id, image))
         except CompoclipError as error:
             return str(error)
 

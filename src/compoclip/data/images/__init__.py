@@ -24,7 +24,7 @@ from PIL import Image
 
 from compoclip.data.batch import Batch
 from compoclip.data.cached import CachedFeatures
-from compoclip.data.decode import Mirrored, Picture, decode, opened, unmirrored
+from compoclip.data.decode import Mirrored, Picture, decode, name_of, opened, unmirrored
 from compoclip.data.drawing import Drawn, PlanCounts
 from compoclip.data.masks import Mask
 from compoclip.data.plan import TextPlan
@@ -46,7 +46,7 @@ from compoclip.rewrites.base import rng_for
 class Companions:
     """An index over all samples, built before training, to find the partners of a sample.
 
-    known: (N, ...) int64, one row per sample, defined by the plan; empty if it has no index.
+    values: (N, ...) int64, one row per sample, defined by the plan; empty if it has no index.
     """
 
     values: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -84,7 +84,7 @@ class UnreadableError(Exception):
 class BatchBuilder:
     """Collects the images of a batch and their texts; runs in the workers.
 
-    kept: cached features used instead of photos. images: images of the sampled items. added:
+    cached: features used instead of photos. images: images of the sampled items. added:
     further images of the plan, which come after them in the batch. skipped: ids of sampled items
     that are left out. bad: id and reason of images that cannot be read.
     """
@@ -112,11 +112,9 @@ class BatchBuilder:
         """Add a sample with its training image; return its texts."""
         pixels = self.training_pixels(sample.id, sample.image, sample.drawn_by)
         texts, counts = self.plan.draw(sample, self.epoch)
-        mask, name = texts[0].mask, _name(sample.id, sample.image)
-        if (
-            mask is not None and not mask.relative
-        ):  # its boxes are those of the photo as it is stored
-            upright = self.transform.upright
+        mask = texts[0].mask
+        if mask is not None and not mask.relative:  # its boxes are those of the stored photo
+            name, upright = name_of(sample.id, sample.image), self.transform.upright
             with _unreadable(sample.id), opened(sample.image, name, upright=upright) as file:
                 stored = file.size
             box = self.transform.box(stored, self._crop(sample.image, sample.drawn_by)[1])
@@ -162,7 +160,7 @@ class BatchBuilder:
         with _unreadable(id):
             if self.cached is not None:
                 return self.cached.of(photo_key(image), number)
-            return self.transform.read(image, rng, _name(id, image))
+            return self.transform.read(image, rng, name_of(id, image))
 
     def _crop(self, image: Picture, key: str) -> tuple[int, random.Random]:
         """Number of the fixed crop, and the generator of the crop."""
@@ -179,7 +177,7 @@ class BatchBuilder:
         with _unreadable(id):
             min_size = min_size if self.transform.draft else None
             upright = self.transform.upright
-            return decode(image, name=_name(id, image), min_size=min_size, upright=upright)
+            return decode(image, name=name_of(id, image), min_size=min_size, upright=upright)
 
     def batch(self, normalisation: tuple[tuple[float, ...], tuple[float, ...]]) -> Batch:
         """Return the finished batch."""
@@ -220,10 +218,6 @@ def _unreadable(id: str) -> Iterator[None]:
         yield
     except CompoclipError as error:
         raise UnreadableError(id, str(error)) from None
-
-
-def _name(id: str, image: Picture) -> str:
-    return id if isinstance(unmirrored(image), bytes) else ""
 
 
 def fixed_rng(image: Picture, number: int) -> random.Random:
