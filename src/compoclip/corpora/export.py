@@ -41,7 +41,6 @@ TRUE_ELSEWHERE = "negative that is another caption of the photo"
 NO_NEGATIVE = "caption without a negative"
 FEW_NEGATIVES = "caption with fewer negatives than rewrites"
 _BATCH = 100  # photos per task of a worker
-_COLUMNS = ("id", "captions")
 _SHARD = 5000  # rows per file of a webdataset
 
 
@@ -56,17 +55,14 @@ class ExportRow(NamedTuple):
     negatives: Sequence[str]
 
 
-PhotoCaptions = tuple[str, Sequence[str]]
-"""The id of a photo, and its captions."""
-
-
 def hard_negatives(
-    photos: Sequence[PhotoCaptions], settings: Settings
+    photos: Sequence[tuple[str, Sequence[str]]], settings: Settings
 ) -> tuple[list[list[str]], Counts]:
     """Sample the negatives of every caption, in order, and count them.
 
-    Texts that equal another caption of the photo are left out. Missing texts are sampled in further
-    epochs, up to `DRAWS` in all; the tallies of rewrites are those of the first epoch.
+    photos: the id and the captions of each. Texts that equal another caption of the photo are left
+    out. Missing texts are sampled in further epochs, up to `DRAWS` in all; the tallies of rewrites
+    are those of the first epoch.
     """
     rows = [
         CorpusRow(f"{id}#{number}" if number else id, (caption,))
@@ -294,14 +290,26 @@ def export(
     layout, per_caption = LAYOUTS[trainer], len(settings.rewrites)
     totals: Counts = {"photos": 0, "captions": 0, "rows": 0, "negatives": 0, "left_out": {}}
     add_counts(totals["left_out"], source.left_out)
-    make, photos = partial(hard_negatives, settings=settings), zip(*map(source.column, _COLUMNS))
+    make = partial(hard_negatives, settings=settings)
+    photos = zip(source.column("id"), source.column("captions"))
     with new_folder(out) as folder:
         with (
             layout.write(folder, per_caption, settings.seed) as write,
             closing(in_batches(make, photos, _BATCH, workers)) as batches,
         ):
-            for index in track(_written(source, batches, layout, per_caption, write, totals)):
-                totals["photos"] = index
+            negatives = _counted(batches, totals)
+            for index in track(range(len(source))):
+                sample = source[index]
+                for caption in sample.captions:
+                    texts = next(negatives)
+                    totals["captions"] += 1
+                    if len(texts) < (per_caption if layout.fixed else 1):
+                        reason = FEW_NEGATIVES if texts else NO_NEGATIVE
+                        add_counts(totals["left_out"], {reason: 1})
+                        continue
+                    write(ExportRow(sample.image, caption, texts))
+                    add_counts(totals, {"rows": 1, "negatives": len(texts)})
+                totals["photos"] += 1
         if not totals["rows"]:
             reasons = ", ".join(f"{reason}: {n}" for reason, n in totals["left_out"].items())
             raise CompoclipError(f"{source.describe()}: no caption got its negatives ({reasons})")
@@ -309,33 +317,13 @@ def export(
     return totals
 
 
-def _written(
-    source: Source,
-    batches: Iterable[tuple[list[list[str]], Counts]],
-    layout: TrainerLayout,
-    per_caption: int,
-    write: Write,
-    totals: Counts,
-) -> Iterator[int]:
-    """Write all rows; yield the number of each finished photo."""
-
-    def negatives() -> Iterator[list[str]]:
-        for batch, counts in batches:
-            add_counts(totals, counts)
-            yield from batch
-
-    sampled = negatives()
-    for index in range(len(source)):
-        sample = source[index]
-        for caption in sample.captions:
-            texts = next(sampled)
-            if few := len(texts) < (per_caption if layout.fixed else 1):
-                add_counts(totals["left_out"], {FEW_NEGATIVES if texts else NO_NEGATIVE: 1})
-            else:
-                write(ExportRow(sample.image, caption, texts))
-            more = 0 if few else len(texts)
-            add_counts(totals, {"captions": 1, "rows": not few, "negatives": more})
-        yield index + 1
+def _counted(
+    batches: Iterable[tuple[list[list[str]], Counts]], totals: Counts
+) -> Iterator[list[str]]:
+    """Yield the negatives of every caption, and add their counts."""
+    for negatives, counts in batches:
+        add_counts(totals, counts)
+        yield from negatives
 
 
 def _card(

@@ -30,7 +30,7 @@ Track = Callable[[Iterable[ShardResult]], Iterable[ShardResult]]
 class CorpusOutcome:
     """The outcome of a run over a corpus, in order of the shards' names.
 
-    made, skipped: counts of the shards written now and before. bad: errors of the other shards.
+    written, skipped: counts of the shards written now and before. bad: errors of the other shards.
     total: the counts of all written shards.
     """
 
