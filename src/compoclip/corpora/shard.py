@@ -7,7 +7,7 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -215,7 +215,7 @@ def _tar(source: Path, column: str | None, fields: Fields, counts: Counts) -> Op
         for key, members, texts, has_row in targets:
             more = next(added) if has_row else None
             for member in members:
-                is_json = member.isreg() and sample_key(member.name)[1].lower() == "json"
+                is_json = member.isreg() and sample_key(member.name)[1] == "json"
                 if is_json and more is not None and texts.json is not None:
                     origin = f"{source}, sample {key}"
                     data = _spliced(texts.json, texts.fields, more, origin)
@@ -246,12 +246,12 @@ def _sample(
         if not member.isreg():
             continue
         member_key, kind = sample_key(member.name)
-        reason = texts.take(source, kind.lower(), member) if member_key else None
+        reason = texts.take(source, kind, member) if member_key else None
         if not encodable(member.name):
             reason = BAD_NAME
-        if kind.lower() == "json" and member_key:
+        if kind == "json" and member_key:
             # Fields cannot go into a second .json member, or into one that is no object.
-            damaged |= reason is not None or not isinstance(texts.fields, dict)
+            damaged |= reason is not None or texts.fields is None
         elif reason is not None:
             add_counts(counts, {"left_out": {reason: 1}})
     if not key:
@@ -259,7 +259,7 @@ def _sample(
     if damaged:
         add_counts(counts, {"rows": 1, "left_out": {BAD_JSON: 1}})
         return texts, None
-    stored = texts.fields.get(PARSE) if isinstance(texts.fields, dict) else None
+    stored = (texts.fields or {}).get(PARSE)
     return texts, row_of(f"{source.name}/{key}", texts.captions(column), stored, counts)
 
 
@@ -352,12 +352,8 @@ def finished(task: ShardTask) -> Counts | None:
     if manifest.get("content") != content_hash(task.target):
         return None
     if manifest.get("state") == file_stamp(task.source):
-        counts, usual = manifest.get("counts"), new_counts()
-        task.job.make([], usual)  # zeros
-        with suppress(AttributeError, TypeError):  # no counts
-            add_counts(usual, counts or {})
-            return usual if usual == counts else None
-        return None
+        counts = manifest.get("counts")
+        return counts if isinstance(counts, dict) else None
     problem = f"was made from {manifest.get('source')}, not from {task.source}; choose another -o"
     require(manifest.get("source") == str(task.source.absolute()), task.target, problem)
     return None

@@ -63,15 +63,15 @@ def sample_key(member: str) -> tuple[str, str]:
     """Return the sample that a member belongs to, and what kind of member of it this is.
 
     Consecutive members that share folder and name up to the first dot are one sample; the rest of
-    the name is the kind: "00/17.neg_image.jpg" is "neg_image.jpg" of "00/17". The key of hidden
-    files, such as those that macOS adds, and of names that are no text is "".
+    the name in small letters is the kind: "00/17.neg_image.jpg" is "neg_image.jpg" of "00/17". The
+    key of hidden files, such as those that macOS adds, and of names that are no text is "".
     """
     if not encodable(member):
         return "", ""
     folder, _, base = member.rpartition("/")
     stem, _, extension = base.partition(".")
-    kind = _KINDS.get(extension.lower(), extension)
-    return (f"{folder}/{stem}" if folder and stem else stem), kind
+    kind = extension.lower()
+    return (f"{folder}/{stem}" if folder and stem else stem), _KINDS.get(kind, kind)
 
 
 def grouped(shard: Path) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
@@ -102,14 +102,15 @@ def grouped(shard: Path) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
 class SampleTexts:
     """The contents of the .txt and the .json member of a sample.
 
-    text: of the .txt member. json, fields: the text of the .json member and the value in it. cls:
-    of the .cls member, which is the label, or the numbers of the ones in the vector of .npy.
+    text: of the .txt member. json, fields: the text of the .json member and the object in it, if it
+    is one. cls: of the .cls member, which is the label, or the numbers of the ones in the vector of
+    .npy.
     """
 
     text: str | None = None
     json: str | None = None
     cls: str | None = None
-    fields: Any = None
+    fields: dict[str, Any] | None = None
     kinds: set[str] = field(default_factory=set)
 
     def take(self, shard: Path, kind: str, member: tarfile.TarInfo) -> str | None:
@@ -127,7 +128,8 @@ class SampleTexts:
         try:
             text = read_at(shard, member.offset_data, member.size).decode("utf-8-sig")
             if kind == "json":  # with half characters, which UTF-8 cannot hold, it is damaged
-                self.fields = parse_json(text)
+                value = parse_json(text)
+                self.fields = value if isinstance(value, dict) else None
         except ValueError:
             return BAD_JSON if kind == "json" else BAD_TEXT
         setattr(self, "text" if kind == "txt" else kind, text)
@@ -138,8 +140,9 @@ class SampleTexts:
         if self.cls is not None:
             text = self.cls.strip()
             return read_label(int(text) if text.isdecimal() and len(text) < 7 else text, classes)
-        name = usual_column(LABEL_COLUMNS, self.fields) if isinstance(self.fields, dict) else None
-        return read_label(self.fields[name], classes) if name else ""
+        fields = self.fields or {}
+        name = usual_column(LABEL_COLUMNS, fields)
+        return read_label(fields[name], classes) if name else ""
 
     def captions(self, caption_key: str | None) -> list[Any]:
         """The caption values; `usable_texts` keeps the captions among them.
@@ -149,10 +152,9 @@ class SampleTexts:
         """
         if caption_key is None and self.text is not None:
             return [self.text]
-        if not isinstance(self.fields, dict):
-            return []
+        fields = self.fields or {}
         keys = ("caption", "text") if caption_key is None else (caption_key,)
-        return cell_captions(next((self.fields[key] for key in keys if key in self.fields), None))
+        return cell_captions(next((fields[key] for key in keys if key in fields), None))
 
 
 def _tags(data: bytes) -> str:
@@ -170,10 +172,9 @@ def first_fields(shard: Path) -> dict[str, Any]:
     members = next((members for key, members in grouped(shard) if key), [])
     texts = SampleTexts()
     for member in members:
-        kind = sample_key(member.name)[1].lower()
-        if kind == "json" and member.isreg():
-            texts.take(shard, kind, member)
-    return texts.fields if isinstance(texts.fields, dict) else {}
+        if sample_key(member.name)[1] == "json" and member.isreg():
+            texts.take(shard, "json", member)
+    return texts.fields or {}
 
 
 # --- The index of a tar shard: where each sample's image lies, its captions and extra columns. ---
@@ -223,7 +224,7 @@ def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
                 left_out[NOT_A_FILE] += not member.isdir()
                 continue
             member_key, kind = sample_key(member.name)
-            kind, name = kind.lower(), os.path.normpath(member.name)
+            name = os.path.normpath(member.name)
             if not member_key:
                 left_out[BAD_NAME] += not encodable(member.name)
                 continue
@@ -248,7 +249,7 @@ def _scan(shard: Path, caption_key: str | None, classes: Sequence[str]) -> pa.Ta
     for key, image, negative, texts in samples:
         repeats[key] += 1
         again = f"#{repeats[key]}" if repeats[key] > 1 else ""
-        fields = texts.fields if isinstance(texts.fields, dict) else {}
+        fields = texts.fields or {}
         origin = f"{shard}, sample {key}"
         extras = read_extras(fields, origin, builder.path_of)
         other = extras.get("negative_image")
