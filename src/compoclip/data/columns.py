@@ -20,7 +20,7 @@ from compoclip.files import encodable, parse_json
 from compoclip.tables import literal, text_list
 
 
-def relative_image(image: str, root: Path, origin: str, *, absolute: bool = False) -> str:
+def relative_image(image: str, root: Path, origin: str, *, absolute: bool) -> str:
     """Return the image's path relative to `root`, refusing whatever leads out of it.
 
     Relative names may not climb above the root, absolute ones must lie in it. Links inside the
@@ -36,7 +36,7 @@ def relative_image(image: str, root: Path, origin: str, *, absolute: bool = Fals
             f"{origin}: {quoted(image)} looks like a picture in base64, not a path; write the "
             "pictures as files, or as bytes into Parquet or tar shards"
         )
-    if "\0" in image or not image.strip():
+    if "\0" in image:
         raise CompoclipError(
             f"{origin}: the image path {quoted(image)} is not usable; fix the file"
         )
@@ -90,7 +90,7 @@ def pick_columns(
 
         encoded = [name for name in available if name in kinds and holds_bytes(kinds[name])]
     image = image or usual_column(IMAGE_COLUMNS, encoded)
-    (image,) = _named([image] if image else None, IMAGE_COLUMNS, available, "image", path)
+    image = _column(image, IMAGE_COLUMNS, available, "image", path)
     optional = needs != "captions" or usual_column(LABEL_COLUMNS, available) is not None
     if optional and caption is None and usual_column(CAPTION_COLUMNS, available) is None:
         return image, ()
@@ -135,10 +135,10 @@ def class_names(schema: Any, label: str) -> tuple[str, ...]:
 
 def pick_captions(available: Collection[str], caption: str | None, path: object) -> tuple[str, ...]:
     """Return the caption columns, as for `pick_columns`."""
-    names = None if caption is None else [caption]
+    names: list[str | None] = [caption]
     if caption is not None and caption not in available:  # names may hold commas
         names = [part.strip() for part in caption.split(",")]
-    return _named(names, CAPTION_COLUMNS, available, "caption", path)
+    return tuple(_column(name, CAPTION_COLUMNS, available, "caption", path) for name in names)
 
 
 def usual_column(usual: Iterable[str], available: Iterable[str]) -> str | None:
@@ -147,25 +147,19 @@ def usual_column(usual: Iterable[str], available: Iterable[str]) -> str | None:
     return next((names[name] for name in usual if name in names), None)
 
 
-def _named(
-    names: Sequence[str] | None,
-    usual: Iterable[str],
-    available: Collection[str],
-    kind: str,
-    path: object,
-) -> tuple[str, ...]:
-    """The columns of these names, or the first of a usual name."""
-    listed = ", ".join(map(str, available))
+def _column(
+    name: str | None, usual: Iterable[str], available: Collection[str], kind: str, path: object
+) -> str:
+    """The column of this name, or the first of a usual name."""
     require(available, path, "has no columns; name a file with a header and rows", UsageError)
-    if not names:
+    listed = ", ".join(map(str, available))
+    if name is None:
         name = usual_column(usual, available)
         problem = f"no {kind} column found; name it with --{kind}-column, one of: {listed}"
-        require(name is not None, path, problem, UsageError)
-        return (str(name),)
-    for wanted_name in names:
-        problem = f"no column {wanted_name!r}; the columns are: {listed}"
-        require(wanted_name in available, path, problem, UsageError)
-    return tuple(names)
+    else:
+        problem = f"no column {name!r}; the columns are: {listed}"
+    require(name in available, path, problem, UsageError)
+    return str(name)
 
 
 # --- Captions. ---
@@ -297,7 +291,8 @@ _EXTRAS: Mapping[str, tuple[str, Callable[[Any], Any], str]] = {
     SCORE: (SCORE, _score, "not a number"),
     IMAGE_SCORE: (IMAGE_SCORE, _score, "not a number"),
 }
-EXTRA_COLUMNS = tuple(_EXTRAS)
+EXTRA_COLUMNS = {column: name for column, (name, _, _) in _EXTRAS.items()}
+"""The extra columns, and what `sources.SCHEMA` calls them."""
 
 
 def read_extras(

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import PIL
 from PIL import Image
@@ -25,15 +25,7 @@ from PIL import Image
 from compoclip.archives import add_member
 from compoclip.bounds import MAX_CAPTION_BYTES
 from compoclip.console import note, track
-from compoclip.data.columns import (
-    GROUP,
-    IMAGE_SCORE,
-    MIRROR,
-    NEG_CAPTION,
-    NEG_IMAGE,
-    POS_CAPTION,
-    SCORE,
-)
+from compoclip.data.columns import EXTRA_COLUMNS, MIRROR, NEG_IMAGE
 from compoclip.data.decode import (
     Mirrored,
     name_of,
@@ -56,7 +48,7 @@ from compoclip.files import (
     write_atomically,
     write_json,
 )
-from compoclip.typed import read_fields
+from compoclip.typed import build, read_fields
 from compoclip.version import __version__
 from compoclip.workers import available_cores
 
@@ -100,13 +92,6 @@ class PackSummary:
     size_bytes: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
-
-    @staticmethod
-    def of(record: Any, path: Path) -> PackSummary:
-        """Return the summary of a shard or pack that a file holds."""
-        kinds = get_type_hints(PackSummary)
-        fields = read_fields(record, kinds, str(path), _REMEDY)
-        return PackSummary(**{name: fields[name] for name in kinds})
 
     def add(self, other: PackSummary) -> None:
         """Count another part."""
@@ -166,7 +151,7 @@ def pack(
             counts = shard.with_suffix(".json")
             try:
                 if shard.is_file() and counts.is_file():
-                    total.add(PackSummary.of(read_json(counts), counts))
+                    total.add(build(PackSummary, read_json(counts), str(counts), _REMEDY))
                     continue
             except CompoclipError:
                 note(f"{counts}: damaged; {shard.name} is made again")
@@ -200,7 +185,7 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
     require_same(out, Fingerprint.load(out).differences(made_from), "holds another pack")
     if "packed" not in record:
         return None
-    packed = PackSummary.of(record["packed"], path)
+    packed: PackSummary = build(PackSummary, record["packed"], str(path), _REMEDY)
     hashes = read_fields(record, {_CONTENT: dict[str, str]}, str(path), _REMEDY)[_CONTENT]
     for name in (name for name in hashes if hashes[name] != content_hash(out / name)):
         note(f"{out / name}: differs from what was packed; packing again")
@@ -240,17 +225,9 @@ def _members(
     sample: Sample, upright: bool, spec: PackSpec, summary: PackSummary
 ) -> Iterator[tuple[str, bytes]]:
     """The tar members of a sample: the part of the name after the key, and the bytes."""
-    row: dict[str, Any] = {
-        "id": sample.id,
-        "caption": list(sample.captions),
-        NEG_CAPTION: list(sample.negatives),
-        POS_CAPTION: list(sample.positives),
-        NEG_IMAGE: list(sample.neighbours),
-        GROUP: sample.group,
-        SCORE: sample.score,
-        IMAGE_SCORE: sample.image_score,
-    }
-    row = {name: value for name, value in row.items() if value not in ([], "", None)}
+    row: dict[str, Any] = {"id": sample.id, "caption": sample.captions}
+    extras = {column: getattr(sample, name, None) for column, name in EXTRA_COLUMNS.items()}
+    row |= {column: value for column, value in extras.items() if value not in ((), "", None)}
     summary.samples += 1
     negative = sample.negative_image
     if isinstance(negative, Mirrored):  # stored as it is; not at all if it is the sample's image
