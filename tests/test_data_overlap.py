@@ -142,8 +142,9 @@ def test_neighbours_are_those_that_are_left(tmp_path: Path) -> None:
     ("changes", "error", "message"),
     [
         ({"without": "a"}, CompoclipError, "'without' must be a list of texts"),
-        ({KEY: {"spec": 3}}, CompoclipError, "'spec' must be a text"),
-        ({KEY: {"spec": "x", "other": "y"}}, CompoclipError, "no selection of a source"),
+        ({KEY: {"spec": 3}}, UsageError, r"kept\.json: spec must be a text"),
+        ({KEY: {"spec": "x", "other": "y"}}, UsageError, r"kept\.json: no option 'other'"),
+        ({KEY: {}}, CompoclipError, "no selection of a source"),
         ({"without": ["none#1"]}, CompoclipError, "leaves out 'none#1', unknown to "),
         ({"without": ["000000000001.jpg#0"]}, CompoclipError, "leaves out every sample"),
     ],

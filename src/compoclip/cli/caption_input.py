@@ -120,14 +120,14 @@ def _bare(path: Path, column: str | None) -> CaptionFile | None:
 def validation_captions(data: Path) -> list[str]:
     """Return all captions of the split val of training data; of data that name no splits, such as
     COCO's captions_val2014.json, all captions. Raises like the readers of data."""
-    from compoclip.data.options import HELD_OUT
+    from compoclip.data.options import DataOptions
     from compoclip.data.sources.open import open_source
     from compoclip.data.sources.splits import part_of
     from compoclip.data.split_names import ALL, VAL
 
     whole = open_source(str(data), split=ALL)
     named = any(whole.split_counts())
-    return list((part_of(whole, VAL, HELD_OUT, 0) if named else whole).captions())
+    return list((part_of(whole, VAL, DataOptions()) if named else whole).captions())
 
 
 # --- Every caption in a file or folder, true or false. ---

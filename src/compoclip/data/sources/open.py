@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from compoclip.config import place_in
+from compoclip.config import built, options_of, place_in, typed
 from compoclip.data.image_names import is_read
 from compoclip.data.options import DataOptions, Needs
 from compoclip.data.places import mixture_of, require_there
@@ -68,7 +68,7 @@ class Request(DataOptions):
         source = replace(self, split=ALL, fraction=1.0).open()
         counts = source.split_counts()
         if any(counts):
-            source = part_of(source, held_out_split(counts), self.held_out, self.split_seed)
+            source = part_of(source, held_out_split(counts), self)
         return share_of(source, self.fraction)
 
     def parts_of(self, whole: Source, splits: Sequence[str]) -> dict[str, Source]:
@@ -86,8 +86,7 @@ class Request(DataOptions):
             by_name = any(name.startswith(tuple(splits)) or split_of(name) for name in names)
         if by_name or whole.mix or whole.selected:
             return {split: replace(self, split=split).open() for split in splits}
-        parts = {split: part_of(whole, split, self.held_out, self.split_seed) for split in splits}
-        return {split: share_of(part, self.fraction) for split, part in parts.items()}
+        return {split: share_of(part_of(whole, split, self), self.fraction) for split in splits}
 
     def refuse(self, kind: str, *names: str) -> None:
         """Raise UsageError for an option that was given but means nothing to a format."""
@@ -146,7 +145,7 @@ def open_source(spec: str, **options: Any) -> Source:
         if form.published:
             source.upright = False
         if not form.keeps_splits:
-            source = part_of(source, request.split, request.held_out, request.split_seed)
+            source = part_of(source, request.split, request)
         source = share_of(source, request.fraction)
     if request.orientation is not None:
         source.upright = request.orientation == "upright"
@@ -208,7 +207,7 @@ class DataForm:
 
     Args:
         name: In messages about options.
-        shown: For messages that name the nearest forms, "" for one that another row shows.
+        label: For messages that name the nearest forms, "" for one that another row shows.
         recognise: Return whether data are written so.
         open: Its reader.
         uses: The options among `_PARTLY` that it has a use for.
@@ -392,29 +391,14 @@ def _open_selection(path: Path, data: Mapping[str, Any], request: Request) -> So
     """Open what a selection names, without the samples that it leaves out."""
     if request.split not in (None, ALL):  # it may be a part of one already
         raise UsageError(f"{request.spec}: selections take no --split; leave it out")
-    without = read_fields(data, {"without": list[str]}, str(path), _REMEDY)["without"]
-    hints = get_type_hints(Request)
-    kinds = {
-        name: str | None if hints[name] == Path | None else hints[name] | None for name in hints
-    }
-    kinds |= {
-        "spec": str,
-        "exclude": list[str] | None,
-        "needs": None | str,
-        "orientation": None | str,
-    }
-    options = read_fields(data[KEY], kinds, str(path), _REMEDY)
-    require(options.keys() == kinds.keys(), path, f"no selection of a source; {_REMEDY}")
-    named = {name: value for name, value in options.items() if value is not None}
-    if "images" in named:
-        named["images"] = Path(named["images"])
-    named["exclude"] = tuple(named.get("exclude", ()))
-    if request.templates is not None:
-        named["templates"] = request.templates
-    itself = Path(named["spec"]).absolute() == path.absolute()
+    parts = read_fields(data, {KEY: dict[str, object], "without": list[str]}, str(path), _REMEDY)
+    require("spec" in parts[KEY], path, f"no selection of a source; {_REMEDY}")
+    whole = built(Request, typed(parts[KEY], options_of(Request), f"{path}: "))
+    itself = Path(whole.spec).absolute() == path.absolute()
     require(not itself, path, f"selects from itself; {_REMEDY}", UsageError)
-    source = open_source(**{**named, "needs": request.needs})
-    left, ids = frozenset(without), list(source.column("id"))
+    templates = whole.templates if request.templates is None else request.templates
+    source = replace(whole, needs=request.needs, templates=templates).open()
+    left, ids = frozenset(parts["without"]), list(source.column("id"))
     if missing := left.difference(ids):
         raise CompoclipError(
             f"{path}: leaves out {min(missing)!r:.80}, unknown to {source.describe()}; {_REMEDY}"

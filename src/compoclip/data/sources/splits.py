@@ -18,6 +18,7 @@ from PIL import Image
 
 from compoclip.console import note, track
 from compoclip.data.decode import decode
+from compoclip.data.options import DataOptions
 from compoclip.data.sources import Source
 from compoclip.data.split_names import (
     ALL,
@@ -30,17 +31,23 @@ from compoclip.data.split_names import (
     require_split,
 )
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import cache_folder, load_arrays, reason, save_arrays, write_atomically
+from compoclip.files import (
+    bytes_hash,
+    cache_folder,
+    load_arrays,
+    reason,
+    save_arrays,
+    write_atomically,
+)
 
 
-def part_of(source: Source, split: str | None, held_out: float, split_seed: int) -> Source:
+def part_of(source: Source, split: str | None, options: DataOptions) -> Source:
     """Return a split of opened data.
 
     Args:
         source: All of the data, which are read once for all their splits.
         split: A name, "all", or None for everything where the data name no splits, else "train".
-        held_out: Share of the photos in each of val and test, where a hash decides.
-        split_seed: Seed of the hash.
+        options: State the hash of data without splits.
 
     Raises:
         UsageError: For a split that the data do not have, and a share outside (0, 0.5).
@@ -50,7 +57,7 @@ def part_of(source: Source, split: str | None, held_out: float, split_seed: int)
         return source
     if not any(counts):
         if split in (TRAIN, VAL, TEST):
-            return by_hash(source, split, held_out, split_seed)
+            return by_hash(source, split, options.held_out, options.split_seed)
         message = f"{source.describe()}: names no splits, so takes no --split {split}"
         raise NoUseError("split", message)
     members = require_split(split, counts, source.describe())
@@ -210,7 +217,7 @@ def _small_images(
     source: Source, photos: NDArray[np.uint64], first: NDArray[np.int64]
 ) -> NDArray[np.uint8]:
     """The small image of each photo, black for one that cannot be read; cached by digest."""
-    name = blake2b(source.describe().encode(), digest_size=16).hexdigest()
+    name = bytes_hash(source.describe().encode())
     path = cache_folder() / "copies" / f"{name}.safetensors"
     cached = load_arrays(path, _VERSION)
     small_images = dict(zip(cached["digests"].tolist(), cached["images"])) if cached else {}
