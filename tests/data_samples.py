@@ -8,19 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 
-from build.photos import encode as encode
-from build.photos import noise
-from build.tables import write_json as write_json
-from build.tables import write_jsonl as write_jsonl
-from build.tables import write_tar as make_tar  # noqa: F401
+from build.photos import encode, noise
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.batch import Batch
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import ImageColumn, Sample, Source
+from compoclip.data.sources import EMPTY, SCHEMA, ImageColumn, Sample, Source
 from compoclip.data.sources.table import RowBuilder
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
@@ -47,8 +44,22 @@ class Unparsed:
 
 
 def few(samples: Sequence[Sample]) -> Source:
-    """A source of one's own."""
-    return Source.of(samples, "few")
+    """A source of these samples, whose images are called by number, those of negatives by -N."""
+
+    def image(name: str) -> object:
+        sample = samples[abs(int(name))]
+        return sample.negative_image if name.startswith("-") else sample.image
+
+    rows = [
+        {
+            **{name: getattr(sample, name, EMPTY[name]) for name in SCHEMA.names},
+            "image": f"{number}",
+            "negative_image": f"-{number}" if sample.negative_image is not None else "",
+        }
+        for number, sample in enumerate(samples)
+    ]
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    return Source(table, [ImageColumn("image", image)], "few", {}, {})
 
 
 # --- A loader of made photos. ---

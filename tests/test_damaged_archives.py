@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from build.photos import encode
+from build.tables import write_tar
 from compoclip.archives import Members, read_members
 from compoclip.benchmarks.fetch import unpack
 from compoclip.benchmarks.photo_set import read_labelled, read_photo_index
@@ -17,7 +19,6 @@ from compoclip.cli.main import main
 from compoclip.data.options import DataOptions
 from compoclip.data.sources.shards import open_shards
 from compoclip.errors import CompoclipError
-from data_samples import encode, make_tar
 
 SAMPLE = 3 * 1024  # bytes of a sample: three members, each a block of header and one of content
 END = 4 * SAMPLE
@@ -31,7 +32,7 @@ def tar(path: Path) -> bytes:
     """Four samples, each of an image, a caption and a label."""
     kinds = (("png", png()), ("txt", b"a red square"), ("cls", b"0"))
     members = [(f"{number}.{kind}", data) for number in range(4) for kind, data in kinds]
-    return make_tar(path, members).read_bytes()
+    return write_tar(path, members).read_bytes()
 
 
 def flipped(data: bytes, place: int) -> bytes:

@@ -28,7 +28,6 @@ from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request, open_source
 from compoclip.differences import listed
 from compoclip.errors import CompoclipError, UsageError
-from data_samples import few
 from train_helpers import write_config, write_data
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -339,16 +338,6 @@ def test_whatever_a_source_holds_counts_and_is_named(kind: str, tmp_path: Path) 
             name = "images"  # the table, written again
         assert name in found, (change, found)
         assert found[name].startswith(f"{name} of "), found
-
-
-def test_a_source_of_one_s_own_is_asked_for_its_samples() -> None:
-    def mine(caption: str, image: bytes) -> Fingerprint:
-        return few([Sample("a", image, (caption,))]).fingerprint()
-
-    first = mine("a cat", b"x")
-    assert first.differences(mine("a cat", b"x")) == {}
-    assert set(first.differences(mine("a dog", b"x"))) == {"captions"}
-    assert set(first.differences(mine("a cat", b"y"))) == {"images"}
 
 
 def test_what_is_said_of_differences(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from build.photos import encode
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
@@ -19,7 +20,6 @@ from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import ModelConfig
-from data_samples import encode
 
 CONFIG = {
     "embed_dim": 16,

@@ -24,13 +24,13 @@ import pytest
 from PIL import Image
 
 import compoclip
+from build.photos import encode
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.web import Batcher, BatchSettings, Server, Service, model_site
 from compoclip.web.app import HttpError
-from data_samples import encode
 from test_data_image_door import empty as huge_header
 from web_client import ask, encoded, post, until
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from compoclip.archives import read_at, whole_members
 from compoclip.data.columns import SAMPLE_REASONS
-from compoclip.data.decode import Mirrored, Picture, mirrored, unmirrored
+from compoclip.data.decode import Picture, mirrored
 from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums
 from compoclip.data.sources.mixture import WeightedMix
 from compoclip.errors import UsageError, require
@@ -173,34 +172,7 @@ def _member_names(shard: Path) -> Mapping[str, str]:
     return {f"{member.offset_data}:{member.size}": member.name for member in whole_members(shard)}
 
 
-@dataclass(frozen=True)
-class GivenImages:
-    """The images of samples, called by number, and those of their negatives, by "-number"."""
-
-    samples: Sequence[Sample]
-
-    def __call__(self, image: str) -> Path | bytes:
-        sample = self.samples[abs(int(image))]
-        picture = sample.negative_image if image.startswith("-") else sample.image
-        assert picture is not None
-        return unmirrored(picture)
-
-    def located(self, image: str) -> tuple[Path, str]:
-        """Return the file of an image that lies in one."""
-        picture = self(image)
-        require(isinstance(picture, Path), image, "an image in memory lies in no file", UsageError)
-        assert isinstance(picture, Path)
-        return picture, ""
-
-    def stamp(self, image: str, state: Callable[[Path], str]) -> str:
-        """Return what changes when the image does."""
-        picture = self(image)
-        if isinstance(picture, Path):
-            return f"{picture} {state(picture)}"
-        return str(zlib.crc32(picture))
-
-
-Place = ImageFolder | ImageColumn | ImageShard | GivenImages
+Place = ImageFolder | ImageColumn | ImageShard
 
 
 # --- The source. ---
@@ -209,9 +181,9 @@ Place = ImageFolder | ImageColumn | ImageShard | GivenImages
 class Source:
     """Samples at random, so that any order can be replayed exactly: rows of a table of `SCHEMA`.
 
-    Readers return one; `Source.of` makes one of samples. A mixture is the tables of several, one
-    behind the other, and a selection some rows of one. Texts live in Arrow buffers, not Python
-    objects: millions of captions stay small, and forked workers share them.
+    A mixture is the tables of several sources, one behind the other, and a selection some rows of
+    one. Texts live in Arrow buffers, not Python objects: millions of captions stay small, and
+    forked workers share them.
 
     places: what its columns place and negative_place count from 0. left_out: numbers of what the
     reader left out and belongs to no row, by reason. lost: the same of the captions and samples of
@@ -379,19 +351,8 @@ class Source:
         depends_on = {**self._made_from, **made_from}
         source = Source(table, self._places, description, counts, depends_on, mix, lost)
         source.upright, source.classes = self.upright, self.classes
+        source.selected = self.selected
         return source
-
-    @staticmethod
-    def of(samples: Sequence[Sample], description: str) -> Source:
-        """Make a source of samples, whose images are asked for when they are shown."""
-        rows = []
-        for index, sample in enumerate(samples):
-            row = {name: getattr(sample, name, EMPTY[name]) for name in SCHEMA.names}
-            row |= {"image": str(index), "mirror": isinstance(sample.negative_image, Mirrored)}
-            row["negative_image"] = "" if sample.negative_image is None else f"-{index}"
-            rows.append(row)
-        table = pa.Table.from_pylist(rows, SCHEMA)
-        return Source(table, [GivenImages(samples)], description, {}, {})
 
     @staticmethod
     def mixed(parts: Mapping[str, Source], description: str, mix: WeightedMix) -> Source:
