@@ -280,11 +280,15 @@ def test_nearly_equal_photos_are_grouped() -> None:
 @pytest.mark.parametrize("block", [1, 7, 100, 0])
 @pytest.mark.parametrize("top", [1, 5, 200])
 @pytest.mark.parametrize("queries", [1, 3])
-def test_the_nearest_are_those_of_sorting_everything(block: int, top: int, queries: int) -> None:
+def test_the_nearest_are_those_of_sorting_everything(
+    block: int, top: int, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if block:
+        monkeypatch.setattr("compoclip.data.vectors._at_once", lambda queries: block)
     rng = np.random.default_rng(0)
     features = rng.integers(-2, 3, (120, 4)).astype(np.float32)  # exact sums, and many ties
     asked = rng.integers(-2, 3, (queries, 4)).astype(np.float32)
-    rows, scores = nearest(features, asked, top, block)
+    rows, scores = nearest(features, asked, top)
     for query, found, values in zip(asked, rows, scores):
         every = [float(sum(a * b for a, b in zip(row, query))) for row in features.tolist()]
         order = sorted(range(120), key=lambda k: (-every[k], k))[:top]

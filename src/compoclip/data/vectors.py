@@ -40,7 +40,6 @@ def nearest(
     features: Matrix | StoredVectors,
     queries: Matrix,
     top: int,
-    block: int = 0,
     photos: tuple[Rows, Rows] | None = None,
 ) -> tuple[Rows, Matrix]:
     """Find the vectors with the highest dot products, exactly, block by block.
@@ -52,22 +51,20 @@ def nearest(
         features: (N, D).
         queries: (Q, D), Q > 0.
         top: Number of results per query.
-        block: Vectors at once; 0 chooses.
         photos: Numbers of the photos of vectors and queries, for an array. The scores of a query
             with vectors of its own photo, and of photo -1, are minus infinity.
     """
     if not isinstance(features, np.ndarray):
         return features.nearest(queries, top)
-    block = block or max(1024, min(_BLOCK, _SCORES // len(queries)))
 
-    def scores_from(start: int) -> Matrix:
-        products = _products(features[start : start + block], queries)
+    def scores_of(rows: slice) -> Matrix:
+        products = _products(features[rows], queries)
         if photos is not None:
-            number = photos[0][start : start + block]
+            number = photos[0][rows]
             products[(number == photos[1][:, None]) | (number == -1)] = -np.inf
         return products
 
-    return _highest(scores_from, range(0, len(features), block), len(queries), top)
+    return _highest(scores_of, len(features), len(queries), top)
 
 
 def _products(vectors: Matrix, queries: Matrix) -> Matrix:
@@ -78,20 +75,21 @@ def _products(vectors: Matrix, queries: Matrix) -> Matrix:
     return products
 
 
+def _at_once(queries: int) -> int:
+    """The number of vectors whose scores are in memory at once."""
+    return max(1024, min(_BLOCK, _SCORES // queries))
+
+
 def _highest(
-    scores_from: Callable[[int], Matrix], starts: Sequence[int], queries: int, top: int
+    scores_of: Callable[[slice], Matrix], vectors: int, queries: int, top: int
 ) -> tuple[Rows, Matrix]:
     """Return the rows of the highest scores and these scores, as `nearest` does.
 
-    Args:
-        scores_from: Returns the (Q, B) scores of the block that begins at a row.
-        starts: The first rows of the blocks.
-        queries: Q.
-        top: Number of results per query.
+    scores_of: returns the (Q, B) scores of a block of B of the N vectors.
     """
     rows, scores = np.zeros((queries, 0), np.int64), np.zeros((queries, 0), np.float32)
-    for start in starts:
-        products = scores_from(start)
+    for block in _slices(0, vectors, _at_once(queries)):
+        start, products = block.start, scores_of(block)
         best = np.stack([_best(row, top) for row in products])
         rows = np.concatenate([rows, best + start], axis=1)
         scores = np.concatenate([scores, np.take_along_axis(products, best, 1)], axis=1)
@@ -139,7 +137,7 @@ class Quantised:
     def _scales(self) -> Matrix:
         """One over the length of the codes of each vector."""
         lengths = np.empty(len(self), np.float32)
-        for rows in _slices(0, len(self)):
+        for rows in _slices(0, len(self), _FLOATS):
             vectors = self.codes[rows].astype(np.float32)
             lengths[rows] = np.sqrt(np.vecdot(vectors, vectors))
         scales: Matrix = np.reciprocal(np.maximum(lengths, 1), dtype=np.float32)
@@ -162,20 +160,19 @@ class Quantised:
 
     def nearest(self, queries: Matrix, top: int) -> tuple[Rows, Matrix]:
         """Return the rows with the highest dot products and these, as the function `nearest`."""
-        block = max(1024, min(_BLOCK, _SCORES // len(queries)))
 
-        def scores_from(start: int) -> Matrix:
-            scales = self._scales[start : start + block]
-            scores = np.empty((len(queries), len(scales)), np.float32)
-            for rows in _slices(start, start + len(scales)):
+        def scores_of(block: slice) -> Matrix:
+            scores = np.empty((len(queries), block.stop - block.start), np.float32)
+            for rows in _slices(block.start, block.stop, _FLOATS):
                 vectors = self.codes[rows].astype(np.float32)
-                scores[:, rows.start - start : rows.stop - start] = _products(vectors, queries)
-            return scores * scales
+                place = slice(rows.start - block.start, rows.stop - block.start)
+                scores[:, place] = _products(vectors, queries)
+            return scores * self._scales[block]
 
-        return _highest(scores_from, range(0, len(self), block), len(queries), top)
+        return _highest(scores_of, len(self), len(queries), top)
 
 
-def _slices(start: int, stop: int) -> Iterator[slice]:
-    """The rows from `start` to `stop`, in parts that become floats at once."""
-    for first in range(start, stop, _FLOATS):
-        yield slice(first, min(first + _FLOATS, stop))
+def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
+    """The rows from `start` to `stop`, in parts of a size."""
+    for first in range(start, stop, size):
+        yield slice(first, min(first + size, stop))
