@@ -17,7 +17,7 @@ from compoclip.typed import is_a, read_fields
 
 Row = tuple[str, int, Any]
 """File and number for messages, the number, and the row."""
-Sample = dict[str, Any]
+SampleFields = dict[str, Any]
 """A sample of a row: its photo, captions, extra columns, and what its id ends with."""
 
 
@@ -34,14 +34,14 @@ class PublishedRows:
     name: str
     photo: str
     keys: Mapping[str, Any]
-    samples: Mapping[str, str] | Callable[[Mapping[str, Any], int, str], Iterable[Sample]]
+    samples: Mapping[str, str] | Callable[[Mapping[str, Any], int, str], Iterable[SampleFields]]
     numbered: bool = True
 
     def matches(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row has all columns that the set always has."""
         return all(name in row for name, kind in self.keys.items() if not is_a(None, kind))
 
-    def samples_of(self, row: Any, number: int, origin: str) -> Iterable[Sample]:
+    def samples_of(self, row: Any, number: int, origin: str) -> Iterable[SampleFields]:
         """Return the samples of one row; raise CompoclipError for one of other columns."""
         fields = read_fields(with_photo(row, self.photo), self.keys, origin)
         if callable(self.samples):
@@ -61,7 +61,7 @@ def _last(path: str | None, parts: int = 1) -> str | None:
     return "/".join(PurePosixPath(path.replace("\\", "/").strip()).parts[-parts:])
 
 
-def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Sample]:
+def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[SampleFields]:
     sentences = [read_fields(sentence, {"raw": object}, origin) for sentence in row["sentences"]]
     yield {
         "photo": row["filename"] and "/".join(filter(None, (row["filepath"], row["filename"]))),
@@ -69,7 +69,7 @@ def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Samp
     }
 
 
-def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Sample]:
+def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[SampleFields]:
     keys = {"edited_image_path": str, "edited_caption": str}
     plain = {"photo": row["image_path"], "captions": row["caption"]}
     for edit in [read_fields(entry, keys, f"{origin}: an edit") for entry in row["negatives"]]:
@@ -82,7 +82,7 @@ def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Sample]
 _SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
 
 
-def _positions(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Sample]:
+def _positions(row: Mapping[str, Any], number: int, origin: str) -> Iterator[SampleFields]:
     mirror = bool(_SIDES.search(row["captions"]))  # else another picture shows the other position
     yield {
         "photo": _last(row["images"]),
@@ -93,7 +93,7 @@ def _positions(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Sam
     }
 
 
-def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Sample]:
+def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[SampleFields]:
     plain = {"photo": _last(row["images"]), "captions": row["captions"]}
     pairs = 0
     for kind in (part for part in ("noun", "adj", "rev") if f"{part}_captions" in row):
@@ -108,7 +108,7 @@ def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Sa
         yield {**plain, "id": number - 1}
 
 
-def _enhanced(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Sample]:
+def _enhanced(row: Mapping[str, Any], number: int, origin: str) -> Iterator[SampleFields]:
     photo = f"COCO_train2014_{row['image_id']:012d}.jpg"
     yield {"photo": photo, "captions": row["original"], "negatives": row["enhanced"]}
 
