@@ -25,14 +25,12 @@ from compoclip.data.drawing import (
     EQUALS_CAPTION,
     EQUALS_OTHER,
     NONE_APPLIES,
-    NONE_WRITTEN,
     NOT_CHOSEN,
     PlanCounts,
 )
 from compoclip.data.images import SINGLE, BatchBuilder, Companions
-from compoclip.data.images.distractors import Distractors
 from compoclip.data.images.groups import Groups
-from compoclip.data.images.neighbours import Neighbours
+from compoclip.data.images.neighbours import Distractors, Neighbours
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
@@ -50,7 +48,7 @@ from compoclip.data.texts import (
     UnitPlan,
 )
 from compoclip.data.transform import ImageTransform
-from compoclip.data.written import read_bags
+from compoclip.data.written import NONE_WRITTEN, read_bags
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.base import Trains
@@ -503,6 +501,16 @@ def test_distractors_of_the_data_and_mined_ones() -> None:
     batch, bad = shown(Distractors(), [replace(samples[0], negative_image=b"x")], {})
     assert len(batch.pixels) == 1
     assert bad[0][0] == "0 (distractor)"
+
+
+def test_a_sample_shown_twice_in_an_epoch_has_other_distractors() -> None:
+    samples = [Sample(f"{k}", picture(10 * k), (f"{k}",), (f"no {k}",)) for k in range(9)]
+    batch = builder(few(samples), np.array([range(1, 9)]))
+    for repeat in range(8):  # as a mixture of data sets samples them
+        sample = replace(samples[0], key=f"0\x1f0\x1f{repeat}")
+        Distractors(mined=True).add_to_batch(batch, 0, sample)
+    made = batch.batch(((0.0,) * 3, (1.0,) * 3))
+    assert len(set(made.pixels[8:, 0, 0, 0].tolist())) > 1
 
 
 def test_data_without_distractors_train_without() -> None:

@@ -13,13 +13,13 @@ from build.tables import write_json, write_jsonl
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import CaptionPlan, FirstOf
-from compoclip.data.drawing import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN
+from compoclip.data.drawing import NONE_APPLIES, NOT_CHOSEN
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
 from compoclip.data.text_names import GIVEN, WRITTEN_NEGATIVE, WRITTEN_POSITIVE
 from compoclip.data.texts import UnitPlan
-from compoclip.data.written import read_units, read_written_texts
+from compoclip.data.written import NONE_WRITTEN, read_units, read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.compose import compose

@@ -20,7 +20,7 @@ from compoclip.data.decode import decode
 from compoclip.data.sources import Source
 from compoclip.data.transform import normalised, pixels_of
 from compoclip.errors import CompoclipError, UsageError, optional, require
-from compoclip.files import reason
+from compoclip.files import bytes_hash, reason
 from compoclip.language.engine import PHOTOS, Answer, Sampling
 from compoclip.language.rows import TEXT, Outputs, write_rows
 from compoclip.recordfile import Record, appending
@@ -244,12 +244,8 @@ def caption_photos(
     ids = list(source.column("id"))
     rejected: dict[int, tuple[str, str]] = {}
     records: dict[int, Record] = {}
-    digest = hashlib.blake2b(repr(list(zip(ids, map(str, places)))).encode(), digest_size=16)
-    made_from = {
-        "photos": digest.hexdigest(),
-        **provenance,
-        "max_tokens": asking.max_tokens,
-    }
+    photos_hash = bytes_hash(repr(list(zip(ids, map(str, places)))).encode())
+    made_from = {"photos": photos_hash, **provenance, "max_tokens": asking.max_tokens}
     tally = PhotoTally(photos=len(ids))
 
     def resume(record: Record) -> None:

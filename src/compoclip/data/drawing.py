@@ -21,7 +21,6 @@ EQUALS_CAPTION = "equals-a-caption-of-the-sample"
 EQUALS_OTHER = "equals-another-text-of-the-sample"
 NOT_CHOSEN = "caption-without-negatives"
 NONE_APPLIES = "none-applies"
-NONE_WRITTEN = "none-written"
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class Drawing:
         """Add a text of a kind if its tokens are new and no negative equals a caption of the
         sample.
 
-        drawn: the text, or the reason for none. counted: the name to count it by, by default its
+        text: it, or the reason for none. counted: the name to count it by, by default its
         kind. again: a text of the same side may be repeated. Returns whether it was added.
         """
         counted = counted or name

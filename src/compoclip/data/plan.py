@@ -14,10 +14,10 @@ from compoclip.captions.store import ParseStore
 from compoclip.captions.types import Caption, is_cut
 from compoclip.console import track
 from compoclip.data.caption_plan import CaptionPlan, OneOf
-from compoclip.data.drawing import NONE_WRITTEN, NOT_CHOSEN, Drawing, Drawn, PlanCounts
+from compoclip.data.drawing import NOT_CHOSEN, Drawing, Drawn, PlanCounts
 from compoclip.data.sources import Sample, Source
 from compoclip.data.text_names import OF_DATA, WRITTEN, WRITTEN_POSITIVE
-from compoclip.data.written import read_written_texts
+from compoclip.data.written import NONE_WRITTEN, read_written_texts
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Role
 from compoclip.rewrites.absent_object import ABSENT_OBJECT, say_absent

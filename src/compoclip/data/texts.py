@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 from compoclip.captions.clip_text import token_key
 from compoclip.data.caption_plan import Texts
-from compoclip.data.drawing import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
-from compoclip.data.written import WrittenLists, read_bags, read_units
+from compoclip.data.drawing import NONE_APPLIES, Drawing, Drawn
+from compoclip.data.written import NONE_WRITTEN, WrittenLists, read_bags, read_units
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES

@@ -52,6 +52,8 @@ _REMEDY = "is this CS-CLIP's training data?"
 _TEXT = pa.large_string()
 _PART = pa.struct([("text", _TEXT), ("name", _TEXT), ("foils", pa.large_list(_TEXT))])
 
+NONE_WRITTEN = "none-written"
+
 Lists = tuple[Sequence[Any], Sequence[Any]]
 
 
@@ -67,18 +69,18 @@ class WrittenLists:
     ) -> None:
         self._entry, self._index = entry, dict[str, int]()
         columns: tuple[list[list[Any]], ...] = ([], [])
+
+        def text_of(element: Any) -> str | None:
+            text: str | None = element["text"] if entry else element
+            return text
+
         for key, lists in rows:
             place = self._index.setdefault(key, len(self._index))
             for column, entries in zip(columns, lists):
                 if place == len(column):
                     column.append([])
-                texts = {element["text"] if entry else element for element in column[place]}
-                fresh = (
-                    element
-                    for element in entries
-                    if (element["text"] if entry else element) not in texts
-                )
-                column[place] += fresh
+                texts = set(map(text_of, column[place]))
+                column[place] += [element for element in entries if text_of(element) not in texts]
         kind = pa.large_list(_PART if entry else _TEXT)
         self._columns = [pa.array(column, kind) for column in columns]
 
@@ -172,7 +174,7 @@ class WrittenPart:
     def foil(self, rng: random.Random) -> Rewritten | Refused:
         """Sample one of its foils."""
         if not self.foils:
-            return Refused("none-written")
+            return Refused(NONE_WRITTEN)
         return Rewritten(rng.choice(self.foils), UNIT_FOIL, False, "written", ())
 
 
@@ -228,10 +230,8 @@ def _relations(units: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
         text = sentence(relation)
         kinds = {"negatives": list[dict[str, object]] | None}
         negatives = read_fields(relation, kinds, f"{origin}: 'relations'", _REMEDY)["negatives"]
-        sentences = [
-            sentence({**relation, **change}) for change in negatives or ()
-        ]  # what it changes
-        parts.append(_part(text, relation["subject"], sentences, origin))
+        changed = [sentence({**relation, **change}) for change in negatives or ()]
+        parts.append(_part(text, relation["subject"], changed, origin))
     return parts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.images.distractors import Distractors
+from compoclip.data.images.neighbours import Distractors
 from compoclip.losses import conclip_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, Trains
 from compoclip.methods.registry import recipe

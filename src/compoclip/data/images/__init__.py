@@ -2,8 +2,8 @@
 
 A plan is plain data, recorded with a run. It states its needs of the data, prepares an index over
 all samples before training, orders the samples, and adds the images and texts of a sample to a
-batch. Short plans are here; composites (CLIC), similar images (NegCLIP) and groups of variations
-(GNM-CLIP) have one file each.
+batch. Short plans are here; composites (CLIC), similar images (NegCLIP, CoN-CLIP) and groups of
+variations (GNM-CLIP) have one file each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,7 +33,7 @@ from compoclip.data.text_names import GIVEN
 from compoclip.data.texts import TARGET
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
-from compoclip.files import load_arrays, save_arrays, write_atomically
+from compoclip.files import bytes_hash, load_arrays, save_arrays, write_atomically
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
 from compoclip.rewrites.base import rng_for
@@ -233,7 +232,7 @@ def photo_key(image: Picture) -> str:
         return f"{photo_key(image.image)}\x1fmirrored"
     if isinstance(image, Path):
         return str(image)
-    return blake2b(image, digest_size=16).hexdigest()
+    return bytes_hash(image)
 
 
 def shown_key(sample: Sample) -> str:

@@ -18,6 +18,7 @@ from PIL import Image, ImageOps
 from compoclip.captions.chunks import sentences
 from compoclip.captions.clip_text import fits_context, token_key
 from compoclip.console import note, track
+from compoclip.data.caption_plan import TOO_LONG
 from compoclip.data.decode import Picture, opened
 from compoclip.data.drawing import Drawn, PlanCounts
 from compoclip.data.images import (
@@ -181,7 +182,6 @@ def half_of(size: tuple[int, int], landscape: bool) -> tuple[int, int]:
 # --- The texts that describe both. ---
 
 EQUALS_POSITIVE = "equals-a-positive"
-TOO_LONG = "too-long"
 
 
 def pair_texts(

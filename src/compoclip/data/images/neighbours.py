@@ -1,4 +1,5 @@
-"""Similar images for each image (NegCLIP), from the data or mined with the model."""
+"""Similar images for each image, from the data or mined with the model: as further samples
+(NegCLIP), or as distractors, which the caption does not describe (CoN-CLIP)."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ import numpy as np
 import torch
 
 from compoclip.console import track
-from compoclip.data.decode import decode
+from compoclip.data.decode import Picture, decode
 from compoclip.data.images import (
     BatchBuilder,
     Companions,
     Encode,
     ImagePlan,
+    NegativeImages,
     UnreadableError,
     photo_key,
     shown_key,
@@ -23,6 +25,7 @@ from compoclip.data.images import (
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
 from compoclip.data.vectors import Matrix, Rows, nearest
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
 
 
@@ -86,6 +89,51 @@ class Neighbours(ImagePlan):
                 continue
             texts, counts = batch.plan.draw(neighbour, batch.epoch, key)
             batch.put(pixels, texts, counts, shown_key(neighbour))
+
+
+@dataclass(frozen=True)
+class Distractors(NegativeImages):
+    """A distractor for each image, captioned with the negated caption of the image (CoN-CLIP).
+
+    Args:
+        mined: Sample it from the nearest images by the model's features; otherwise it comes with
+            the data (column neg_image).
+        among: Number of nearest images to sample from.
+    """
+
+    mined: bool = False
+    among: int = 3
+
+    name = "distractors"
+
+    def shows(self, sample: Sample) -> tuple[Picture, ...]:
+        """Return the image and its distractor; mined distractors are images of samples."""
+        return (sample.image,) if self.mined else super().shows(sample)
+
+    def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
+        """Return a plan of the images alone if the data have no distractors and none are mined."""
+        return (self, "") if self.mined else super().for_data(brings)
+
+    def prepare(
+        self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
+    ) -> Companions:
+        """Return the nearest photos of each photo if distractors are mined."""
+        near = Neighbours(mined=self.mined, among=self.among)
+        return near.prepare(source, encode, preprocess, folder, resume)
+
+    def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
+        """Add the sample and, if it has a negated caption, its distractor with that caption."""
+        texts = batch.add(sample)
+        negated = next((text.text for text in texts if text.role is Role.NEGATIVE), None)
+        id, image = sample.id, sample.negative_image
+        if self.mined:
+            near = [int(other) for other in batch.companions.values[index] if other >= 0]
+            if not near:
+                return
+            other = batch.source[batch.rng(sample.drawn_by, "distractor").choice(near)]
+            id, image = other.id, other.image
+        if negated is not None and image is not None:
+            batch.put_pair(id, image, negated, f"{sample.drawn_by}\x1fdistractor", "distractor")
 
 
 # --- Finding them: the nearest photos by the model's image features. ---
