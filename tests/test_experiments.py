@@ -36,11 +36,11 @@ from compoclip.programs.estimate import MachineSpeed, measuring_seconds
 from compoclip.programs.experiment_costs import within_budget
 from compoclip.programs.experiments import (
     Experiment,
-    Place,
     RunCost,
     Scale,
     experiment,
 )
+from compoclip.programs.reproduce import ReproduceOptions
 from compoclip.programs.request import TrainRequest
 from compoclip_world import scale as world_scale
 from compoclip_world.export.suite import write_suite
@@ -209,18 +209,18 @@ def test_a_table_runs_with_two_steps(
 
 def test_equal_arms_of_two_tables_are_one_run(small_world: Scale, tmp_path: Path) -> None:
     fsc = paper("fsc-clip")
-    place = Place(tmp_path)
+    options = ReproduceOptions(out=tmp_path)
     two, three = (
-        experiment(fsc.table(name), place, small_world) for name in ("table 2", "table 7")
+        experiment(fsc.table(name), options, small_world) for name in ("table 2", "table 7")
     )
     shared = {run.name for run in two.trained} & {run.name for run in three.trained}
     assert len(shared) == 1
-    few = experiment(fsc.table("table 2"), replace(place, arms=("yes yes yes yes",)), small_world)
+    few = experiment(fsc.table("table 2"), replace(options, arms=("yes yes yes yes",)), small_world)
     assert len(few.trained) == 1
-    seeds = experiment(fsc.table("table 7"), replace(place, seeds=(0, 1)), small_world)
+    seeds = experiment(fsc.table("table 7"), replace(options, seeds=(0, 1)), small_world)
     assert len(seeds.trained) == 2 * len(three.trained)
     with pytest.raises(UsageError, match="--arms none: no row of FSC-CLIP, Table 2"):
-        experiment(fsc.table("table 2"), replace(place, arms=("none",)), small_world)
+        experiment(fsc.table("table 2"), replace(options, arms=("none",)), small_world)
 
 
 def test_a_run_has_one_name_wherever_its_command_is_started(
@@ -228,23 +228,23 @@ def test_a_run_has_one_name_wherever_its_command_is_started(
 ) -> None:
     table = paper("fsc-clip").table("table 7")
     monkeypatch.chdir(tmp_path)
-    here = experiment(table, Place(Path("papers"), Path("data")), None)
+    here = experiment(table, ReproduceOptions(out=Path("papers"), data=Path("data")), None)
     record = experiments.require_same_place(here)
     (tmp_path / "papers").mkdir()
     monkeypatch.chdir(tmp_path / "papers")
-    there = experiment(table, Place(Path(), Path("../data")), None)
+    there = experiment(table, ReproduceOptions(out=Path(), data=Path("../data")), None)
     assert [run.name for run in here.trained] == [run.name for run in there.trained]
     record.save(tmp_path / "papers")
     experiments.require_same_place(there)
-    scenes = experiment(table, Place(tmp_path), small_world)
+    scenes = experiment(table, ReproduceOptions(out=tmp_path), small_world)
     assert not {run.name for run in scenes.trained} & {run.name for run in here.trained}
 
 
 @pytest.mark.usefixtures("warm_workers")
 def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) -> None:
     table = paper("fsc-clip").table("table 7")
-    place = Place(tmp_path, arms=("softmax",), max_steps=2, jobs=2)
-    planned = experiment(table, place, small_world)
+    options = ReproduceOptions(out=tmp_path, arms=("softmax",), max_steps=2, jobs=2)
+    planned = experiment(table, options, small_world)
     before = experiment_costs.estimate(planned)
     assert [*before] == [run.name for run in planned.trained]
     assert all(cost.training > 0 and cost.measuring > 0 for cost in before.values())
@@ -254,7 +254,7 @@ def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) ->
     assert plan["estimated"] == {name: asdict(cost) for name, cost in before.items()}
     assert {*plan["taken_seconds"]} == {*before}
     assert all(cost.seconds == 0 for cost in experiment_costs.estimate(planned).values())
-    more = experiment(table, replace(place, seeds=(0, 1), jobs=1), small_world)
+    more = experiment(table, replace(options, seeds=(0, 1), jobs=1), small_world)
     experiments.run_experiment(more, "", {**before, **no_cost(more)})
     again = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
     assert again["estimated"].items() >= plan["estimated"].items()  # what was foretold stays
@@ -266,7 +266,8 @@ def test_steps_of_all_epochs_are_timed(
     total: int, max_steps: int, small_world: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = paper("fsc-clip").table("table 7")
-    run = experiment(table, Place(tmp_path, arms=("softmax",)), small_world).trained[0]
+    options = ReproduceOptions(out=tmp_path, arms=("softmax",))
+    run = experiment(table, options, small_world).trained[0]
     assert run.request
     pilots = []
 
@@ -290,19 +291,19 @@ def test_a_budget_takes_a_share_of_the_data(
     small_world: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = paper("fsc-clip").table("table 7")
-    planned = experiment(table, Place(tmp_path, jobs=2), small_world)
+    planned = experiment(table, ReproduceOptions(out=tmp_path, jobs=2), small_world)
     measured = []
 
     def cost(planned: Experiment) -> dict[str, RunCost]:
-        measured.append(planned.place.share)
-        return {run.name: RunCost(planned.place.share * 800.0, 100.0) for run in planned.trained}
+        measured.append(planned.share)
+        return {run.name: RunCost(planned.share * 800.0, 100.0) for run in planned.trained}
 
     monkeypatch.setattr(experiment_costs, "estimate", cost)
     # three runs: 2,400 s of training and 300 s of measuring, two at once
     whole, _ = within_budget(planned, 1350.0)
-    assert whole.place.share == 1.0
+    assert whole.share == 1.0
     quarter, costs = within_budget(planned, 450.0)  # 600 + 300 s by two
-    assert quarter.place.share == 0.25
+    assert quarter.share == 0.25
     assert [cost.training for cost in costs.values()] == [200.0] * 3
     assert all(run.request and run.request.options.fraction == 0.25 for run in quarter.trained)
     assert not {run.name for run in quarter.trained} & {run.name for run in planned.trained}
@@ -310,20 +311,20 @@ def test_a_budget_takes_a_share_of_the_data(
         within_budget(planned, 200.0)
     experiments.save_plan(quarter, costs)
     again, _ = within_budget(planned, 450.0)  # the share of the earlier start
-    assert (again.place.share, measured[-1]) == (0.25, 0.25)
+    assert (again.share, measured[-1]) == (0.25, 0.25)
 
 
 def test_other_options_in_the_same_folder_are_refused(small_world: Scale, tmp_path: Path) -> None:
     table = paper("fsc-clip").table("table 7")
-    place = Place(tmp_path, arms=("softmax",), max_steps=1)
-    planned = experiment(table, place, small_world)
+    options = ReproduceOptions(out=tmp_path, arms=("softmax",), max_steps=1)
+    planned = experiment(table, options, small_world)
     experiments.run_experiment(planned, "", no_cost(planned))
-    other = experiment(table, replace(place, max_steps=2), small_world)
+    other = experiment(table, replace(options, max_steps=2), small_world)
     with pytest.raises(CompoclipError, match="max_steps was 1, is 2"):
         experiments.run_experiment(other, "", no_cost(other))
     with pytest.raises(UsageError, match="model was empty, is random"):
         experiments.require_same_place(
-            experiment(table, replace(place, model="random:ViT-B-32"), small_world)
+            experiment(table, replace(options, model="random:ViT-B-32"), small_world)
         )
 
 
@@ -442,33 +443,34 @@ def experiment_costs_of(spec: str) -> float:
 
 def test_another_model_takes_the_place_of_the_papers(tmp_path: Path, small_world: Scale) -> None:
     table = paper("fsc-clip").table("table 2")
-    place = Place(tmp_path, captions="laion.csv", model="ViT-B-16-quickgelu:openai")
+    model = "ViT-B-16-quickgelu:openai"
+    options = ReproduceOptions(out=tmp_path, captions="laion.csv", model=model)
     for scale in (None, small_world):
-        for run in experiment(table, place, scale).unique:
-            assert run.arm.model == "ViT-B-16-quickgelu:openai"
+        for run in experiment(table, options, scale).unique:
+            assert run.arm.model == model
     checkpoints = tmp_path / "data" / experiments.CHECKPOINTS
     checkpoints.mkdir(parents=True)
     (checkpoints / "negclip.pth").touch()
     one = paper("fsc-clip").table("table 1")
-    place = replace(place, data=tmp_path / "data")
-    models = {run.model for run in experiment(one, place, None).unique if not run.request}
+    options = replace(options, data=tmp_path / "data")
+    models = {run.model for run in experiment(one, options, None).unique if not run.request}
     assert models == {
-        "ViT-B-16-quickgelu:openai",
+        model,
         f"ViT-B-32-quickgelu@{checkpoints / 'negclip.pth'}",
     }
 
 
 def test_a_part_of_larger_data_is_used(tmp_path: Path) -> None:
     table = paper("fsc-clip").table("table 7")
-    place = Place(tmp_path, captions="laion.csv", samples=400_000)
-    for run in experiment(table, place, None).trained:
+    options = ReproduceOptions(out=tmp_path, captions="laion.csv")
+    for run in experiment(table, options, None, 400_000).trained:
         assert run.request is not None
         assert run.request.options.fraction == 0.25  # 100,000 of them
     shares = paper("mosaic-clip").table("table 10")
-    place = Place(tmp_path, captions="cc3m.csv", samples=400_000, share=0.5)
+    options = ReproduceOptions(out=tmp_path, captions="cc3m.csv")
     fractions = {
         run.request.options.fraction
-        for run in experiment(shares, place, None).trained
+        for run in experiment(shares, options, None, 400_000, share=0.5).trained
         if run.request
     }
     assert fractions == {0.125 * share for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)}

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from multiprocessing import get_context, parent_process, resource_tracker
 from typing import Any, Self, TypeVar
@@ -196,6 +196,17 @@ def mapper(
         return
     with Workers(workers, ahead=ahead) as pool:
         yield pool.map if in_order else pool.as_done
+
+
+@contextmanager
+def at_once(jobs: int, *, in_order: bool = False) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Give `map` over runs of which several go on at once and share the cores, as `mapper` does."""
+    cores = available_cores() // max(1, jobs)
+    with (
+        threads_each(max(1, cores)) if jobs > 1 else nullcontext(),
+        mapper(jobs, in_order=in_order, ahead=1) as apply,
+    ):
+        yield apply
 
 
 def in_batches(

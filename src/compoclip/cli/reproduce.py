@@ -13,14 +13,14 @@ from compoclip.cli.data import agreed, byte_progress
 from compoclip.cli.options import Outcome
 from compoclip.console import columns, counted, duration, note, require_terminal
 from compoclip.errors import UsageError
+from compoclip.files import write_text
 from compoclip.programs.reproduce import ReproduceOptions
-from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
     from compoclip.benchmarks.sources import RemoteFile
     from compoclip.evaluation.published.protocols import TrainingPhotos
     from compoclip.evaluation.published.read import PublishedTable
-    from compoclip.programs.experiments import Experiment, Place
+    from compoclip.programs.experiments import Experiment
 
 _OF_TABLES = ("scale", "seeds", "arms", "model", "max_steps", "allow_partial", "jobs")
 """Options that one model does not have."""
@@ -116,7 +116,7 @@ def _table(options: ReproduceOptions) -> Outcome | int:
 
     place_name = f"table {options.table}" if options.table else f"figure {options.figure}"
     table = paper(options.name).table(place_name)
-    from compoclip.programs.experiments import FULL, Place, experiment, require_arms, scale_named
+    from compoclip.programs.experiments import FULL, experiment, require_arms, scale_named
 
     require_arms(table, options.arms)  # before a scale draws its scenes
     if options.scale != FULL:
@@ -125,46 +125,27 @@ def _table(options: ReproduceOptions) -> Outcome | int:
     table = replace(table, measure=options.on or table.measure)
     if scale:
         scale = replace(scale, on=options.on or scale.on, model=options.model or scale.model)
-    jobs = options.jobs or (available_cores() if scale else 1)
-    place = Place(
-        out=options.out,
-        data=options.data,
-        captions=options.captions or "",
-        images=options.images,
-        device="cpu" if scale and options.device == "auto" else options.device,
-        seeds=options.seeds,
-        arms=options.arms,
-        model=options.model,
-        max_steps=options.max_steps or 0,
-        samples=0 if scale else _samples(options),
-        allow_partial=options.allow_partial,
-        jobs=jobs,
-    )
-    return _run_table(options, experiment(table, place, scale))
+    samples = 0
+    if options.captions and not scale:
+        from compoclip.data.sources.open import open_source
+
+        samples = len(open_source(options.captions, images=options.images))
+    return _run_table(experiment(table, options, scale, samples))
 
 
-def _samples(options: ReproduceOptions) -> int:
-    """Return the number of samples in the training data that the user names; 0 for none."""
-    from compoclip.data.sources.open import open_source
-
-    if not options.captions:
-        return 0
-    return len(open_source(options.captions, images=options.images))
-
-
-def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
+def _run_table(planned: Experiment) -> Outcome | int:
     from compoclip.programs.estimate import seconds_of
     from compoclip.programs.experiment_costs import estimate, within_budget
     from compoclip.programs.experiments import (
         require_same_place,
         run_experiment,
         save_plan,
-        write_page,
     )
 
+    options = planned.options
     limit = seconds_of(options.budget) if options.budget else 0.0
     require_same_place(planned)
-    planned = _with_downloads(options, planned)
+    planned = _with_downloads(planned)
     planned.measuring().benchmarks()  # faults of the data are found before the estimate
     if not options.yes:
         require_terminal()
@@ -172,48 +153,51 @@ def _run_table(options: ReproduceOptions, planned: Experiment) -> Outcome | int:
         planned, costs = within_budget(planned, limit)
     else:
         costs = estimate(planned)
-    place = planned.place
-    seconds = sum(cost.seconds for cost in costs.values()) / place.jobs
-    share = f" on {place.share:g} of the training data" if place.share < 1 else ""
+    seconds = sum(cost.seconds for cost in costs.values()) / planned.jobs
+    share = f" on {planned.share:g} of the training data" if planned.share < 1 else ""
     note(
-        f"{planned.table.title}: {counted(len(costs), 'run')}{share}, {place.jobs} at once; "
+        f"{planned.table.title}: {counted(len(costs), 'run')}{share}, {planned.jobs} at once; "
         f"takes about {duration(seconds)} here"
     )
     save_plan(planned, costs)
     if not options.yes and not agreed("Start this?"):
         return 1
     run_experiment(planned, _captions_of_scenes(planned), costs)
-    text = page_of(planned, partial=planned.scale is not None or bool(options.on))
-    path = write_page(planned, text)
+    text = page_of(planned)
+    path = options.out / f"{planned.table.id}.md"
+    write_text(path, text)
     _call_commands(planned)
     record = {"page": str(path), "text": text, "runs": [run.name for run in planned.unique]}
     return record, f"{text}\nwritten to {path}"
 
 
-def page_of(planned: Experiment, partial: bool) -> str:
+def page_of(planned: Experiment) -> str:
     """Return the page of a table, in Markdown, from the results in its folder.
 
-    partial: fill columns that are means of several benchmarks from those that were measured.
+    Columns that are means of several benchmarks are filled from those that were measured, where a
+    scale or the user chose the benchmarks.
     """
     from compoclip.evaluation.experiment_page import experiment_page
-    from compoclip.evaluation.results import by_model, load_results
+    from compoclip.evaluation.results import load_results
     from compoclip.programs.experiments import BLIND_MODEL, mixed_name
 
-    place = planned.place
-    measured = by_model(load_results(place.out / "results"))
+    options, folder = planned.options, planned.options.out / "results"
+    names = [*map(mixed_name, planned.unique), BLIND_MODEL]
+    measured = {name: load_results(folder / name) for name in names if (folder / name).is_dir()}
     runs: dict[tuple[str, ...], dict[str, list[Any]]] = {}
     for (labels, block), of_row in planned.runs.items():
         results = [measured[name] for name in map(mixed_name, of_row) if name in measured]
         if results:
             runs.setdefault(labels, {})[block] = results
     about = planned.scale.about if planned.scale else _about_full(planned)
-    if place.model:
-        about += f", from {place.model}"
-    if place.share < 1:
-        about += f", on {place.share:g} of the training data"
-    if place.max_steps:
-        about += f", but every run ended after {counted(place.max_steps, 'step')}"
+    if options.model:
+        about += f", from {options.model}"
+    if planned.share < 1:
+        about += f", on {planned.share:g} of the training data"
+    if options.max_steps:
+        about += f", but every run ended after {counted(options.max_steps, 'step')}"
     blind = measured.get(BLIND_MODEL, [])
+    partial = planned.scale is not None or bool(options.on)
     return experiment_page(planned.table, runs, blind, about, partial)
 
 
@@ -221,7 +205,7 @@ def _call_commands(planned: Experiment) -> None:
     """Call what a figure computes from its models; a command with {arm} is called for each."""
     from compoclip.cli.main import main
 
-    place, on = planned.place, planned.measuring().on
+    folder, on = planned.options.out, planned.measuring().on
     models = {run.name: run.model for run in planned.unique}
     tuned = {run.name: run.model for run in planned.trained}
     for command in planned.table.commands:
@@ -232,9 +216,9 @@ def _call_commands(planned: Experiment) -> None:
                 "{arm}": [model],
                 "{on}": list(on),
                 "{captions}": [_test_captions(planned)],
-                "{results}": [str(place.out / "results" / key) for key in models],
+                "{results}": [str(folder / "results" / key) for key in models],
             }
-            out = place.out / planned.table.id
+            out = folder / planned.table.id
             if name:
                 out = out / name
                 out.parent.mkdir(parents=True, exist_ok=True)
@@ -259,18 +243,18 @@ def _test_captions(planned: Experiment) -> str:
     """Return captions that no arm was trained on, for commands that read texts alone."""
     if planned.scale:
         return str(planned.scale.captions)
-    return str(planned.place.data / "coco" / "coco_karpathy_test.json")
+    return str(planned.options.data / "coco" / "coco_karpathy_test.json")
 
 
 def _about_full(planned: Experiment) -> str:
-    place = planned.place
-    models = "settings" if place.model else "models and settings"
-    if place.captions:
-        return f"the paper's {models}, {place.samples:,} samples of {place.captions}"
+    options = planned.options
+    models = "settings" if options.model else "models and settings"
+    if options.captions:
+        return f"the paper's {models}, {planned.samples:,} samples of {options.captions}"
     return f"the paper's data, {models}"
 
 
-def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experiment:
+def _with_downloads(planned: Experiment) -> Experiment:
     """Fetch what the paper's own scale needs; leave out benchmarks that cannot be fetched."""
     if planned.scale:
         return planned
@@ -283,13 +267,14 @@ def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experimen
         training_jobs,
     )
 
+    options = planned.options
     if planned.table.needs:
         note(f"needs {planned.table.needs}")
     data = training_data(planned)
     for name, photos in data.items():
         require_named(name, photos, options)
         if photos.by_hand:
-            _state_samples(name, photos, planned.place)
+            _state_samples(name, photos, planned)
     fetched = [(photos, photos.photos) for photos in data.values() if not photos.by_hand]
     jobs: dict[str, RemoteFile] = {}
     if options.allow_partial:
@@ -317,9 +302,10 @@ def _with_downloads(options: ReproduceOptions, planned: Experiment) -> Experimen
     return replace(planned, table=table)
 
 
-def _state_samples(name: str, data: TrainingPhotos, place: Place) -> None:
+def _state_samples(name: str, data: TrainingPhotos, planned: Experiment) -> None:
     """Say which part of the named training data is used, or that it is less than the paper's."""
-    if place.samples > data.number:
-        note(f"{name}: {data.number:,} of the {place.samples:,} samples, chosen by their hash")
-    elif place.samples < data.number:
-        note(f"{name}: the paper has {data.number:,} samples, {place.captions} {place.samples:,}")
+    samples, captions = planned.samples, planned.options.captions
+    if samples > data.number:
+        note(f"{name}: {data.number:,} of the {samples:,} samples, chosen by their hash")
+    elif samples < data.number:
+        note(f"{name}: the paper has {data.number:,} samples, {captions} {samples:,}")

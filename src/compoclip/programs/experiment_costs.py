@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from compoclip.programs.experiments import (
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import evaluate, train
 from compoclip.ranks import silent
-from compoclip.workers import available_cores, mapper, threads_each
+from compoclip.workers import at_once
 
 _PILOT_STEPS = 12
 _SMALLEST_SHARE = 1 / 16
@@ -56,25 +55,16 @@ def estimate(planned: Experiment) -> dict[str, RunCost]:
         return costs
     if planned.scale is None:
         return {**costs, **_from_speed(planned, unknown)}
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, available_cores() // planned.place.jobs))
-    try:
-        return {**costs, **_from_pilots(planned, unknown)}
-    finally:
-        torch.set_num_threads(threads)
+    return {**costs, **_from_pilots(planned, unknown)}
 
 
 def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCost]:
     """Measure as many at once as the table will run, since runs slow one another."""
-    place = planned.place
     requests: dict[str, TrainRequest] = {}
     for run in runs:
         assert run.request is not None
         requests.setdefault(_arm_key(run), run.request)
     frozen = sorted({_has_frozen_images(request) for request in requests.values()})
-    threads = max(1, available_cores() // place.jobs)
     with TemporaryDirectory() as name:
         folder = Path(name)
         note(f"measuring {counted(len(requests), 'kind')} of runs for the estimate")
@@ -88,15 +78,11 @@ def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCo
             elsewhere = replace(measuring, out=folder / "results", cache=cache)
             evaluate(elsewhere, {"base": planned.scale.model})
         tasks: list[Callable[[], float]] = [
-            partial(_training_seconds, request, folder / str(number), place.max_steps)
+            partial(_training_seconds, request, folder / str(number), planned.options.max_steps)
             for number, request in enumerate(requests.values())
         ]
         tasks += [partial(_measuring_seconds, planned, folder, images) for images in frozen]
-        with (
-            threads_each(threads) if place.jobs > 1 else nullcontext(),
-            mapper(place.jobs) as apply,
-            interruption_said(WHILE_ESTIMATING),
-        ):
+        with at_once(planned.jobs, in_order=True) as apply, interruption_said(WHILE_ESTIMATING):
             seconds = [*track(apply(_called, tasks), "measuring", len(tasks), "tasks")]
     training = dict(zip(requests, seconds))
     measured = dict(zip(frozen, seconds[len(requests) :]))
@@ -119,7 +105,7 @@ def _called(task: Callable[[], float]) -> float:
     return task()
 
 
-def _training_seconds(request: TrainRequest, folder: Path, max_steps: int) -> float:
+def _training_seconds(request: TrainRequest, folder: Path, max_steps: int | None) -> float:
     """Return the seconds that a whole run takes to begin and to do its steps.
 
     The beginning is timed on all data. The steps are timed in a run on so small a part of them that
@@ -182,7 +168,7 @@ def _from_speed(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCos
     )
     from compoclip.ranks import device_named
 
-    device = device_named(planned.place.device)
+    device = device_named(planned.device)
     precision = usual_precision(device, small=False)
     speeds = {}
     costs = {}
@@ -198,8 +184,8 @@ def _from_speed(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCos
             speeds[key] = measure(arm.recipe, arm.model, {}, sentences, batch, device, precision)
         micro, _ = micro_batch(speeds[key], optim.batch_size, device)
         steps = optim.epochs * (round(options.fraction * data.number) // optim.batch_size)
-        if planned.place.max_steps:
-            steps = min(steps, planned.place.max_steps)
+        if planned.options.max_steps:
+            steps = min(steps, planned.options.max_steps)
         step = optim.batch_size * image_seconds(speeds[key], optim.batch_size, micro)
         measuring = measuring_seconds(speeds[key], planned.table.measure)
         costs[run.name] = RunCost(steps * step, measuring, micro, steps_between_states(step))
@@ -228,14 +214,14 @@ def within_budget(planned: Experiment, limit: float) -> tuple[Experiment, dict[s
     costs = estimate(planned)
     training = sum(cost.training for cost in costs.values())
     measuring = sum(cost.measuring for cost in costs.values())
-    available = limit * planned.place.jobs
+    available = limit * planned.jobs
     share = 1.0
     while share * training + measuring > available and share > _SMALLEST_SHARE:
         share /= 2
     needed = share * training + measuring
     if needed > available:
         raise UsageError(
-            f"--budget: {planned.table.title} takes {duration(needed / planned.place.jobs)} on "
+            f"--budget: {planned.table.title} takes {duration(needed / planned.jobs)} on "
             f"{share:g} of its training data, the least; give more, or fewer --arms"
         )
     again = _with_share(planned, share, limit)
@@ -247,5 +233,6 @@ def within_budget(planned: Experiment, limit: float) -> tuple[Experiment, dict[s
 
 
 def _with_share(planned: Experiment, share: float, limit: float) -> Experiment:
-    place = replace(planned.place, share=share)
-    return replace(experiment(planned.table, place, planned.scale), budget=limit)
+    return experiment(
+        planned.table, planned.options, planned.scale, planned.samples, share, budget=limit
+    )

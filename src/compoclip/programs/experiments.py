@@ -16,7 +16,6 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,13 @@ from compoclip.evaluation.published.read import (
     PublishedRow,
     PublishedTable,
 )
-from compoclip.files import bytes_hash, only_writer, read_json_object, write_json, write_text
+from compoclip.files import bytes_hash, only_writer, read_json_object, write_json
 from compoclip.methods.registry import load_recipe
+from compoclip.programs.reproduce import ReproduceOptions
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import EvaluateOptions, evaluate
 from compoclip.programs.sweep import run_one
-from compoclip.workers import available_cores, mapper, threads_each
+from compoclip.workers import at_once, available_cores
 
 FULL = "full"
 _PLACES = ("data", "images", "on", "eval_data")
@@ -72,32 +72,6 @@ class Scale:
     lora_lr: float
     columns: Mapping[str, tuple[PublishedNumber, ...]]
     about: str
-
-
-@dataclass(frozen=True)
-class Place:
-    """Options of the folder that all runs of a paper share.
-
-    data: data root. captions, images: training data that have to be got by hand. samples: in these;
-    0 where unknown. seeds: empty for the table's. arms: parts of row labels; empty for all rows.
-    model: what every arm starts from; "" for the arm's own.
-    max_steps: ends every run early; 0 for none. share: of the training data that every run takes.
-    allow_partial: whether benchmarks may lack items. jobs: runs at once.
-    """
-
-    out: Path
-    data: Path = Path("data")
-    captions: str = ""
-    images: Path | None = None
-    device: str = "auto"
-    seeds: tuple[int, ...] = ()
-    arms: tuple[str, ...] = ()
-    model: str = ""
-    max_steps: int = 0
-    share: float = 1.0
-    samples: int = 0
-    allow_partial: bool = False
-    jobs: int = 1
 
 
 @dataclass(frozen=True)
@@ -143,15 +117,29 @@ class RunCost:
 class Experiment:
     """A table at a scale.
 
-    runs: label tuple of a row and block -> its runs, one per seed. budget: seconds that it was
-    shortened to; 0 for none.
+    runs: label tuple of a row and block -> its runs, one per seed. samples: in the training data
+    that the options name; 0 for none. share: of the training data that every run takes. budget:
+    seconds that it was shortened to; 0 for none.
     """
 
     table: PublishedTable
-    place: Place
+    options: ReproduceOptions
     scale: Scale | None
     runs: Mapping[tuple[tuple[str, ...], str], tuple[ArmRun, ...]]
+    samples: int = 0
+    share: float = 1.0
     budget: float = 0.0
+
+    @property
+    def jobs(self) -> int:
+        """Return the number of runs at once."""
+        return self.options.jobs or (available_cores() if self.scale else 1)
+
+    @property
+    def device(self) -> str:
+        """Return the device of every run, as --device names it."""
+        automatic = self.options.device == "auto"
+        return "cpu" if self.scale and automatic else self.options.device
 
     @property
     def unique(self) -> tuple[ArmRun, ...]:
@@ -166,14 +154,12 @@ class Experiment:
 
     def measuring(self) -> EvaluateOptions:
         """Return how every model of the table is measured."""
-        on = self.scale.on if self.scale else self.table.measure
-        place = self.place
         return EvaluateOptions(
-            on=on,
-            data=place.data,
-            out=place.out / "results",
-            device=place.device,
-            allow_partial=place.allow_partial,
+            on=self.scale.on if self.scale else self.table.measure,
+            data=self.options.data,
+            out=self.options.out / "results",
+            device=self.device,
+            allow_partial=self.options.allow_partial,
         )
 
 
@@ -204,18 +190,28 @@ def require_arms(table: PublishedTable, arms: Sequence[str]) -> list[PublishedRo
     return rows
 
 
-def experiment(table: PublishedTable, place: Place, scale: Scale | None) -> Experiment:
+def experiment(
+    table: PublishedTable,
+    options: ReproduceOptions,
+    scale: Scale | None,
+    samples: int = 0,
+    share: float = 1.0,
+    budget: float = 0.0,
+) -> Experiment:
     """Choose the arms and seeds of a table, and make their training requests.
 
-    Raise UsageError for an arm that the table does not have, or a table without arms.
+    The arguments are the fields of `Experiment`. Raise UsageError for an arm that the table does
+    not have, or a table without arms.
     """
     if scale:  # all data sets of the paper are one here
         table = _at_scale(table, scale)
-    rows = require_arms(table, place.arms)
+    rows = require_arms(table, options.arms)
+    planned = Experiment(table, options, scale, {}, samples, share, budget)
+    words = [word.casefold() for word in options.arms]
     names = {row.labels: row.name.casefold() for row in rows}
     runs: dict[tuple[tuple[str, ...], str], tuple[ArmRun, ...]] = {}
     for row in rows:
-        chosen = not place.arms or any(a.casefold() in names[row.labels] for a in place.arms)
+        chosen = not words or any(word in names[row.labels] for word in words)
         if not (chosen or row.labels == table.reference):
             continue
         assert row.arm is not None
@@ -225,18 +221,18 @@ def experiment(table: PublishedTable, place: Place, scale: Scale | None) -> Expe
         if row.arm.checkpoint:
             if scale:
                 continue
-            path = _checkpoint(row.arm, place)
+            path = _checkpoint(row.arm, options)
             if not path.is_file():
                 note(f"left out: {row.name}: put the authors' weights at {path}")
                 continue
         for block in table.blocks or ("",):
             arm = replace(row.arm, data=row.arm.block_data.get(block, row.arm.data))
-            seeds = (place.seeds or table.seeds) if arm.recipe else (0,)
-            runs[row.labels, block] = tuple(_run(arm, seed, place, scale) for seed in seeds)
+            seeds = (options.seeds or table.seeds) if arm.recipe else (0,)
+            runs[row.labels, block] = tuple(_run(arm, seed, planned) for seed in seeds)
     if not runs:
         reason = f"needs {table.needs}" if table.needs else "no row of it is trained here"
         raise UsageError(f"{table.title}: {reason}")
-    return Experiment(table, place, scale, runs)
+    return replace(planned, runs=runs)
 
 
 def _at_scale(table: PublishedTable, scale: Scale) -> PublishedTable:
@@ -266,20 +262,21 @@ def _at_scale(table: PublishedTable, scale: Scale) -> PublishedTable:
     return replace(table, columns=tuple(columns), blocks={}, rows=tuple(rows))
 
 
-def _checkpoint(arm: Arm, place: Place) -> Path:
-    return place.data / CHECKPOINTS / arm.checkpoint
+def _checkpoint(arm: Arm, options: ReproduceOptions) -> Path:
+    return options.data / CHECKPOINTS / arm.checkpoint
 
 
-def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> ArmRun:
+def _run(arm: Arm, seed: int, planned: Experiment) -> ArmRun:
     """Return the run of an arm with a seed, named by all that decides what it computes."""
     if arm.checkpoint:
-        path = _checkpoint(arm, place)
+        path = _checkpoint(arm, planned.options)
         return ArmRun(path.stem, replace(arm, model=f"{arm.model.partition(':')[0]}@{path}"))
-    usual = scale.model if scale else arm.model
-    arm = replace(arm, model=place.model or usual)
+    usual = planned.scale.model if planned.scale else arm.model
+    arm = replace(arm, model=planned.options.model or usual)
     if not arm.recipe:
         return ArmRun(_slug("base", arm.model), arm)
-    values = {**_values(arm, place, scale), "seed": seed, "out": place.out}
+    out = planned.options.out
+    values = {**_values(arm, planned), "seed": seed, "out": out}
     request = TrainRequest.of(arm.recipe, values)
     decisive = {name: v for name, v in request.values(repeats=True).items() if name not in _PLACES}
     decisive |= {"trained on": [arm.data, arm.scene_data], "mix": [arm.wise_ft, arm.scope]}
@@ -287,23 +284,24 @@ def _run(arm: Arm, seed: int, place: Place, scale: Scale | None) -> ArmRun:
     mix = f"{arm.scope}-{arm.wise_ft:g}" if arm.wise_ft != 1 else ""
     words = "_".join(filter(None, (arm.recipe, settings, mix, f"seed-{seed}")))
     name = f"{_slug(words)}-{bytes_hash(json.dumps(decisive, default=str).encode())[:8]}"
-    options = replace(request.options, out=place.out / "runs" / name)
+    options = replace(request.options, out=out / "runs" / name)
     return ArmRun(name, arm, replace(request, options=options))
 
 
-def _values(arm: Arm, place: Place, scale: Scale | None) -> dict[str, Any]:
+def _values(arm: Arm, planned: Experiment) -> dict[str, Any]:
     """Return the options of train for an arm, all but seed and folder."""
-    more: dict[str, Any] = {"device": place.device, "model": arm.model}
-    if place.max_steps:
-        more["max_steps"] = place.max_steps
-    share = place.share * arm.settings.get("fraction", 1.0)
+    options, scale = planned.options, planned.scale
+    more: dict[str, Any] = {"device": planned.device, "model": arm.model}
+    if options.max_steps:
+        more["max_steps"] = options.max_steps
+    share = planned.share * arm.settings.get("fraction", 1.0)
     if scale is None:
         data = training_photos(arm.data)
-        captions, images = str(place.data / data.captions), place.data / data.images
+        captions, images = str(options.data / data.captions), options.data / data.images
         if data.by_hand:
-            captions, images = place.captions, place.images or place.data
-            if place.samples > data.number:
-                share *= data.number / place.samples
+            captions, images = options.captions or "", options.images or options.data
+            if planned.samples > data.number:
+                share *= data.number / planned.samples
         if share < 1:
             more["fraction"] = share
         return {**arm.settings, **more, "data": captions, "images": images, "workers": "auto"}
@@ -335,9 +333,9 @@ def run_experiment(planned: Experiment, captions: str, costs: Mapping[str, RunCo
     take, from `estimate`. Raise CompoclipError when a run fails, after the others are done, and
     UsageError when OUT holds other options.
     """
-    place = planned.place
-    with only_writer(place.out, folder=True):
-        require_same_place(planned).save(place.out)
+    out = planned.options.out
+    with only_writer(out, folder=True):
+        require_same_place(planned).save(out)
         plan = save_plan(planned, costs)
         interrupted = {run.name for run in planned.trained if run.out.is_dir()}
         measuring = planned.measuring()
@@ -366,12 +364,12 @@ def run_experiment(planned: Experiment, captions: str, costs: Mapping[str, RunCo
 
 def is_done(run: ArmRun, planned: Experiment) -> bool:
     """Return whether a run is trained and measured."""
-    results = planned.place.out / "results" / mixed_name(run)
+    results = planned.options.out / "results" / mixed_name(run)
     return Path(run.model).exists() and results.is_dir()
 
 
 def _plan_path(planned: Experiment) -> Path:
-    return planned.place.out / "plans" / f"{planned.table.id}.json"
+    return planned.options.out / "plans" / f"{planned.table.id}.json"
 
 
 def earlier_plan(planned: Experiment) -> dict[str, Any]:
@@ -387,7 +385,7 @@ def save_plan(planned: Experiment, costs: Mapping[str, RunCost]) -> dict[str, An
     plan = {
         "table": planned.table.id,
         "budget": planned.budget,
-        "share": planned.place.share,
+        "share": planned.share,
         "runs": {run.name: asdict(run.arm) for run in planned.unique},
         "estimated": {**estimated, **before.get("estimated", {})},
         "taken_seconds": before.get("taken_seconds", {}),
@@ -400,27 +398,24 @@ def _train_all(
     planned: Experiment, costs: Mapping[str, RunCost]
 ) -> Iterator[tuple[ArmRun, str, float]]:
     """Train and measure the runs, several at once; yield each with its error and seconds."""
-    place = planned.place
     by_name = {run.name: run for run in planned.trained}
     on = planned.measuring().on
     requests = []
     for run in by_name.values():
         assert run.request is not None
         options = replace(
-            run.request.options, on=on, eval_data=place.data, allow_partial=place.allow_partial
+            run.request.options,
+            on=on,
+            eval_data=planned.options.data,
+            allow_partial=planned.options.allow_partial,
         )
         cost = costs[run.name]
         if cost.save_every:
             micro, every = cost.micro_batch, cost.save_every
             options = replace(options, micro_batch=micro, save_every=every)
         requests.append(replace(run.request, options=options))
-    jobs = min(place.jobs, len(requests)) or 1
-    threads = max(1, available_cores() // jobs)
-    note(f"{counted(len(requests), 'run')} -> {place.out / 'runs'}")
-    with (
-        threads_each(threads) if jobs > 1 else nullcontext(),
-        mapper(jobs, in_order=False, ahead=1) as apply,
-    ):
+    note(f"{counted(len(requests), 'run')} -> {planned.options.out / 'runs'}")
+    with at_once(min(planned.jobs, len(requests))) as apply:
         for line in apply(_timed, requests):
             yield by_name[line["name"]], line["error"], line["seconds"]
 
@@ -448,24 +443,21 @@ def _measure_mix(run: ArmRun, measuring: EvaluateOptions) -> None:
 
 def require_same_place(planned: Experiment) -> Fingerprint:
     """Return what all runs of OUT share; raise UsageError where OUT holds runs of other options."""
-    place = planned.place
-    values = {"max_steps": place.max_steps, "captions": place.captions, "model": place.model}
-    images = place.images
-    values["images"] = str(images.resolve()) if images else ""
-    values["data"] = planned.scale.about if planned.scale else str(place.data.resolve())
-    now = Fingerprint(values)
-    if (place.out / FILE).exists():
-        differences = Fingerprint.load(place.out).differences(now)
+    options = planned.options
+    now = Fingerprint(
+        {
+            "max_steps": options.max_steps or 0,
+            "captions": options.captions or "",
+            "model": options.model,
+            "images": str(options.images.resolve()) if options.images else "",
+            "data": planned.scale.about if planned.scale else str(options.data.resolve()),
+        }
+    )
+    if (options.out / FILE).exists():
+        differences = Fingerprint.load(options.out).differences(now)
         remedy = "repeat the earlier options, or choose another --out"
-        require_same(place.out, differences, "holds runs of other options", remedy)
+        require_same(options.out, differences, "holds runs of other options", remedy)
     return now
-
-
-def write_page(planned: Experiment, text: str) -> Path:
-    """Write the page of a table; return its place."""
-    path = planned.place.out / f"{planned.table.id}.md"
-    write_text(path, text)
-    return path
 
 
 def training_data(planned: Experiment) -> dict[str, TrainingPhotos]:

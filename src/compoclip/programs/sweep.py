@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from dataclasses import dataclass, fields, replace
 from multiprocessing import parent_process
 from pathlib import Path
@@ -222,9 +222,8 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     todo = [point for point in points if point not in [line["point"] for line in done]]
     left, ahead = max(0, options.draws - len(done)) if tpe else len(todo), iter(todo)
     note(f"{counted(left, 'run')} of {request.method} -> {out}/runs")
-    from compoclip.workers import available_cores, mapper, threads_each  # with multiprocessing
+    from compoclip.workers import at_once  # with multiprocessing
 
-    threads = max(1, available_cores() // jobs)
     while left > 0:
         trials, tasks = dict[str, Any](), []
         for _ in range(min(left, jobs) if tpe else left):
@@ -234,10 +233,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
             name = run_name(point, trial.number if tpe else None)
             trials[name] = (trial, point)
             tasks.append(request_at(point, name))
-        with (
-            threads_each(threads) if jobs > 1 else nullcontext(),
-            mapper(jobs, in_order=False, ahead=1) as apply,
-        ):
+        with at_once(jobs) as apply:
             for line in apply(run_one, tasks):
                 trial, line["point"] = trials[line["name"]]
                 trial.set_user_attr("line", line)
