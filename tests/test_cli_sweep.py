@@ -17,7 +17,7 @@ import own_files
 from compoclip.cli.main import main
 from compoclip.config import CONFIG
 from compoclip.errors import RunInterruptedError, UsageError
-from compoclip.programs.request import known_options
+from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import TrainOptions
 from compoclip.programs.sweep import run_name, space_of
 from method_data import arguments
@@ -26,7 +26,7 @@ from train_helpers import weight_hashes
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
 FEW = ("--epochs=0.4", "--batch-size=8", "--warmup=0", "--device=cpu", "--workers=0")
-KNOWN = known_options("fsc-clip")
+REQUEST = TrainRequest.of("fsc-clip", {"data": "captions.csv", "out": Path("run")})
 optuna = pytest.importorskip("optuna", reason="needs the extra sweep")
 
 
@@ -48,15 +48,19 @@ def table(out: Path) -> list[dict[str, str]]:
 
 
 def test_values_are_checked_and_stay_texts() -> None:
-    space = space_of(["lr=1e-6,3e-6,1e-6", "texts=[+a, [+a, +b]]"], "--grid", KNOWN)
+    space = space_of(
+        ["lr=1e-6,3e-6,1e-6", "texts=[+mosaic, [+mosaic, +synonym]]"], "--grid", REQUEST
+    )
     assert space["lr"].choices == ("1e-6", "3e-6")
-    assert space["texts"].choices == ("+a", '["+a", "+b"]')
-    drawn = space_of(["lr=log:1e-6..1e-2", "batch-size=8..512", "beta=0.1,0.2"], "--random", KNOWN)
+    assert space["texts"].choices == ("+mosaic", '["+mosaic", "+synonym"]')
+    drawn = space_of(
+        ["lr=log:1e-6..1e-2", "batch-size=8..512", "beta=0.1,0.2"], "--random", REQUEST
+    )
     low_high = [(each.low, each.high, each.log) for each in (drawn["lr"], drawn["batch_size"])]
     assert low_high == [(1e-6, 1e-2, True), (8, 512, False)]
     assert isinstance(drawn["batch_size"], optuna.distributions.IntDistribution)
     assert drawn["beta"].choices == ("0.1", "0.2")
-    parts = space_of(["texts.graph.weights=[[1, 0, 0], [0.08, 0, 0.46]]"], "--grid", KNOWN)
+    parts = space_of(["texts.graph.weights=[[1, 0, 0], [0.08, 0, 0.46]]"], "--grid", REQUEST)
     assert parts["texts.graph.weights"].choices == ("[1, 0, 0]", "[0.08, 0, 0.46]")
 
 
@@ -78,10 +82,10 @@ def test_values_are_checked_and_stay_texts() -> None:
 )
 def test_what_cannot_be_varied_is_said(text: str, flag: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        space_of([text], flag, KNOWN)
+        space_of([text], flag, REQUEST)
     assert str(caught.value).startswith(message)
     with pytest.raises(UsageError, match="is there twice"):
-        space_of(["lr=1", "lr=2"], flag, KNOWN)
+        space_of(["lr=1", "lr=2"], flag, REQUEST)
 
 
 # --- What a sweep does. ---

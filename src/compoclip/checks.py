@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from glob import glob
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from compoclip.config import Names, Option, marks_of, options_of
@@ -135,16 +136,11 @@ def _data(spec: str, options: Any, _: Option) -> None:
     require_there(spec, options.images)
 
 
-def _official_benchmark(name: str, _: Any, __: Option) -> None:
+def _benchmark(target: str, options: Any, _: Option) -> None:
     from compoclip.benchmarks.names import require_name
-
-    require_name(name)
-
-
-def _benchmark(target: str, options: Any, option: Option) -> None:
-    _official_benchmark(target, options, option)
     from compoclip.benchmarks.targets import parse_targets
 
+    require_name(target)
     root, images = (getattr(options, name, None) for name in ("data", "images"))
     if not isinstance(root, Path):  # of training and tuning, where `data` is what is trained on
         root, images = (getattr(options, f"eval_{name}", None) for name in ("data", "images"))
@@ -174,18 +170,6 @@ def _named_model(text: str, _: Any, __: Option, external: bool = False) -> None:
             from compoclip.data.places import require_there
 
             require_there(captions)
-
-
-def _device(text: str, _: Any, __: Option) -> None:
-    from compoclip.ranks import require_device
-
-    require_device(text)
-
-
-def _method(name: str, _: Any, __: Option) -> None:
-    from compoclip.methods.registry import require_method
-
-    require_method(name)
 
 
 def _part(name: str, _: Any, option: Option) -> None:
@@ -235,24 +219,6 @@ def _decoder(name: str, _: Any, __: Option) -> None:
         require_folder_or_id(name)
 
 
-def _score(name: str, _: Any, __: Option) -> None:
-    from compoclip.evaluation.scores import require_score
-
-    require_score(name)
-
-
-def _table(name: str, _: Any, __: Option) -> None:
-    from compoclip.evaluation.published.read import require_table
-
-    require_table(name)
-
-
-def _repository(name: str, _: Any, __: Option) -> None:
-    from compoclip.models.names import require_pushable
-
-    require_pushable(name)
-
-
 def _language_model(name: str, options: Any, _: Option) -> None:
     """Check a folder or id of a model that answers in this process; a server knows its own."""
     from compoclip.language.engine import PHOTOS
@@ -264,10 +230,9 @@ def _language_model(name: str, options: Any, _: Option) -> None:
         require_folder_or_id("" if options.server else name)
 
 
-def _index(path: Path, _: Any, __: Option) -> None:
-    from compoclip.search.index import require_index
-
-    require_index(path)
+def _by(function: str) -> Callable[[Any, Any, Option], None]:
+    """Check the value alone by a function, module:name, whose module is imported when needed."""
+    return lambda value, _, __: resolve_name(function)(value)
 
 
 CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
@@ -278,18 +243,18 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "output folder": _output_folder,
     "new folder": _new_folder,
     "output file": _output_file,
-    "device": _device,
+    "device": _by("compoclip.ranks:require_device"),
     "model": _model,
-    "method": _method,
+    "method": _by("compoclip.methods.registry:require_method"),
     "part of a method": _part,
     "frozen part": _frozen,
     "files": _files,
     "records": _records,
     "records or captions": partial(_records, word="captions"),
     "decoder": _decoder,
-    "score": _score,
-    "published table": _table,
-    "repository of the hub": _repository,
+    "score": _by("compoclip.evaluation.scores:require_score"),
+    "published table": _by("compoclip.evaluation.published.read:require_table"),
+    "repository of the hub": _by("compoclip.models.names:require_pushable"),
     "language model": _language_model,
     "NAME=MODEL": _named_model,
     "NAME=MODEL of any kind": partial(_named_model, external=True),
@@ -297,10 +262,10 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "results": _results,
     "BLOCK=results": _block_results,
     "bundle": _bundle,
-    "index": _index,
+    "index": _by("compoclip.search.index:require_index"),
     "output index": _output_index,
     "data": _data,
-    "official benchmark": _official_benchmark,
+    "official benchmark": _by("compoclip.benchmarks.names:require_name"),
     "benchmark": _benchmark,
 }
 """Kind of thing that an option names -> its check, given the value, all options, the option.

@@ -327,10 +327,10 @@ def sweep_main(argv: Sequence[str]) -> int:
 
 def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
     """Execute the sweep; write OUT/sweep.csv and OUT/report.html, print the table."""
-    from compoclip.programs.sweep import require_varied, sweep
+    from compoclip.programs.sweep import spaces_of, sweep
 
     run, out = request.options, request.options.out
-    require_varied(options, request)
+    spaces_of(options, request)  # says what does not fit
     check_request(request)
     measuring = run.measuring(out / "results")
     names = [each.name for each in measuring.benchmarks()] if run.on else []

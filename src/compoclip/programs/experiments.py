@@ -12,8 +12,6 @@ the entry-point group `compoclip.scales`.
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,12 +30,12 @@ from compoclip.evaluation.published.read import (
     PublishedRow,
     PublishedTable,
 )
-from compoclip.files import bytes_hash, only_writer, read_json_object, write_json
+from compoclip.files import only_writer, read_json_object, write_json
 from compoclip.methods.registry import load_recipe
 from compoclip.programs.reproduce import ReproduceOptions
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import EvaluateOptions, evaluate
-from compoclip.programs.sweep import run_one
+from compoclip.programs.sweep import folder_name, run_one, slug
 from compoclip.workers import at_once, available_cores
 
 FULL = "full"
@@ -274,7 +272,7 @@ def _run(arm: Arm, seed: int, planned: Experiment) -> ArmRun:
     usual = planned.scale.model if planned.scale else arm.model
     arm = replace(arm, model=planned.options.model or usual)
     if not arm.recipe:
-        return ArmRun(_slug("base", arm.model), arm)
+        return ArmRun(slug(f"base-{arm.model}"), arm)
     out = planned.options.out
     values = {**_values(arm, planned), "seed": seed, "out": out}
     request = TrainRequest.of(arm.recipe, values)
@@ -283,7 +281,7 @@ def _run(arm: Arm, seed: int, planned: Experiment) -> ArmRun:
     settings = "_".join(f"{name}-{value}" for name, value in arm.settings.items())
     mix = f"{arm.scope}-{arm.wise_ft:g}" if arm.wise_ft != 1 else ""
     words = "_".join(filter(None, (arm.recipe, settings, mix, f"seed-{seed}")))
-    name = f"{_slug(words)}-{bytes_hash(json.dumps(decisive, default=str).encode())[:8]}"
+    name = folder_name(words, decisive)
     options = replace(request.options, out=out / "runs" / name)
     return ArmRun(name, arm, replace(request, options=options))
 
@@ -319,10 +317,6 @@ def _values(arm: Arm, planned: Experiment) -> dict[str, Any]:
     return values
 
 
-def _slug(*words: str) -> str:
-    return re.sub(r"[^\w.@+-]+", "-", "-".join(words)).strip("-.")[:80]
-
-
 # --- Running. ---
 
 
@@ -342,7 +336,7 @@ def run_experiment(planned: Experiment, captions: str, costs: Mapping[str, RunCo
         bases = {run.name: run.model for run in planned.unique if run.request is None}
         for run in planned.trained:
             if not run.arm.settings.get("from_scratch"):
-                bases[_slug("base", run.arm.model)] = run.arm.model
+                bases[slug(f"base-{run.arm.model}")] = run.arm.model
         if captions:
             bases[BLIND_MODEL] = f"blind:{captions}"
         evaluate(measuring, bases)

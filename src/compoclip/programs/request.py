@@ -6,12 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from compoclip.config import Option, as_settings, config_text, is_part, options_of, typed
+from compoclip.config import (
+    Option,
+    as_settings,
+    config_text,
+    is_part,
+    options_of,
+    require_with,
+    typed,
+)
 from compoclip.errors import UsageError
 from compoclip.methods.optim import Optim
 from compoclip.methods.registry import load_recipe, recipe_card
 from compoclip.methods.settings import converted, part_and_value, require_place
-from compoclip.programs.run import TrainOptions, require_adapters, require_options
+from compoclip.models.names import BUNDLED
+from compoclip.programs.run import TrainOptions
 from compoclip.typed import convert
 
 if TYPE_CHECKING:
@@ -37,7 +46,8 @@ class TrainRequest:
         """Make a request of values by name, as a file, the command line or a notebook has them.
 
         A name with a dot, such as texts.graph.weights, sets a part of the method, as --set does.
-        Raise UsageError for an unknown method or name, and a value of another type.
+        Raise UsageError for an unknown method or name, a value of another type, and options in
+        conflict.
         """
         of_run = options_of(TrainOptions)
         values, of_parts = divided(values)
@@ -48,15 +58,21 @@ class TrainRequest:
         run = {name: parameters.pop(name) for name in of_run if name in parameters}
         if of_parts:
             run["set"] = (*run.get("set", ()), *of_parts)
-        return cls(method, TrainOptions(**run), parameters)
+        options = TrainOptions(**run)
+        require_with(options, "from_scratch", "image_weights")
+        require_with(options, "on", "eval_every", "keep_best", "eval_images", "allow_partial")
+        require_with(options, "eval_every", "keep_best")
+        require_with(options, "keep_best", "patience")
+        if options.init_from and (options.from_scratch or options.model != BUNDLED):
+            raise UsageError("--init-from replaces --model and --from-scratch: leave them out")
+        return cls(method, options, parameters)
 
     def check(self) -> None:
-        """Raise UsageError for options in conflict, and for settings that the method has not.
+        """Raise UsageError for settings that the method has not.
 
         `composed` refuses the same when it has made the method; torch is not loaded for it here.
         """
         options = self.options
-        require_options(options)
         if not isinstance(self.method, str):
             return
         card = recipe_card(self.method)
@@ -96,14 +112,19 @@ class TrainRequest:
         lora = {name: getattr(options, f"lora_{name}") for name in names}
         lora = {name: value for name, value in lora.items() if value is not None}
         if options.lora or method.lora:
+            if options.init_from:
+                raise UsageError(
+                    "--init-from averages weights, and adapters need a base that can be loaded "
+                    "again from a file: leave --lora out"
+                )
+            if options.from_scratch:
+                raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
             lr = method.optim.lr if "lr" in optimiser else None
             method = method.with_lora(replace(method.lora or Lora(), **lora), lr)
         elif lora:
             raise UsageError(f"--lora-{next(iter(lora))} goes with --lora")
         elif not options.merge:
             raise UsageError("--no-merge goes with --lora")
-        require_options(options)
-        require_adapters(options, method)
         return method
 
     def text(self, repeats: bool = False) -> str:

@@ -26,7 +26,6 @@ from compoclip.config import (
     ScoreName,
     ScoringModel,
     Shown,
-    require_with,
 )
 from compoclip.console import counted, note
 from compoclip.data.options import DataOptions
@@ -174,6 +173,11 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
     push_to_hub: Annotated[HubName | None, Shown(once=True)] = None
     json: Annotated[bool, Shown(once=True)] = False
 
+    @property
+    def written(self) -> Path:
+        """Return the folder of the result of a finished run."""
+        return self.out / ("model" if self.merge else "adapter")
+
     def measuring(self, out: Path = Path("results")) -> EvaluateOptions:
         """Return how the run's model is measured on the benchmarks of `on`."""
         from compoclip.benchmarks.targets import file_of
@@ -244,27 +248,6 @@ def open_inputs(options: TrainOptions) -> tuple[Source, list[Benchmark]]:
 
     benchmarks = options.measuring().benchmarks() if options.on else []
     return request_of(options.data, options).open(), benchmarks
-
-
-def require_options(options: TrainOptions) -> None:
-    """Raise UsageError for options in conflict."""
-    require_with(options, "from_scratch", "image_weights")
-    require_with(options, "on", "eval_every", "keep_best", "eval_images", "allow_partial")
-    require_with(options, "eval_every", "keep_best")
-    require_with(options, "keep_best", "patience")
-    if options.init_from and (options.from_scratch or options.model != BUNDLED):
-        raise UsageError("--init-from replaces --model and --from-scratch: leave them out")
-
-
-def require_adapters(options: TrainOptions, method: Method) -> None:
-    """Raise UsageError for options that a method with adapters does not take."""
-    if options.init_from and method.lora:
-        raise UsageError(
-            "--init-from averages weights, and adapters need a base that can be loaded again from "
-            "a file: leave --lora out"
-        )
-    if options.from_scratch and method.lora:
-        raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
 
 
 def _start(options: TrainOptions) -> LoadedModel:

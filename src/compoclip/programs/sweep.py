@@ -62,88 +62,69 @@ class SweepOptions:
     jobs: Count = 1
 
 
-def space_of(texts: Sequence[str], flag: str, options: Mapping[str, Option]) -> dict[str, Any]:
+def spaces_of(
+    options: SweepOptions, request: TrainRequest
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the spaces of --grid and of --random, as `space_of` does, before any work.
+
+    Raise UsageError where they do not go together or with the sampler.
+    """
+    grid = space_of(options.grid, "--grid", request)
+    sampled = space_of(options.random, "--random", request)
+    if not (grid or sampled) or grid.keys() & sampled.keys():
+        raise UsageError("name the options to vary, each once: --grid NAME=VALUE,VALUE or --random")
+    if bool(options.draws) != (options.sampler == "tpe" or bool(sampled)):
+        raise UsageError("--random and --draws go together: what to sample, and how often")
+    return grid, sampled
+
+
+def space_of(texts: Sequence[str], flag: str, request: TrainRequest) -> dict[str, Any]:
     """Return the Optuna distributions of --grid or --random by name; choices stay texts.
 
-    Raises UsageError for an unknown name and a value of another type.
+    Raise UsageError for an unknown name, and for a value of another type or that names what is not
+    there.
     """
-    kinds, distributions = _optuna().distributions, dict[str, Any]()
-    for key, (place, said) in _named_values(texts, flag, options).items():
-        option = _option_named(key, options)
-        if match := _range(said, flag, option):
-            plain = option.plain
-            number = kinds.IntDistribution if plain is int else kinds.FloatDistribution
+    kinds, options = _optuna().distributions, _free_options(request)
+    space: dict[str, Any] = {}
+    for text in texts:
+        name, _, said = text.partition("=")
+        place = f"{flag} {name}"
+        key = name if is_part(name) else name.replace("-", "_")
+        if not said:
+            raise UsageError(f"{flag} {text}: write NAME=VALUE,VALUE,...")
+        if key in space:
+            raise UsageError(f"{place}: is there twice")
+        if key not in options and not is_part(key):
+            raise UsageError(f"{place}: no such option; {closest(key, options)}")
+        option = options.get(key, Option(key, Any, None))  # a part of the method takes any value
+        numeric = flag == "--random" and option.plain in (int, float)
+        if numeric and (match := _RANGE.fullmatch(said)):
+            number = kinds.IntDistribution if option.plain is int else kinds.FloatDistribution
             try:
-                low, high = (plain(float(match[k])) for k in (2, 3))
-                distributions[key] = number(low, high, log=bool(match[1]))
+                low, high = (option.plain(float(match[k])) for k in (2, 3))
+                space[key] = number(low, high, log=bool(match[1]))
             except (ValueError, OverflowError) as error:
                 raise UsageError(f"{place}: write LOW..HIGH, both finite ({error})") from None
             continue
-        distributions[key] = kinds.CategoricalDistribution([*_choices(place, said, option)])
-    return distributions
-
-
-def require_varied(options: SweepOptions, request: TrainRequest) -> None:
-    """Raise UsageError for a name or value of --grid or --random that does not fit, or names what
-    is not there, before any work."""
-    known = _free_options(request)
-    for texts, flag in ((options.grid, "--grid"), (options.random, "--random")):
-        for key, (place, said) in _named_values(texts, flag, known).items():
-            option = _option_named(key, known)
-            if not _range(said, flag, option):
-                choices = _choices(place, said, option)
-                check_values([(option, value) for value in choices.values()], request.options)
-
-
-def _range(said: str, flag: str, option: Option) -> re.Match[str] | None:
-    """Return LOW..HIGH taken apart; None for anything else."""
-    numeric = flag == "--random" and option.plain in (int, float)
-    return _RANGE.fullmatch(said) if numeric else None
-
-
-def _choices(place: str, said: str, option: Option) -> dict[str, Any]:
-    """Return the values of VALUE,VALUE,... by their texts; raise UsageError for one of another
-    type. place: for messages."""
-    values = read_value(said) if said[0] == "[" else said.split(",")
-    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
-    choices = {text: convert(read_value(text), option.kind) for text in texts}
-    for value in choices.values():
-        require(place, value, option.kind)
-    return choices
+        values = read_value(said) if said[0] == "[" else said.split(",")
+        choices = [value if isinstance(value, str) else json.dumps(value) for value in values]
+        for choice in choices:
+            value = convert(read_value(choice), option.kind)
+            require(place, value, option.kind)
+            check_values([(option, value)], request.options)
+        space[key] = kinds.CategoricalDistribution([*dict.fromkeys(choices)])
+    return space
 
 
 def _free_options(request: TrainRequest) -> dict[str, Option]:
     return {k: v for k, v in known_options(request.method).items() if k not in _FIXED}
 
 
-def _named_values(
-    texts: Sequence[str], flag: str, options: Mapping[str, Option]
-) -> dict[str, tuple[str, str]]:
-    """Return of each NAME=VALUES its place, for messages, and its values as a text, by name."""
-    values: dict[str, tuple[str, str]] = {}
-    for text in texts:
-        name, _, said = text.partition("=")
-        key = name if is_part(name) else name.replace("-", "_")
-        if not said:
-            raise UsageError(f"{flag} {text}: write NAME=VALUE,VALUE,...")
-        if key in values:
-            raise UsageError(f"{flag} {name}: is there twice")
-        if key not in options and not is_part(key):
-            raise UsageError(f"{flag} {name}: no such option; {closest(key, options)}")
-        values[key] = (f"{flag} {name}", said)
-    return values
-
-
-def _option_named(name: str, options: Mapping[str, Option]) -> Option:
-    """Return an option by name; one that takes any value for a part of the method."""
-    return Option(name, Any, None) if is_part(name) else options[name]
-
-
 def run_one(request: TrainRequest) -> dict[str, Any]:
     """Train and measure as far as it is not done; in a worker, or in this process."""
     options, name = request.options, request.options.out.name
     line = dict[str, Any](name=name, loss=None, scores={}, error="")
-    written = options.out / ("model" if options.merge else "adapter")
+    written = options.written
     try:
         with fence():
             from compoclip.training.log import read_log
@@ -178,19 +159,12 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     """
     optuna, tpe, out, jobs = _optuna(), options.sampler == "tpe", request.options.out, options.jobs
     free_options = _free_options(request)
-    grid, sampled = (
-        space_of(texts, flag, free_options)
-        for texts, flag in ((options.grid, "--grid"), (options.random, "--random"))
-    )
+    grid, sampled = spaces_of(options, request)
     space = {**grid, **sampled}
-    if not space or len(space) < len(grid) + len(sampled):
-        raise UsageError("name the options to vary, each once: --grid NAME=VALUE,VALUE or --random")
-    if bool(options.draws) != (tpe or bool(sampled)):
-        raise UsageError("--random and --draws go together: what to sample, and how often")
 
     def request_at(point: Mapping[str, Any], name: str) -> TrainRequest:
         values = {
-            key: convert(read_value(str(v)), _option_named(key, free_options).kind)
+            key: convert(read_value(str(v)), free_options[key].kind if key in free_options else Any)
             for key, v in point.items()
         }
         shared = {**vars(request.options), **request.parameters, "out": out / "runs" / name}
@@ -244,13 +218,22 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
 
 
 def run_name(point: Mapping[str, Any], number: int | None = None) -> str:
-    """Return the folder name of a run: its values as far as they fit, and a hash of all of them.
+    """Return the folder name of a run of a sweep.
 
     number: of the trial, where a sampler may choose a point twice.
     """
     parts = (f"{key.replace('_', '-')}-{value}" for key, value in point.items())
-    words = re.sub(r"[^\w.@+-]+", "-", "_".join(parts)).strip("-.")[:80]
-    return f"{words}-{bytes_hash(json.dumps([point, number]).encode())[:8]}"
+    return folder_name("_".join(parts), [point, number])
+
+
+def folder_name(words: str, decisive: object) -> str:
+    """Return words as far as they fit, and a hash of what decides the run, JSON-ready."""
+    return f"{slug(words)}-{bytes_hash(json.dumps(decisive, default=str).encode())[:8]}"
+
+
+def slug(words: str) -> str:
+    """Return words as a part of a file name."""
+    return re.sub(r"[^\w.@+-]+", "-", words).strip("-.")[:80]
 
 
 def _is_there(line: Mapping[str, Any], request: TrainRequest, folder: Path) -> bool:
@@ -258,7 +241,7 @@ def _is_there(line: Mapping[str, Any], request: TrainRequest, folder: Path) -> b
 
     Raises CompoclipError for another model in its place.
     """
-    written = folder / ("model" if request.options.merge else "adapter")
+    written = replace(request.options, out=folder).written
     if not written.exists():
         shutil.rmtree(folder, ignore_errors=True)
         return False

@@ -27,7 +27,7 @@ from compoclip.console import counted, note, prose
 from compoclip.errors import CompoclipError, UsageError, interruption_said, require
 from compoclip.files import only_writer, write_json
 from compoclip.models.names import BUNDLED_KNOWS
-from compoclip.notebook import make_callable, preformatted
+from compoclip.notebook import preformatted
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import train
 
@@ -511,6 +511,3 @@ def sentences(
 def _parts(photos: Mapping[str, int]) -> str:
     used = {"train": "train", "val": "choose", "test": "judge"}
     return ", ".join(f"{number:,} photos {used[part]}" for part, number in photos.items())
-
-
-make_callable(__name__, "tune")  # `compoclip.tune(...)`, whether this module is imported or not
