@@ -77,7 +77,7 @@ def test_yaml_is_read_without_its_surprises(tmp_path: Path) -> None:
         ("a: ! x\n", "anchors, aliases and tags"),
         ("a: &x 1\n", "anchors, aliases and tags"),
         ("a: [*x]\n", "anchors, aliases and tags"),
-        (f"a: {'[' * 3000}", "not YAML (nested too deeply)"),
+        (f"a: {'[' * 3000}{']' * 3000}", "not YAML (nested too deeply)"),
         (f"a: {'9' * 5000}", "not YAML (a number has thousands of digits)"),
         (f"# {'x' * (1 << 20)}", "too long for a list of options"),
     ],

@@ -50,6 +50,7 @@ def test_values_are_of_a_type_or_not(
         ("a", int | None, "f: x must be a whole number or null, found 'a' (str); mend it"),
         ("c", Literal["a", "b"], "f: x must be one of a, b, found 'c' (str); mend it"),
         (-1, Natural, "f: x must not be negative, found -1 (int); mend it"),
+        ((0, -1), tuple[Natural, ...], "f: x must not be negative, found -1 (int); mend it"),
         (0, Count, "f: x must be at least 1, found 0 (int); mend it"),
         (
             2,

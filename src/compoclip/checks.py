@@ -15,10 +15,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from compoclip.config import Names, Option, marks_of, options_of
+from compoclip.config import Names, Option, options_of
 from compoclip.errors import UsageError, require
 from compoclip.files import require_new_folder, require_writable
 from compoclip.plugins import is_file, require_file
+from compoclip.typed import marks_of
 
 
 def check_options(options: Any) -> None:

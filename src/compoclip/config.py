@@ -41,7 +41,7 @@ import yaml
 from compoclip.bounds import MAX_CONFIG_CHARACTERS, MAX_SEED
 from compoclip.errors import UsageError, closest
 from compoclip.files import read_text, reason
-from compoclip.typed import Within, convert, require_kind
+from compoclip.typed import Within, convert, marks_of, require_kind
 
 CONFIG = "config.yaml"
 """In a run folder: the file that repeats the run."""
@@ -155,7 +155,7 @@ class Option:
     @property
     def usage(self) -> Shown:
         """Return how it is given."""
-        return next((m for m in get_args(self.kind)[1:] if isinstance(m, Shown)), Shown())
+        return next(iter(marks_of(self.kind, Shown)), Shown())
 
     @property
     def is_place(self) -> bool:
@@ -207,13 +207,6 @@ def require_with(options: object, other: str, *names: str) -> None:
             raise UsageError(f"--{name} goes with --{other}".replace("_", "-"))
 
 
-def marks_of(kind: Any, mark: type[T]) -> list[T]:
-    """Return the marks of a class that an annotation, or a part of it, has beside its type."""
-    if get_origin(kind) in (Annotated, Union, UnionType, tuple):
-        return [match for part in get_args(kind) for match in marks_of(part, mark)]
-    return [kind] if isinstance(kind, mark) else []
-
-
 def described(doc: str) -> dict[str, str]:
     """Return the entries of the section `Args:` of a docstring, each as one paragraph."""
     listed = f"\n{inspect.cleandoc(doc)}".partition("\nArgs:\n")[2]
@@ -223,9 +216,7 @@ def described(doc: str) -> dict[str, str]:
 
 @cache
 def _other_names() -> dict[str, dict[str, list[str]]]:
-    text = Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8")
-    names: dict[str, dict[str, list[str]]] = yaml.safe_load(text)
-    return names
+    return package_yaml(Path(__file__).with_name("other_names.yaml"))
 
 
 def names_here(name: str, of: str, names: Collection[str]) -> tuple[str, ...]:
@@ -252,10 +243,10 @@ def did_you_mean(names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(names)}?"
 
 
-def option_hint(name: str, options: Collection[str]) -> str:
-    """Return a hint for an unknown option of a file or of Python code."""
-    ours = names_here(name, "options", options)
-    return did_you_mean(ours) if ours else closest(name, options)
+def hint_for(name: str, of: str, names: Collection[str]) -> str:
+    """Return a hint for an unknown name; the arguments are those of `names_here`."""
+    ours = names_here(name, of, names)
+    return did_you_mean(ours) if ours else closest(name, names)
 
 
 def require(name: str, value: object, kind: Any) -> None:
@@ -284,7 +275,9 @@ def typed(
     for name, value in values.items():
         if name not in options:
             subject = f"{owner} has no" if owner else "no"
-            raise UsageError(f"{place}{subject} option '{name}'; {option_hint(name, options)}")
+            raise UsageError(
+                f"{place}{subject} option '{name}'; {hint_for(name, 'options', options)}"
+            )
         converted[name] = convert(value, options[name].kind)
         require(f"{place}{name}", converted[name], options[name].kind)
     return converted
@@ -450,6 +443,11 @@ def place_in(value: str, folder: Path) -> str:
 def _yaml(text: str) -> Any:
     """The value of a text. Raises YAMLError for anything but plain YAML."""
     try:
+        # Few aliases stand for a value larger than the memory; tags name types that options lack.
+        for event in yaml.parse(text, _YamlReader):
+            if getattr(event, "anchor", None) or getattr(event, "tag", None):
+                problem = "anchors, aliases and tags (&, *, !) are not read: write values out"
+                raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         return yaml.load(text, _YamlReader)
     except RecursionError:
         raise yaml.YAMLError("nested too deeply") from None
@@ -459,18 +457,6 @@ def _yaml(text: str) -> Any:
 
 class _YamlReader(yaml.SafeLoader):  # type: ignore[misc]
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose the next node. Raises ComposerError for one with an anchor, alias or tag.
-
-        Few aliases stand for a value larger than the memory; tags name types that options have not.
-        """
-        event = self.peek_event()
-        if event.anchor or getattr(event, "tag", None):
-            problem = "anchors, aliases and tags (&, *, !) are not read: write values out"
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        node: yaml.Node | None = super().compose_node(parent, index)
-        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Names with values. Raises ConstructorError for a name that is there twice."""

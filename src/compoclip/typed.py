@@ -15,7 +15,17 @@ from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from compoclip.bounds import MAX_EXACT
 from compoclip.errors import CompoclipError, typed_repr
@@ -38,10 +48,11 @@ class Within:
 Natural = Annotated[int, Within(0)]
 Count = Annotated[int, Within(1)]
 Test = Callable[[object], bool]
+T = TypeVar("T")
 
 
 def is_a(value: object, kind: Any) -> bool:
-    """Return whether a value is of a type; the ranges of numbers are for `limits_of`."""
+    """Return whether a value is of a type; the ranges of numbers are for `require_kind`."""
     return _test_of(kind)(value)
 
 
@@ -96,11 +107,11 @@ _TESTS: Mapping[Any, Test] = {
 }
 
 
-def limits_of(kind: Any) -> list[Within]:
-    """Return the ranges of the numbers of a type."""
-    if get_origin(kind) in (Annotated, Union, UnionType):
-        return [limit for part in get_args(kind) for limit in limits_of(part)]
-    return [kind] if isinstance(kind, Within) else []
+def marks_of(kind: Any, mark: type[T]) -> list[T]:
+    """Return the marks of a class that a type, or a part of it, has in its `Annotated`."""
+    if get_origin(kind) in (Annotated, Union, UnionType, tuple):
+        return [match for part in get_args(kind) for match in marks_of(part, mark)]
+    return [kind] if isinstance(kind, mark) else []
 
 
 def convert(value: Any, kind: Any) -> Any:
@@ -190,11 +201,11 @@ def require_kind(
     then = f"; {remedy}" if remedy else ""
     if not is_a(value, kind):
         raise error(f"{place} must be {kind_named(kind)}, found {typed_repr(value)}{then}")
-    if (limits := limits_of(kind)) and is_a(value, int | float):
-        number = cast(float, value)
-        for limit in limits:
-            if not limit.low <= number <= limit.high:
-                raise error(f"{place} must {limit}, found {typed_repr(value)}{then}")
+    numbers = value if isinstance(value, tuple) else (value,)
+    for limit in marks_of(kind, Within):
+        for number in numbers:
+            if is_a(number, int | float) and not limit.low <= cast(float, number) <= limit.high:
+                raise error(f"{place} must {limit}, found {typed_repr(number)}{then}")
     return value
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, cast
 
 from compoclip import plugins
-from compoclip.config import did_you_mean, names_here
+from compoclip.config import hint_for
 from compoclip.console import columns, help_width, refilled
-from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
+from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.printed import tell
 from compoclip.process import set_up
@@ -85,8 +85,7 @@ class Verbs:
 
     def hint(self, name: str) -> str:
         """Return which verb an unknown one may mean."""
-        ours = names_here(name, "verbs", self.table)
-        return did_you_mean(ours) if ours else closest(name, self.table)
+        return hint_for(name, "verbs", self.table)
 
     def main(self, arguments: Sequence[str]) -> int:
         """Show the usage, or run what the first argument names; returns the exit code."""

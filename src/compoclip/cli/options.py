@@ -23,7 +23,6 @@ from compoclip.config import (
     Shown,
     built,
     did_you_mean,
-    marks_of,
     names_here,
     options_of,
     require,
@@ -31,7 +30,7 @@ from compoclip.config import (
 from compoclip.console import help_width, refilled
 from compoclip.errors import UsageError, closest
 from compoclip.printed import Text
-from compoclip.typed import Count, kind_named, of_text
+from compoclip.typed import Count, kind_named, marks_of, of_text
 
 T = TypeVar("T")
 Outcome = tuple[Any, Text] | tuple[Any, Text, int]
