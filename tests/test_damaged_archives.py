@@ -91,10 +91,10 @@ def test_a_damaged_tar_is_refused_by_every_reader(damage: str, reader: str, tmp_
 def test_the_damaged_byte_is_named(tmp_path: Path) -> None:
     shard = tmp_path / "a.tar"
     shard.write_bytes(flipped(tar(shard), SAMPLE + 130))
-    with pytest.raises(CompoclipError, match="damaged at byte 3,072, neither a member nor the end"):
+    with pytest.raises(CompoclipError, match="no end mark at byte 3,072"):
         open_shards([shard])
     shard.write_bytes(tar(shard)[:END])
-    with pytest.raises(CompoclipError, match="cut off at byte 12,288, before its end mark"):
+    with pytest.raises(CompoclipError, match="no end mark at byte 12,288"):
         open_shards([shard])
 
 

@@ -114,28 +114,18 @@ def test_workers_that_die_again_and_again_are_given_up() -> None:
         list(workers.as_done(die, range(3)))
 
 
-@pytest.mark.parametrize(
-    ("begin", "words"),
-    [
-        ("", "every worker process runs this script again"),
-        ("# __name__ is not looked at\n", "workers failed 1 time in a row"),
-    ],
-)
-def test_a_script_that_starts_itself_in_every_worker_is_told_so(
-    begin: str, words: str, tmp_path: Path
-) -> None:
+def test_a_script_that_starts_itself_in_every_worker_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
-        f"{begin}from compoclip.workers import Workers\n"
+        "from compoclip.workers import Workers\n"
         "with Workers(1, retries=0) as workers:\n"
         "    print(list(workers.map(abs, [-1])))\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
-    assert words in last
+    assert "every worker process runs this script again" in last
     assert 'if __name__ == "__main__":' in last
-    assert "memory" not in last
 
 
 def test_results_that_nobody_waits_for_do_not_reach_the_next_call() -> None:

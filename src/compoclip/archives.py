@@ -60,12 +60,8 @@ def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     file.seek(end)
     padding = 2 * tarfile.BLOCKSIZE + -(end + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE
     tail = file.read(padding + 1)
-    if len(tail) < 2 * tarfile.BLOCKSIZE:
-        raise tarfile.ReadError(f"cut off at byte {end:,}, before its end mark")
-    if tail.strip(b"\0"):
-        raise tarfile.ReadError(f"damaged at byte {end:,}, neither a member nor the end mark")
-    if len(tail) > padding:
-        raise tarfile.ReadError(f"zeros from byte {end:,} on, after {members:,} members")
+    if tail.strip(b"\0") or not 2 * tarfile.BLOCKSIZE <= len(tail) <= padding:
+        raise tarfile.ReadError(f"no end mark at byte {end:,}, after {members:,} members")
 
 
 def whole_members(shard: Path) -> Iterator[tarfile.TarInfo]:

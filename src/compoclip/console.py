@@ -156,6 +156,7 @@ def refilled(text: str, width: int) -> str:
 
 
 def _wrapped(line: str, width: int, indent: str = "") -> str:
+    """Wrap a line; names of benchmarks and options stay whole. indent: of the further lines."""
     return textwrap.fill(
         line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
     )
@@ -180,14 +181,4 @@ def duration(seconds: float) -> str:
 def prose(sentences: Iterable[str], indent: str = "") -> str:
     """Return sentences, each from a new line, broken between words where a terminal ends."""
     width = shutil.get_terminal_size((0, 0)).columns or sys.maxsize
-    return "\n".join(
-        textwrap.fill(
-            sentence,
-            width,
-            initial_indent=indent,
-            subsequent_indent=f"{indent}  ",
-            break_on_hyphens=False,  # names of benchmarks and options stay whole
-            break_long_words=False,
-        )
-        for sentence in sentences
-    )
+    return "\n".join(_wrapped(indent + sentence, width, f"{indent}  ") for sentence in sentences)

@@ -177,14 +177,10 @@ def read_json(
 
 
 def read_json_object(
-    path: Path,
-    *,
-    absent: str = "check the path",
-    damaged: str = "restore the file",
-    halves: bool = False,
+    path: Path, *, damaged: str = "restore the file", halves: bool = False
 ) -> dict[str, Any]:
     """Read a JSON file that holds an object; arguments and errors as `read_json`."""
-    record = read_json(path, absent=absent, damaged=damaged, halves=halves)
+    record = read_json(path, damaged=damaged, halves=halves)
     if not isinstance(record, dict):
         raise CompoclipError(
             f"{path}: expected a JSON object, found {typed_repr(record)}; {damaged}"

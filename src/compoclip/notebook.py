@@ -52,22 +52,15 @@ class ShownPath(PosixPath):
         return f'<a href="{quote(str(self))}" target="_blank">{html.escape(str(self))}</a>'
 
 
-class CallableModule(ModuleType):
-    """A module that can be called as a function of `compoclip.api`.
+def make_callable(name: str, function: str) -> None:
+    """Let the module of that name be called as a function of `compoclip.api`.
 
     An imported module replaces whatever the package has under its name.
     """
 
-    _function: str
+    class CallableModule(ModuleType):
+        def __call__(self, *arguments: Any, **settings: Any) -> Any:
+            api = importlib.import_module("compoclip.api")
+            return getattr(api, function)(*arguments, **settings)
 
-    def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        """Call the function."""
-        api = importlib.import_module("compoclip.api")
-        return getattr(api, self._function)(*arguments, **settings)
-
-
-def make_callable(name: str, function: str) -> None:
-    """Let the module of that name be called as a function of `compoclip.api`."""
-    module = sys.modules[name]
-    module.__class__ = CallableModule
-    vars(module)["_function"] = function
+    sys.modules[name].__class__ = CallableModule

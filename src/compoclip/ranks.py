@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 # rank 0 parses captions, not that a rank is lost.
 TIMEOUT = timedelta(days=1)
 _SECONDS_TO_REPORT = 5
-_GROUPS = (
-    itertools.count()
-)  # a script may train and then evaluate: each process group has keys of its own
+# A script may train and then evaluate: each process group has keys of its own.
+_GROUPS = itertools.count()
 
 
 class PeerLostError(CompoclipError):

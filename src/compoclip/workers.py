@@ -178,12 +178,9 @@ class Workers:
         if deaths <= self._retries:
             return
         times = f"{counted(deaths, 'time')} in a row"
-        if any(process.exitcode == 1 for process in processes):  # by an error that it has printed
-            raise WorkersDiedError(
-                f"workers failed {times}, with the error above; a script must have what it runs "
-                'under `if __name__ == "__main__":`'
-            )
-        raise WorkersDiedError(f"workers died {times} (out of memory?); use fewer --workers")
+        raise WorkersDiedError(
+            f"workers died {times} (out of memory, or by the error above); use fewer --workers"
+        )
 
 
 @contextmanager
