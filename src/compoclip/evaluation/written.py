@@ -12,6 +12,7 @@ from typing import Any
 from compoclip.archives import is_archive
 from compoclip.errors import CompoclipError, require
 from compoclip.files import read_json
+from compoclip.models.names import INSIDE
 
 SCHEMA = 2
 """Format version of results, raised when numbers of earlier files do not compare with new ones."""
@@ -54,7 +55,7 @@ def model_of(run: Path) -> Path:
 
     Raises CompoclipError when there is neither.
     """
-    written = next((run / name for name in ("model", "adapter") if (run / name).is_dir()), None)
+    written = next((run / name for name in INSIDE if (run / name).is_dir()), None)
     if written is None:
         raise CompoclipError(f"{run}: holds no model; give the folder of a finished run")
     return written

@@ -27,7 +27,8 @@ BLIND = "blind"
 """Prefix of the name of a model that sees no image, BLIND:CAPTIONS, and its architecture."""
 _FORMS = "a checkpoint folder, bundled, or ARCHITECTURE:TAG such as ViT-B-32-quickgelu:openai"
 _HEAD = 9  # bytes of a file that tell its kind
-_INSIDE = ("model", "adapter")  # folders of a run that are models
+INSIDE = ("model", "adapter")
+"""Folders of a run that are models."""
 
 
 def architectures() -> tuple[str, ...]:
@@ -203,7 +204,7 @@ def require_folder(folder: Path) -> None:
     """Raise UsageError for a folder without any configuration, such as that of a run."""
     if any(any(folder.glob(pattern)) for pattern in ("*.json", "*-encoder/*.json", "*.onnx")):
         return
-    inside = next((folder / name for name in _INSIDE if any(folder.glob(f"{name}/*.json"))), None)
+    inside = next((folder / name for name in INSIDE if any(folder.glob(f"{name}/*.json"))), None)
     hint = f"did you mean {inside}?" if inside else f"it has no {RECORD} and no other configuration"
     raise UsageError(f"{folder}: is not a model folder; {hint}")
 

@@ -32,7 +32,14 @@ from compoclip.data.options import DataOptions
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.evaluation.scores import require_score
 from compoclip.files import require_writable
-from compoclip.models.names import BUNDLED, BUNDLED_KNOWS, require_model, require_pushable
+from compoclip.models.names import (
+    BUNDLED,
+    BUNDLED_KNOWS,
+    INSIDE,
+    LOCAL,
+    require_model,
+    require_pushable,
+)
 from compoclip.plugins import fence, is_file, split
 from compoclip.process import give_back
 from compoclip.ranks import device_named, launched, process_group
@@ -66,8 +73,8 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
         if match:
             name, spec = match[1], match[2]
         else:
-            path = Path(text.removeprefix("local-dir:"))
-            folder_name = path.parent.name if path.name in ("model", "adapter") else path.name
+            path = Path(text.removeprefix(LOCAL))
+            folder_name = path.parent.name if path.name in INSIDE else path.name
             name, spec = (folder_name if path.is_dir() and folder_name else text), text
             if is_file(text):
                 file, part = split(text)
