@@ -249,13 +249,13 @@ def test_a_run_that_is_done_takes_no_time(small_world: Scale, tmp_path: Path) ->
     assert [*before] == [run.name for run in planned.trained]
     assert all(cost.training > 0 and cost.measuring > 0 for cost in before.values())
     assert not (tmp_path / "runs").exists()
-    experiments.run_experiment(planned, "", before)
+    experiments.run_experiment(planned, before)
     plan = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
     assert plan["estimated"] == {name: asdict(cost) for name, cost in before.items()}
     assert {*plan["taken_seconds"]} == {*before}
     assert all(cost.seconds == 0 for cost in experiment_costs.estimate(planned).values())
     more = experiment(table, replace(options, seeds=(0, 1), jobs=1), small_world)
-    experiments.run_experiment(more, "", {**before, **no_cost(more)})
+    experiments.run_experiment(more, {**before, **no_cost(more)})
     again = json.loads((tmp_path / "plans" / "fsc-clip-table7.json").read_text())
     assert again["estimated"].items() >= plan["estimated"].items()  # what was foretold stays
     assert again["taken_seconds"].items() > plan["taken_seconds"].items()
@@ -318,10 +318,10 @@ def test_other_options_in_the_same_folder_are_refused(small_world: Scale, tmp_pa
     table = paper("fsc-clip").table("table 7")
     options = ReproduceOptions(out=tmp_path, arms=("softmax",), max_steps=1)
     planned = experiment(table, options, small_world)
-    experiments.run_experiment(planned, "", no_cost(planned))
+    experiments.run_experiment(planned, no_cost(planned))
     other = experiment(table, replace(options, max_steps=2), small_world)
     with pytest.raises(CompoclipError, match="max_steps was 1, is 2"):
-        experiments.run_experiment(other, "", no_cost(other))
+        experiments.run_experiment(other, no_cost(other))
     with pytest.raises(UsageError, match="model was empty, is random"):
         experiments.require_same_place(
             experiment(table, replace(options, model="random:ViT-B-32"), small_world)

@@ -29,7 +29,7 @@ from compoclip.evaluation.verify import _unplanned, verify_bundle
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import read_config
 from compoclip.programs import reproduce
-from compoclip.programs.estimate import MachineSpeed
+from compoclip.programs.estimate import MachineSpeed, without_weights
 from compoclip.programs.reproduce import ReproduceOptions, make_plan
 from train_helpers import FEW, write_config
 
@@ -229,6 +229,18 @@ def test_the_estimate_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert told["time"].startswith("1.9 h to train, 39 s to measure")
     assert "not the published protocol" not in told["training"]
     assert plan["downloads"]["coco/coco_karpathy_train.json"]["checked_by"] == "its md5 checksum"
+
+
+def test_speed_is_measured_without_published_weights() -> None:
+    assert without_weights("ViT-B-32-quickgelu:openai") == "random:ViT-B-32-quickgelu"
+    for model in (
+        "bundled",
+        "local-dir:runs/a/model",
+        "hf-hub:laion/a",
+        "random:ViT-B-32",
+        "ViT@f",
+    ):
+        assert without_weights(model) == model
 
 
 def test_a_part_is_estimated_by_its_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,10 +36,7 @@ def reproduce_main(options: ReproduceOptions) -> Outcome | int:
         raise UsageError("name a paper or a model; compoclip reproduce --list shows the papers")
     if options.table and options.figure:
         raise UsageError("--table and --figure exclude each other; choose one")
-    if options.budget:
-        from compoclip.programs.estimate import seconds_of
-
-        seconds_of(options.budget)
+    _ = options.limit  # says of a budget that it is none
     if options.table or options.figure:
         return _table(options)
     _refuse(options, _OF_TABLES, "--table or --figure")
@@ -134,7 +131,6 @@ def _table(options: ReproduceOptions) -> Outcome | int:
 
 
 def _run_table(planned: Experiment) -> Outcome | int:
-    from compoclip.programs.estimate import seconds_of
     from compoclip.programs.experiment_costs import estimate, within_budget
     from compoclip.programs.experiments import (
         require_same_place,
@@ -143,14 +139,13 @@ def _run_table(planned: Experiment) -> Outcome | int:
     )
 
     options = planned.options
-    limit = seconds_of(options.budget) if options.budget else 0.0
     require_same_place(planned)
     planned = _with_downloads(planned)
     planned.measuring().benchmarks()  # faults of the data are found before the estimate
     if not options.yes:
         require_terminal()
-    if limit:
-        planned, costs = within_budget(planned, limit)
+    if options.limit:
+        planned, costs = within_budget(planned, options.limit)
     else:
         costs = estimate(planned)
     seconds = sum(cost.seconds for cost in costs.values()) / planned.jobs
@@ -162,7 +157,7 @@ def _run_table(planned: Experiment) -> Outcome | int:
     save_plan(planned, costs)
     if not options.yes and not agreed("Start this?"):
         return 1
-    run_experiment(planned, _captions_of_scenes(planned), costs)
+    run_experiment(planned, costs)
     text = page_of(planned)
     path = options.out / f"{planned.table.id}.md"
     write_text(path, text)
@@ -232,13 +227,6 @@ def _call_commands(planned: Experiment) -> None:
                 raise UsageError(f"compoclip {arguments[0]} failed; the same command repeats it")
 
 
-def _captions_of_scenes(planned: Experiment) -> str:
-    """Return the drawn captions that the arms are trained on; "" at the paper's own scale."""
-    if not planned.scale:
-        return ""
-    return str(planned.scale.data[planned.unique[0].arm.scene_data])
-
-
 def _test_captions(planned: Experiment) -> str:
     """Return captions that no arm was trained on, for commands that read texts alone."""
     if planned.scale:
@@ -258,7 +246,7 @@ def _with_downloads(planned: Experiment) -> Experiment:
     """Fetch what the paper's own scale needs; leave out benchmarks that cannot be fetched."""
     if planned.scale:
         return planned
-    from compoclip.programs.experiments import training_data
+    from compoclip.evaluation.published.protocols import training_photos
     from compoclip.programs.reproduce import (
         fetch_missing,
         missing_files,
@@ -270,7 +258,7 @@ def _with_downloads(planned: Experiment) -> Experiment:
     options = planned.options
     if planned.table.needs:
         note(f"needs {planned.table.needs}")
-    data = training_data(planned)
+    data = {run.arm.data: training_photos(run.arm.data) for run in planned.trained}
     for name, photos in data.items():
         require_named(name, photos, options)
         if photos.by_hand:

@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any
 from compoclip.benchmarks.names import benchmark_names, without_suites
 from compoclip.benchmarks.registry import meta
 from compoclip.console import counted, note
-from compoclip.errors import CompoclipError, UsageError, interruption_said
+from compoclip.errors import CompoclipError, interruption_said
 from compoclip.evaluation.published.protocols import work
 from compoclip.files import write_text
+from compoclip.models.names import HUB, LOCAL, RANDOM
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import train
+from compoclip.ranks import silent
 
 if TYPE_CHECKING:
     import torch
 
-WHILE_ESTIMATING = "interrupted while measuring for the estimate; repeat the command"
+INTERRUPTED = "interrupted while measuring for the estimate; repeat the command"
 _SAVE = 600
 """Seconds of training between states, at most."""
 
@@ -71,14 +73,10 @@ def measure(
     from compoclip.benchmarks.case import ImageRef
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.models.checkpoint import load_model
-    from compoclip.ranks import silent
-    from compoclip.training.log import LOG, read_log
 
     few, steps = (64, 9) if device.type == "cuda" else (2, 4)
     few = max(1, min(few, max_batch // 2))
-    name, _, tag = model.partition(":")
-    if tag and name not in ("hf-hub", "random"):
-        model = f"random:{name}"
+    model = without_weights(model)
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         photos, texts = _make_photos(folder, 4 * few, sentences)
@@ -104,10 +102,8 @@ def measure(
             request = TrainRequest.of(recipe, values)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
-            with silent(), interruption_said(WHILE_ESTIMATING):
-                train(request.options, request.composed())
-            # Without the last step, whose time is that of saving, too.
-            ends = [record["seconds"] for record in read_log(out / LOG)][:-1]
+            _, ends = pilot(request)
+            ends.pop()  # the last step, whose time is that of saving, too
             seconds = median(b - a for a, b in pairwise(ends))
             note(f"  a step of {counted(batch, 'photo')} takes {seconds:.1f} s here")
             return seconds, _peak(device)
@@ -141,13 +137,30 @@ def measure(
     )
 
 
-def image_seconds(speed: MachineSpeed, batch: int, micro: int) -> float:
-    """Return the seconds per training image, in batches that are encoded `micro` images at a time.
+def without_weights(model: str) -> str:
+    """Return ARCHITECTURE:TAG with random weights, which need no download; other models stay."""
+    name, colon, _ = model.partition(":")
+    published = colon and f"{name}:" not in (HUB, LOCAL, RANDOM)
+    return f"{RANDOM}{name}" if published else model
 
-    micro: 0 for the whole batch at once.
+
+def pilot(request: TrainRequest) -> tuple[int, list[float]]:
+    """Train and print nothing; return the steps of a whole run, and the seconds at each step's end.
+
+    The log must have every step.
     """
-    repeated = speed.again if micro else 1.0
-    return repeated * (speed.image + speed.step / batch)
+    from compoclip.training.log import LOG, read_log
+
+    with silent(), interruption_said(INTERRUPTED):
+        _, summary = train(request.options, request.composed())
+    log = read_log(request.options.out / LOG)
+    return summary.total_steps, [record["seconds"] for record in log if "loss" in record]
+
+
+def step_seconds(speed: MachineSpeed, batch: int, micro: int) -> float:
+    """Return the seconds of a training step. micro: images encoded at a time; 0 for the batch."""
+    once = speed.step + batch * speed.image
+    return speed.again * once if micro else once
 
 
 def steps_between_states(step: float) -> int:
@@ -174,14 +187,6 @@ def _encoded_work(spec: str) -> tuple[int, int]:
     photos, texts = work(name) or (items, 2 * items)
     expected = meta(name).expected.get(part, items)
     return min(photos, expected), round(texts * expected / items)
-
-
-def seconds_of(budget: str) -> float:
-    """Return the seconds of a time such as 6h; raise UsageError for another form."""
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", budget)
-    if match is None:
-        raise UsageError(f"--budget {budget}: write minutes, hours or days: 90m, 6h, 2d")
-    return float(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0}[match[2]]
 
 
 def usual_precision(device: torch.device, small: bool) -> str:

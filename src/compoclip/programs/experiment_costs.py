@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -14,7 +15,16 @@ from tempfile import TemporaryDirectory
 from compoclip.console import counted, duration, note, track
 from compoclip.errors import UsageError, interruption_said
 from compoclip.evaluation.published.protocols import training_photos
-from compoclip.programs.estimate import WHILE_ESTIMATING
+from compoclip.programs.estimate import (
+    INTERRUPTED,
+    measure,
+    measuring_seconds,
+    micro_batch,
+    pilot,
+    step_seconds,
+    steps_between_states,
+    usual_precision,
+)
 from compoclip.programs.experiments import (
     ArmRun,
     Experiment,
@@ -24,7 +34,7 @@ from compoclip.programs.experiments import (
     is_done,
 )
 from compoclip.programs.request import TrainRequest
-from compoclip.programs.run import evaluate, train
+from compoclip.programs.run import evaluate
 from compoclip.ranks import silent
 from compoclip.workers import at_once
 
@@ -68,7 +78,7 @@ def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCo
     with TemporaryDirectory() as name:
         folder = Path(name)
         note(f"measuring {counted(len(requests), 'kind')} of runs for the estimate")
-        for data in {request.options.data[0]: request for request in requests.values()}.values():
+        for data in {request.options.data: request for request in requests.values()}.values():
             _pilot(data, folder / "first", stop_after=1)  # features of images are made once
             rmtree(folder / "first")
         measuring = planned.measuring()
@@ -82,8 +92,8 @@ def _from_pilots(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCo
             for number, request in enumerate(requests.values())
         ]
         tasks += [partial(_measuring_seconds, planned, folder, images) for images in frozen]
-        with at_once(planned.jobs, in_order=True) as apply, interruption_said(WHILE_ESTIMATING):
-            seconds = [*track(apply(_called, tasks), "measuring", len(tasks), "tasks")]
+        with at_once(planned.jobs, in_order=True) as apply, interruption_said(INTERRUPTED):
+            seconds = [*track(apply(operator.call, tasks), "measuring", len(tasks), "tasks")]
     training = dict(zip(requests, seconds))
     measured = dict(zip(frozen, seconds[len(requests) :]))
     return {
@@ -99,10 +109,6 @@ def _arm_key(run: ArmRun) -> str:
 
 def _has_frozen_images(request: TrainRequest) -> bool:
     return "image" in request.options.freeze
-
-
-def _called(task: Callable[[], float]) -> float:
-    return task()
 
 
 def _training_seconds(request: TrainRequest, folder: Path, max_steps: int | None) -> float:
@@ -125,12 +131,8 @@ def _training_seconds(request: TrainRequest, folder: Path, max_steps: int | None
 
 def _pilot(request: TrainRequest, out: Path, **changed: float) -> tuple[int, list[float]]:
     """Train; return the steps of the whole run, and the seconds at the end of every step done."""
-    from compoclip.training.log import LOG, read_log
-
     options = replace(request.options, out=out, log_every=1, **changed)  # type: ignore[arg-type]
-    with silent(), interruption_said(WHILE_ESTIMATING):
-        _, summary = train(options, replace(request, options=options).composed())
-    return summary.total_steps, [line["seconds"] for line in read_log(out / LOG) if "loss" in line]
+    return pilot(replace(request, options=options))
 
 
 def _measuring_seconds(planned: Experiment, folder: Path, frozen: bool) -> float:
@@ -158,14 +160,6 @@ def _measuring_seconds(planned: Experiment, folder: Path, frozen: bool) -> float
 
 
 def _from_speed(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCost]:
-    from compoclip.programs.estimate import (
-        image_seconds,
-        measure,
-        measuring_seconds,
-        micro_batch,
-        steps_between_states,
-        usual_precision,
-    )
     from compoclip.ranks import device_named
 
     device = device_named(planned.device)
@@ -186,7 +180,7 @@ def _from_speed(planned: Experiment, runs: Sequence[ArmRun]) -> dict[str, RunCos
         steps = optim.epochs * (round(options.fraction * data.number) // optim.batch_size)
         if planned.options.max_steps:
             steps = min(steps, planned.options.max_steps)
-        step = optim.batch_size * image_seconds(speeds[key], optim.batch_size, micro)
+        step = step_seconds(speeds[key], optim.batch_size, micro)
         measuring = measuring_seconds(speeds[key], planned.table.measure)
         costs[run.name] = RunCost(steps * step, measuring, micro, steps_between_states(step))
     return costs

@@ -23,7 +23,7 @@ from compoclip.console import counted, duration, note
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.differences import require_same
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.published.protocols import TrainingPhotos, training_photos
+from compoclip.evaluation.published.protocols import training_photos
 from compoclip.evaluation.published.read import (
     Arm,
     PublishedNumber,
@@ -32,6 +32,7 @@ from compoclip.evaluation.published.read import (
 )
 from compoclip.files import only_writer, read_json_object, write_json
 from compoclip.methods.registry import load_recipe
+from compoclip.models.names import BLIND
 from compoclip.programs.reproduce import ReproduceOptions
 from compoclip.programs.request import TrainRequest
 from compoclip.programs.run import EvaluateOptions, evaluate
@@ -320,12 +321,12 @@ def _values(arm: Arm, planned: Experiment) -> dict[str, Any]:
 # --- Running. ---
 
 
-def run_experiment(planned: Experiment, captions: str, costs: Mapping[str, RunCost]) -> None:
+def run_experiment(planned: Experiment, costs: Mapping[str, RunCost]) -> None:
     """Train and measure all that is missing; an interrupted table resumes.
 
-    captions: training captions for the model that sees no image; "" for none. costs: what the runs
-    take, from `estimate`. Raise CompoclipError when a run fails, after the others are done, and
-    UsageError when OUT holds other options.
+    On drawn scenes a model that knows the training captions and sees no image is measured, too.
+    costs: what the runs take, from `estimate`. Raise CompoclipError when a run fails, after the
+    others are done, and UsageError when OUT holds other options.
     """
     out = planned.options.out
     with only_writer(out, folder=True):
@@ -337,8 +338,9 @@ def run_experiment(planned: Experiment, captions: str, costs: Mapping[str, RunCo
         for run in planned.trained:
             if not run.arm.settings.get("from_scratch"):
                 bases[slug(f"base-{run.arm.model}")] = run.arm.model
-        if captions:
-            bases[BLIND_MODEL] = f"blind:{captions}"
+        if planned.scale:
+            scenes = planned.scale.data[planned.unique[0].arm.scene_data]
+            bases[BLIND_MODEL] = f"{BLIND}:{scenes}"
         evaluate(measuring, bases)
         failed = []
         for run, error, seconds in _train_all(planned, costs):
@@ -351,7 +353,12 @@ def run_experiment(planned: Experiment, captions: str, costs: Mapping[str, RunCo
                 write_json(_plan_path(planned), plan)
         for run in planned.trained:
             if run.arm.wise_ft != 1 and Path(run.model).exists():
-                _measure_mix(run, measuring)
+                from compoclip.models.checkpoint import load_model
+                from compoclip.models.conversion import interpolate
+
+                base, tuned = load_model(run.arm.model), load_model(run.model)
+                mixed = interpolate(base, tuned, run.arm.wise_ft, run.arm.scope)
+                evaluate(measuring, {mixed_name(run): mixed})
         if failed:
             raise CompoclipError(f"{len(failed)} of the runs failed; {failed[0]}")
 
@@ -426,15 +433,6 @@ def mixed_name(run: ArmRun) -> str:
     return f"{run.name}-mixed" if run.arm.wise_ft != 1 else run.name
 
 
-def _measure_mix(run: ArmRun, measuring: EvaluateOptions) -> None:
-    from compoclip.models.checkpoint import load_model
-    from compoclip.models.conversion import interpolate
-
-    base, tuned = load_model(run.arm.model), load_model(run.model)
-    mixed = interpolate(base, tuned, run.arm.wise_ft, run.arm.scope)
-    evaluate(measuring, {mixed_name(run): mixed})
-
-
 def require_same_place(planned: Experiment) -> Fingerprint:
     """Return what all runs of OUT share; raise UsageError where OUT holds runs of other options."""
     options = planned.options
@@ -452,10 +450,3 @@ def require_same_place(planned: Experiment) -> Fingerprint:
         remedy = "repeat the earlier options, or choose another --out"
         require_same(options.out, differences, "holds runs of other options", remedy)
     return now
-
-
-def training_data(planned: Experiment) -> dict[str, TrainingPhotos]:
-    """Return the training data of the paper's own scale that the arms name."""
-    if planned.scale:
-        return {}
-    return {run.arm.data: training_photos(run.arm.data) for run in planned.trained}

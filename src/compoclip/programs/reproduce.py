@@ -10,6 +10,7 @@ A composition of `data fetch`, `train`, `evaluate` and `bundle`, each of which r
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -132,6 +133,16 @@ class ReproduceOptions:
     yes: bool = False
     json: bool = False
 
+    @property
+    def limit(self) -> float:
+        """Return the seconds of --budget, 0 without it; raise UsageError for another form."""
+        if not self.budget:
+            return 0.0
+        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", self.budget)
+        if match is None:
+            raise UsageError(f"--budget {self.budget}: write minutes, hours or days: 90m, 6h, 2d")
+        return float(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86400.0}[match[2]]
+
 
 # --- The plan. ---
 
@@ -144,21 +155,13 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     disk or budget.
     """
     from compoclip.evaluation.published.protocols import protocol
-    from compoclip.programs.estimate import (
-        image_seconds,
-        measure,
-        measuring_seconds,
-        micro_batch,
-        seconds_of,
-        steps_between_states,
-        usual_precision,
-    )
+    from compoclip.programs import estimate
     from compoclip.ranks import device_named
 
     chosen = protocol(options.name)
     data = chosen.data
     require_named(chosen.name, data, options)
-    limit = seconds_of(options.budget) if options.budget else 0.0
+    limit = options.limit
     usual = chosen.small if limit else chosen.benchmarks
     jobs, benchmarks, left_out = missing_files(options.on or usual, options.data)
     custom = options.captions is not None
@@ -168,15 +171,16 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     if not options.yes:
         require_terminal()
     device = device_named(options.device)  # with torch
-    precision = usual_precision(device, bool(limit))
+    precision = estimate.usual_precision(device, bool(limit))
     published = {**recipe_card(chosen.recipe).defaults, **chosen.settings}
     note(f"measuring {chosen.model} with {chosen.recipe} on {device} for the estimate")
     batch = int(published["batch_size"])
     recipe, model, settings = chosen.recipe, chosen.model, chosen.settings
-    speed = measure(recipe, model, settings, data.sentences, batch, device, precision)
-    micro, memory = micro_batch(speed, batch, device)
-    images = published["epochs"] * image_seconds(speed, batch, micro)  # seconds per training photo
-    evaluating = _MODELS * measuring_seconds(speed, benchmarks)
+    speed = estimate.measure(recipe, model, settings, data.sentences, batch, device, precision)
+    micro, memory = estimate.micro_batch(speed, batch, device)
+    step = estimate.step_seconds(speed, batch, micro)
+    images = published["epochs"] * step / batch  # seconds of training per photo
+    evaluating = _MODELS * estimate.measuring_seconds(speed, benchmarks)
     number, name = data.number, chosen.name
     if limit:
         number, seconds = max(_FEWEST, batch), limit - evaluating
@@ -193,7 +197,6 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     if not custom:
         jobs = {**training_jobs(data, folders, options.data), **jobs}
     steps = max(1, round(published["epochs"] * (number // batch)))
-    per_step = images * batch / published["epochs"]
     sizes = [job.size for job in jobs.values()]
     weights = 4 * speed.parameters
     packed = max((job.size for job in jobs.values() if job.archive), default=0)
@@ -215,9 +218,9 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
             for target, job in jobs.items()
         },
         "device": str(device),
-        "save_every": steps_between_states(per_step),
+        "save_every": estimate.steps_between_states(step),
         "estimate": {
-            "training_seconds": round(steps * per_step, 1),
+            "training_seconds": round(steps * step, 1),
             "evaluating_seconds": round(evaluating, 1),
             "memory_bytes": round(memory),
             "download_bytes": sum(sizes) + weights,

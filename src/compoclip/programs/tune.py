@@ -242,7 +242,9 @@ def tune(options: TuneOptions) -> Tuned:
     lr = rule.lr if size <= SMALL else rule.lr_large
     batch = min(rule.batch_size, photos["train"])
     chosen_is = f"{rule.method}, learning rate {lr:g}, about {rule.steps} steps of {batch} photos"
-    note(f"{_parts(photos)}; {chosen_is}, {' and '.join(rule.freeze)} frozen")
+    uses = {"train": "train", "val": "choose", "test": "judge"}
+    listed = ", ".join(f"{number:,} photos {uses[part]}" for part, number in photos.items())
+    note(f"{listed}; {chosen_is}, {' and '.join(rule.freeze)} frozen")
     file = Path(options.data)
     choosing, judging = (
         _benchmarks(OpenedPart(file, split, parts[split]), options.templates)
@@ -506,8 +508,3 @@ def sentences(
         f"The model is {share} and reaches {levels(chosen.scores)}.",
         *warning,
     )
-
-
-def _parts(photos: Mapping[str, int]) -> str:
-    used = {"train": "train", "val": "choose", "test": "judge"}
-    return ", ".join(f"{number:,} photos {used[part]}" for part, number in photos.items())
