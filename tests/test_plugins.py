@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -16,6 +17,7 @@ import own_files
 from benchmark_files import write_photo
 from compoclip import plugins
 from compoclip.benchmarks.targets import parse_targets
+from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.run import Options, evaluate
@@ -25,7 +27,7 @@ from compoclip.methods.compose import loss_named
 from compoclip.methods.registry import load_recipe, method_names, method_summaries
 from compoclip.models.checkpoint import load_model
 from compoclip.rewrites import base as rewrites
-from compoclip.rewrites.base import get_rewrite
+from compoclip.rewrites.base import Refused, get_rewrite
 from compoclip.workers import Workers
 from evaluation_helpers import FakeEncoder
 from method_data import arguments
@@ -182,6 +184,7 @@ def type_name(thing: object) -> str:
         ("x = 1", "", "it has: none, a class with name, version, keeps_meaning and __call__"),
         (own_files.REWRITE, ":other", "it has: .*my_rewrite.py:denied"),
         (own_files.REWRITE.replace('"denied"', '"negclip"'), "", "'negclip' is a rewrite already"),
+        (own_files.SAMPLED.replace("nameless", "negclip"), "", "'negclip' is a rewrite already"),
         ("import no_such_module", "", "ModuleNotFoundError: No module named"),
     ],
 )
@@ -320,6 +323,21 @@ def test_other_packages_add_all_four(
         world, "their-method", tmp_path / "run", "--texts=+denied", "--terms=+their-half"
     )
     assert set(made["sources"]) == {"their_methods.py", "their_rewrites.py", "their_losses.py"}
+
+
+def test_a_package_may_add_an_instance_of_a_class_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, group = tmp_path / "site", "compoclip.rewrites"
+    name = "their_sampled"
+    own_files.install(site, name, own_files.SAMPLED, group, nameless=f"{name}:NAMELESS")
+    monkeypatch.syspath_prepend(site)
+    rewrites._registered.cache_clear()
+    try:
+        assert get_rewrite("nameless")(parse("a dog"), random.Random(0)) == Refused("no-name")
+    finally:
+        rewrites._registered.cache_clear()
+        sys.modules.pop(name, None)
 
 
 def test_packages_that_are_broken_are_named(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from compoclip import plugins
 from compoclip import rewrites as package
 from compoclip.captions.types import Caption
-from compoclip.errors import UsageError, closest, require
+from compoclip.errors import CompoclipError, UsageError, closest, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,41 +106,36 @@ _MEMBERS = ("name", "version", "keeps_meaning")
 @lru_cache(maxsize=1)
 def _registered() -> dict[str, Rewrite]:
     """The rewrites by name: those of this package and installed ones."""
-    rewrites: dict[str, Any] = {}
+    rewrites: dict[str, Rewrite] = {}
     for name, point in plugins.installed("rewrites").items():
-        value = plugins.imported(point, "rewrite")
-        require(
-            _is_rewrite(value, point.module.partition(".")[0]),
-            f"entry point {point.value!r} of rewrite {name!r}",
-            f"must name a class or object with {', '.join(_MEMBERS)} and a call; update or "
-            "uninstall that package",
-        )
-        rewrite: Any = value() if inspect.isclass(value) else value
+        rewrite = _rewrite_of(plugins.imported(point, "rewrite"))
+        if rewrite is None:
+            raise CompoclipError(
+                f"entry point {point.value!r} of rewrite {name!r}: must name a class or object "
+                f"with {', '.join(_MEMBERS)} and a call; update or uninstall that package"
+            )
         rewrites[rewrite.name] = rewrite
     for module_info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{module_info.name}")
-        rewrites |= _defined(vars(module), module.__name__, f"{package.__name__}.")
+        rewrites |= _defined(vars(importlib.import_module(f"{package.__name__}.{module_info.name}")))
     return dict(sorted(rewrites.items()))
 
 
-def _defined(values: Mapping[str, Any], module: str, made_in: str) -> dict[str, Any]:
+def _defined(module: Mapping[str, Any]) -> dict[str, Rewrite]:
     """The rewrites of a module: an instance of each of its classes, and all its instances."""
-    rewrites = {}
-    for value in values.values():
-        kind = inspect.isclass(value)
-        if _is_rewrite(value, made_in) and not (kind and value.__module__ != module):
-            rewrites[value.name] = value() if kind else value
-    return rewrites
+    values = [
+        value
+        for value in module.values()
+        if not inspect.isclass(value) or value.__module__ == module["__name__"]
+    ]
+    return {rewrite.name: rewrite for rewrite in map(_rewrite_of, values) if rewrite is not None}
 
 
-def _is_rewrite(value: object, made_in: str) -> bool:
-    """Return whether a value is a rewrite, or a class of rewrites, defined in these modules."""
-    kind = value if inspect.isclass(value) else type(value)
-    return (
-        kind.__module__.startswith(made_in)
-        and "__call__" in vars(kind)
-        and all(isinstance(getattr(value, member, None), str | bool) for member in _MEMBERS)
-    )
+def _rewrite_of(value: Any) -> Rewrite | None:
+    """A rewrite, or an instance of a class of rewrites; None for anything else."""
+    if not all(isinstance(getattr(value, member, None), str | bool) for member in _MEMBERS):
+        return None
+    rewrite = value() if inspect.isclass(value) else value
+    return rewrite if callable(rewrite) else None
 
 
 def rewrite_names() -> tuple[str, ...]:
@@ -164,13 +159,11 @@ def get_rewrite(name: str) -> Rewrite:
         if name not in registered:
             raise UsageError(f"no rewrite '{name}'; {closest(name, registered)}")
         return registered[name]
-    values = plugins.parts_of(name)
-    module = str(values["__name__"])
     expected = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
-    rewrite: Rewrite = plugins.chosen(name, _defined(values, module, ""), "rewrites", expected)
-    mine = type(rewrite).__module__ == module and rewrite.name in registered
+    rewrite = plugins.chosen(name, _defined(plugins.parts_of(name)), "rewrites", expected)
+    free = registered.get(rewrite.name, rewrite) is rewrite
     taken = f"'{rewrite.name}' is a rewrite already; give yours another name"
-    require(not mine, plugins.split(name)[0], taken, UsageError)
+    require(free, plugins.split(name)[0], taken, UsageError)
     return rewrite
 
 
