@@ -42,11 +42,11 @@ class Denied:
         edit = Edit(0, 0, 0, len(words) + 1)
         return Rewritten(text, self.name, self.keeps_meaning, "denied", (edit,))
 '''
-SAMPLED = '''
+SAMPLED = """
 from compoclip.rewrites import SampledRewrite
 
 NAMELESS = SampledRewrite("nameless", "1", False, "no-name", lambda reading, rng: ())
-'''
+"""
 LOSS = '''
 from compoclip.losses import negclip_loss
 from compoclip.methods import LossTerm

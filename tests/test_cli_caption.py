@@ -60,7 +60,7 @@ def test_real_captions_through_a_server_that_misbehaves(
         provenance = {key: made[0][key] for key in made[0] if key not in ("id", "caption")}
         assert provenance.pop("negative")
         rules = provenance.pop("rules")
-        assert rules.startswith("2 (hanta")
+        assert rules.startswith("3 (hanta")
         assert provenance == {
             "task": "negatives",
             "prompt": load_task("negatives").hash,

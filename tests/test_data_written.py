@@ -27,9 +27,11 @@ from compoclip.methods.registry import load_recipe
 from compoclip.rewrites.base import Rewritten
 from compoclip.rewrites.edit import EMPTY, SAME_TOKENS, TOO_LONG
 from compoclip.rewrites.written import (
+    CONTRADICTS,
     OTHER_WORDS,
     TOO_MANY_WORDS,
     form_objection,
+    negative_objection,
     positive_objection,
 )
 from compoclip.training.log import read_log
@@ -77,6 +79,14 @@ def test_form(caption: str, text: str, reason: str | None) -> None:
 )
 def test_a_positive_has_the_content_words_but_one(caption: str, text: str, fine: bool) -> None:
     assert positive_objection(parse(caption), parse(text)) == (None if fine else OTHER_WORDS)
+
+
+@pytest.mark.parametrize("verb", ["is not", "isn't", "isn’t"])
+def test_a_text_that_denies_is_a_negative_and_no_positive(verb: str) -> None:
+    caption, text = parse("A dog is on a mat"), parse(f"A dog {verb} on a mat")
+    assert negative_objection(caption, text) is None
+    assert positive_objection(caption, text) == CONTRADICTS
+    assert positive_objection(text, caption) == CONTRADICTS
 
 
 def test_the_file(tmp_path: Path) -> None:

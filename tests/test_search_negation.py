@@ -46,6 +46,7 @@ def photos(tmp_path: Path) -> Path:
         ("a woman who is not wearing a hat", "a woman", ["wearing a hat"]),
         ("a cat not on a mat, in a house", "a cat, in a house", ["on a mat"]),
         ("a dog that isn't black", "a dog", ["black"]),
+        ("a dog that isn’t black", "a dog", ["black"]),
         ("a field without a bunch of flowers", "a field", ["a bunch of flowers"]),
         ("a beach with no people but no dogs", "a beach", ["people", "dogs"]),
         ("There is no cat on the mat", "the mat", ["cat"]),

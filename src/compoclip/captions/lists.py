@@ -115,5 +115,7 @@ def word_set(text: str) -> frozenset[str]:
 
 #: The lists of the chunker and the scene-graph parser.
 WORDS = word_lists(__file__, "parsing")
+#: How a contracted verb that denies ends: "isn't".
+CONTRACTED_NOT = ("n't", "n’t")
 NUMBERS = {name: value for value, name in enumerate(" ".join(WORDS.rows("numbers")).split())}
 PHRASAL = PhraseTable(WORDS["phrasal prepositions"])

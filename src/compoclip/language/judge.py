@@ -120,7 +120,7 @@ def _clean(line: str) -> str:
 # --- Judging them. ---
 
 #: Raise it whenever a text may be judged otherwise than before.
-RULES_VERSION = "2"
+RULES_VERSION = "3"
 REFUSAL, NONE, ECHO, REPEATED = "refusal", "answers-none", "echoes-the-prompt", "repeated"
 NO_VERB, NO_PREPOSITION = "no-verb-changed", "no-preposition-changed"
 WORDS_CHANGED = "words-changed"

@@ -116,7 +116,8 @@ def _registered() -> dict[str, Rewrite]:
             )
         rewrites[rewrite.name] = rewrite
     for module_info in pkgutil.iter_modules(package.__path__):
-        rewrites |= _defined(vars(importlib.import_module(f"{package.__name__}.{module_info.name}")))
+        module = importlib.import_module(f"{package.__name__}.{module_info.name}")
+        rewrites |= _defined(vars(module))
     return dict(sorted(rewrites.items()))
 
 

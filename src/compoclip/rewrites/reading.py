@@ -8,7 +8,6 @@ attributes of each thing and the relations of two things, in the caption's words
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from compoclip.captions.clip_text import token_key
-from compoclip.captions.lists import word_lists
+from compoclip.captions.lists import CONTRACTED_NOT, word_lists
 from compoclip.captions.subgraphs import (
     SubGraph,
     decompose,
@@ -41,21 +40,17 @@ from compoclip.rewrites.relations import (
 # "There is no red star" stays true when the star turns blue. "no" and the like reach from
 # themselves to the end of the clause; "not", "or", "might", "only" reach over the whole clause.
 _BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
-_CONTRACTED = ("n't", "n’t")
-_CONTRACTION = re.compile("n['’]t")
 
 
 def _unasserted(lows: tuple[str, ...]) -> frozenset[int]:
     """Indices of tokens under a negation, an alternative or a doubt."""
     no, whole = RULES["no"], RULES["not"]
-    if no.isdisjoint(lows) and whole.isdisjoint(lows) and not _CONTRACTION.search(" ".join(lows)):
-        return frozenset()
     indices: set[int] = set()
     start = 0
     for end in [*(i for i, low in enumerate(lows) if low in _BOUNDARIES), len(lows)]:
         clause = lows[start:end]
         reach = next((at for at, word in enumerate(clause) if word in no), len(clause))
-        if any(word in whole or word.endswith(_CONTRACTED) for word in clause):
+        if any(word in whole or word.endswith(CONTRACTED_NOT) for word in clause):
             reach = 0
         indices.update(range(start + reach, end))
         start = end + 1

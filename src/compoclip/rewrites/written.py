@@ -9,7 +9,7 @@ from itertools import product
 
 from compoclip.captions.clip_text import fits_context, same_to_clip
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.lists import NUMBERS
+from compoclip.captions.lists import CONTRACTED_NOT, NUMBERS
 from compoclip.captions.types import Caption, SceneGraph, Token
 from compoclip.rewrites.edit import EMPTY, RULES, SAME_TOKENS, TOO_LONG
 from compoclip.rewrites.exclusion import families, may_coincide, related
@@ -74,9 +74,13 @@ def difference(caption: Caption, written: Caption) -> WordDifference:
         gained=among(theirs, after - before),
         lost_links=tuple((links - other_links).elements()),
         gained_links=tuple((other_links - links).elements()),
-        negated=RULES["negations"].isdisjoint(before) != RULES["negations"].isdisjoint(after),
+        negated=_denies(before) != _denies(after),
         moved=orders[0] != orders[1],
     )
+
+
+def _denies(lows: Iterable[str]) -> bool:
+    return any(low in RULES["negations"] or low.endswith(CONTRACTED_NOT) for low in lows)
 
 
 def content_words(s: Reading) -> list[Token]:

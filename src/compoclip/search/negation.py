@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compoclip.captions.lists import PhraseTable, word_lists
+from compoclip.captions.lists import CONTRACTED_NOT, PhraseTable, word_lists
 from compoclip.captions.types import Caption, beginning, word_spans
 
 _ABSENCE = word_lists(__file__, "absence")
@@ -14,7 +14,7 @@ _DENYING_ALONE = PhraseTable(_SUBSTITUTES)
 _PLACES = PhraseTable(_ABSENCE["places"])
 _NO_ABSENCES = PhraseTable(_ABSENCE["no absences"])
 _NAMES_WITH_FREE = _ABSENCE["free of what no photo shows"]
-_FREE, _CONTRACTED = "-free", "n't"
+_FREE = "-free"
 _LINKS = ("or", "nor", "and", "of")  # between noun phrases that are denied together
 _ENDS = (".", "!", "?", ";", ",", "but")  # of what a negation reaches
 _DANGLING = ("ADP", "AUX", "CCONJ", "PRON", "SCONJ", "PUNCT")  # "with" no hat, "who is" not old
@@ -79,9 +79,8 @@ def _split_once(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 def _may_deny(low: str) -> bool:
     """Return whether a denial may begin with a word."""
-    return (
-        low in _DENYING.sizes or low in _DENYING_ALONE.sizes or low.endswith((_FREE, _CONTRACTED))
-    )
+    listed = low in _DENYING.sizes or low in _DENYING_ALONE.sizes
+    return listed or low.endswith((_FREE, *CONTRACTED_NOT))
 
 
 def _dangles(caption: Caption, at: int) -> bool:
@@ -108,7 +107,7 @@ def _first_denial(caption: Caption, lows: list[str]) -> _Denial | None:
             return _Denial(at, at + 1, (low.removesuffix(_FREE),), adjective=True)
         elif low == "no" and lows[at + 1 : at + 2] and lows[at + 1].isdigit():
             continue  # "no 7"
-        elif size := _DENYING.size_at(lows, at) or int(low.endswith(_CONTRACTED)):
+        elif size := _DENYING.size_at(lows, at) or int(low.endswith(CONTRACTED_NOT)):
             return _noun_phrases(caption, lows, at, at + size)
     return None
 
