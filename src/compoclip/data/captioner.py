@@ -21,7 +21,7 @@ from compoclip.data.sources import Source
 from compoclip.data.transform import normalised, pixels_of
 from compoclip.errors import CompoclipError, UsageError, optional, require
 from compoclip.files import bytes_hash, reason
-from compoclip.language.engine import PHOTOS, Answer, Sampling
+from compoclip.language.engine import PHOTOS, Answer, Sampling, answer_seed
 from compoclip.language.rows import TEXT, Outputs, write_rows
 from compoclip.recordfile import Record, appending
 
@@ -192,10 +192,8 @@ class PhotoAsking:
     batch_size: int = 16
 
     def sampling(self, id: str) -> Sampling:
-        """Return the parameters for one photo; they do not depend on the order of the photos."""
-        key = f"{self.seed}\x1f{id}".encode("utf-8", "surrogatepass")
-        seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
-        return Sampling(self.temperature, self.max_tokens, seed)
+        """Return the parameters for one photo."""
+        return Sampling(self.temperature, self.max_tokens, answer_seed(self.seed, id))
 
 
 @dataclass

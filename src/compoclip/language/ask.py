@@ -6,7 +6,6 @@ on disk at once. A resumed run looks up captions in it by number and asks only a
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip.language.engine import Answer, AskError, Engine, PromptTask, Sampling
+from compoclip.language.engine import Answer, AskError, Engine, PromptTask, Sampling, answer_seed
 from compoclip.language.judge import NONE, judge_answers
 from compoclip.recordfile import Record, appending
 
@@ -39,11 +38,9 @@ class Asking:
     tries: int = 2
 
     def sampling(self, caption: str, attempt: int) -> Sampling:
-        """Return the parameters of one try; they do not depend on the order of the questions."""
-        key = f"{self.seed}\x1f{attempt}\x1f{caption}".encode("utf-8", "surrogatepass")
-        seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
+        """Return the parameters of one try."""
         temperature = max(self.temperature, LIVELY) if attempt else self.temperature
-        return Sampling(temperature, self.max_tokens, seed)
+        return Sampling(temperature, self.max_tokens, answer_seed(self.seed, attempt, caption))
 
 
 @dataclass

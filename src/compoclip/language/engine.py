@@ -21,8 +21,6 @@ from compoclip.files import reason
 
 _FOLDER = files("compoclip") / "language" / "prompts"
 Gives = Literal["positive", "negative", "sentences"]
-
-
 #: One turn of a conversation: "role" and "content".
 Message = dict[str, str]
 
@@ -34,7 +32,7 @@ class PromptTask:
     Attributes:
         gives: Kind of text for `train`.
         change: How a text may differ from its caption (see `judge`).
-        most: Most texts taken from one answer.
+        max_texts: Most texts taken from one answer.
         temperature, max_tokens: Defaults of the sampling.
         examples: (sentence, answer) pairs that the prompt shows.
         needs_word: Captions without this word are not asked about.
@@ -105,6 +103,16 @@ class Sampling:
     temperature: float
     max_tokens: int
     seed: int
+
+
+def answer_seed(*key: object) -> int:
+    """Return the seed of one answer, the same in any order of the questions.
+
+    Args:
+        key: The seed of the run, and what is asked.
+    """
+    text = "\x1f".join(map(str, key)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") >> 1
 
 
 @dataclass(frozen=True)
