@@ -81,7 +81,11 @@ class _Reader(ReadingState):
                 self.draft.close(PendingLink(self.last, names, words, pending.span), self.holders)
                 self.pending = None
                 return
-        first = self._split_gap()
+        first = unit.first
+        if self.has_gap():
+            fronted = self.draft.add_objects(first, unit.stop - 1)
+            if fronted is not None:
+                self.fronted, first = [fronted], unit.stop - 1
         taken = pending.sources if pending is not None else ()
         near = self.context.sources if self.context is not None and taken == self.last else ()
         node = self.draft.add_objects(first, unit.stop, taken, near)
@@ -106,7 +110,7 @@ class _Reader(ReadingState):
             self.draft.close(pending, [node], not (self.draft.ambiguous or gone or crowd))
             self._remember_outer(pending)
             self.context, self.pending = pending, None
-            depicted = self.draft.among(pending.sources, "depictions")
+            depicted = self.draft.any_in("depictions", pending.sources)
             self.inner = self.inner or pending.names != ("of",) or depicted
             self.last = [node]
             self.move_hosts(pending, self.tokens[unit.first].tag == "PRP$")
@@ -180,7 +184,7 @@ class _Reader(ReadingState):
         elif self.outer is not None:
             # Behind the place of its last part: "with a lake in the background and hills".
             pointing = any(i in self.outer.sources for i in self.last)
-            if pointing or self._scenery(self.last, "parts and places"):
+            if pointing or self.draft.all_in("parts and places", self.last):
                 self.context, self.outer = self.outer, None
 
     def _new_clause(self, node: Node) -> bool:
@@ -223,16 +227,6 @@ class _Reader(ReadingState):
         if self.context is not None and self.context.names == after.names != ("with",):
             return True  # "a bike on a path and cars on the road"
         return not self.pronoun_ahead(2) and self._opens_with("DET")
-
-    def _split_gap(self) -> int:
-        """Where the subject begins in "table bowl is sitting on", whose table is `fronted`."""
-        first = self.unit.first
-        start = None if self.pending else self.gap_start()
-        node = None if start is None else self.draft.add_objects(first, start)
-        if start is None or node is None:
-            return first
-        self.fronted = [node]
-        return start
 
     # prepositions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compoclip.captions.graph_units import Draft, PendingLink, Unit, UnitKind, attributes
 from compoclip.captions.lists import WORDS
@@ -121,63 +121,55 @@ class ReadingState:
             modifiers.append(GraphAttribute(f"{low} of", span, "number"))
         return modifiers
 
-    def gap_start(self) -> int | None:
-        """Return the token of the subject in "table bowl is sitting on", None without a gap."""
+    def has_gap(self) -> bool:
+        """Return whether two nouns are object and subject: "table bowl is sitting on"."""
         unit = self.unit
-        first = unit.stop - 1
-        while first > unit.first and self.tokens[first - 1].pos in NOUNS:
-            first -= 1
-        opens = self.before in (None, "comma", "and", "stop")
+        opens = self.before in (None, "comma", "and", "stop") and self.pending is None
+        compound = unit.stop - unit.first > 1 and self.tokens[unit.stop - 2].pos in NOUNS
         verb, tail, end = (self.ahead(by) for by in (1, 2, 3))
-        if not opens or first == unit.stop - 1 or verb is None or verb.kind not in ("verb", "be"):
-            return None
+        if not (opens and compound) or verb is None or verb.kind not in ("verb", "be"):
+            return False
         if tail is None or tail.kind == "stop":
-            gap = verb.kind == "verb" and verb.names[0] in WORDS["transitive verbs"]
-        else:
-            gap = tail.kind == "preposition" and (end is None or end.kind == "stop")
-        return unit.stop - 1 if gap else None
+            return verb.kind == "verb" and verb.names[0] in WORDS["transitive verbs"]
+        return tail.kind == "preposition" and (end is None or end.kind == "stop")
 
     # prepositions
 
     def attached(self) -> PendingLink:
         """Return the relation that a preposition opens, with its subjects."""
         unit, verb = self.unit, self.verb
-        span = self.span(unit.first, unit.stop)
-        behind_verb = verb is not None and self.previous is verb
-        if unit.negated or (behind_verb and verb is not None and verb.negated):
-            return PendingLink((), unit.names, unit.words, span, negated=True)
-        if verb is not None and behind_verb:
-            passive = self.tokens[verb.head].tag == "VBN"
+        link = PendingLink((), unit.names, unit.words, self.span(unit.first, unit.stop))
+        behind = self.previous if self.previous is verb else None
+        if unit.negated or (behind and behind.negated):
+            return replace(link, negated=True)
+        if behind:
             clause = unit.names[-1] in WORDS["clause openers"]
-            doubtful = clause and verb.names[-1] not in WORDS["dressing verbs"]
+            doubtful = clause and behind.names[-1] not in WORDS["dressing verbs"]
             return PendingLink(
                 self.doers,
-                verb.names + unit.names,
-                verb.words + unit.words,
-                self.span(verb.head, unit.stop),
-                "passive" if passive else "verb",
+                behind.names + unit.names,
+                behind.words + unit.words,
+                self.span(behind.head, unit.stop),
+                "passive" if self.tokens[behind.head].tag == "VBN" else "verb",
                 doubted=frozenset(self.doers) if doubtful else self.doubted,
             )
         if self.before == "be":
-            return PendingLink(self.subject, unit.names, unit.words, span, doubted=self.doubted)
+            return replace(link, sources=self.subject, doubted=self.doubted)
         if verb is not None:
             names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
+            deed = PendingLink(self.doers, names, words, link.span, "verb", doubted=self.doubted)
             tied = self.context is not None and list(self.context.sources) == self.doers
             led = self.tokens[verb.head].tag == "VBN" and unit.names == ("by",)
             if led and tied and self.following in WORDS["alive"]:
-                # "led down the street by a man"
-                return PendingLink(self.doers, names, words, span, "passive", doubted=self.doubted)
+                return replace(deed, kind="passive")  # "led down the street by a man"
             moves = verb.names[0] in WORDS["motion verbs"] and not self.direct
             on = tied and self.doers != self.last and unit.names[0] in WORDS["directions"]
             if moves and on:  # "walking along a river towards a bridge"
-                return PendingLink(self.doers, names, words, span, "verb", doubted=self.doubted)
+                return deed
             if self._continues():
-                doubted = frozenset(self.doers) if self.direct else self.doubted
-                return PendingLink(self.doers, names, words, span, "verb", doubted=doubted)
+                return replace(deed, doubted=frozenset(self.doers)) if self.direct else deed
         sources = self._place()
-        return PendingLink(
-            sources, unit.names, unit.words, span, doubted=frozenset(self._unclear(sources))
-        )
+        return replace(link, sources=sources, doubted=frozenset(self._unclear(sources)))
 
     def _unclear(self, sources: Sequence[int]) -> Sequence[int]:
         """The sources for which the attachment of a prepositional phrase is ambiguous."""
@@ -195,7 +187,7 @@ class ReadingState:
                 return sources if self.draft.garments(sources) else ()
         # What is in a place that is in another is in that, too.
         within = name in ("in", "inside", "inside of") and self.following not in WORDS["no places"]
-        parts = self.draft.among(sources, "body parts")
+        parts = self.draft.any_in("body parts", sources)
         return () if within and not (parts or self.doubted) else sources
 
     def _place(self) -> list[int]:
@@ -211,8 +203,8 @@ class ReadingState:
         tied = context is not None and context.names[-1] == "with"
         if names == ("for",) or (tied and following in ("air", "sky")):
             return self.last  # "a box with cans for sale", "people with kites in the air"
-        dressed = names == ("in",) and following in WORDS["clothes"]
-        if dressed and self._person(self.subject) and not self._person(self.last):
+        person, near = (self.draft.any_in("people", nodes) for nodes in (self.subject, self.last))
+        if names == ("in",) and following in WORDS["clothes"] and person and not near:
             return self.subject  # "a man on a horse in a hat"
         part = following in WORDS["body parts"] or following in WORDS["backgrounds"]
         if possessive and not part and context is not None and context.names == ("of",):
@@ -235,18 +227,19 @@ class ReadingState:
             if unit.kind == "noun" and self.tokens[unit.head].lemma in ("it", "they"):
                 echoed = " ".join(self.units[at - 1].names)
                 break
-        flat = echoed == "around" and self._scenery(self.last)  # "on a floor with toys around it"
+        # "on a floor with toys around it"
+        flat = echoed == "around" and self.draft.all_in("scenes", self.last)
         within = echoed and echoed not in WORDS["beside"] and not flat
         if within and not self.draft.animate(self.last):
             return self.last  # "a truck near a field with cows in it"
         if following in WORDS["markings"] and self.draft.garments(self.last):
             return self.last
-        if self.context is not None and self._scenery(self.last, "flat"):
+        if self.context is not None and self.draft.all_in("flat", self.last):
             return list(self.context.sources)  # "a bed on the floor with blankets"
         again = self.context is not None and self.context.names[-1] == "with"
         if again and following not in WORDS["backgrounds"] and not self.draft.animate(self.hosts):
             return self.last  # "a dish with a pizza with cheese"
-        things = WORDS["carried" if self._person(self.subject) else "of the body"]
+        things = WORDS["carried" if self.draft.any_in("people", self.subject) else "of the body"]
         brought = possessive or following in WORDS["alive"] or following in things
         company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
         return self.subject if company and brought else self.hosts
@@ -258,7 +251,7 @@ class ReadingState:
             return []
         sources = list(context.sources)
         if context.names[-1] in ("with", "of"):
-            holding = context.names[-1] == "with" and self._scenery(sources, "holding places")
+            holding = context.names[-1] == "with" and self.draft.all_in("holding places", sources)
             return self.last if holding and name in WORDS["beside"] else []
         if sources == self.last or not self.last:
             return []
@@ -267,13 +260,13 @@ class ReadingState:
             adjacent = name in WORDS["beside"] and name not in ("by", "over") and animate
             scene = name in WORDS["where"] and following in WORDS["scenes"] and animate
             depicted = context.names[0] in WORDS["showing verbs"] or self.draft.animate(self.last)
-            deed = self.draft.among(self.last, "deeds")
+            deed = self.draft.any_in("deeds", self.last)
             return sources if deed or (not depicted and (adjacent or scene)) else []
         if name in WORDS["beside"]:
             return sources
-        mounted = all(self.draft.nodes[i].head in WORDS["mounts"] for i in self.last)
         mounts = name == "on" and following in WORDS["mounts"]
-        flies = mounted and following == "air"  # "a man on a board in the air"
+        # "a man on a board in the air"
+        flies = following == "air" and self.draft.all_in("mounts", self.last)
         return sources if animate and (name == "at" or mounts or flies) else []
 
     def _continues(self) -> bool:
@@ -306,7 +299,7 @@ class ReadingState:
         heads = {self.draft.nodes[i].head for i in self.last}
         # What one is in or on without being there: "in a row", "on display".
         manners = WORDS["in manners"] if link.names == ("in",) else WORDS["on manners"]
-        at_things = self.draft.among(link.sources, "places at things")
+        at_things = self.draft.any_in("places at things", link.sources)
         if link.names in (("in",), ("on",)) and heads <= manners:
             self.hosts = list(self.subject)  # "a dog with a stick in its mouth on a path"
         elif link.names[-1] == "for" and heads <= WORDS["posed for"]:
@@ -316,7 +309,7 @@ class ReadingState:
         elif link.names in _TIES or (link.kind == "passive" and link.names[-1] == "with"):
             self.holders = list(link.sources)
             limb = heads <= WORDS["limbs"] and people
-            if link.names[-1] == "with" and (limb or self._scenery(link.sources)):
+            if link.names[-1] == "with" and (limb or self.draft.all_in("scenes", link.sources)):
                 self.hosts = self.last  # "a kitchen with a table next to a door"
             elif link.names[-1] != "of" and not set(self.hosts) & set(link.sources):
                 self.hosts = list(link.sources)
@@ -326,14 +319,6 @@ class ReadingState:
             self.hosts = self.last if self.draft.animate(self.last) else list(link.sources)
         else:
             self.hosts = self.last
-
-    def _person(self, indexes: Sequence[int]) -> bool:
-        """Return whether a person is among the objects."""
-        return self.draft.among(indexes, "people")
-
-    def _scenery(self, indexes: Sequence[int], holding: str = "scenes") -> bool:
-        """Return whether all objects are rooms or grounds: things in them have places."""
-        return all(self.draft.nodes[i].head in WORDS[holding] for i in indexes)
 
     # relative clauses and participles
 
@@ -371,7 +356,7 @@ class ReadingState:
             return self.subject, False
         if tag == "VBG" and far and not near:
             aboard = self.context is not None and self.context.names[-1] in ("in", "on")
-            moves = self.draft.among(self.last, "vehicles") and not aboard
+            moves = self.draft.any_in("vehicles", self.last) and not aboard
             return self.subject, not (tied or gerund or moves)
         return self.last, tag == "VBG" and near and not far and not gerund
 
@@ -380,6 +365,7 @@ class ReadingState:
         if self.context is None or list(self.context.sources) != self.subject:
             return False
         if self.context.names[-1] == "with" or self.context.names == ("full", "of"):
-            room = self._scenery(self.subject, "holding places")
+            room = self.draft.all_in("holding places", self.subject)
             return verb in WORDS["resting verbs"] and not room
-        return self._scenery(self.last) and verb in WORDS["motion verbs"] and verb != "run"
+        moves = verb in WORDS["motion verbs"] and verb != "run"
+        return moves and self.draft.all_in("scenes", self.last)

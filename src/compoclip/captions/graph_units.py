@@ -314,17 +314,21 @@ class Draft:
         """Return the finished graph."""
         return SceneGraph(tuple(n.finished() for n in self.nodes), tuple(self.relations))
 
-    def among(self, indexes: Iterable[int], name: str) -> bool:
+    def any_in(self, name: str, indexes: Iterable[int]) -> bool:
         """Return whether the head of one of the objects is in the list of this name."""
         return any(self.nodes[i].head in WORDS[name] for i in indexes)
 
+    def all_in(self, name: str, indexes: Iterable[int]) -> bool:
+        """Return whether the heads of all of the objects are in the list of this name."""
+        return all(self.nodes[i].head in WORDS[name] for i in indexes)
+
     def animate(self, indexes: Iterable[int]) -> bool:
         """Return whether a person or an animal is among the objects."""
-        return self.among(indexes, "alive")
+        return self.any_in("alive", indexes)
 
     def garments(self, indexes: Iterable[int]) -> bool:
         """Return whether all of the objects are clothes."""
-        return all(self.nodes[i].head in WORDS["clothes"] for i in indexes)
+        return self.all_in("clothes", indexes)
 
     def add_objects(
         self, first: int, stop: int, taken: Sequence[int] = (), near: Sequence[int] = ()
