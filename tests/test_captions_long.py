@@ -71,8 +71,8 @@ def test_parses_once_and_reads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert store.damaged == 0
 
 
-def _never(job: tuple[str, list[str]]) -> list[Caption]:
-    raise AssertionError(f"{job} are stored")
+def _never(tagger: str, texts: list[str]) -> list[Caption]:
+    raise AssertionError(f"{texts} are stored")
 
 
 def test_another_parser_version_does_not_see_the_parses(

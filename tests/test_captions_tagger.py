@@ -275,7 +275,7 @@ def test_many_captions_are_the_same_for_any_number_of_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parse_module, "POOL_FLOOR", 1)
-    monkeypatch.setattr(parse_module, "_BATCH", 7)
+    monkeypatch.setattr(parse_module, "BATCH", 7)
     texts = [f"{n} red dogs near a cat's table\n" for n in range(30)] + ["", "😀"]
     alone = parse_many(texts)
     assert [caption.text for caption in alone] == texts

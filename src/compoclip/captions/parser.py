@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from compoclip.captions.chunks import noun_chunks
@@ -15,7 +17,8 @@ from compoclip.captions.types import Caption, SceneGraph, beginning
 PARSER_VERSION = "6"
 #: Fewer texts than this are parsed here: starting processes would take longer.
 POOL_FLOOR = 2000
-_BATCH = 500
+#: Texts that a process parses at once.
+BATCH = 500
 
 
 def parse(text: str, tagger: Tagger | None = None) -> Caption:
@@ -46,22 +49,19 @@ def parse_many(
         tagger: A name for `get_tagger`, so that each process can load its own.
         workers: Number of processes; the result does not depend on it.
     """
-    from compoclip.workers import mapper  # with multiprocessing, which one caption does not need
+    from compoclip.workers import in_batches  # with multiprocessing: slow to import
 
     todo = list(texts)
-    with mapper(workers if len(todo) >= POOL_FLOOR else 1) as apply:
-        return [caption for batch in apply(parse_batch, batched(todo, tagger)) for caption in batch]
+    processes = workers if len(todo) >= POOL_FLOOR else 1
+    return list(
+        chain.from_iterable(in_batches(partial(parse_batch, tagger), todo, BATCH, processes))
+    )
 
 
-def batched(texts: list[str], tagger: str) -> list[tuple[str, list[str]]]:
-    """Return batches for worker processes: (tagger, texts)."""
-    return [(tagger, texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
-
-
-def parse_batch(job: tuple[str, list[str]]) -> list[Caption]:
-    """Parse a batch of `batched`, in a worker or here."""
-    tagger = get_tagger(job[0])
-    return [parse(text, tagger) for text in job[1]]
+def parse_batch(tagger: str, texts: list[str]) -> list[Caption]:
+    """Parse captions in this process, with the tagger of a name."""
+    model = get_tagger(tagger)
+    return [parse(text, model) for text in texts]
 
 
 # --- Parsed captions as readable JSON records, for people and other programs. ---
@@ -76,8 +76,7 @@ def parse_records(
     items: Iterable[tuple[str, str]], tagger: str = DEFAULT_TAGGER
 ) -> list[dict[str, Any]]:
     """Return the records of (id, caption) pairs in order."""
-    model = get_tagger(tagger)
-    versions = provenance(tagger)
+    model, versions = get_tagger(tagger), provenance(tagger)
     return [{"id": i, **caption_record(parse(text, model)), **versions} for i, text in items]
 
 

@@ -15,7 +15,7 @@ from os import getpid
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compoclip.captions.parser import PARSER_VERSION, POOL_FLOOR, batched, parse_batch
+from compoclip.captions.parser import BATCH, PARSER_VERSION, POOL_FLOOR, parse_batch
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.captions.types import (
     Caption,
@@ -152,13 +152,19 @@ class ParseStore:
         """Return the stored parse of a caption by this parser and tagger version, or None."""
         query, key = "SELECT record FROM parses WHERE key = ?", self._key(text)
         row = self._guarded(lambda db: db.execute(query, (key,)).fetchone())
-        return None if row is None else self._decoded(text, row[0])
+        try:
+            return None if row is None else decode(text, row[0])
+        except ValueError:
+            if not self.damaged:
+                note(f"{self.path}: damaged parses are made again")
+            self.damaged += 1
+            return None
 
     def get_or_parse(self, text: str) -> Caption:
         """Return the stored parse of a caption; parse and store one that is missing or damaged."""
         caption = self.get(text)
         if caption is None:
-            (caption,) = parse_batch((self.tagger_name, [text]))
+            (caption,) = parse_batch(self.tagger_name, [text])
             self._insert([(self._key(text), self.parser, encode(caption))])
         return caption
 
@@ -175,8 +181,9 @@ class ParseStore:
             while part := list(dict.fromkeys(islice(remaining, size))):
                 stored_keys = self._stored(part)
                 missing = [text for text in part if self._key(text) not in stored_keys]
+                batches = [missing[at : at + BATCH] for at in range(0, len(missing), BATCH)]
                 apply = pool.map if workers > 1 and len(missing) >= POOL_FLOOR else map
-                records = chain.from_iterable(apply(_encoded, batched(missing, self.tagger_name)))
+                records = chain.from_iterable(apply(partial(_encoded, self.tagger_name), batches))
                 self._insert(
                     [(self._key(t), self.parser, record) for t, record in zip(missing, records)]
                 )
@@ -206,15 +213,6 @@ class ParseStore:
                 db.executemany("INSERT OR REPLACE INTO parses VALUES (?, ?, ?)", rows)
 
         self._guarded(insert)
-
-    def _decoded(self, text: str, record: str) -> Caption | None:
-        try:
-            return decode(text, record)
-        except ValueError:
-            if not self.damaged:
-                note(f"{self.path}: damaged parses are made again")
-            self.damaged += 1
-            return None
 
     def _key(self, text: str) -> bytes:
         full = f"{self.parser}\x1f{text}".encode("utf-8", "surrogatepass")
@@ -277,5 +275,5 @@ _inherited: list[_Opened] = []
 """Connections inherited across a fork; only the parent process may close them."""
 
 
-def _encoded(job: tuple[str, list[str]]) -> list[str]:
-    return list(map(encode, parse_batch(job)))
+def _encoded(tagger: str, texts: list[str]) -> list[str]:
+    return list(map(encode, parse_batch(tagger, texts)))
