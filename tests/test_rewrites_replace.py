@@ -160,10 +160,10 @@ def test_compounds_are_replaced_whole() -> None:
 
 def test_stuff_has_no_plural() -> None:
     for noun in ("sandwich", "carrot", "cup", "shirt"):
-        many = dict(candidates.entity(noun, noun, single=False, plural=True))
+        many = dict(candidates.entity(noun, single=False, plural=True))
         assert many
         assert not MASS_NOUNS & many.keys()
-        one = dict(candidates.entity(noun, noun, single=True, plural=False))
+        one = dict(candidates.entity(noun, single=True, plural=False))
         assert not {*MASS_NOUNS, *PLURAL_ONLY} & one.keys()
     drawn = texts(get_rewrite("ce-noun"), "two pears on a box", 200)
     assert not any(word in text for text in drawn for word in ("breads", "corns", "rices"))
@@ -171,7 +171,7 @@ def test_stuff_has_no_plural() -> None:
 
 def test_rule_5_synonyms_kinds_and_repeated_words() -> None:
     for noun in ("dog", "man", "car", "table", "star", "mug", "bus", "street", "pizza", "window"):
-        for word, weight in candidates.entity(noun, noun, single=True, plural=False):
+        for word, weight in candidates.entity(noun, single=True, plural=False):
             assert weight >= 1
             assert word != noun
             assert not lexicon().related(noun, word, "NOUN") or not (

@@ -12,6 +12,7 @@ from compoclip.captions.lists import NUMBERS, PHRASAL, WORDS
 from compoclip.captions.tagger import inflect
 from compoclip.captions.types import (
     NOUNS,
+    PLURALS,
     Caption,
     Chunk,
     GraphAttribute,
@@ -219,7 +220,7 @@ def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
         " ".join([*words, head.lemma]),
         Span(tokens[start].start, head.end),
         head.lemma,
-        head.tag in ("NNS", "NNPS"),
+        head.tag in PLURALS,
         tokens[first].low in ("the", "this", "that", "these", "those"),
         attributes(tokens, first, start),
     )

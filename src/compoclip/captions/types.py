@@ -14,6 +14,8 @@ from compoclip.captions.lists import WORDS
 
 NOUNS = frozenset({"NOUN", "PROPN"})
 """Parts of speech of nouns."""
+PLURALS = frozenset({"NNS", "NNPS"})
+"""Penn tags of nouns in the plural."""
 RelationKind = Literal["preposition", "verb", "passive", "possession"]
 
 

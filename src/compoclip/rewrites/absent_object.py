@@ -21,12 +21,11 @@ from itertools import islice
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY
 from compoclip.captions.types import NOUNS, Caption
-from compoclip.rewrites.base import Edit, Refused, Rewritten
-from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
-from compoclip.rewrites.edit import article_for
+from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.driver import NO_CANDIDATE, CandidateEdit, SampledRewrite
+from compoclip.rewrites.edit import article_for, with_end
 from compoclip.rewrites.exclusion import EVERYWHERE, is_part, same_thing
 from compoclip.rewrites.reading import Reading, read
-from compoclip.rewrites.replace import NO_CANDIDATE
 
 _ABSENT = {
     "absent:but-no": ", but no {object}",
@@ -42,13 +41,12 @@ def _with_object(
     s: Reading, rng: random.Random, forms: dict[str, str], others: Sequence[Reading] = ()
 ) -> Iterator[CandidateEdit]:
     """Says behind the caption that an object, which one could expect there, is absent or there."""
-    text, rule = s.caption.text, rng.choice(list(forms))
-    end = len(text.rstrip(_ENDS))
+    rule, end = rng.choice(list(forms)), len(s.caption.text.rstrip(_ENDS))
     for thing in islice(_missing([s, *others], rng), _DRAWS):
         plural = thing in PLURAL_ONLY
         be, article = ("are", "") if plural else ("is", f"{article_for(thing)} ")
-        extended = text[:end] + forms[rule].format(object=thing, be=be, a=article)
-        yield CandidateEdit(rule, whole=(extended, (Edit(end, len(text), end, len(extended)),)))
+        said = forms[rule].format(object=thing, be=be, a=article)
+        yield CandidateEdit(rule, whole=with_end(s.caption, end, said))
 
 
 ABSENT_OBJECT, AFFIRMED_OBJECT = (

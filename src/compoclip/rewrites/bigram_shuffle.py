@@ -8,13 +8,13 @@ from itertools import takewhile
 
 from compoclip.rewrites.base import Edit, Refused
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
-from compoclip.rewrites.edit import MAX_DRAWS, moved_text
+from compoclip.rewrites.edit import MAX_DRAWS, SENTENCE_ENDS, moved_text
 from compoclip.rewrites.legality import items, parts, parts_of
 from compoclip.rewrites.reading import Reading
 
 TOO_SHORT = "too-short"
 _Unit = tuple[int, int]
-_FINAL = frozenset((".", "!", "?", "...", "…"))
+_FINAL = SENTENCE_ENDS | {"...", "…"}
 
 
 def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refused]:

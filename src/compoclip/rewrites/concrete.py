@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from compoclip.errors import require
-from compoclip.rewrites.driver import Proposal, Round, SampledRewrite
+from compoclip.rewrites.driver import NO_CANDIDATE, Proposal, Round, SampledRewrite
 from compoclip.rewrites.edit import MAX_DRAWS
 from compoclip.rewrites.reading import Reading
-from compoclip.rewrites.replace import NO_CANDIDATE, drawn_candidate, elements, fluent
+from compoclip.rewrites.replace import drawn_candidate, elements, fluent
 
 KINDS = tuple(f"concrete-{level}" for level in range(1, 5))
 """The rules of the results: how concrete the replaced word is, in quarters."""

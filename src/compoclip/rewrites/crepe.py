@@ -13,8 +13,8 @@ from itertools import combinations
 
 from compoclip.captions.tagger import inflect
 from compoclip.rewrites.base import Edit, Refused
-from compoclip.rewrites.driver import CandidateEdit, Proposal, SampledRewrite
-from compoclip.rewrites.edit import SpanChange, apply_changes
+from compoclip.rewrites.driver import NO_CANDIDATE, CandidateEdit, Proposal, SampledRewrite
+from compoclip.rewrites.edit import SENTENCE_ENDS, SpanChange, apply_changes, with_end
 from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
 from compoclip.rewrites.legality import (
     has_namesake,
@@ -27,7 +27,6 @@ from compoclip.rewrites.negclip import NO_PAIR, SpanPair, candidates, swaps
 from compoclip.rewrites.reading import STARTS, Reading
 from compoclip.rewrites.relations import phrases
 from compoclip.rewrites.replace import (
-    NO_CANDIDATE,
     TOO_FEW,
     Element,
     drawn_candidate,
@@ -105,13 +104,7 @@ def _denials(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
     things = [place for place in range(len(s.mentions)) if _is_thing(s, place)]
     for place in rng.sample(things, len(things)):
         said = rng.choice(_DENIED).format(thing=_name(s, place), be=_be(s, place))
-        yield CandidateEdit("denial:object", whole=_end(s, 0, said))
-
-
-def _end(s: Reading, start: int, text: str) -> Foil:
-    """The caption with another end, from a character on."""
-    whole = s.caption.text[:start] + text
-    return whole, (Edit(start, len(s.caption.text), start, len(whole)),)
+        yield CandidateEdit("denial:object", whole=with_end(s.caption, 0, said))
 
 
 def _in_place(s: Reading) -> Iterator[Foil]:
@@ -127,24 +120,26 @@ def _in_place(s: Reading) -> Iterator[Foil]:
 def _behind(s: Reading) -> Iterator[Foil]:
     """ "A cat on a mat" -> "A cat on a mat. There is no cat."."""
     text = s.caption.text.rstrip()
-    stop = "" if text.endswith((".", "!", "?")) else "."
+    stop = "" if text[-1:] in SENTENCE_ENDS else "."
     for place in range(len(s.mentions)):
         if _is_thing(s, place):
-            yield _end(s, len(text), f"{stop} There {_be(s, place)} no {_name(s, place)}.")
+            denied = f"{stop} There {_be(s, place)} no {_name(s, place)}."
+            yield with_end(s.caption, len(text), denied)
 
 
 def _instead(s: Reading) -> Iterator[Foil]:
     """ "A black cat on a mat" -> "There is no black cat on a mat."."""
     tokens = s.caption.tokens
     for first, stop in _relations(s):
-        x, z = s.owner[max(i for i in range(first) if s.owner[i] >= 0)], s.owner[stop]
+        x, z = s.last_mention(first - 1), s.owner[stop]
         if s.mentions[x].root != x:
             continue  # "a girl in sunglasses standing on grass": who stands there?
         verb = tokens[first]
         said = s.caption.text[verb.start : tokens[s.mentions[z].stop - 1].end]
         if verb.pos == "VERB" and verb.tag in _NEGATED:
             said = inflect(s.lemmas[first], "VBG") + said[len(verb.text) :]
-        yield _end(s, 0, f"There {_be(s, x)} no {_name(s, x, described=True)} {said}.")
+        denied = f"There {_be(s, x)} no {_name(s, x, described=True)} {said}."
+        yield with_end(s.caption, 0, denied)
 
 
 _WAYS = {"negate:relation": _in_place, "negate:object": _behind, "negate:statement": _instead}

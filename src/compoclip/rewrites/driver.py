@@ -14,6 +14,7 @@ from compoclip.rewrites.edit import EMPTY, SpanChange, apply_changes, check
 from compoclip.rewrites.reading import Reading, read
 
 UNATTESTED = "unattested"
+NO_CANDIDATE = "no-candidate"
 
 
 class CandidateEdit(NamedTuple):

@@ -124,6 +124,12 @@ def moved_text(caption: Caption, span: tuple[int, int], to: int) -> str:
     return text
 
 
+def with_end(caption: Caption, start: int, text: str) -> tuple[str, tuple[Edit, ...]]:
+    """The caption with another end, from a character on, and the edit."""
+    whole = caption.text[:start] + text
+    return whole, (Edit(start, len(caption.text), start, len(whole)),)
+
+
 def cased_like(new: str, caption: Caption, index: int) -> str:
     """`new` with the case of token `index`: shouting stays shouting, a first capital moves."""
     old = caption.tokens[index].text

@@ -153,12 +153,13 @@ def _weighted(pos: str, words: Iterable[str]) -> Weighted:
 
 
 @lru_cache(maxsize=65536)
-def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
-    """Candidates for a noun, given with its compound ("fire hydrant") and by its head.
+def entity(compound: str, *, single: bool, plural: bool) -> Weighted:
+    """Candidates for a noun, given with its compound ("fire hydrant").
 
     single: the word follows "a" or "an". plural: it is one. Either way it must name a thing one can
     count.
     """
+    head = head_noun(compound)
     unfit = NOT_THINGS | RULES["sorts"]
     if single or plural:
         unfit |= MASS_NOUNS

@@ -21,7 +21,7 @@ from compoclip.errors import require
 from compoclip.files import read_json
 from compoclip.rewrites.attested import act, attested, is_solid, kind_of, stays_still, tie
 from compoclip.rewrites.base import Edit, Refused, Rewritten
-from compoclip.rewrites.driver import UNATTESTED, Draw, Round, first_fluent
+from compoclip.rewrites.driver import NO_CANDIDATE, UNATTESTED, Draw, Round, first_fluent
 from compoclip.rewrites.edit import MAX_DRAWS, RULES, text_refusal
 from compoclip.rewrites.exclusion import (
     ANY_THING,
@@ -147,7 +147,6 @@ SWAP_OBJECTS, SWAP_ATTRIBUTES = "exchange-objects", "exchange-attributes"
 NEW_OBJECT, NEW_RELATION, NEW_ATTRIBUTE = "replace-object", "replace-relation", "replace-attribute"
 JOIN = "join-object"
 
-NO_CANDIDATE = "no-candidate"
 SAID = "said-by-caption"
 _NOUN_DRAWS = 40
 Choice = tuple[str, ...]
@@ -199,7 +198,7 @@ class Transform:
     def draw(self, slot: Slot, rng: random.Random, min_level: int = 1) -> Rewritten | Refused:
         """One negative, its words drawn uniformly, or why none of 10 draws gave one.
 
-        least: the lowest level of `attested` that is taken.
+        min_level: the lowest level of `attested` that is taken.
         """
         lists = self.lists(slot)
         if not all(lists):

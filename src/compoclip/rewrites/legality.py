@@ -138,11 +138,8 @@ def _described_by(s: Reading, index: int) -> Iterable[int]:
 
 def _behind(s: Reading, index: int) -> range:
     """The mentions that what stands at token `index`, in none, may belong to; none at the start."""
-    while index >= 0 and s.owner[index] < 0:
-        index -= 1
-    if index < 0:
-        return range(0)
-    return range(s.mentions[s.owner[index]].root, s.owner[index] + 1)
+    place = s.last_mention(index)
+    return range(s.mentions[place].root, place + 1) if place >= 0 else range(0)
 
 
 def phrases(s: Reading, x: int, z: int) -> bool:

@@ -17,12 +17,11 @@ from compoclip.captions.clip_text import same_to_clip, token_key
 from compoclip.captions.subgraphs import SubGraph, phrase
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.driver import UNATTESTED, SampledRewrite
+from compoclip.rewrites.driver import NO_CANDIDATE, UNATTESTED, SampledRewrite
 from compoclip.rewrites.edit import MAX_DRAWS, SAME_TOKENS, text_refusal
 from compoclip.rewrites.exclusion import NO_THINGS, head_noun
 from compoclip.rewrites.graph_edits import (
     CATEGORIES,
-    NO_CANDIDATE,
     GraphVocabulary,
     Slot,
     Transform,

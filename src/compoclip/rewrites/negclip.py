@@ -13,6 +13,7 @@ from itertools import chain, combinations
 from typing import NamedTuple
 
 from compoclip.captions.lists import WORDS
+from compoclip.captions.tagrules import SETS
 from compoclip.captions.types import NOUNS, Caption
 from compoclip.rewrites import legality
 from compoclip.rewrites.attested import BROKEN, edit_level, kind_of
@@ -227,7 +228,7 @@ UNLIKE = "unlike-parts"
 KINDS = ("noun-phrase", "verb-phrase", "adjective")
 
 _LISTING = frozenset((",", "and", "or", "but", "&"))
-_FINITE = frozenset(("VBZ", "VBP", "VBD", "MD"))
+_FINITE = SETS["finite"]
 
 
 def _conjuncts(s: Reading, at: int) -> SpanPair | str:

@@ -27,8 +27,8 @@ from compoclip.captions.subgraphs import (
 )
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.tagrules import Columns, Patterns
-from compoclip.captions.types import NOUNS, Caption, GraphObject, SceneGraph, Span
-from compoclip.rewrites.edit import RULES
+from compoclip.captions.types import NOUNS, PLURALS, Caption, SceneGraph, Span
+from compoclip.rewrites.edit import RULES, SENTENCE_ENDS
 from compoclip.rewrites.relations import (
     PREPOSITIONS,
     RELATIONS,
@@ -39,12 +39,15 @@ from compoclip.rewrites.relations import (
 
 # "There is no red star" stays true when the star turns blue. "no" and the like reach from
 # themselves to the end of the clause; "not", "or", "might", "only" reach over the whole clause.
-_BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
+_BOUNDARIES = SENTENCE_ENDS | {";", "but", "\n"}
 
 
 def _unasserted(lows: tuple[str, ...]) -> frozenset[int]:
     """Indices of tokens under a negation, an alternative or a doubt."""
-    no, whole = RULES["no"], RULES["not"]
+    no, whole, text = RULES["no"], RULES["not"], " ".join(lows)
+    contracted = any(end in text for end in CONTRACTED_NOT)
+    if no.isdisjoint(lows) and whole.isdisjoint(lows) and not contracted:
+        return frozenset()  # nearly always
     indices: set[int] = set()
     start = 0
     for end in [*(i for i, low in enumerate(lows) if low in _BOUNDARIES), len(lows)]:
@@ -137,6 +140,10 @@ class Reading:
         """Return the mention at a token, -1 outside of mentions and behind the caption."""
         return self.owner[index] if index < len(self.owner) else -1
 
+    def last_mention(self, index: int) -> int:
+        """Return the mention at a token, else the last one before it, -1 without one."""
+        return max(self.owner[: index + 1], default=-1)
+
     @cached_property
     def graph(self) -> SceneGraph:
         """Return the scene graph in the caption's words."""
@@ -153,27 +160,27 @@ class Reading:
         return frozenset(map(token_key, (self.caption.text, *map(phrase, self.subgraphs))))
 
     @property
-    def _objects(self) -> Sequence[GraphObject]:
-        return self.caption.graph.objects if self.caption.graph else ()
+    def _graph(self) -> SceneGraph:
+        return self.caption.graph or SceneGraph()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the name of each object in lemmas, in lower case."""
-        return tuple(node.name.lower() for node in self._objects)
+        return tuple(node.name.lower() for node in self._graph.objects)
 
     @cached_property
     def attributes(self) -> tuple[tuple[str, ...], ...]:
         """Return the attributes of each object except numbers, in lower case."""
         return tuple(
             tuple([a.name.lower() for a in node.attributes if a.kind != "number"])
-            for node in self._objects
+            for node in self._graph.objects
         )
 
     @cached_property
     def plural(self) -> tuple[bool, ...]:
         """Return whether each object is named in the plural."""
-        last = [tokens_in(self.caption, node.span)[-1:] for node in self._objects]
-        return tuple(any(token.tag in ("NNS", "NNPS") for token in tokens) for tokens in last)
+        last = [tokens_in(self.caption, node.span)[-1:] for node in self._graph.objects]
+        return tuple(any(token.tag in PLURALS for token in tokens) for tokens in last)
 
     @cached_property
     def links(self) -> Mapping[tuple[int, int], Sequence[str]]:
@@ -206,7 +213,7 @@ class Reading:
     def described(self, index: int) -> tuple[int, ...]:
         """Return the objects with the word at token `index` as attribute."""
         start = self.caption.tokens[index].start
-        nodes = enumerate(self._objects)
+        nodes = enumerate(self._graph.objects)
         of_all = [(number, a.span) for number, node in nodes for a in node.attributes]
         matches = [number for number, span in of_all if span.start <= start < span.end]
         return tuple(dict.fromkeys(matches))
@@ -214,13 +221,13 @@ class Reading:
     def related_by(self, first: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the pairs of objects that the words at tokens [first, stop) relate."""
         start, end = self.caption.tokens[first].start, self.caption.tokens[stop - 1].end
-        relations = self.caption.graph.relations if self.caption.graph else ()
-        here = (
-            relation
-            for relation in relations
-            if relation.span.start < end and start < relation.span.end
+        return tuple(
+            [
+                (relation.subject, relation.object)
+                for relation in self._graph.relations
+                if relation.span.start < end and start < relation.span.end
+            ]
         )
-        return tuple([(relation.subject, relation.object) for relation in here])
 
     def holds(self, word: str) -> bool:
         """Return whether the caption contains the word or phrase, in the singular or plural."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from compoclip import plugins
 from compoclip.captions.lexicon import lexicon
-from compoclip.captions.parser import PARSER_VERSION, parse
+from compoclip.captions.parser import parse, provenance
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.printed import Table
@@ -120,8 +120,7 @@ class Settings:
             **({"sources": sources} if sources else {}),
             "seed": self.seed,
             "epoch": self.epoch,
-            "tagger": tagger_version(self.tagger),
-            "parser": PARSER_VERSION,
+            **provenance(self.tagger),
             "lexicon": lexicon().name,
         }
 

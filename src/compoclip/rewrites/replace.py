@@ -20,8 +20,8 @@ from compoclip.captions.tagger import inflect
 from compoclip.captions.types import NOUNS
 from compoclip.rewrites.attested import edit_level, preposition_level
 from compoclip.rewrites.base import Refused
-from compoclip.rewrites.driver import CandidateEdit, Proposal, Round, SampledRewrite
-from compoclip.rewrites.edit import MAX_DRAWS, RULES, SpanChange, cased_like
+from compoclip.rewrites.driver import NO_CANDIDATE, CandidateEdit, Proposal, Round, SampledRewrite
+from compoclip.rewrites.edit import ARTICLES, MAX_DRAWS, RULES, SpanChange, cased_like
 from compoclip.rewrites.exclusion import (
     NOT_THINGS,
     Weighted,
@@ -51,7 +51,6 @@ from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 from compoclip.rewrites.slots import preposition
 
 TOO_FEW = "too-few-elements"
-NO_CANDIDATE = "no-candidate"
 _GENDERS = RULES.keys_of("genders")
 _SHARE = 2  # candidates that are sampled of an element
 
@@ -110,11 +109,11 @@ def _entities(s: Reading) -> Iterator[Element]:
         ):
             first -= 1
         plural = head.tag == "NNS" or any(map(is_many, tokens[mention.first : first]))
-        single = first > 0 and s.lows[first - 1] in ("a", "an")
+        single = first > 0 and s.lows[first - 1] in ARTICLES
         if s.lows[first] == "decker" or (single and plural):
             continue  # "a couple people"
         name = " ".join((*s.lows[first : mention.head], lemma))
-        options = entity(name, lemma, single=single, plural=plural)
+        options = entity(name, single=single, plural=plural)
         if first == mention.first or tokens[first - 1].pos != "ADJ":
             # Who wears one thing wears others.
             options = tuple([option for option in options if option[0] not in RULES["worn"]])
@@ -188,7 +187,7 @@ def acts(s: Reading, index: int) -> bool:
     """Return whether who does what the verb at `index` says is alive."""
     subject = subject_of(s, index)
     if subject < 0:
-        subject = next((s.owner[i] for i in range(index, -1, -1) if s.owner[i] >= 0), -1)
+        subject = s.last_mention(index)
     if subject < 0:
         return False
     mention = s.mentions[subject]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from compoclip.captions.types import NOUNS, Token
+from compoclip.captions.types import NOUNS, PLURALS, Token
 from compoclip.rewrites.edit import RULES, SENTENCE_ENDS
 from compoclip.rewrites.relations import RELATIONS, phrases
 
@@ -66,6 +66,10 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
     anchor, before = -1, -1  # what the next word belongs to; what that belongs to
     lead = -1  # the noun that the next verb is said of
     size, stop = len(tokens), 0
+
+    def is_noun(index: int) -> bool:
+        return index >= 0 and tokens[index].pos in NOUNS and index not in ends
+
     for i, token in enumerate(tokens):
         if i < stop:
             continue
@@ -78,8 +82,7 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
             pairings += [
                 Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described
             ]
-            many = token.tag in ("NNS", "NNPS")
-            pairings.append(Pairing("many" if many else article, -1, i))
+            pairings.append(Pairing("many" if token.tag in PLURALS else article, -1, i))
             groups = lead >= 0 and tokens[lead].lemma.lower() in _COUNTED
             if groups and before == lead and tokens[anchor].lemma == "of":
                 lead = i  # "a group of people"
@@ -104,7 +107,7 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
             article = "a" if low in ("a", "an", "one", "another", "each", "every") else "the"
             described = []
         elif pos == "VERB":
-            if anchor >= 0 and anchor not in ends and lead >= 0 and tokens[anchor].pos in NOUNS:
+            if is_noun(anchor) and lead >= 0:
                 if token.tag != "VBN":
                     pairings.append(Pairing("subj", lead, i))
                 elif anchor == lead:
@@ -116,8 +119,7 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
             if described:
                 anchor, described = described[-1], []
             if anchor >= 0:
-                noun = tokens[anchor].pos in NOUNS and anchor not in ends
-                pairings.append(Pairing("np" if noun else "vp", anchor, i))
+                pairings.append(Pairing("np" if is_noun(anchor) else "vp", anchor, i))
             anchor, before, article = i, anchor, "bare"
         elif (
             described
@@ -126,7 +128,7 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
         ):
             pass  # "a black and white cat"
         elif pos not in ("ADV", "AUX", "PART") and token.tag != "EX":
-            if described and _is_noun(tokens, anchor, ends):
+            if is_noun(anchor):
                 pairings += [Pairing("pred", anchor, m) for m in described]
             described, article = [], "bare"
             if pos != "PRON" or token.tag not in ("WDT", "WP"):
@@ -136,10 +138,6 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
                     lead = -1
                 elif lead >= 0:
                     lead = -2
-    if described and _is_noun(tokens, anchor, ends):
+    if is_noun(anchor):
         pairings += [Pairing("pred", anchor, m) for m in described]
     return tuple(pairings)
-
-
-def _is_noun(tokens: tuple[Token, ...], index: int, ends: Mapping[int, int]) -> bool:
-    return index >= 0 and tokens[index].pos in NOUNS and index not in ends

@@ -10,21 +10,20 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Protocol
 
 from compoclip.captions.clip_text import fits_context, same_to_clip, token_key
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.types import NOUNS, Caption
 from compoclip.rewrites.base import Edit, Refused, Rewritten
-from compoclip.rewrites.driver import SampledRewrite, first_fluent
+from compoclip.rewrites.driver import NO_CANDIDATE, SampledRewrite, first_fluent
 from compoclip.rewrites.edit import MAX_DRAWS, TOO_LONG
 from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, entity, head_noun, same_thing
 from compoclip.rewrites.graph_edits import (
     NEW_ATTRIBUTE,
     NEW_OBJECT,
     NEW_RELATION,
-    NO_CANDIDATE,
     OBJ,
     REL,
     SAID,
@@ -214,7 +213,7 @@ class GraphPart:
         """Another thing of the same kind (as `replace` has it): a foil is to be a near miss."""
         node = self.graph.nodes[slot.node]
         name, plural = self.reading.names[node], self.reading.plural[node]
-        options = entity(name, head_noun(name), single=not plural, plural=plural)
+        options = entity(name, single=not plural, plural=plural)
         if not options:
             return Refused(NO_CANDIDATE)
         words, weights = zip(*options)
@@ -249,11 +248,8 @@ def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPar
     Returns:
         Entities and relations, in the order of the caption; () without a graph.
     """
-    return _parts_of(read(caption))
+    reading = read(caption)
 
-
-@lru_cache(maxsize=1)
-def _parts_of(reading: Reading) -> tuple[tuple[GraphPart, ...], tuple[GraphPart, ...]]:
     def is_thing(graph: SubGraph) -> bool:
         """Return whether all it names are things that a photo can show or not."""
         return all(head_noun(node.name) not in NOT_THINGS for node in graph.objects)

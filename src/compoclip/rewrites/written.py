@@ -175,8 +175,6 @@ def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
     Only things that either text names once; another property of a kind that the caption gives too
     ("a red and white cup") is no conflict.
     """
-    if caption.graph is None or sentence.graph is None:
-        return False
     qualities = _qualities(caption)
     return any(
         not any(may_mean_the_same(word, quality) for quality in qualities.get(name, ()))
