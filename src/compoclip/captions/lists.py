@@ -45,6 +45,10 @@ class WordLists(dict[str, frozenset[str]]):
         """Return the lines of a list."""
         return tuple(self._rows[name])
 
+    def cells(self, name: str = "") -> list[list[str]]:
+        """Return the cells of each row, which bars between blanks separate."""
+        return [[cell.strip() for cell in row.split(" | ")] for row in self._rows[name]]
+
     def groups(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Return the entries of each row."""
         return tuple(map(self._entries(name), self._rows[name]))

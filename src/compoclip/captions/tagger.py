@@ -79,7 +79,7 @@ _SIGNS = {
     for sign in signs
 }  # fmt: skip
 #: Words whose Penn tag does not follow from the C5 tag alone.
-C5_EXCEPTIONS = Patterns("wt", _LISTS.rows("c5 tags of words"), {})
+C5_EXCEPTIONS = Patterns("wt", _LISTS.cells("c5 tags of words"), {})
 
 
 def sign_tag(text: str) -> str:
@@ -105,7 +105,7 @@ def _before(tag: str) -> Condition:
 
 
 _CODE = {"before participle": _before("VBN"), "before infinitive": _before("VB")}
-COARSE = Patterns("wt", _LISTS.rows("coarse tags"), _CODE)
+COARSE = Patterns("wt", _LISTS.cells("coarse tags"), _CODE)
 
 
 def coarse_tags(lows: list[str], tags: list[str]) -> list[str]:
@@ -213,7 +213,7 @@ class HantaTagger:
         if not path.is_file():
             raise CompoclipError(f"{path}: HanTa's English model is missing; reinstall HanTa")
         model: Any = HanoverTagger(str(path))
-        self.name = f"hanta-{version('HanTa')}"
+        self.name = tagger_version()
         self._follow: dict[tuple[int, int], dict[int, float]] = model.LP_trans_word
         self._names: dict[int, str] = model.int2tag
         self._start, self._end = (model.tag2int["EMPTY"], 1), model.tag2int["END"]

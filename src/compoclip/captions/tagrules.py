@@ -49,15 +49,16 @@ class Patterns(dict[tuple[str, ...], tuple[TagRow, ...]]):
 
     Args:
         columns: The letters of the columns that `first` is given.
-        rows: The rows of the file.
+        rows: The cells of each row of the file.
         code: Conditions in code, by name.
     """
 
-    def __init__(self, columns: str, rows: Iterable[str], code: Mapping[str, Condition]) -> None:
+    def __init__(
+        self, columns: str, rows: Iterable[Sequence[str]], code: Mapping[str, Condition]
+    ) -> None:
         super().__init__()
         self.rows = []
-        for text in rows:
-            result, conditions, example = (part.strip() for part in text.split(" | "))
+        for result, conditions, example in rows:
             local: list[Condition] = []
             around: list[Condition] = []
             for condition in filter(None, map(str.strip, conditions.split(";"))):
@@ -159,7 +160,7 @@ def _singular(columns: Columns, at: int) -> bool:
 
 
 _CODE = {"behind motion": _behind_motion, "singular": _singular}
-PASSES = {name: Patterns("wt", _TABLE.rows(name), _CODE) for name in _TABLE.names() if name}
+PASSES = {name: Patterns("wt", _TABLE.cells(name), _CODE) for name in _TABLE.names() if name}
 
 
 @lru_cache(maxsize=_MOST)

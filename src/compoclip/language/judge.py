@@ -163,7 +163,7 @@ def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, b
         pairs: Iterable[tuple[str, str | None]] = (
             islice(judged, 1) if task.max_texts == 1 else judged
         )
-        if _REFUSAL.match(answer.strip()) and not _REFUSAL.match(caption.strip()):
+        if _declines(answer, caption):
             pairs = [(answer.strip(), REFUSAL)]
         elif not texts:
             pairs = [(answer.strip(), TOO_LONG if cut_off else EMPTY)]
@@ -183,7 +183,7 @@ def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, b
 def _objection(task: PromptTask, caption: Caption, text: str) -> str | None:
     if text.strip(" .").lower() in ("none", "n/a", "null"):
         return NONE
-    if _REFUSAL.match(text) and not _REFUSAL.match(caption.text):
+    if _declines(text, caption.text):
         return REFUSAL
     if _echoes(task, caption.text, text):
         return ECHO
@@ -203,6 +203,11 @@ def _objection(task: PromptTask, caption: Caption, text: str) -> str | None:
         return paraphrase_objection(caption, written)
     rule = positive_objection if task.gives == "positive" else negative_objection
     return rule(caption, written) or _asked_for(task, caption, written)
+
+
+def _declines(text: str, caption: str) -> bool:
+    """Return whether a text declines to answer in words that the caption does not begin with."""
+    return bool(_REFUSAL.match(text.strip())) and not _REFUSAL.match(caption.strip())
 
 
 def _asked_for(task: PromptTask, caption: Caption, written: Caption) -> str | None:

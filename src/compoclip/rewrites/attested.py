@@ -132,7 +132,7 @@ class Attested:
 
     def graded(self, key: str) -> int:
         """Return the level of a `tie` or an `act`."""
-        times = self._counts.get(key, 0)
+        times = self.count(key)
         return 2 if times >= _OFTEN else int(times >= _FEW)
 
     def _level(self, kind: str, a: str, b: str) -> int:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import random
 
-from compoclip.captions.lists import word_lists
 from compoclip.captions.types import NOUNS
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
 from compoclip.rewrites.edit import SENTENCE_ENDS, SpanChange, exchanged, starts_sentence
 from compoclip.rewrites.exclusion import NOT_THINGS, is_living
 from compoclip.rewrites.legality import numbers_differ, states_place
 from compoclip.rewrites.reading import Reading
+from compoclip.rewrites.relations import RELATIONS
 
 NO_RELATION = "no-relation"
 #: What holds between Y and X where a preposition holds between X and Y.
-CONVERSES = {
-    words: other for words, (other,) in word_lists(__file__, "relations").table("converses").items()
-}
+CONVERSES = {words: other for words, (other,) in RELATIONS.table("converses").items()}
 _VERBS = ("AUX", "VERB")
 _POINTING = frozenset(("another", "both", "each", "it", "other", "others", "same"))
 

@@ -252,8 +252,7 @@ def verb(lemma: str, transitive: bool) -> Weighted:
 
 _PERSON, _GROUP, _BODY, _ANIMAL = 18, 14, 8, 5  # WordNet's lexicographer files
 _PARTS = tuple(
-    tuple(frozenset(filter(None, map(str.strip, cell.split(",")))) for cell in row.split("|"))
-    for row in RULES.rows("parts")
+    tuple(frozenset(filter(None, cell.split(", "))) for cell in row) for row in RULES.cells("parts")
 )
 
 

@@ -253,7 +253,7 @@ class Reading:
 #: Exceptions of rewrites by what stands around a word; see data/exceptions.txt.
 _EXCEPTIONS = word_lists(__file__, "exceptions")
 EXCEPTIONS = {
-    name: Patterns("wlptm", _EXCEPTIONS.rows(name), {}) for name in _EXCEPTIONS.names() if name
+    name: Patterns("wlptm", _EXCEPTIONS.cells(name), {}) for name in _EXCEPTIONS.names() if name
 }
 _last: list[Reading] = []
 

@@ -28,8 +28,8 @@ PREPOSITIONS: Mapping[str, int] = {
 #: Preposition -> those that contradict it: the only safe replacements.
 CONTRADICTIONS: Mapping[str, tuple[str, ...]] = RELATIONS.table("contradictions")
 _VAGUE_AND_PRECISE = tuple(
-    tuple(tuple(word.strip() for word in side.split(",")) for side in row.split("|"))
-    for row in RELATIONS.rows("vague and precise")
+    (vague.split(", "), precise.split(", "))
+    for vague, precise in RELATIONS.cells("vague and precise")
 )
 
 

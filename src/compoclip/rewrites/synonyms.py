@@ -35,7 +35,7 @@ class SynonymEntry(NamedTuple):
 @lru_cache(maxsize=1)
 def table() -> tuple[SynonymEntry, ...]:
     """Return all entries, in the order of the file."""
-    rows = (map(str.strip, line.split("|")) for line in word_lists(__file__, "synonyms").rows())
+    rows = word_lists(__file__, "synonyms").cells()
     return tuple(
         SynonymEntry(kind, word, synonym, int(times), "loose" in flags, "never" in flags)
         for kind, word, synonym, times, *flags in rows
