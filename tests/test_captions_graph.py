@@ -48,6 +48,8 @@ the car is red and shiny | car: red, shiny |
 there is no dog in the car | car |
 a man without a hat sits on a bench | man; bench | man sits on bench
 a man is not wearing a hat | man |
+a man isn't wearing a hat | man |
+a man isn’t wearing a hat | man |
 a group of people walking on the beach | people: group of; beach | people walking on beach
 two slices of pizza on a paper plate | pizza: two, slices of; paper plate | pizza on paper plate
 a cat on top of a wooden table | cat; table: wooden | cat on top of table

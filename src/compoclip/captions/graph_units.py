@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 from compoclip.captions.chunks import reciprocal
-from compoclip.captions.lists import NUMBERS, PHRASAL, WORDS
+from compoclip.captions.lists import CONTRACTED_NOT, NUMBERS, PHRASAL, WORDS
 from compoclip.captions.tagger import inflect
 from compoclip.captions.types import (
     NOUNS,
@@ -133,7 +133,8 @@ def _verb(tokens: Sequence[Token], at: int) -> Unit:
     stop = here = at
     while here < len(tokens):
         token = tokens[here]
-        negated = negated or token.lemma in WORDS["negations"] or token.low.endswith("n't")
+        negated = negated or token.lemma in WORDS["negations"]
+        negated = negated or token.low.endswith(CONTRACTED_NOT)
         if token.pos == "VERB":
             # "going skiing", "trying to hit"
             starting = main >= 0 and tokens[main].lemma in ("go", "begin", "start")

@@ -14,7 +14,7 @@ from compoclip.captions.tagger import DEFAULT_TAGGER, Tagger, get_tagger, tagger
 from compoclip.captions.types import Caption, SceneGraph, beginning
 
 #: Raise it whenever words, tags, lemmas, chunks or graphs may come out differently.
-PARSER_VERSION = "6"
+PARSER_VERSION = "7"
 #: Fewer texts than this are parsed here: starting processes would take longer.
 POOL_FLOOR = 2000
 #: Texts that a process parses at once.
