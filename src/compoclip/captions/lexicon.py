@@ -370,20 +370,15 @@ class Lexicon:
         words = {word for number in synsets for word in self.synset(number).lemmas}
         words = {word for word in words if not synsets.isdisjoint(self.dominant(word, "ADJ"))}
         nouns = self._around(self._quality_nouns(lemma))
-        for word in {word for number in nouns for word in self._adjectives_of(number)}:
-            if not nouns.isdisjoint(self._quality_nouns(word)):
-                words.add(word)
+        over_nouns: set[str] = set()  # derived adjectives, the noun as one, wood -> wooden
+        for synset in map(self.synset, nouns):
+            for pointer in synset.pointers("+"):
+                if self._kinds[pointer.synset][0] in "as":
+                    over_nouns.add(self.synset(pointer.synset).lemmas[pointer.target_word])
+            forms = [form + end for form in synset.lemmas for end in ("", "en", "n")]
+            over_nouns.update(form for form in forms if self.contains(form, "ADJ"))
+        words |= {w for w in over_nouns if not nouns.isdisjoint(self._quality_nouns(w))}
         return {word for word in words if word == word.lower()}
-
-    def _adjectives_of(self, noun: int) -> Iterator[str]:
-        """Adjectives for a noun synset: derived ones, the same word as one, wood -> wooden."""
-        for pointer in self.synset(noun).pointers("+"):
-            if self._kinds[pointer.synset][0] in "as":
-                yield self.synset(pointer.synset).lemmas[pointer.target_word]
-        for lemma in self.synset(noun).lemmas:
-            for form in (lemma, lemma + "en", lemma + "n"):
-                if form == form.lower() and self.contains(form, "ADJ"):
-                    yield form
 
     def _contrasting_adverbs(self, lemma: str) -> set[str]:
         """Antonyms, and the adverbs of adjectives that contrast: quick -> quickly."""

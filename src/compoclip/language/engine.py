@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from compoclip.errors import CompoclipError, UsageError, closest, optional, require
+from compoclip.errors import CompoclipError, UsageError, closest, optional, printable, require
 from compoclip.files import reason
 
 # --- What a language model is asked to write: the prompts, one file a task. ---
@@ -106,11 +106,7 @@ class Sampling:
 
 
 def answer_seed(*key: object) -> int:
-    """Return the seed of one answer, the same in any order of the questions.
-
-    Args:
-        key: The seed of the run, and what is asked.
-    """
+    """Return the seed of an answer by the seed of the run and what is asked, in any order."""
     text = "\x1f".join(map(str, key)).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") >> 1
 
@@ -258,8 +254,7 @@ class ChatServer:
         """One short printable line without the key."""
         if self._key:
             text = text.replace(self._key, "***")
-        line = " ".join(text.split())[:200]
-        return "".join(c if c.isprintable() else "?" for c in line)
+        return printable(" ".join(text.split()), 200)
 
 
 def _base(url: str) -> str:

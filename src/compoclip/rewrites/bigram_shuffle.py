@@ -13,17 +13,19 @@ from compoclip.rewrites.legality import items, parts, parts_of
 from compoclip.rewrites.reading import Reading
 
 TOO_SHORT = "too-short"
-_Unit = tuple[int, int]
+_JOINING = ("'", "’", "-", "/")  # contractions, hyphens
 _FINAL = SENTENCE_ENDS | {"...", "…"}
 
 
 def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refused]:
     """Shuffles consecutive pairs of words; contractions and hyphenated words stay one word."""
     caption, tokens = s.caption, s.caption.tokens
-    units: list[_Unit] = []  # spans of tokens that stay together
+    units: list[tuple[int, int]] = []  # spans of tokens that stay together
     for i, token in enumerate(tokens):
-        glued = i > 0 and tokens[i - 1].end == token.start
-        if glued and _belongs(tokens[i - 1].text, token.text):
+        before = tokens[i - 1]
+        joined = token.text.startswith(_JOINING) or before.text.endswith(_JOINING)
+        joined = joined or (before.text[-1].isalnum() and token.text[0].isalnum())
+        if i > 0 and before.end == token.start and joined:
             units[-1] = (units[-1][0], i + 1)
         else:
             units.append((i, i + 1))
@@ -36,12 +38,12 @@ def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refuse
     words = {
         unit: unit_texts[unit].lower() for unit in units if any(map(str.isalnum, unit_texts[unit]))
     }
-    before = [words[unit] for unit in units if unit in words]
+    order_before = [words[unit] for unit in units if unit in words]
     said, parts_before = items(s), parts_of(s)
     for _ in range(MAX_DRAWS):
         order = rng.sample(pairs, len(pairs))
         shuffled = [unit for pair in order for unit in pair]
-        if [words[unit] for unit in shuffled if unit in words] == before:
+        if [words[unit] for unit in shuffled if unit in words] == order_before:
             continue
         if parts([w for a, b in shuffled for w in said[a:b]]) == parts_before:
             continue  # "a dog next to a cat" for "a cat next to a dog"
@@ -61,14 +63,6 @@ def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refuse
             text += f" {part}" if text and (unit in words or not after_word) else part
             after_word = unit in words
         yield CandidateEdit("shuffle:bigrams", whole=(text, (_changed_span(caption.text, text),)))
-
-
-def _belongs(before: str, token: str) -> bool:
-    """Return whether adjacent tokens form one word: contractions, hyphens, split letters."""
-    inside = ("'", "’", "-", "/", "n't", "n’t")
-    if token.startswith(inside) or before.endswith(("-", "/", "'", "’")):
-        return True
-    return before[-1:].isalnum() and token[:1].isalnum()
 
 
 def _changed_span(old: str, new: str) -> Edit:

@@ -268,12 +268,8 @@ def read(caption: Caption) -> Reading:
         The reading; the last one is cached.
     """
     last = _last[:]  # another thread may replace it
-    if not last or last[0].caption is not caption:
-        last = _last[:] = [_analysed(caption)]
-    return last[0]
-
-
-def _analysed(caption: Caption) -> Reading:
+    if last and last[0].caption is caption:
+        return last[0]
     tokens = caption.tokens
     lows = tuple([token.text.lower() for token in tokens])
     lemmas = tuple([token.lemma.lower() for token in tokens])
@@ -304,8 +300,10 @@ def _analysed(caption: Caption) -> Reading:
         for index in range(first, stop):
             owner[index] = place
         before = stop
-    unasserted = _unasserted(lows)
-    return Reading(caption, tuple(mentions), tuple(owner), phrasal, unasserted, lows, lemmas)
+    doubtful = _unasserted(lows)
+    reading = Reading(caption, tuple(mentions), tuple(owner), phrasal, doubtful, lows, lemmas)
+    _last[:] = [reading]
+    return reading
 
 
 @lru_cache(maxsize=1 << 16)
