@@ -12,7 +12,6 @@ from compoclip.captions.types import NOUNS, GraphAttribute, Span, Token
 #: Prepositions that tie a part, a content or a garment to its holder: the next one goes to the
 #: holder ("a vase with flowers on the table").
 _TIES = frozenset({("with",), ("of",), ("full", "of")})
-_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -38,7 +37,7 @@ class ReadingState:
     last: list[int] = field(default_factory=list)
     hosts: list[int] = field(default_factory=list)
     doers: list[int] = field(default_factory=list)
-    doubted: frozenset[int] = _NONE
+    doubted: frozenset[int] = frozenset()
     holders: list[int] = field(default_factory=list)
     fronted: list[int] = field(default_factory=list)
     verb: Unit | None = None

@@ -183,17 +183,16 @@ def _rejected(
 ) -> Iterator[Record]:
     """The rejected texts and unanswered captions, in caption order."""
     for caption, number in numbers.items():
-        rejections: list[tuple[str | None, str, str | None]] = []
+        about = {"caption": caption, "task": task, "text": None}
         if number not in verdicts:
             cause = collected.unanswered.get(number)
-            rejections.append((None, NOT_ASKED if cause is None else UNANSWERED, cause))
-        else:
-            rejections += [(text, reason, None) for text, reason in verdicts[number].rejected]
-            refused = collected.records[number]["refused"]
-            rejections += [(None, REFUSED, refused)] if refused is not None else []
-        for text, reason, detail in rejections:
-            about = {"caption": caption, "task": task, "text": text}
-            yield {**about, "reason": reason, "detail": detail}
+            yield {**about, "reason": NOT_ASKED if cause is None else UNANSWERED, "detail": cause}
+            continue
+        for text, reason in verdicts[number].rejected:
+            yield {**about, "text": text, "reason": reason, "detail": None}
+        refused = collected.records[number]["refused"]
+        if refused is not None:
+            yield {**about, "reason": REFUSED, "detail": refused}
 
 
 def _write_lines(path: Path, rows: Iterable[Record]) -> int:
