@@ -61,7 +61,7 @@ def test_a_format_needs_no_more_than_a_way_to_load(tmp_path: Path) -> None:
         kind, known_by, order = "a file of one number", "nothing", 99
         markers = ("number.txt",)
 
-        def load(self, source: str, name: str, activation: Any, above: Any) -> Any:
+        def load(self, source: str, activation: Any) -> Any:
             return load_model(f"random:ViT-B-32:{(Path(source) / 'number.txt').read_text()}")
 
     found = Minimal()

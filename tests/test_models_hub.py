@@ -86,13 +86,14 @@ def test_other_forms(tmp_path: Path, pushed: dict[str, Any]) -> None:
     made = {
         "hf": {"config.json", "model.safetensors", "preprocessor_config.json", "vocab.json",
                "sentence_bert_config.json", "merges.txt", "tokenizer_config.json",
-               "special_tokens_map.json",
+               "special_tokens_map.json", "vocab.txt",
                "compoclip.json", "README.md"},
-        "hf-vision": {"config.json", "model.safetensors", "preprocessor_config.json"},
+        "hf-vision": {"config.json", "model.safetensors", "preprocessor_config.json", "vocab.txt"},
     }  # fmt: skip
     for form, names in made.items():
         convert(str(tmp_path / "model"), tmp_path / form, form)  # type: ignore[arg-type]
         (tmp_path / form / "pytorch_model.bin").write_text("secret")
+        (tmp_path / form / "vocab.txt").write_text("words")
         pushed["files"].clear()
         hub.publish(tmp_path / form, "me/model")
         assert set(pushed["files"]) == names
@@ -108,12 +109,13 @@ def test_other_forms(tmp_path: Path, pushed: dict[str, Any]) -> None:
 
 def test_adapters(tmp_path: Path) -> None:
     (tmp_path / "adapter.json").write_text("{}")
-    (tmp_path / "adapter.safetensors").write_text("")
     (tmp_path / "state.pt").write_text("")
-    assert hub.model_files(tmp_path) == ["adapter.json", "adapter.safetensors"]
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     with pytest.raises(CompoclipError, match=r"has no adapter_model\.safetensors"):
         hub.model_files(tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_text("")
+    expected = ["adapter_config.json", "adapter_model.safetensors", "adapter.json"]
+    assert hub.model_files(tmp_path) == expected
 
 
 def test_results_go_into_the_card_and_its_index(folder: Path, pushed: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ from compoclip.models.config import (
 )
 from compoclip.models.downloads import downloaded
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.lora import Lora, merged_state
+from compoclip.models.lora import Lora
 from compoclip.models.names import HUB, LOCAL, require_model
 from compoclip.models.preprocess import Preprocess
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
@@ -55,8 +55,6 @@ from compoclip.models.weights import (
     require_finite,
     weights_hash,
 )
-
-Above = tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -115,10 +113,10 @@ def load_model(
     return loaded
 
 
-def open_model(spec: str, activation: str | None, above: Above = ()) -> LoadedModel:
-    """`load_model` for formats, on the CPU. above: the adapters whose base this is, if any."""
+def open_model(spec: str, activation: str | None) -> LoadedModel:
+    """`load_model` for formats, on the CPU."""
     place = place_of(spec)
-    return format_of(place).load(place, spec.removeprefix(LOCAL), activation, above)
+    return replace(format_of(place).load(place, activation), name=spec.removeprefix(LOCAL))
 
 
 def place_of(spec: str) -> str:
@@ -297,15 +295,6 @@ class Adapted:
     provenance: Mapping[str, Any]
 
 
-def merged_model(adapted: Adapted, name: str, path: Path) -> LoadedModel:
-    """Return a plain model: a copy of the base with the adapters merged."""
-    base, lora = adapted.base, adapted.lora
-    state = merged_state(base.encoder.model.state_dict(), adapted.adapters, lora.scaling)
-    loaded = assemble(base.config, name, state=state, path=path)
-    identity = replace(loaded.identity, base=base.identity.weights, adapter=lora.describe())
-    return replace(loaded, identity=identity, provenance=adapted.provenance)
-
-
 class Format(ABC):
     """A format of models: how to recognise, load, save and describe them.
 
@@ -340,11 +329,10 @@ class Format(ABC):
         )
 
     @abstractmethod
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
-        """Load a model, on the CPU in eval mode.
+    def load(self, source: str, activation: str | None) -> LoadedModel:
+        """Load a model, on the CPU in eval mode. activation: overrides the source.
 
-        activation: overrides the source. above: the adapters whose base this is. Raises
-        CompoclipError when files are missing or damaged, or their identities differ.
+        Raises CompoclipError when files are missing or damaged, or their identities differ.
         """
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:

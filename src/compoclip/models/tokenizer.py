@@ -36,7 +36,6 @@ _START = 16  # characters for each token of the context, of a piece that is merg
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _FALLBACK = "<0x00>"  # in vocabularies that spell what they lack in bytes
 _SPECIAL = re.compile(r"[\w<>-]+")
-_HF_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "vocab.json")
 _HF_OPTIONS = ("clean", "strip_sep_token", "language")
 
 
@@ -289,11 +288,13 @@ def _hf_tokenizer(
 ) -> Any:
     from open_clip.tokenizer import HFTokenizer
 
+    from compoclip.models.formats.closed_list import TOKENIZER_FILES  # which reads YAML
+
     name = text_cfg["hf_tokenizer_name"]
     source = str(name)
     if folder is not None and (folder / "tokenizer_config.json").is_file():
         source = str(folder)
-        for file in (folder / name for name in _HF_FILES):
+        for file in (folder / name for name in TOKENIZER_FILES):
             if file.is_file() and (problem := disguised(file)):
                 raise CompoclipError(f"{file}: {problem}")
     else:

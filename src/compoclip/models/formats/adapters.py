@@ -1,9 +1,8 @@
-"""Low-rank adapters without their base, in the layout of Hugging Face's PEFT and an earlier one.
+"""Low-rank adapters without their base, in the layout of Hugging Face's PEFT.
 
     adapter_config.json         PEFT's: rank, alpha, adapted modules, base
     adapter_model.safetensors   base_model.model.<module>.lora_A.weight and .lora_B.weight
     adapter.json                identity of the base, LoRA settings, provenance (compoclip only)
-    adapter.safetensors         in folders of earlier releases, instead of PEFT's two files
 
 Modules have the names of the base's CLIPModel or SiglipModel; for other bases, open_clip's names.
 PEFT adapts query, key and value projections separately; open_clip's fused projection has one A for
@@ -32,12 +31,11 @@ from compoclip.bounds import MAX_PATTERN_SECONDS
 from compoclip.errors import CompoclipError, UsageError, quoted, require
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import (
-    Above,
     Adapted,
     Format,
     LoadedModel,
+    assemble,
     load_model,
-    merged_model,
     open_model,
     override_activation,
 )
@@ -45,14 +43,14 @@ from compoclip.models.config import ModelIdentity, read_object, section, sound, 
 from compoclip.models.formats.closed_list import check_entries, unread_files
 from compoclip.models.formats.hf_files import ParameterNames, model_type_of
 from compoclip.models.formats.hugging_face import HFClip, HFSiglip
-from compoclip.models.lora import Lora, lora_state, lora_targets, towers_of
+from compoclip.models.lora import Lora, lora_state, lora_targets, merged_state, towers_of
 from compoclip.models.names import HUB, split_part
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
 from compoclip.typed import Count, read_fields
 from compoclip.version import __version__
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-RECORD, EARLIER = "adapter.json", "adapter.safetensors"
+CONFIG, WEIGHTS, RECORD = "adapter_config.json", "adapter_model.safetensors", "adapter.json"
+_BASE = "base_model_name_or_path"  # the entry of PEFT's configuration
 _PREFIX = "base_model.model."
 _MERGE = "merge it with PEFT (merge_and_unload)"
 _OTHERS = "which our adapters do not: merge it with PEFT (merge_and_unload), or a weights file by "
@@ -65,7 +63,7 @@ _SETTINGS: dict[str, Any] = {
     "rank_pattern": dict[str, int] | None,
     "alpha_pattern": dict[str, float] | None,
     "use_rslora": bool | None,
-    "base_model_name_or_path": str | None,
+    _BASE: str | None,
 }
 """The entries of PEFT's configuration that are followed."""
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
@@ -78,28 +76,32 @@ class AdapterFolder(Format):
     kind = "adapter folder, merged into its base"
     known_by = "the base"
     order = 31
+    markers = (CONFIG,)
     stored = WEIGHTS
-    downloads = (WEIGHTS, EARLIER)
+    downloads = (WEIGHTS,)
+    companions = (RECORD,)
     forms = ("lora", "peft")
     adapters_only = True
 
-    def sniff(self, source: str) -> bool:
-        """Return whether it is a folder with a record or PEFT's configuration."""
-        return any((Path(source) / name).is_file() for name in (RECORD, CONFIG))
-
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+    def load(self, source: str, activation: str | None) -> LoadedModel:
         """Load the base that the folder names and merge the adapters into it."""
-        return merged_model(self.adapted(source, None, activation, above), name, Path(source))
+        return self.load_on(source, None, activation)
 
-    def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
-        """Merge the adapters into the base that the user names."""
-        return merged_model(self.adapted(source, base, activation), source, Path(source))
+    def load_on(self, source: str, base: str | None, activation: str | None) -> LoadedModel:
+        """Merge the adapters into a copy of the base that the user names, or of their own."""
+        adapted = self.adapted(source, base, activation)
+        start, lora = adapted.base, adapted.lora
+        weights = start.encoder.model.state_dict()
+        state = merged_state(weights, adapted.adapters, lora.scaling)
+        loaded = assemble(start.config, source, state=state, path=Path(source))
+        identity = replace(loaded.identity, base=start.identity.weights, adapter=lora.describe())
+        return replace(loaded, identity=identity, provenance=adapted.provenance)
 
-    def adapted(
-        self, source: str, base: str | None, activation: str | None, above: Above = ()
-    ) -> Adapted:
+    def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
         """Return the adapters on the base that is named by the user or by them."""
         path = Path(source)
+        if base is None:
+            _require_no_circle(path)
         if not (path / RECORD).is_file():
             start = self._base(path, base, activation)
             adapters, lora = read_peft(path, start.encoder.model)
@@ -107,8 +109,7 @@ class AdapterFolder(Format):
         stated, identity, lora, provenance = read_adapter_record(path)
         place = base or stated
         try:
-            require(path.resolve() not in above, path, "it is the base of itself")
-            start = open_model(place, identity.activation, (*above, path.resolve()))
+            start = open_model(place, identity.activation)
         except CompoclipError as error:
             raise CompoclipError(
                 f"{path}: its base {place} cannot be loaded ({error}); say where it is in "
@@ -121,20 +122,17 @@ class AdapterFolder(Format):
 
     def _base(self, path: Path, base: str | None, activation: str | None) -> LoadedModel:
         """Return the base of a folder without a record, and what nobody reads of the folder."""
-        entry = "base_model_name_or_path"
-        stated = read_object(path / CONFIG).get(entry)
-        if stated and not Path(str(stated)).is_dir():
-            stated = f"{HUB}{stated}"
+        stated = _stated_base(path)
         by_name = f"compoclip convert {path} DST --to merged --base BASE"
         if not (base or stated):
-            problem = f"does not say what it was trained on, {CONFIG} has no {entry}"
+            problem = f"does not say what it was trained on, {CONFIG} has no {_BASE}"
             raise UsageError(f"{path}: {problem}: {by_name}")
         try:
-            start = load_model(base or str(stated), activation=activation)
+            start = load_model(base or stated, activation=activation)
         except CompoclipError as error:
             if base:
                 raise
-            problem = f"{path / CONFIG}: {entry} {quoted(stated)} cannot be loaded"
+            problem = f"{path / CONFIG}: {_BASE} {quoted(stated)} cannot be loaded"
             raise type(error)(f"{problem} ({error}); name it: {by_name}") from error
         assumed = (*start.config.assumed, *unread_files(path, "PEFT"))
         return replace(start, config=replace(start.config, assumed=assumed))
@@ -160,12 +158,6 @@ class AdapterFolder(Format):
             save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
             write_json(temporary / CONFIG, config)
             write_json(temporary / RECORD, record)
-
-    def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
-        """Return the files of either layout."""
-        if (folder / CONFIG).is_file():
-            return [CONFIG, WEIGHTS], (RECORD,)
-        return [RECORD, EARLIER], ()
 
 
 def save_adapter(
@@ -199,9 +191,26 @@ def read_adapter_record(folder: Path) -> tuple[str, ModelIdentity, Lora, dict[st
         return str(base["model"]), identity, lora, section(data, "provenance", path)
 
 
+def _stated_base(folder: Path) -> str:
+    """Return the base that an adapter folder states; "" for one that states none."""
+    if (folder / RECORD).is_file():
+        return read_adapter_record(folder)[0]
+    stated = read_object(folder / CONFIG).get(_BASE) if (folder / CONFIG).is_file() else None
+    return f"{'' if Path(str(stated)).is_dir() else HUB}{stated}" if stated else ""
+
+
+def _require_no_circle(folder: Path) -> None:
+    """Raise CompoclipError for adapters whose base is, by way of other adapters, themselves."""
+    folders = [folder.resolve()]
+    while stated := _stated_base(folders[-1]):
+        base = Path(stated).resolve()
+        require(base not in folders, folder, "it is the base of itself")
+        folders.append(base)
+
+
 def _own_state(folder: Path, network: nn.Module, lora: Lora) -> dict[str, Tensor]:
     """Return the adapters of a folder with a record, exactly those of its settings."""
-    weights = folder / (WEIGHTS if (folder / CONFIG).is_file() else EARLIER)
+    weights = folder / WEIGHTS
     state = read_state_dict(weights)
     theirs = {key: value for key, value in state.items() if key.startswith(_PREFIX)}
     with sound(folder):

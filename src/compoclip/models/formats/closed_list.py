@@ -19,6 +19,8 @@ from compoclip.typed import is_a, kind_named
 
 _LIST: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
+TOKENIZER_FILES: tuple[str, ...] = tuple(_LIST["files"]["tokenizer"]["followed"])
+"""Files of a tokenizer in the folder of a model."""
 IMAGE_PROCESSORS: dict[str, dict[str, Any]] = _LIST["image processors"]
 """Image processors of transformers -> what each does where its settings are silent."""
 

@@ -18,18 +18,6 @@ from compoclip.models.checkpoint import format_of, formats
 from compoclip.models.config import MERGES, RECORD, ModelIdentity, as_json, read_config, read_record
 from compoclip.models.names import require_pushable
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    MERGES,
-)
-
 
 class Pushed(NamedTuple):
     """Where a folder was uploaded to, and the files."""

@@ -40,7 +40,6 @@ from compoclip.models.architecture import (
     with_activation,
 )
 from compoclip.models.checkpoint import (
-    Above,
     Format,
     LoadedModel,
     assemble,
@@ -60,7 +59,7 @@ from compoclip.models.config import (
     sound,
     write_json,
 )
-from compoclip.models.formats.closed_list import check_entries, unread_files
+from compoclip.models.formats.closed_list import TOKENIZER_FILES, check_entries, unread_files
 from compoclip.models.formats.hf_files import (
     CONFIG,
     IMAGES,
@@ -82,7 +81,6 @@ from compoclip.models.formats.hf_files import (
     write_image_processor,
     write_modalities,
 )
-from compoclip.models.formats.hub import TOKENIZER_FILES
 from compoclip.models.tokenizer import build_tokenizer
 from compoclip.models.weights import as_stored, weights_hash
 from compoclip.typed import require_kind
@@ -148,7 +146,7 @@ class HuggingFaceFolder(Format):
         """Read the configuration and the parameters of a folder."""
         return read_object(path / CONFIG), read_tensors(path), []
 
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+    def load(self, source: str, activation: str | None) -> LoadedModel:
         """Load the folder as an open_clip model. What it does not say (preprocessing, CLIP's
         vocabulary) is the family's own and noted in the provenance."""
         path = Path(source)
@@ -176,7 +174,7 @@ class HuggingFaceFolder(Format):
                 preprocess = self.table.get("preprocess", {})
                 assumed.append(f"images are prepared as for {self.family}, no file says how")
             model = ModelConfig(config, preprocess, folder=path, assumed=tuple(assumed))
-            loaded = assemble(model, name, state=state, path=path, own=True)
+            loaded = assemble(model, source, state=state, path=path, own=True)
         facts = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
         return override_activation(recorded(loaded, path, facts), activation)
 

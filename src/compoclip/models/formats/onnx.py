@@ -20,10 +20,10 @@ from torch.nn.functional import normalize
 
 from compoclip.errors import CompoclipError, optional, require
 from compoclip.files import new_folder, reason
-from compoclip.models.checkpoint import Above, Format, LoadedModel, current_identity
+from compoclip.models.checkpoint import Format, LoadedModel, current_identity
 from compoclip.models.config import RECORD, ModelIdentity, read_object, record_of, write_json
+from compoclip.models.formats.closed_list import TOKENIZER_FILES
 from compoclip.models.formats.hf_files import write_clip_tokenizer
-from compoclip.models.formats.hub import TOKENIZER_FILES
 
 TOLERANCE = 1e-4  # of unit-length embeddings: the largest difference that passes
 _PROTOBUF_LIMIT = 1_800_000_000  # of 2 GiB; larger towers get a NAME.onnx.data beside
@@ -40,7 +40,7 @@ class OnnxFolder(Format):
     companions = ("image.onnx.data", "text.onnx.data", "preprocess.json", *TOKENIZER_FILES)
     forms = ("onnx",)
 
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+    def load(self, source: str, activation: str | None) -> LoadedModel:
         """Refuse."""
         problem = "holds an ONNX export, which is only written: name its original model"
         raise CompoclipError(f"{source}: {problem}")

@@ -26,7 +26,6 @@ from compoclip.errors import NEEDS_WORLD, CompoclipError, require
 from compoclip.files import file_stamps, new_folder
 from compoclip.models.architecture import BLIP
 from compoclip.models.checkpoint import (
-    Above,
     Format,
     LoadedModel,
     assemble,
@@ -44,8 +43,8 @@ from compoclip.models.config import (
     section,
     write_json,
 )
-from compoclip.models.formats.closed_list import check_entries, unread_files
-from compoclip.models.formats.hub import TOKENIZER_FILES, write_card
+from compoclip.models.formats.closed_list import TOKENIZER_FILES, check_entries, unread_files
+from compoclip.models.formats.hub import write_card
 from compoclip.models.weights import as_stored, read_state_dict, weights_hash
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
@@ -65,7 +64,7 @@ class OpenClipFolder(Format):
     companions = TOKENIZER_FILES
     forms: ClassVar[tuple[str, ...]] = ("open-clip", "merged")
 
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+    def load(self, source: str, activation: str | None) -> LoadedModel:
         """Return the model, verified against its `compoclip.json`, if it has one."""
         path = Path(source)
         data = read_object(path / CONFIG)
@@ -77,7 +76,7 @@ class OpenClipFolder(Format):
         require(paths, path, f"has no weights; expected {WEIGHTS}")
         read = [path / CONFIG, path / RECORD, paths[0], *filter(None, [config.merges])]
         stamps = file_stamps(read)
-        loaded = assemble(config, name, state=read_state_dict(paths[0]), path=path, own=True)
+        loaded = assemble(config, source, state=read_state_dict(paths[0]), path=path, own=True)
         loaded = override_activation(recorded(loaded, path, {}), activation)
         return replace(loaded, files=stamps)
 
@@ -129,9 +128,9 @@ class BundledModel(OpenClipFolder):
         """Return whether it is that name."""
         return source == "bundled"
 
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+    def load(self, source: str, activation: str | None) -> LoadedModel:
         """Load the folder that the entry point names."""
         point = plugins.installed("checkpoints").get(source)
         if point is None:
             raise CompoclipError(f"the base model 'bundled' {NEEDS_WORLD}; or name another model")
-        return super().load(str(plugins.imported(point, "checkpoint")), name, activation, above)
+        return super().load(str(plugins.imported(point, "checkpoint")), activation)

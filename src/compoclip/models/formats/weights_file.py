@@ -31,7 +31,6 @@ from compoclip.models.architecture import (
     with_activation,
 )
 from compoclip.models.checkpoint import (
-    Above,
     Format,
     LoadedModel,
     assemble,
@@ -72,7 +71,7 @@ class TensorsAlone(Format):
         """By "@", or because it is a file."""
         return not Path(source).is_dir() and ("@" in source or split_part(source)[0].is_file())
 
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+    def load(self, source: str, activation: str | None) -> LoadedModel:
         """Load the weights as the architecture that the user names. Raises UsageError when that is
         missing or unknown, CompoclipError when nothing tells the activation."""
         architecture, at, file = source.partition("@")
@@ -164,7 +163,7 @@ class PublishedWeights(Format):
         """By ":"."""
         return ":" in source and not Path(source).is_dir()
 
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+    def load(self, source: str, activation: str | None) -> LoadedModel:
         """The weights from the network or the cache."""
         model, _, tag = source.partition(":")
         config = named_config(model)
@@ -198,7 +197,7 @@ class RandomWeights(Format):
         """Return whether the name begins so."""
         return source.startswith("random:")
 
-    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+    def load(self, source: str, activation: str | None) -> LoadedModel:
         """The weights that the seed gives."""
         model, _, number = source.removeprefix("random:").partition(":")
         config = with_activation(named_config(model), activation)
