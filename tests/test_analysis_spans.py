@@ -56,7 +56,7 @@ def naive(model: Any, ids: Tensor, allowed: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("tower", TOWERS)
 def test_every_span_equals_a_forward_pass_with_a_full_mask(tower: str) -> None:
     encoder = encoder_of(TOWERS[tower])
-    layers = encoder.text_layers()
+    layers = encoder.text_tower.layers()
     model = getattr(encoder.model, "text", encoder.model)
     thresholds = range(layers.depth)
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_every_span_equals_a_forward_pass_with_a_full_mask(tower: str) -> None:
 
 
 def test_spans_in_a_batch_are_those_of_a_sentence_alone() -> None:
-    layers = encoder_of(TOWERS["causal"]).text_layers()
+    layers = encoder_of(TOWERS["causal"]).text_tower.layers()
     with torch.no_grad():
         together = span_charts(layers, SENTENCES, [0, 2])
         for each, charts in zip(SENTENCES, together):
@@ -99,7 +99,7 @@ def test_spans_in_a_batch_are_those_of_a_sentence_alone() -> None:
 
 
 def test_later_words_change_no_earlier_span_of_a_causal_tower() -> None:
-    layers = encoder_of(TOWERS["causal"]).text_layers()
+    layers = encoder_of(TOWERS["causal"]).text_tower.layers()
     one = sentence([[5], [17, 30], [44], [5], [9, 11]])
     other = sentence([[5], [17, 30], [44], [77], [78, 79, 80]])
     with torch.no_grad():
@@ -114,11 +114,11 @@ def test_later_words_change_no_earlier_span_of_a_causal_tower() -> None:
 def test_a_tower_with_a_class_token_is_refused() -> None:
     encoder = encoder_of(config(text={"embed_cls": True}, custom_text=True))
     with pytest.raises(CompoclipError, match="cannot be run one by one"):
-        encoder.text_layers()
+        encoder.text_tower.layers()
 
 
 def test_weights_that_diverged_are_refused() -> None:
     encoder = encoder_of(TOWERS["causal"])
     encoder.model.positional_embedding.data[3] = torch.nan
     with pytest.raises(CompoclipError, match="not finite"), torch.no_grad():
-        span_charts(encoder.text_layers(), SENTENCES, [1])
+        span_charts(encoder.text_tower.layers(), SENTENCES, [1])

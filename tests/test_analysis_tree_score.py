@@ -81,7 +81,7 @@ def test_scores_are_those_of_each_sentence_alone(model: LoadedModel) -> None:
         words = [ids for _, ids in model.tokenizer.words(caption)]
         ids = model.tokenizer.bounded([token for word in words for token in word])
         (charts,) = span_charts(
-            model.encoder.text_layers(), [TokenSentence.of(words, ids)], [0, 1, 2]
+            model.encoder.text_tower.layers(), [TokenSentence.of(words, ids)], [0, 1, 2]
         )
         for column, h in enumerate(found.thresholds):
             wanted = tree_score(charts[h], best_tree(charts[h]))

@@ -183,7 +183,7 @@ def test_beginnings_that_texts_share_change_nothing(
     encoder = shaken(config())
     with monkeypatch.context() as patch:
         patch.setattr("compoclip.models.text_plan._WORTH_SHARING", 0)
-        patch.setattr(encoder._text, "_run_packed", one_by_one(encoder))
+        patch.setattr(encoder.text_tower, "_run_packed", one_by_one(encoder))
         expected = alike(encoder, tokens)
     positions = []
     packed = text_tower.TextTower._run_packed

@@ -171,13 +171,13 @@ def test_frozen_batch_norm_survives_train() -> None:
 def test_features_are_unit_length_and_scale_is_exponentiated() -> None:
     cfg = config(nonscalar_logit_scale=True)
     encoder = encoder_of(cfg)
-    features = encoder(pixels(32), token_ids([4, 7, 5]))
+    features = encoder.features(pixels(32), token_ids([4, 7, 5]))
     assert torch.allclose(features.image.norm(dim=-1), torch.ones(2))
     assert torch.allclose(features.text.norm(dim=-1), torch.ones(3))
     assert features.logit_scale.shape == ()
     assert features.logit_scale.item() == pytest.approx(1 / 0.07, rel=1e-5)
     assert features.patches is features.tokens is features.token_mask is None
-    local = encoder(pixels(32), token_ids([4, 7, 5]), local=True)
+    local = encoder.features(pixels(32), token_ids([4, 7, 5]), local=True)
     assert local.patches.shape == (2, 16, 24)
     assert local.tokens.shape == (3, 7, 24)
     assert local.token_mask.sum(1).tolist() == [3, 6, 4]

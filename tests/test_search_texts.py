@@ -134,7 +134,7 @@ def test_byte_pairs_are_those_of_open_clip() -> None:
     ],
 )
 def test_towers_that_numpy_computes(cfg: dict[str, Any], plain: tuple[int, bool] | None) -> None:
-    assert DualEncoder(build_model(cfg)).plain_text == plain
+    assert DualEncoder(build_model(cfg)).text_tower.plain == plain
 
 
 def rewritten(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:

@@ -200,7 +200,7 @@ def test_states_are_what_the_projection_is_given(cfg: dict[str, Any]) -> None:
         for local in (False, True):
             found = model.encoder.work(pixels, ids, local, micro_batch, state=True).all()
             assert found.text_state is not None
-            pooled = model.encoder.project_texts(found.text_state).pooled
+            pooled = model.encoder.text_tower.project(found.text_state)
             unit = nn.functional.normalize(pooled, dim=-1)
             torch.testing.assert_close(unit, plain.text, atol=1e-6, rtol=1e-5)
             torch.testing.assert_close(found.text, plain.text, atol=1e-6, rtol=1e-5)

@@ -309,7 +309,7 @@ def measure_trees(
         CompoclipError: no caption is left, the tokenizer has no words, or the text tower is of
             another kind.
     """
-    layers = loaded.encoder.text_layers()
+    layers = loaded.encoder.text_tower.layers()
     heights = thresholds_of(layers.depth, thresholds)
     left_out: Counter[str] = Counter()
     measured: list[tuple[str, TokenSentence, list[str]]] = []

@@ -426,7 +426,7 @@ def encoder_of_probes(encoder: Encoder) -> Encoder:
     They are those before the last projection where the image tower ends with one, else (attention
     pools, models from outside) those of the encoder itself.
     """
-    if isinstance(encoder, ModelEncoder) and encoder._loaded.encoder.has_trunk:
+    if isinstance(encoder, ModelEncoder) and encoder._loaded.encoder.image_tower.has_trunk:
         return UnprojectedEncoder(encoder._loaded, encoder.precision)
     return encoder
 

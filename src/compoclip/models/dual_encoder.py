@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -23,7 +22,7 @@ from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.lora import lora_state
 from compoclip.models.text_plan import TextInputs, TextPlanner
-from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
+from compoclip.models.text_tower import TextFeatures, TextTower
 from compoclip.models.work import CachedAt, MicroBatch, Outputs, Work, together
 
 T = TypeVar("T")
@@ -57,17 +56,14 @@ class DualEncoder(nn.Module):
         self.train(model.training)
 
     @cached_property
-    def _image(self) -> ImageTower:
+    def image_tower(self) -> ImageTower:
+        """Return the view of the image half of the network."""
         return ImageTower(self.model)
 
     @cached_property
-    def _text(self) -> TextTower:
+    def text_tower(self) -> TextTower:
+        """Return the view of the text half of the network."""
         return TextTower(self.model)
-
-    @property
-    def plain_text(self) -> tuple[int, bool] | None:
-        """Return what `TextTower.plain` returns."""
-        return self._text.plain
 
     @property
     def logit_scale(self) -> nn.Parameter:
@@ -91,7 +87,7 @@ class DualEncoder(nn.Module):
     @property
     def sizes(self) -> TowerSizes:
         """Return the sizes that heads need. Raises CompoclipError without text states."""
-        text = self._text
+        text = self.text_tower
         with torch.no_grad():
             joint = text.project(self.logit_scale.new_zeros(1, text.width)).shape[1]
         sizes = TowerSizes(text.width, joint, text.vocabulary)
@@ -131,20 +127,20 @@ class DualEncoder(nn.Module):
         A text tower needs open_clip's usual causal blocks. Raises CompoclipError without a working
         compiler for the model's device, UsageError for a network with adapters.
         """
-        problem = "--compile knows no adapters (they are merged at every step): leave one out"
         if lora_state(self.model):
+            problem = "--compile knows no adapters (they are merged at every step): leave one out"
             raise UsageError(problem)
         require_compiler(self.device)
-        self._image.compile()
-        return ("image", "text") if self._text.compile() else ("image",)
+        self.image_tower.compile()
+        return ("image", "text") if self.text_tower.compile() else ("image",)
 
     def require_local(self, purpose: str = "local losses", tower: Tower | None = None) -> None:
         """Raise CompoclipError, naming the `purpose`, if a tower has no patch or token features.
         tower: check this tower only."""
         if tower != "text":
-            self._image.require_local(purpose)
+            self.image_tower.require_local(purpose)
         if tower != "image":
-            self._text.require_local(purpose)
+            self.text_tower.require_local(purpose)
 
     def encode_images(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
         """Encode (B, 3, H, W) normalised pixels on the model's device.
@@ -178,18 +174,9 @@ class DualEncoder(nn.Module):
         assert states is not None
         return states
 
-    def project_texts(self, states: Tensor) -> TextFeatures:
-        """Return the pooled features of (T, W) states of `text_states`, with gradient to the
-        projection."""
-        return TextFeatures(self._text.project(states))
-
     def text_planner(self, micro_batch: int = 0) -> TextPlanner:
         """Return a planner of the text tower's inputs, for workers. micro_batch: see `work`."""
-        return self._text.planner(self.device, micro_batch)
-
-    def text_layers(self) -> TextLayers:
-        """Return the text tower layer by layer; refuse all but open_clip's own kind."""
-        return self._text.layers()
+        return self.text_tower.planner(self.device, micro_batch)
 
     def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
         """Encode images and texts into the features for losses.
@@ -199,15 +186,6 @@ class DualEncoder(nn.Module):
         """
         return self.work(pixels, ids, local).all()
 
-    @property
-    def has_trunk(self) -> bool:
-        """Return whether the image tower has features before a last projection."""
-        return self._image.has_trunk
-
-    def require_trunk(self) -> None:
-        """Raise UsageError if the image tower cannot start from features of its trunk."""
-        self._image.require_trunk()
-
     @torch.no_grad()
     def cached_features(self, pixels: Tensor, patches: bool, at: CachedAt) -> Tensor:
         """Encode images with the frozen part of the tower; `work` continues from the result.
@@ -216,11 +194,11 @@ class DualEncoder(nn.Module):
         "trunk" before the last projection, "tower" after it.
         """
         if patches:
-            self._image.require_local()
+            self.image_tower.require_local()
         if at == "trunk":
-            self.require_trunk()
+            self.image_tower.require_trunk()
         with attention_kernels(self.device):
-            return self._image.cached_features(pixels, patches, at)
+            return self.image_tower.cached_features(pixels, patches, at)
 
     def work(
         self,
@@ -276,13 +254,12 @@ class DualEncoder(nn.Module):
         """Return the image part of `work`. learns: whether an addition of the method in the tower
         learns, even if the tower is frozen."""
         learns = learns or pixels.requires_grad or self.learns("image")
-        work = self._image.work(pixels, patches, limit, cached_at)
+        work = self.image_tower.work(pixels, patches, limit, cached_at)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _inputs(self, ids: Tensor, deduplicate: bool, micro_batch: int = 0) -> TextInputs:
-        problem = "text ids must be a (texts, context) int64 tensor with at least one text, "
-        odd = ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0
-        if odd:
+        if ids.ndim != 2 or ids.dtype != torch.int64 or len(ids) == 0:
+            problem = "text ids must be a (texts, context) int64 tensor with at least one text, "
             raise CompoclipError(f"{problem}not {tuple(ids.shape)} {ids.dtype}")
         inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
         return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
@@ -293,7 +270,7 @@ class DualEncoder(nn.Module):
         """Return the text part of `work`, of texts on the model's device. learns: see
         `image_work`."""
         learns = learns or self.learns("text")
-        work = self._text.work(texts, tokens, state)
+        work = self.text_tower.work(texts, tokens, state)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _run(self, encode: MicroBatch, learns: bool) -> Outputs:
@@ -305,10 +282,6 @@ class DualEncoder(nn.Module):
             nullcontext() if self.recomputes else parametrize.cached(),
         ):
             return encode()
-
-    def forward(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
-        """Compute `features`, for wrappers that hook `forward` (DDP)."""
-        return self.features(pixels, ids, local)
 
     def learns(self, part: Part) -> bool:
         """Return whether a parameter of the part is trained."""
@@ -350,15 +323,10 @@ class ExtraPass(Protocol):
         ...
 
 
-@contextmanager
-def attention_kernels(device: torch.device) -> Iterator[None]:
+def attention_kernels(device: torch.device) -> AbstractContextManager[None]:
     """On a CUDA device, attention by the kernels that need no plan for a shape.
 
     cuDNN, which torch prefers on recent GPUs, plans anew for every new number and length of texts,
     and nearly every batch has new ones: tenths of a second each.
     """
-    if device.type != "cuda":
-        yield
-        return
-    with sdpa_kernel(_KERNELS):
-        yield
+    return sdpa_kernel(_KERNELS) if device.type == "cuda" else nullcontext()

@@ -65,7 +65,7 @@ class PlainTower:
         None for another kind of tower or tokenizer, and where the weights are not the tensors of
         one safetensors file under the names of the network.
         """
-        numbers = loaded.encoder.plain_text
+        numbers = loaded.encoder.text_tower.plain
         weights = [file for file in loaded.files if file.endswith(".safetensors")]
         text_cfg = loaded.config.model_cfg["text_cfg"]
         options = text_cfg.get("tokenizer_kwargs") or {}
@@ -108,18 +108,15 @@ class PlainText:
         ids = ids[:, : ends.max() + 1]  # later positions do not matter to earlier ones
         x = _floats(self._tensors[_EMBEDDING][ids])
         x = x + self._tensors["positional_embedding"][: ids.shape[1]]
+        activation = _quick_gelu if self._tower.quick_gelu else _gelu
         for block in self._blocks:
-            x = _block(x, block, self._tower.heads, self._activation)
+            x = _block(x, block, self._tower.heads, activation)
         x = x[np.arange(len(x)), ends]
         last = _layer_norm(x, self._tensors["ln_final.weight"], self._tensors["ln_final.bias"])
         features: Matrix = last @ self._tensors["text_projection"]
         features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), _TINY)
         require(np.isfinite(features).all(), self._tower.weights, NOT_FINITE)
         return features
-
-    @property
-    def _activation(self) -> Callable[[Matrix], Matrix]:
-        return _quick_gelu if self._tower.quick_gelu else _gelu
 
     @cached_property
     def _blocks(self) -> list[list[Matrix]]:

@@ -173,7 +173,7 @@ def frozen_features(
         return None
     model.encoder.to(settings.device).eval()
     if at == "trunk":
-        model.encoder.require_trunk()
+        model.encoder.image_tower.require_trunk()
     photos, digest = _shown_photos(source, method)
     alone = f"{method.name} shows composites alone, each of them new"
     if not photos:
@@ -355,6 +355,6 @@ class FrozenTexts:
             return (torch.stack([cached[text] for text in texts]),)
 
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
-            return encoder.project_texts(joined([output[0] for output in outputs]))
+            return TextFeatures(encoder.text_tower.project(joined([o[0] for o in outputs])))
 
         return Work((encode,), join, (False,))

@@ -89,7 +89,7 @@ class Masks(nn.Module):
         # The first captions with `~id` in hidden places, these places and the ids.
         captions = inputs.texts.again or FurtherTexts(inputs.texts, (none, none))
         encoder, pixels, (tokens, ids) = inputs.encoder, inputs.pixels, captions.tensors
-        embedding = encoder.text_layers().embedding
+        embedding = encoder.text_tower.layers().embedding
         texts = _inside(
             encoder.text_work(captions.texts, inputs.local, learns=self.token.requires_grad),
             lambda: hidden_tokens(embedding, self.token),
