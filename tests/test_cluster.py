@@ -84,16 +84,16 @@ def once(first_row: int, task_row: int) -> bool:
     return True
 
 
-def killed(encoding: Any, task: Any) -> list[EncodedPhotos]:
-    if once(16, task.rows[0]):
+def killed(photos: dict[int, Any], **settings: Any) -> list[EncodedPhotos]:
+    if once(16, min(photos)):
         os.kill(os.getpid(), signal.SIGKILL)
-    return _encode(encoding, task)
+    return _encode(photos, **settings)
 
 
-def failing(encoding: Any, task: Any) -> list[EncodedPhotos]:
-    if once(16, task.rows[0]):
+def failing(photos: dict[int, Any], **settings: Any) -> list[EncodedPhotos]:
+    if once(16, min(photos)):
         raise CompoclipError("photos: the disk is gone; try again")
-    return _encode(encoding, task)
+    return _encode(photos, **settings)
 
 
 def killed_pack(

@@ -6,17 +6,15 @@ import base64
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from compoclip import files
 from compoclip.cli.main import main
 from compoclip.data.sources.open import Request
 from compoclip.evaluation import ModelEncoder
 from compoclip.models import load_model
-from compoclip.search import index_page, index_photos, read_index, search
+from compoclip.search import index_page, index_photos, search
 from compoclip.search.page import scores_explained
 from compoclip.web import Playground, Server, Service, model_site, play_site
 from search_photos import made, photo, write_photos
@@ -63,20 +61,6 @@ def test_a_page_has_the_captions_of_the_data(
     assert "Nothing matches." in index_page(index, other, tmp_path / "index")
 
 
-def test_an_index_of_an_earlier_version_has_no_captions(
-    photos: Path, encoder: ModelEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = made(photos, encoder, tmp_path / "index")
-    save = files.save_arrays
-
-    def without_captions(place: Any, arrays: dict[str, Any], version: str) -> None:
-        save(place, {name: each for name, each in arrays.items() if name != "captions"}, version)
-
-    monkeypatch.setattr(files, "save_arrays", without_captions)
-    index.save(tmp_path / "earlier")
-    assert list(read_index(tmp_path / "earlier").captions) == [""] * 5
-
-
 def test_a_page_explains_its_scores(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
     index = made(photos, encoder, tmp_path / "index")
     answers = search(index, encoder, ["a star"])
@@ -94,8 +78,6 @@ def test_a_page_explains_its_scores(photos: Path, encoder: ModelEncoder, tmp_pat
     assert "5% fall below it, and 10% if" in text
     assert "a bias of -12.9, so that a cosine of 0.110" in text
     assert f"{np.exp(1.173):.1f} times as likely" in text
-    earlier = {name: each for name, each in index.about.items() if name not in ("scale", "bias")}
-    assert "multiplied" not in " ".join(scores_explained(replace(index, about=earlier)))
 
 
 # --- Over HTTP. ---

@@ -21,7 +21,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation import ModelEncoder
 from compoclip.models import load_model
 from compoclip.search import PhotoIndex, duplicates, index_photos, read_index, search
-from compoclip.search.index import _FIELDS, FileTexts, _FileIndex, _Update
+from compoclip.search.index import _FIELDS, FileTexts, _FileIndex
 from compoclip.search.lance import ABOUT
 from compoclip.search.photos import PhotoList
 from search_photos import made, photo, write_photos
@@ -139,10 +139,10 @@ def test_features_that_are_written_are_in_memory_once(
     """They were there three times, and of eight bits as floats too."""
     count, names = 6000, [f"{row}.png" for row in range(6000)]
     listed = PhotoList("/photos", names, names, names, True, {})
-    update = _Update(tmp_path / "i", None, listed, {}, {}, dict.fromkeys(_FIELDS), vectors)
+    hashes, about = dict.fromkeys(range(count), ""), dict.fromkeys(_FIELDS)
     features = unit(count, 512)
     tracemalloc.start()
-    collected = _FileIndex(update._replace(hashes=dict.fromkeys(range(count), "")))
+    collected = _FileIndex(tmp_path / "i", None, listed, {}, hashes, about, vectors)
     for start in range(0, count, 50):
         collected.add(range(start, start + 50), features[start : start + 50])
     collected.finish()

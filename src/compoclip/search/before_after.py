@@ -12,10 +12,10 @@ import torch
 
 from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef, Retrieval
-from compoclip.evaluation.encode import EncodeOptions, encode_contents
-from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.encode import EncodeOptions
 from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
+from compoclip.search.nearest import encoded
 from compoclip.search.page import FoundPhoto, results_page, small_copy_of
 from compoclip.search.query import Found, Hit
 
@@ -57,13 +57,8 @@ def look_up(
     right = [[image for image, text in photos.pairs if text == place] for place in sampled]
     by_caption: list[list[Found]] = [[] for _ in sampled]
     ranks: list[dict[str, int]] = [{} for _ in sampled]
-    for name, loaded in models.items():
-        loaded.encoder.to(device)
-        features = encode_contents(ModelEncoder(loaded), [photos], options)
-        loaded.encoder.to("cpu")
-        images = features.images[features.image_index(photos.images)]
-        captions = features.texts[features.text_index(photos.texts[place] for place in sampled)]
-        for number, scores in enumerate(captions @ images.T):
+    for name, images, texts in encoded(models, photos, options, device):
+        for number, scores in enumerate(texts[sampled] @ images.T):
             caption = photos.texts[sampled[number]]
             rank = int((scores >= scores[right[number]].max()).sum())
             rows = np.argsort(-scores, kind="stable")[:_PHOTOS].tolist()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,10 @@ _VERSION = "compoclip index 1"
 _MAGIC, _HEAD = b"compoclip index", 4096  # within the first bytes of a file of arrays
 _COPIED = 1 << 14  # features of a table that are read at once
 _SAVE_SECONDS = 600.0  # after which the photos encoded by now are written
-_FIELDS = {"identity", "model", "source", "root", "upright", "left_out", "unreadable"}
+_FIELDS = {  # of the record
+    *("identity", "model", "text_tower", "scale", "bias", "source", "root", "upright"),
+    *("left_out", "unreadable", "changes", "calibration"),
+}
 
 
 Vectors = Literal["float32", "int8"]
@@ -125,7 +129,7 @@ class PhotoIndex:
 
         source = self.about["source"]
         images = source["images"] and Path(source["images"])
-        exclude = tuple(source.get("exclude", ()))
+        exclude = tuple(source["exclude"])
         photos = list_photos(Request(**{**source, "images": images, "exclude": exclude}))
         return photos, {name: place for place, name in enumerate(photos.names)}
 
@@ -217,9 +221,9 @@ def read_index(path: Path) -> PhotoIndex:
         if arrays is None:
             raise ValueError("it is of another version")
         features = arrays.pop("features")
-        texts = {name: FileTexts(content) for name, content in arrays.items()}
-        names, stamps, (stated,) = (texts[name] for name in ("names", "stamps", "about"))
-        captions = texts.get("captions", ["" for _ in names])  # earlier versions had none
+        names, stamps, captions, (stated,) = (
+            FileTexts(arrays[name]) for name in ("names", "stamps", "captions", "about")
+        )
         about = json.loads(stated)
         sizes = {len(names), len(stamps), len(features), len(captions)}
         if len(sizes) > 1 or features.ndim != 2 or not set(about) >= _FIELDS:
@@ -323,8 +327,8 @@ def index_photos(
             todo.sort(key=lambda row: photos.names[row] in old.about["unreadable"])
             hashes |= {row: old.stamps[at].rpartition(" ")[2] for row, at in unchanged.items()}
             counts["removed"] = len({*old.names} - {*photos.names})
-        update = _Update(out, old, photos, unchanged, hashes, about, vectors)
-        writer = (_TableIndex if storage == "lancedb" else _FileIndex)(update)
+        kind: type[_Writer] = _TableIndex if storage == "lancedb" else _FileIndex
+        writer = kind(out, old, photos, unchanged, hashes, about, vectors)
 
         def write() -> PhotoIndex | None:
             """Write the photos that are encoded by now, if any."""
@@ -382,8 +386,9 @@ def require_out(out: Path, to: Storage | None, vectors: Vectors | None) -> None:
     require(to or not out.is_dir(), out, "is a folder; name a file to write", UsageError)
 
 
-class _Update(NamedTuple):
-    """An index that is being made: `unchanged` are rows of photos -> their rows in the old one."""
+@dataclass
+class _Writer(ABC):
+    """Writes an index; `unchanged` are rows of photos -> their rows in the old one."""
 
     out: Path
     old: PhotoIndex | None
@@ -393,69 +398,78 @@ class _Update(NamedTuple):
     about: Mapping[str, Any]
     vectors: Vectors
 
+    @abstractmethod
+    def __post_init__(self) -> None:
+        """Begin with what is unchanged."""
 
-class _FileIndex:
+    def copy(self, rows: Sequence[tuple[int, int]]) -> None:
+        """Add features of the old index. rows: of photos, with their rows in it."""
+        for start in range(0, len(rows), _COPIED):
+            assert self.old is not None  # it holds what is unchanged
+            photo_rows, places = zip(*rows[start : start + _COPIED])
+            self.add(photo_rows, self.old.features[list(places)])
+
+    @abstractmethod
+    def add(self, rows: Sequence[int], features: Matrix) -> None:
+        """Add the features of some photos."""
+
+    @abstractmethod
+    def finish(self) -> PhotoIndex:
+        """Write what was added, and return the index."""
+
+
+class _FileIndex(_Writer):
     """Collects the features of an index, and writes one file of them in the end.
 
     They are stored once, as they will be in the file and in the order of the photos.
     """
 
-    def __init__(self, update: _Update) -> None:
-        self._update = update
-        self._encoded = np.zeros(len(update.photos.names), bool)
+    def __post_init__(self) -> None:
+        self._encoded = np.zeros(len(self.photos.names), bool)
         self._stored: NDArray[Any] = np.zeros((0, 0), np.float32)
-        unchanged = [*update.unchanged.items()]
-        for start in range(0, len(unchanged), _COPIED):
-            assert update.old is not None  # it holds what is unchanged
-            rows, places = zip(*unchanged[start : start + _COPIED])
-            self.add(rows, update.old.features[list(places)])
+        self.copy([*self.unchanged.items()])
 
     def add(self, rows: Sequence[int], features: Matrix) -> None:
-        vectors = Quantised.of(features).codes if self._update.vectors == "int8" else features
+        vectors = Quantised.of(features).codes if self.vectors == "int8" else features
         if not self._stored.size:  # the width was not known before
             self._stored = np.zeros((len(self._encoded), vectors.shape[1]), vectors.dtype)
         self._stored[list(rows)] = vectors
         self._encoded[list(rows)] = True
 
     def finish(self) -> PhotoIndex:
-        out, _, photos, _, hashes, about, _ = self._update
         rows = np.flatnonzero(self._encoded)
-        names, stamps, captions = photos.columns(rows.tolist(), hashes)
+        names, stamps, captions = self.photos.columns(rows.tolist(), self.hashes)
         stored = self._stored if len(rows) == len(self._encoded) else self._stored[rows]
         features = Quantised(stored) if stored.dtype == np.int8 else stored
-        index = PhotoIndex(features, names, stamps, about, captions)
-        index.save(out)
+        index = PhotoIndex(features, names, stamps, self.about, captions)
+        index.save(self.out)
         return index
 
 
-class _TableIndex:
+class _TableIndex(_Writer):
     """Writes the features of an index into a table as they come; see `_FileIndex`."""
 
-    def __init__(self, update: _Update) -> None:
-        self._update = update
-        out, old, photos, unchanged, hashes, about, _ = update
-        if old is None:
-            self._writer = TableWriter(out, about, (), anew=True)
+    def __post_init__(self) -> None:
+        if self.old is None:
+            self._table = TableWriter(self.out, self.about, (), anew=True)
             return
-        _, stamps, captions = photos.columns([*unchanged], hashes)
+        _, stamps, captions = self.photos.columns([*self.unchanged], self.hashes)
         changed = [  # photos whose features hold, and whose file was copied or caption written anew
             (row, at)
-            for (row, at), stamp, caption in zip(unchanged.items(), stamps, captions)
-            if (stamp, caption) != (old.stamps[at], old.captions[at])
+            for (row, at), stamp, caption in zip(self.unchanged.items(), stamps, captions)
+            if (stamp, caption) != (self.old.stamps[at], self.old.captions[at])
         ]
-        current = {*unchanged.values()} - {at for _, at in changed}
-        stale = [name for at, name in enumerate(old.names) if at not in current]
-        self._writer = TableWriter(out, about, stale, anew=False)
-        for start in range(0, len(changed), _COPIED):
-            rows, places = zip(*changed[start : start + _COPIED])
-            self.add(rows, old.features[list(places)])
+        current = {*self.unchanged.values()} - {at for _, at in changed}
+        stale = [name for at, name in enumerate(self.old.names) if at not in current]
+        self._table = TableWriter(self.out, self.about, stale, anew=False)
+        self.copy(changed)
 
     def add(self, rows: Sequence[int], features: Matrix) -> None:
-        self._writer.add(*self._update.photos.columns(rows, self._update.hashes), features)
+        self._table.add(*self.photos.columns(rows, self.hashes), features)
 
     def finish(self) -> PhotoIndex:
-        self._writer.finish()
-        return read_index(self._update.out)
+        self._table.finish()
+        return read_index(self.out)
 
 
 def _unchanged(photos: PhotoList, old: PhotoIndex, fast: bool) -> dict[int, int]:

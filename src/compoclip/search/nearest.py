@@ -7,7 +7,7 @@ lies among the candidates.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -15,15 +15,15 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jinja2 import Environment, PackageLoader
 
 from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef, Retrieval
+from compoclip.data.vectors import Matrix, nearest
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.search.page import small_copy_of
+from compoclip.search.page import rendered, small_copy_of
 
 _CHANGED_WORDS = 2
 """A caption that differs in so many words from a true one is a near copy of it."""
@@ -78,48 +78,47 @@ def nearest_captions(
         The sampled images in the order of the data, and how many images differ in all.
     """
     ranked: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for name, loaded in models.items():
-        loaded.encoder.to(device)
-        features = encode_contents(ModelEncoder(loaded), [photos], options)
-        loaded.encoder.to("cpu")
-        images = features.images[features.image_index(photos.images)]
-        texts = features.texts[features.text_index(photos.texts)]
-        ranked[name] = _best(images, texts, min(captions, len(texts)))
+    for name, images, texts in encoded(models, photos, options, device):
+        ranked[name] = nearest(texts, images, captions)
     firsts = np.stack([best[:, 0] for best, _ in ranked.values()])
     differing = np.flatnonzero((firsts != firsts[0]).any(axis=0)).tolist()
     rng = random.Random(seed)
     sampled = rng.sample(differing, min(number, len(differing)))
     others = sorted({*range(len(photos.images))} - {*differing})
     sampled += rng.sample(others, min(number - len(sampled), len(others)))
-    found = []
+    nearest_by_image = []
     for image in sorted(sampled):
-        own = tuple(photos.texts[text] for row, text in photos.pairs if row == image)
+        true = tuple(photos.texts[text] for row, text in photos.pairs if row == image)
         by_model = {
             name: tuple(
-                RankedCaption(photos.texts[text], _kind(photos.texts[text], own), float(score))
+                RankedCaption(photos.texts[text], _kind(photos.texts[text], true), float(score))
                 for text, score in zip(best[image].tolist(), scores[image].tolist())
             )
             for name, (best, scores) in ranked.items()
         }
-        found.append(NearestCaptions(photos.images[image], own, by_model))
-    return tuple(found), len(differing)
+        nearest_by_image.append(NearestCaptions(photos.images[image], true, by_model))
+    return tuple(nearest_by_image), len(differing)
 
 
-def _best(images: np.ndarray, texts: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (images, k) indices of the best texts, best first, and their scores; in blocks."""
-    indices, scores = [], []
-    for begin in range(0, len(images), 256):
-        block = images[begin : begin + 256] @ texts.T
-        best = np.argsort(-block, axis=1, kind="stable")[:, :k]
-        indices.append(best)
-        scores.append(np.take_along_axis(block, best, axis=1))
-    return np.concatenate(indices), np.concatenate(scores)
+def encoded(
+    models: Mapping[str, LoadedModel],
+    photos: Retrieval,
+    options: EncodeOptions,
+    device: torch.device,
+) -> Iterator[tuple[str, Matrix, Matrix]]:
+    """Yield the name of each model, and its features of the images and of the texts."""
+    for name, loaded in models.items():
+        loaded.encoder.to(device)
+        features = encode_contents(ModelEncoder(loaded), [photos], options)
+        loaded.encoder.to("cpu")
+        images = features.images[features.image_index(photos.images)]
+        yield name, images, features.texts[features.text_index(photos.texts)]
 
 
-def _kind(text: str, own: tuple[str, ...]) -> Literal["own", "near copy", "other"]:
-    if text in own:
+def _kind(text: str, true: tuple[str, ...]) -> Literal["own", "near copy", "other"]:
+    if text in true:
         return "own"
-    near = any(_changed_words(text, true) <= _CHANGED_WORDS for true in own)
+    near = any(_changed_words(text, caption) <= _CHANGED_WORDS for caption in true)
     return "near copy" if near else "other"
 
 
@@ -130,15 +129,11 @@ def _changed_words(one: str, other: str) -> int:
     return sum(max(end - begin, last - first) for _, begin, end, first, last in changes)
 
 
-def nearest_page(found: tuple[NearestCaptions, ...], about: str, path: Path) -> None:
+def nearest_page(images: tuple[NearestCaptions, ...], about: str, path: Path) -> None:
     """Write the images with the captions that each model puts nearest; HTML without scripts.
 
     about: the sentence below the heading.
     """
     members = Members()
-    pictures = [small_copy_of(row.image, members) for row in found]
-    environment = Environment(loader=PackageLoader("compoclip.search", ""), autoescape=True)
-    page = environment.get_template("nearest.html.j2").render(
-        rows=list(zip(found, pictures)), about=about
-    )
-    write_text(path, page)
+    pictures = [small_copy_of(row.image, members) for row in images]
+    write_text(path, rendered("nearest.html.j2", rows=list(zip(images, pictures)), about=about))

@@ -109,14 +109,14 @@ def scores_explained(index: PhotoIndex) -> list[str]:
             "This index does not know from which score on a photo matches. compoclip index "
             "--calibrate finds a threshold from captions of its photos."
         )
-    if scale := about.get("scale"):  # earlier versions recorded none
-        paragraphs.append(
-            f"The model was trained with cosines multiplied by {scale:.0f}: there, 0.01 more makes "
-            f"a photo {math.exp(min(scale / 100, 50)):.1f} times as likely to be the right one. "
-            "This is no probability that a photo matches. A softmax over the index always adds up "
-            "to one, also when nothing matches."
-        )
-    if (bias := about.get("bias")) is not None and scale:
+    scale, bias = about["scale"], about["bias"]
+    paragraphs.append(
+        f"The model was trained with cosines multiplied by {scale:.0f}: there, 0.01 more makes "
+        f"a photo {math.exp(min(scale / 100, 50)):.1f} times as likely to be the right one. "
+        "This is no probability that a photo matches. A softmax over the index always adds up "
+        "to one, also when nothing matches."
+    )
+    if bias is not None:
         paragraphs.append(
             f"The model also has a bias of {bias:.1f}, so that a cosine of {-bias / scale:.3f} "
             "stands for even odds among the pairs of its training. How often photos of your index "

@@ -7,7 +7,6 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -181,32 +180,6 @@ def encode_photos(
 # --- The same by workers of a Ray cluster. ---
 
 
-class _Task(NamedTuple):
-    """Photos for a worker: their rows, names, and files or rows in the data."""
-
-    rows: Sequence[int]
-    names: Sequence[str]
-    places: Sequence[Path | int]
-
-
-@dataclass(frozen=True)
-class _Encoding:
-    """The settings with which a worker computes the features that this process would.
-
-    threads: Of matrix products, whose last bits depend on their number.
-    """
-
-    request: Request
-    model: str
-    device: str
-    precision: Precision
-    identity: Mapping[str, Any]
-    at_once: int
-    readers: int
-    threads: int
-    upright: bool
-
-
 def encode_on_ray(
     photos: PhotoList,
     rows: Sequence[int],
@@ -239,13 +212,13 @@ def encode_on_ray(
     gpus = torch.cuda.device_count() if device == "cuda" else 0
     needs = Needs(gpus=1) if gpus else Needs(threads)
     here = gpus or max(1, available_cores() // threads)
-    identity = identity_of(encoder)
-    encoding = _Encoding(
+    encode = partial(
+        _encode,
         request=request,
         model=model,
         device=device,
         precision=encoder.precision,
-        identity=identity,
+        identity=identity_of(encoder),
         at_once=at_once,
         readers=readers,
         threads=threads,
@@ -253,30 +226,40 @@ def encode_on_ray(
     )
     size = _BATCHES * at_once
     parts = (rows[start : start + size] for start in range(0, len(rows), size))
-    tasks = (
-        _Task(part, [photos.names[row] for row in part], [photos.place(row) for row in part])
-        for part in parts
-    )
-    results = run(partial(_encode, encoding), tasks, here, "ray", in_order=True, needs=needs)
+    tasks = ({row: (photos.names[row], photos.place(row)) for row in part} for part in parts)
+    results = run(encode, tasks, here, "ray", in_order=True, needs=needs)
     yield from chain.from_iterable(results)
 
 
-def _encode(encoding: _Encoding, task: _Task) -> list[EncodedPhotos]:
-    """Encode photos in a worker."""
+def _encode(
+    photos: Mapping[int, tuple[str, Path | int]],
+    request: Request,
+    model: str,
+    device: str,
+    precision: Precision,
+    identity: Mapping[str, Any],
+    at_once: int,
+    readers: int,
+    threads: int,
+    upright: bool,
+) -> list[EncodedPhotos]:
+    """Encode photos in a worker, as the process that sent them would.
+
+    photos: Row -> name, and file or row in the data. threads: Of matrix products, whose last bits
+    depend on their number.
+    """
     import torch
 
-    torch.set_num_threads(encoding.threads)
-    encoder = _encoder(encoding.model, encoding.device, encoding.precision)
+    torch.set_num_threads(threads)
+    encoder = _encoder(model, device, precision)
     problem = f"another model on {platform.node()}; every machine of the cluster needs the same one"
-    require(identity_of(encoder) == encoding.identity, encoding.model, problem)
-    names_and_places = dict(zip(task.rows, zip(task.names, task.places)))
+    require(identity_of(encoder) == identity, model, problem)
 
     def named_image(row: int) -> tuple[str, Path | bytes]:
-        name, place = names_and_places[row]
-        return name, place if isinstance(place, Path) else _opened(encoding.request)[place].image
+        name, place = photos[row]
+        return name, place if isinstance(place, Path) else _opened(request)[place].image
 
-    at_once, readers, upright = encoding.at_once, encoding.readers, encoding.upright
-    return [*encode_photos(task.rows, named_image, encoder, at_once, readers, upright)]
+    return [*encode_photos([*photos], named_image, encoder, at_once, readers, upright)]
 
 
 @lru_cache(1)

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 _BATCH = 64
 _FEW = 256  # queries that are not worth the import of torch
-_SPELLED = (
-    0.05  # share of a query's tokens that spell out words, from which its language is unknown
-)
+_SPELLED = 0.05  # share of tokens that spell out words, from which a query's language is unknown
 
 
 @dataclass(frozen=True)
@@ -123,10 +121,10 @@ def text_encoder(
         or device not in ("auto", "cpu")
         or rerank
         or mode.by_torch
-        or not (recorded := index.about.get("text_tower"))  # earlier versions recorded none
+        or not index.about["text_tower"]
     ):
         return None
-    tower = PlainTower(**recorded)
+    tower = PlainTower(**index.about["text_tower"])
     return PlainText(tower) if tower.unchanged else None
 
 
