@@ -132,6 +132,13 @@ def test_a_damaged_index_of_eight_bits_is_refused(
             read_index(path)
 
 
+def test_an_index_whose_record_lacks_a_field_is_damaged(tmp_path: Path) -> None:
+    about = dict.fromkeys(_FIELDS - {"calibration"})
+    PhotoIndex(unit(1, 4), ["a.png"], ["s h"], about, [""]).save(tmp_path / "index")
+    with pytest.raises(CompoclipError, match=r"its parts do not fit.*delete it"):
+        read_index(tmp_path / "index")
+
+
 @pytest.mark.parametrize(("vectors", "most"), [("float32", 1.4), ("int8", 0.5)])
 def test_features_that_are_written_are_in_memory_once(
     vectors: Any, most: float, tmp_path: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -327,7 +326,7 @@ def index_photos(
             todo.sort(key=lambda row: photos.names[row] in old.about["unreadable"])
             hashes |= {row: old.stamps[at].rpartition(" ")[2] for row, at in unchanged.items()}
             counts["removed"] = len({*old.names} - {*photos.names})
-        kind: type[_Writer] = _TableIndex if storage == "lancedb" else _FileIndex
+        kind: type[_TableIndex | _FileIndex] = _TableIndex if storage == "lancedb" else _FileIndex
         writer = kind(out, old, photos, unchanged, hashes, about, vectors)
 
         def write() -> PhotoIndex | None:
@@ -387,8 +386,8 @@ def require_out(out: Path, to: Storage | None, vectors: Vectors | None) -> None:
 
 
 @dataclass
-class _Writer(ABC):
-    """Writes an index; `unchanged` are rows of photos -> their rows in the old one."""
+class _Update:
+    """An index that is being made: `unchanged` are rows of photos -> their rows in the old one."""
 
     out: Path
     old: PhotoIndex | None
@@ -398,27 +397,16 @@ class _Writer(ABC):
     about: Mapping[str, Any]
     vectors: Vectors
 
-    @abstractmethod
-    def __post_init__(self) -> None:
-        """Begin with what is unchanged."""
-
-    def copy(self, rows: Sequence[tuple[int, int]]) -> None:
-        """Add features of the old index. rows: of photos, with their rows in it."""
+    def copied(self, rows: Sequence[tuple[int, int]]) -> Iterator[tuple[Sequence[int], Matrix]]:
+        """Yield rows of photos, and their features from the old index. rows: with those in it."""
         for start in range(0, len(rows), _COPIED):
             assert self.old is not None  # it holds what is unchanged
             photo_rows, places = zip(*rows[start : start + _COPIED])
-            self.add(photo_rows, self.old.features[list(places)])
-
-    @abstractmethod
-    def add(self, rows: Sequence[int], features: Matrix) -> None:
-        """Add the features of some photos."""
-
-    @abstractmethod
-    def finish(self) -> PhotoIndex:
-        """Write what was added, and return the index."""
+            yield photo_rows, self.old.features[list(places)]
 
 
-class _FileIndex(_Writer):
+@dataclass
+class _FileIndex(_Update):
     """Collects the features of an index, and writes one file of them in the end.
 
     They are stored once, as they will be in the file and in the order of the photos.
@@ -427,7 +415,8 @@ class _FileIndex(_Writer):
     def __post_init__(self) -> None:
         self._encoded = np.zeros(len(self.photos.names), bool)
         self._stored: NDArray[Any] = np.zeros((0, 0), np.float32)
-        self.copy([*self.unchanged.items()])
+        for rows, features in self.copied([*self.unchanged.items()]):
+            self.add(rows, features)
 
     def add(self, rows: Sequence[int], features: Matrix) -> None:
         vectors = Quantised.of(features).codes if self.vectors == "int8" else features
@@ -446,7 +435,8 @@ class _FileIndex(_Writer):
         return index
 
 
-class _TableIndex(_Writer):
+@dataclass
+class _TableIndex(_Update):
     """Writes the features of an index into a table as they come; see `_FileIndex`."""
 
     def __post_init__(self) -> None:
@@ -462,7 +452,8 @@ class _TableIndex(_Writer):
         current = {*self.unchanged.values()} - {at for _, at in changed}
         stale = [name for at, name in enumerate(self.old.names) if at not in current]
         self._table = TableWriter(self.out, self.about, stale, anew=False)
-        self.copy(changed)
+        for rows, features in self.copied(changed):
+            self.add(rows, features)
 
     def add(self, rows: Sequence[int], features: Matrix) -> None:
         self._table.add(*self.photos.columns(rows, self.hashes), features)
