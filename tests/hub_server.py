@@ -6,17 +6,34 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+def offer(folder: Path, cache: Path, patch: pytest.MonkeyPatch) -> None:
+    """Have every repository of the hub hold the files of a folder, without a server."""
+
+    def snapshot(_: str, allow_patterns: list[str]) -> str:
+        for file in (path for path in folder.rglob("*") if path.is_file()):
+            name = file.relative_to(folder).as_posix()
+            if any(fnmatch(name, pattern) for pattern in allow_patterns):  # as the hub's own client
+                (cache / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, cache / name)
+        return str(cache)
+
+    patch.setattr("huggingface_hub.snapshot_download", snapshot)
 
 
 @dataclass

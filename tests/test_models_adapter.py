@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+import hub_server
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import (
     LoadedModel,
@@ -179,3 +181,29 @@ def test_damage(base: LoadedModel, tmp_path: Path) -> None:
     (folder / WEIGHTS).unlink()
     with pytest.raises(CompoclipError, match="no such weights file"):
         load_model(folder)
+
+
+def test_weights_that_torch_saved_are_fetched_from_the_hub(
+    base: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_adapter(base, tmp_path / "adapter")
+    (folder / RECORD).unlink()
+    torch.save(load_file(folder / WEIGHTS), folder / "adapter_model.bin")
+    (folder / WEIGHTS).unlink()
+    config = json.loads((folder / CONFIG).read_text())
+    config["base_model_name_or_path"] = str(tmp_path / "base")
+    (folder / CONFIG).write_text(json.dumps(config))
+    hub_server.offer(folder, tmp_path / "cache", monkeypatch)
+    assert load_model("hf-hub:me/adapter").identity == load_model(folder).identity
+
+
+def test_one_of_two_files_of_weights_is_fetched_from_the_hub(
+    base: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = tmp_path / "base", tmp_path / "cache"
+    file = folder / "open_clip_model.safetensors"
+    file.rename(folder / "open_clip_pytorch_model.safetensors")
+    (folder / "open_clip_pytorch_model.bin").write_bytes(b"the same for torch")
+    hub_server.offer(folder, cache, monkeypatch)
+    assert load_model("hf-hub:me/model").identity == base.identity
+    assert not (cache / "open_clip_pytorch_model.bin").exists()

@@ -128,10 +128,11 @@ def test_sections_that_are_no_objects_are_refused(saved: Path, key: str) -> None
     ("change", "said"),
     [
         (lambda r: r.update(provenance="x"), "'provenance' is not an object"),
-        (lambda r: r["identity"].update(image_size=32), "'image_size' is missing or malformed"),
-        (lambda r: r["identity"].update(image_mean=["a"]), "'image_mean' is missing or malformed"),
-        (lambda r: r["identity"].update(weights=None), "'weights' is missing or malformed"),
-        (lambda r: r["identity"].pop("base"), "'base' is missing or malformed"),
+        (lambda r: r["identity"].update(image_size=32), "identity.image_size must be a list"),
+        (lambda r: r["identity"].update(image_mean=["a"]), r"image_mean\[0\] must be a number"),
+        (lambda r: r["identity"].update(weights=None), "identity.weights must be a text"),
+        (lambda r: r["identity"].update(colour=1), "identity: unknown field 'colour'"),
+        (lambda r: r["identity"].pop("base"), "identity: no field 'base'"),
     ],
 )
 def test_damaged_records_name_the_file(
@@ -209,7 +210,7 @@ def test_merges_of_another_model_have_the_right_remedy(saved: Path) -> None:
     [
         ({"additional_special_tokens": ["(a+)+$"]}, "is not of letters, digits"),
         ({"additional_special_tokens": [3]}, "'3' is not of letters"),
-        ({"bpe_path": "a\0b"}, "not a gzipped BPE merges file"),
+        ({"bpe_path": "a\0b"}, "merges file is missing"),
         ({"bpe_path": 3}, "merges file is missing"),
         ({"clean": "nothing"}, "not usable"),
     ],

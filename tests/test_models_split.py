@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import hub_server
 from build.models import edit_json
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import load_model, save_model
@@ -119,17 +119,7 @@ def test_wrong_folders_are_refused_with_the_reason(
 def test_both_towers_are_fetched_from_the_hub(
     split: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = tmp_path / "cache"
-
-    def snapshot(_: str, allow_patterns: list[str]) -> str:
-        for file in (f for f in split.rglob("*") if f.is_file()):
-            name = file.relative_to(split).as_posix()
-            if any(fnmatch(name, pattern) for pattern in allow_patterns):  # as the hub's own client
-                (home / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, home / name)
-        return str(home)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    hub_server.offer(split, tmp_path / "cache", monkeypatch)
     there = load_model("hf-hub:somebody/triplet")
     assert there.name == "hf-hub:somebody/triplet"
     assert there.identity == load_model(split).identity

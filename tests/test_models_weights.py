@@ -157,9 +157,9 @@ def test_weights_that_are_no_floats_are_refused(folder: Path, dtype: torch.dtype
         load_model(folder)
     name = "ln_final.weight"
     save_file({**state, name: state[name].to(dtype)}, folder / FOLDER)
-    with pytest.raises(CompoclipError, match=f"{folder / FOLDER}: '{name}' is {kind}, and"):
+    with pytest.raises(CompoclipError, match=rf"'{name}' is no plain tensor of floats \({kind}\)"):
         load_model(folder)
-    with pytest.raises(CompoclipError, match=f"'{name}' is {kind}"):
+    with pytest.raises(CompoclipError, match=f"'{name}' is no plain tensor of floats"):
         inspect_model(str(folder / FOLDER))
 
 
@@ -179,21 +179,19 @@ def test_halves_and_what_only_counts_may_be_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
-    ("odd", "kind"),
+    "odd",
     [
-        (lambda x: x.to_sparse(), "sparse"),
-        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "quantised"),
-        (lambda x: x.to("meta"), r"without values \(on the device meta\)"),
+        lambda x: x.to_sparse(),
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+        lambda x: x.to("meta"),
     ],
 )
 def test_tensors_of_unusual_kinds_are_refused(
-    model: LoadedModel, tmp_path: Path, odd: Callable[[Tensor], Tensor], kind: str
+    model: LoadedModel, tmp_path: Path, odd: Callable[[Tensor], Tensor]
 ) -> None:
     state = model.encoder.model.state_dict()
     torch.save({**state, NAME: odd(state[NAME])}, tmp_path / "w.pt")
-    with pytest.raises(
-        CompoclipError, match=rf"w\.pt: '{NAME}' is {kind}.*, and weights are plain"
-    ):
+    with pytest.raises(CompoclipError, match=rf"w\.pt: '{NAME}' is no plain tensor of floats"):
         read_state_dict(tmp_path / "w.pt")
 
 
@@ -284,7 +282,7 @@ def test_tensors_that_share_memory_in_a_file_are_parameters_apart(
     state[first], state[second] = both[0], both[1]
     state["ln_final.weight"] = state["ln_final.bias"] = torch.zeros(len(state["ln_final.bias"]))
     network = build_model(TINY, seed=None)
-    load_into(network, state, "shared.pt", "tiny", own=True)
+    load_into(network, state, "shared.pt", "tiny", assign=True)
     with torch.no_grad():
         network.get_parameter("ln_final.weight").fill_(3)
         network.get_parameter(first).fill_(4)

@@ -103,7 +103,7 @@ def with_activation(config: Mapping[str, Any], activation: str | None) -> dict[s
 def architecture_name(config: Mapping[str, Any]) -> str:
     """Return the built-in name with this configuration, else "config-" and a hash of it."""
     essence = _essence(config)
-    name = _built_in(open_clip.get_model_config, tuple(open_clip.list_models())).get(essence)
+    name = _built_in(tuple(open_clip.list_models())).get(essence)
     return name or f"config-{hashlib.blake2b(essence.encode(), digest_size=6).hexdigest()}"
 
 
@@ -127,9 +127,9 @@ _SIZES = (
 
 
 @lru_cache(maxsize=1)
-def _built_in(configuration: Callable[[str], Any], names: tuple[str, ...]) -> dict[str, str]:
+def _built_in(names: tuple[str, ...]) -> dict[str, str]:
     """Return the first name of each built-in configuration, by its essence."""
-    return {_essence(configuration(name)): name for name in reversed(names)}
+    return {_essence(open_clip.get_model_config(name)): name for name in reversed(names)}
 
 
 def _essence(config: Mapping[str, Any]) -> str:
@@ -142,8 +142,8 @@ def _essence(config: Mapping[str, Any]) -> str:
     return json.dumps(copy, sort_keys=True)
 
 
-class _Undrawn(TorchFunctionMode):
-    """Leaves tensors as they are where a network draws its parameters, with values in bounds."""
+class _WithoutInit(TorchFunctionMode):
+    """Skip random initialisation, as weights are loaded afterwards, and keep values finite."""
 
     def __torch_function__(
         self,
@@ -193,12 +193,12 @@ def build_model(
                 fits(outline)
             numbers = sum(map(torch.numel, (*outline.parameters(), *outline.buffers())))
             memory = installed()
-            problem = (
-                f"describes {numbers:,} numbers, {4 * numbers / 1e9:,.0f} GB, and this machine "
-            )
-            problem += f"has {(memory or 0) / 1e9:,.0f} GB of memory: choose smaller sizes"
-            require(memory is None or 4 * numbers <= memory, _WHAT, problem)
-        with torch.random.fork_rng(devices=[]), _Undrawn() if seed is None else nullcontext():
+            if memory is not None and 4 * numbers > memory:
+                raise CompoclipError(
+                    f"{_WHAT}: describes {numbers:,} numbers, {4 * numbers / 1e9:,.0f} GB, and "
+                    f"this machine has {memory / 1e9:,.0f} GB of memory: choose smaller sizes"
+                )
+        with torch.random.fork_rng(devices=[]), _WithoutInit() if seed is None else nullcontext():
             torch.manual_seed(seed or 0)
             return _network(config).eval()
     except CompoclipError:
@@ -210,7 +210,7 @@ def build_model(
 
 def outlined(config: Mapping[str, Any]) -> nn.Module:
     """Return the network of a configuration without values, on the device "meta"."""
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), _WithoutInit():
         return _network(config)
 
 

@@ -4,7 +4,7 @@ A block has three parts: queries, keys and values of all positions; attention, w
 which positions belong together; and all that comes after. Both towers run these parts, on rows of
 one length or on one list of the positions of many texts.
 
-Under autocast the weights of a block are turned into bfloat16 in one operation, where torch takes
+Under autocast the weights of a block are cast to bfloat16 in one operation, where torch takes
 one for each, and states stay in that type from the first block to the last. Sums of products, layer
 norms' statistics and the softmax of attention are computed in float32 even so, inside the kernels.
 """
@@ -63,8 +63,8 @@ _weights: Callable[[Any], Weights] = attrgetter(*BLOCK)
 _QUICK = (QUICK, QUICK, 1 / QUICK)
 
 
-class _Turned(torch.autograd.Function):
-    """Tensors as another type, the last ones times `factors`; gradients as the type they were."""
+class _Cast(torch.autograd.Function):
+    """Cast tensors to a dtype, the last ones scaled by `factors`; gradients are cast back."""
 
     @staticmethod
     def forward(
@@ -74,17 +74,16 @@ class _Turned(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         unscaled = len(tensors) - len(factors)
         scaled = torch._foreach_mul(tensors[unscaled:], factors) if factors else ()
-        turned = _copied([*tensors[:unscaled], *scaled], dtype)
+        copies = _copied([*tensors[:unscaled], *scaled], dtype)
         learn = ctx.needs_input_grad[2:]
-        ctx.mark_non_differentiable(*(t for t, learns in zip(turned, learn) if not learns))
-        return tuple(turned)
+        ctx.mark_non_differentiable(*(t for t, learns in zip(copies, learn) if not learns))
+        return tuple(copies)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        turned = _copied([gradients[i] for i in there], ctx.dtype)
-        by_number = dict(zip(there, turned))
+        numbers = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        by_number = dict(zip(numbers, _copied([gradients[i] for i in numbers], ctx.dtype)))
         unscaled = len(gradients) - len(ctx.factors)
         scaled = [(by_number[i], f) for i, f in enumerate(ctx.factors, unscaled) if i in by_number]
         if scaled:
@@ -93,7 +92,7 @@ class _Turned(torch.autograd.Function):
 
 
 def _copied(tensors: Sequence[Any], dtype: torch.dtype) -> list[Tensor]:
-    """Copies as another type, in one operation."""
+    """Return copies of a dtype, made in one operation."""
     copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
     if copies:
         torch._foreach_copy_(copies, list(tensors))
@@ -133,13 +132,13 @@ class Halves(NamedTuple):
         x: Tensor,
         attend: Attend,
         places: Tensor | None = None,
-        turn: bool = False,
+        cast: bool = False,
     ) -> Tensor:
         """Return the states after a block. places: those of a list (M, W) to return; all by
-        default. turn: turn its weights into the type of the states."""
-        quick, weights = turn and type(block.mlp.gelu) is QuickGELU, _weights(block)
-        if turn:
-            weights = _Turned.apply(x.dtype, _QUICK if quick else (), *weights)
+        default. cast: cast its weights to the dtype of the states."""
+        quick, weights = cast and type(block.mlp.gelu) is QuickGELU, _weights(block)
+        if cast:
+            weights = _Cast.apply(x.dtype, _QUICK if quick else (), *weights)
         mixed = attend(self.before(block, weights, x), block.attn.num_heads)
         if places is not None:
             x, mixed = x.index_select(0, places), mixed.index_select(0, places)
@@ -161,18 +160,18 @@ def run_blocks(
 
     halves: what is computed around attention. recompute: compute a block again for backward.
     places: the states of a list (M, W) to return; the last block computes no others."""
-    turn = under_autocast(x.device)
+    cast = under_autocast(x.device)
     within: AbstractContextManager[object] = nullcontext()
-    if turn:
+    if cast:
         within = torch.autocast(x.device.type, enabled=False)
         x = x.to(computed_in(x))
     with within:
         for block in blocks:
             wanted = places if block is blocks[-1] else None
             if recompute:
-                x = checkpoint(halves.run, block, x, attend, wanted, turn, use_reentrant=False)
+                x = checkpoint(halves.run, block, x, attend, wanted, cast, use_reentrant=False)
             else:
-                x = halves.run(block, x, attend, wanted, turn)
+                x = halves.run(block, x, attend, wanted, cast)
     return x
 
 

@@ -31,6 +31,7 @@ from compoclip.models.architecture import (
     with_activation,
 )
 from compoclip.models.config import (
+    OPEN_CLIP,
     RECORD,
     ModelConfig,
     ModelIdentity,
@@ -198,28 +199,27 @@ def assemble(
     network: nn.Module | None = None,
     seed: int = 0,
     path: Path | None = None,
-    own: bool = False,
+    assign: bool = False,
 ) -> LoadedModel:
     """Return network, tokenizer, preprocessing and identity, on the CPU in eval mode; weights are
     from `state` or `network`, else from `seed`. Raises CompoclipError for parts that do not fit.
 
-    own: whether nothing else keeps the tensors of `state`, which then become the parameters.
+    assign: whether nothing else keeps the tensors of `state`, which then become the parameters.
     """
     source = str(path or name)
-    with sound(source):
-        architecture = described(config.model_cfg)
 
     def fits(outline: nn.Module) -> None:
         if state is not None:
             fitting(outline, state, source, architecture)
 
     with sound(source):
-        initial_seed = seed if state is None else None
-        model = build_model(config.model_cfg, initial_seed, fits) if network is None else network
-    if state is not None:
-        load_into(model, state, source, architecture, own)
-    require_finite(model.state_dict(), source)
-    with sound(source):
+        architecture = described(config.model_cfg)
+        model = network
+        if model is None:
+            model = build_model(config.model_cfg, seed if state is None else None, fits)
+        if state is not None:
+            load_into(model, state, source, architecture, assign)
+        require_finite(model.state_dict(), source)
         tokenizer = build_tokenizer(config.model_cfg["text_cfg"], config.folder)
         preprocess = attach_preprocess(model, config.preprocess_cfg)
     rows, needed = getattr(model, "vocab_size", None), tokenizer.vocab_size
@@ -438,7 +438,7 @@ def format_of(source: str) -> Format:
         problem = "config.json has no model_type, and no open_clip_config.json is there"
         raise UsageError(f"{source}: {problem}; restore the original files")
     if Path(source).is_dir():
-        read_object(Path(source) / "open_clip_config.json")  # says that it is missing
+        read_object(Path(source) / OPEN_CLIP)  # says that it is missing
     raise UsageError(f"{source}: is not a model in a known format; see compoclip inspect")
 
 

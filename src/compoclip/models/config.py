@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from compoclip.bounds import MAX_MODEL_FILE_BYTES
 from compoclip.console import note_once
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json_object, reason
-from compoclip.typed import is_a
+from compoclip.typed import build
 from compoclip.version import __version__
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-RECORD, MERGES = "compoclip.json", "bpe.txt.gz"
-"""File names of the record, and of merges other than CLIP's, in every form of a checkpoint."""
+OPEN_CLIP, RECORD, MERGES = "open_clip_config.json", "compoclip.json", "bpe.txt.gz"
+"""File names of open_clip's configuration, of the record, and of merges other than CLIP's."""
 BLOCK = (
     *("ln_1.weight", "ln_1.bias", "attn.in_proj_weight", "attn.in_proj_bias"),
     *("attn.out_proj.weight", "attn.out_proj.bias", "ln_2.weight", "ln_2.bias"),
@@ -30,6 +30,8 @@ BLOCK = (
 )
 """The parameters of open_clip's plain block but for layer scales; the first four come before
 attention."""
+POSITIONS = ("positional_embedding", "text.positional_embedding")
+"""Names of the table of text positions: of a CLIP, and of a network with a text tower apart."""
 EPSILON = 1e-5  # of layer norms
 QUICK = 1.702
 """QuickGELU is x * sigmoid(QUICK x)."""
@@ -232,18 +234,12 @@ class ModelIdentity:
         return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ModelIdentity:
-        """Invert `to_json`. Raises CompoclipError when a field is missing or of another type."""
-        values: dict[str, Any] = {}
-        for name, kind in get_type_hints(cls).items():
-            value = data.get(name, () if name == "assumed" else None)
-            values[name] = tuple(value) if isinstance(value, list) else value
-            if not is_a(values[name], kind):
-                raise CompoclipError(
-                    f"model identity: '{name}' is missing or malformed; restore the file or "
-                    "re-save the checkpoint"
-                )
-        return cls(**values)
+    def from_json(cls, data: object, origin: object) -> ModelIdentity:
+        """Invert `to_json`. Raises CompoclipError, naming the file `origin`, for a field that is
+        missing, unknown or of another type."""
+        remedy = "restore the file or re-save the checkpoint"
+        identity: ModelIdentity = build(cls, data, str(origin), remedy, "identity")
+        return identity
 
     def require(
         self, other: ModelIdentity, models: str, remedy: str, ignore: tuple[str, ...] = ()
@@ -267,8 +263,8 @@ def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
         raise CompoclipError(
             f"{record}: has no identity; delete the file or re-save the checkpoint"
         )
-    with sound(record):
-        return ModelIdentity.from_json(data["identity"]), section(data, "provenance", record)
+    identity = ModelIdentity.from_json(data["identity"], record)
+    return identity, section(data, "provenance", record)
 
 
 def record_of(identity: ModelIdentity, provenance: Mapping[str, Any]) -> dict[str, Any]:

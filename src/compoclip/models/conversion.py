@@ -28,6 +28,7 @@ from compoclip.models.checkpoint import (
     writer_of,
 )
 from compoclip.models.config import ModelIdentity, part_of
+from compoclip.models.lora import adapted_names
 from compoclip.models.names import LOCAL
 from compoclip.models.resize import resized
 
@@ -90,9 +91,8 @@ def convert(
     source = place_of(source)
     for writer in formats():
         if writer.adapters_only and form in writer.forms:
-            problem = f"--to {form} writes an adapter alone; resize its base"
             if context_length or image_size:
-                raise UsageError(problem)
+                raise UsageError(f"--to {form} writes an adapter alone; resize its base")
             adapted = format_of(source).adapted(source, base, activation)
             writer.save_adapted(adapted, destination)
             return {
@@ -100,10 +100,9 @@ def convert(
                 "base": adapted.base.name,
                 "base_weights": adapted.base.identity.weights,
                 "adapter": adapted.lora.describe(),
-                "adapted": sum(key.endswith(".a") for key in adapted.adapters),
+                "adapted": len(adapted_names(adapted.adapters)),
             }
-    plain = form == "merged" and not format_of(source).adapters_only
-    if plain:
+    if form == "merged" and not format_of(source).adapters_only:
         raise UsageError(f"{source}: is no adapter, so there is nothing to merge: --to open-clip")
     if base is None:
         loaded = load_model(source, activation=activation)

@@ -75,17 +75,13 @@ _OUTSIDE = ("attn_pool", "text_decoder")  # pooling heads; captioning heads see 
 
 @dataclass(frozen=True)
 class AdaptedWeight:
-    """A weight to adapt: `name` in the state dict, `parameter` of `module`; shapes of A and B.
-
-    fused: whether it holds the query, key and value projections of an attention.
-    """
+    """A weight to adapt: `name` in the state dict, `parameter` of `module`; shapes of A and B."""
 
     name: str
     module: nn.Module
     parameter: str
     a_shape: tuple[int, int]
     b_shape: tuple[int, int]
-    fused: bool = False
 
     @property
     def size(self) -> int:
@@ -112,10 +108,8 @@ def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
 
     def add(module: nn.Module, name: str, rank: int, rows: int, columns: int) -> None:
         if lora.towers in ("both", part_of(name)):
-            parameter = name.rpartition(".")[2]
             shapes = (rank, columns), (rows, rank)
-            fused = parameter == "in_proj_weight"
-            adapted.append(AdaptedWeight(name, module, parameter, *shapes, fused))
+            adapted.append(AdaptedWeight(name, module, name.rpartition(".")[2], *shapes))
 
     for path, module in network.named_modules():
         parts = path.split(".")
@@ -167,22 +161,22 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
     full = max(target.full_rank for target in targets)
     problem = (
         f"no adapted weight has more than rank {full:,}, so that more adds nothing; choose at "
+        f"most {full:,} (4 to 64 are usual)"
     )
-    problem += f"most {full:,} (4 to 64 are usual)"
     require(lora.rank <= full, f"LoRA rank {lora.rank:,}", problem, UsageError)
     require(not lora_state(network), "the model has adapters already", "merge them first")
     generator = torch.Generator().manual_seed(seed)
     for target in targets:
         a, b = torch.empty(target.a_shape), torch.zeros(target.b_shape)
-        if target.fused and lora.init == "xavier_ab":
+        if target.parameter == "in_proj_weight" and lora.init == "xavier_ab":
             nn.init.xavier_uniform_(a, generator=generator)
             nn.init.xavier_uniform_(b, generator=generator)
         else:
             nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
-        device = getattr(target.module, target.parameter).device
+        place = target.module, target.parameter
+        device = getattr(*place).device
         adapter = _LowRank(a.to(device), b.to(device), lora.scaling)
         # no trial run: it keeps shapes
-        place = target.module, target.parameter
         parametrize.register_parametrization(*place, adapter, unsafe=True)
     return targets
 
@@ -247,12 +241,17 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
     return torch.addmm(flat, b, a, alpha=scaling).reshape(weight.shape)
 
 
+def adapted_names(adapters: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the weights that adapters, as `lora_state` names them, adapt."""
+    return [key.removesuffix(".a") for key in adapters if key.endswith(".a")]
+
+
 def merged_state(
     state: Mapping[str, Tensor], adapters: Mapping[str, Tensor], scaling: float
 ) -> dict[str, Tensor]:
     """A state dict with adapters (as `lora_state` names them) merged into copies of its weights."""
     out = dict(state)
-    for name in (key.removesuffix(".a") for key in adapters if key.endswith(".a")):
+    for name in adapted_names(adapters):
         a, b = adapters[f"{name}.a"], adapters[f"{name}.b"]
         out[name] = merged(state[name].detach().cpu().float(), a.float(), b.float(), scaling)
     return out

@@ -14,10 +14,10 @@ from torch import Tensor
 from compoclip.errors import UsageError
 from compoclip.models.architecture import build_model
 from compoclip.models.checkpoint import LoadedModel, assemble
+from compoclip.models.config import POSITIONS
 
 KEPT = 20
 """First text positions that stay as they are."""
-_TEXT = ("positional_embedding", "text.positional_embedding")
 _TRUNK = "visual.trunk.pos_embed"
 
 
@@ -42,7 +42,7 @@ def resized(
     config = deepcopy(dict(loaded.config.model_cfg))
     state = {name: value.cpu() for name, value in loaded.encoder.model.state_dict().items()}
     if context_length is not None:
-        name = next((key for key in _TEXT if key in state), None)
+        name = next((key for key in POSITIONS if key in state), None)
         if name is None:
             raise UsageError(f"{loaded.name}: its text tower has no table of positions to stretch")
         config["text_cfg"]["context_length"] = context_length
@@ -62,19 +62,19 @@ def resized(
     return replace(assembled, provenance={**loaded.provenance, "resized": sizes})
 
 
-def stretched(table: Tensor, length: int, fixed: int = KEPT) -> Tensor:
+def stretched(table: Tensor, length: int) -> Tensor:
     r"""Stretch a table of text positions, as Long-CLIP does.
 
-    The first `fixed` rows stay. Row j of the others is read at fixed + (j - fixed) (L - fixed) /
-    (N - fixed), linearly between two rows and on in a straight line after the last. A shorter table
-    has the first rows. fixed: rows that stay.
+    The first `KEPT` rows stay. Row j of the others is read at k + (j - k) (L - k) / (N - k) with k
+    = `KEPT`, linearly between two rows and on in a straight line after the last. A shorter table
+    has the first rows.
 
     Reference: Zhang et al., Long-CLIP: Unlocking the Long-Text Capability of CLIP, ECCV 2024.
     """
     old = len(table)
     if length <= old:
         return table[:length].clone()
-    fixed = min(fixed, old - 2)
+    fixed = min(KEPT, old - 2)
     place = fixed + torch.arange(length - fixed) * ((old - fixed) / (length - fixed))
     low = place.long().clamp(max=old - 2)
     share = (place - low).to(table.dtype)[:, None]

@@ -173,8 +173,8 @@ class TextTower:
         features up to EOT."""
         problem = (
             f"{purpose} need a native open_clip text tower that pools at the end-of-text token; "
+            "this model's does not"
         )
-        problem += "this model's does not"
         require(self._pools_at_end, problem, f"choose another model or do without {purpose}")
 
     def planner(self, device: torch.device, limit: int = 0) -> TextPlanner:
@@ -253,9 +253,10 @@ class TextTower:
         """Return the tower layer by layer. Raises CompoclipError for one that cannot be run so."""
         problem = (
             "that takes a native open_clip transformer, not a Hugging Face tower or one with a "
+            "class token; choose another model"
         )
         subject = "the layers of this model's text tower cannot be run one by one"
-        require(self._tower is not None, subject, f"{problem}class token; choose another model")
+        require(self._tower is not None, subject, problem)
         return TextLayers(self._tower)
 
     def _encode(self, group: PackedTokens | WholeTokens, tokens: bool, state: bool) -> Outputs:

@@ -10,7 +10,6 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from copy import copy
 from functools import cached_property, lru_cache
 from itertools import chain, islice
@@ -259,9 +258,14 @@ def _merges_file(stated: object, folder: Path | None) -> Path:
     outside = folder is not None and (path.is_absolute() or ".." in path.parts)
     problem = (
         f"bpe_path {str(stated)[:200]} leads outside of the folder; copy the file into it and "
+        "name it there"
     )
-    require(not outside, folder, f"{problem}name it there")
+    require(not outside, folder, problem)
     path = (folder or Path()) / path
+    missing = "the tokenizer's merges file is missing; restore the original file"
+    require(path.is_file(), path, missing)
+    other = disguised(path)
+    require(not other, path, other)
     try:
         with gzip.open(path) as file:
             content = file.read(MAX_MERGES_BYTES + 1)
@@ -269,13 +273,8 @@ def _merges_file(stated: object, folder: Path | None) -> Path:
             raise ValueError(f"unpacks to more than {MAX_MERGES_BYTES:,} bytes")
         lines = content.decode("utf-8").split("\n")
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        with suppress(OSError, ValueError):
-            if other := disguised(path):
-                raise CompoclipError(f"{path}: {other}") from error
-        problem = f"not a gzipped BPE merges file ({reason(error)})"
-        if isinstance(error, FileNotFoundError):
-            problem = "the tokenizer's merges file is missing"
-        raise CompoclipError(f"{path}: {problem}; restore the original file") from error
+        problem = f"not a gzipped BPE merges file ({reason(error)}); restore the original file"
+        raise CompoclipError(f"{path}: {problem}") from error
     malformed = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
     # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
     read = malformed is not None and malformed - 1 <= 49152 - 256 - 2

@@ -77,7 +77,10 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
         usual = (key for key in (part, *_ENTRIES) if isinstance(tensors.get(key), Mapping))
         entry = next(usual, "")
         others = tuple(
-            str(key) for key, value in tensors.items() if key != entry and _holds_tensors(value)
+            str(key)
+            for key, value in tensors.items()
+            if key != entry and isinstance(value, Mapping) and value
+            if all(isinstance(tensor, Tensor) for tensor in value.values())
         )
         if others and not entry:
             raise CompoclipError(
@@ -98,9 +101,11 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
                 f"{path}: '{name}' is not a tensor, so this is not a state dict; expected tensors "
                 f"by name, alone or under {' or '.join(map(repr, _ENTRIES))}"
             )
-        if kind := _unusual_kind(name, value):
+        unusual = value.is_quantized or value.is_meta or value.is_nested
+        floats = value.is_floating_point() or not name.endswith(("weight", "bias"))
+        if unusual or value.layout != torch.strided or not floats:
             raise CompoclipError(
-                f"{path}: '{name}' is {kind}, and weights are plain tensors of floats: save the "
+                f"{path}: '{name}' is no plain tensor of floats ({_dtype(value)}): save the "
                 "float32 state_dict() of the model, as it was before it was quantised or packed"
             )
         named += value.numel() * value.element_size()
@@ -126,25 +131,6 @@ def read_weights(path: Path, part: str = "") -> WeightsFile:
         problem = f"has no entry '{part}' and no names that begin so"
         require(state, path, f"{problem}; {_choice(path, others)}" if others else problem)
     return WeightsFile(state, entry, prefix, facts, others)
-
-
-def _unusual_kind(name: str, value: Tensor) -> str:
-    """Return what makes a tensor something else than plain floats; "" for nothing."""
-    if value.is_quantized:
-        return "quantised"
-    if value.is_meta:
-        return "without values (on the device meta)"
-    if value.is_nested or value.layout != torch.strided:
-        return "sparse or nested"
-    counts_only = not name.endswith(("weight", "bias"))
-    return "" if counts_only or value.is_floating_point() else _dtype(value)
-
-
-def _holds_tensors(value: object) -> bool:
-    """Return whether an entry of a checkpoint is a state dict."""
-    if not isinstance(value, Mapping) or not value:
-        return False
-    return all(isinstance(tensor, Tensor) for tensor in value.values())
 
 
 def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -216,9 +202,11 @@ def _refuse_archive(path: Path) -> None:
             f"never run: for OpenAI's own weights write {name}:openai, of others save the "
             "state_dict() as .safetensors"
         )
-    problem = f"unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do not: "
-    problem += "download it again, or save it with torch.save"
-    require(unpacked <= size, path, problem)
+    if unpacked > size:
+        raise CompoclipError(
+            f"{path}: unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do "
+            "not: download it again, or save it with torch.save"
+        )
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
@@ -253,18 +241,18 @@ def require_finite(state: Mapping[str, Tensor], source: str) -> None:
 
 
 def load_into(
-    model: nn.Module, state: Mapping[str, Tensor], source: str, name: str, own: bool = False
+    model: nn.Module, state: Mapping[str, Tensor], source: str, name: str, assign: bool = False
 ) -> None:
     """Load `state` into `model`. Raises like `fitting`.
 
-    own: whether nothing else keeps the tensors; they then become the parameters, without a copy.
+    assign: whether nothing else keeps the tensors; they then become the parameters, without a copy.
     """
     tensors = fitting(model, state, source, name)
     present = model.state_dict(keep_vars=True)
     tied = len({id(value) for value in present.values()}) < len(present)
-    if own and not tied:
+    if assign and not tied:
         tensors = _apart({k: v.detach().to(present[k].dtype) for k, v in tensors.items()})
-    model.load_state_dict(tensors, assign=own and not tied)
+    model.load_state_dict(tensors, assign=assign and not tied)
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

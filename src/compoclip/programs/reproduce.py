@@ -369,13 +369,14 @@ def verified_weights(model: str) -> str:
     from huggingface_hub import try_to_load_from_cache
 
     from compoclip.models.checkpoint import load_model
+    from compoclip.models.formats.open_clip import WEIGHT_FILES
 
     load_model(model)
     name, _, tag = model.partition(":")
     repository = tag if name == "hf-hub" else ""
     if name in open_clip.list_models():
         repository = str(open_clip.get_pretrained_cfg(name, tag).get("hf_hub", "")).rstrip("/")
-    for file in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
+    for file in WEIGHT_FILES:
         place = try_to_load_from_cache(repository, file) if repository else None
         if isinstance(place, str):
             digest = Path(place).resolve().name  # the hub's name of a large file is its SHA-256

@@ -43,18 +43,28 @@ from compoclip.models.config import ModelIdentity, read_object, section, sound, 
 from compoclip.models.formats.closed_list import check_entries, unread_files
 from compoclip.models.formats.hf_files import ParameterNames, model_type_of
 from compoclip.models.formats.hugging_face import HFClip, HFSiglip
-from compoclip.models.lora import Lora, lora_state, lora_targets, merged_state, towers_of
+from compoclip.models.lora import (
+    Lora,
+    adapted_names,
+    lora_state,
+    lora_targets,
+    merged_state,
+    towers_of,
+)
 from compoclip.models.names import HUB, split_part
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
 from compoclip.typed import Count, read_fields
 from compoclip.version import __version__
 
 CONFIG, WEIGHTS, RECORD = "adapter_config.json", "adapter_model.safetensors", "adapter.json"
+_WEIGHT_FILES = (WEIGHTS, "adapter_model.bin")  # of which the first that is there is read
 _BASE = "base_model_name_or_path"  # the entry of PEFT's configuration
 _PREFIX = "base_model.model."
 _MERGE = "merge it with PEFT (merge_and_unload)"
-_OTHERS = "which our adapters do not: merge it with PEFT (merge_and_unload), or a weights file by "
-_OTHERS += "--to merged"
+_OTHERS = (
+    "which our adapters do not: merge it with PEFT (merge_and_unload), or a weights file by "
+    "--to merged"
+)
 _SETTINGS: dict[str, Any] = {
     "r": Count,
     "lora_alpha": float,
@@ -78,7 +88,7 @@ class AdapterFolder(Format):
     order = 31
     markers = (CONFIG,)
     stored = WEIGHTS
-    downloads = (WEIGHTS,)
+    downloads = _WEIGHT_FILES
     companions = (RECORD,)
     forms = ("lora", "peft")
     adapters_only = True
@@ -117,7 +127,7 @@ class AdapterFolder(Format):
             ) from error
         models = f"{path}: its base {stated} and {start.name} differ (its base first)"
         identity.require(start.identity, models, "load it on its own base")
-        adapters = _own_state(path, start.encoder.model, lora)
+        adapters = _recorded_state(path, start.encoder.model, lora)
         return Adapted(override_activation(start, activation), lora, adapters, provenance)
 
     def _base(self, path: Path, base: str | None, activation: str | None) -> LoadedModel:
@@ -151,7 +161,7 @@ class AdapterFolder(Format):
             "compoclip": __version__,
             "base": {"model": place, "identity": base.identity.to_json()},
             "lora": asdict(adapted.lora),
-            "adapted": sorted(_adapted(adapted.adapters)),
+            "adapted": sorted(adapted_names(adapted.adapters)),
             "provenance": dict(adapted.provenance),
         }
         with new_folder(folder) as temporary:
@@ -187,7 +197,7 @@ def read_adapter_record(folder: Path) -> tuple[str, ModelIdentity, Lora, dict[st
     with sound(path):
         base, settings = data["base"], data["lora"]
         lora = Lora(**{field.name: settings[field.name] for field in fields(Lora)})
-        identity = ModelIdentity.from_json(base["identity"])
+        identity = ModelIdentity.from_json(base["identity"], path)
         return str(base["model"]), identity, lora, section(data, "provenance", path)
 
 
@@ -202,13 +212,13 @@ def _stated_base(folder: Path) -> str:
 def _require_no_circle(folder: Path) -> None:
     """Raise CompoclipError for adapters whose base is, by way of other adapters, themselves."""
     folders = [folder.resolve()]
-    while stated := _stated_base(folders[-1]):
+    while (stated := _stated_base(folders[-1])) and Path(stated).is_dir():
         base = Path(stated).resolve()
         require(base not in folders, folder, "it is the base of itself")
         folders.append(base)
 
 
-def _own_state(folder: Path, network: nn.Module, lora: Lora) -> dict[str, Tensor]:
+def _recorded_state(folder: Path, network: nn.Module, lora: Lora) -> dict[str, Tensor]:
     """Return the adapters of a folder with a record, exactly those of its settings."""
     weights = folder / WEIGHTS
     state = read_state_dict(weights)
@@ -226,11 +236,6 @@ def _own_state(folder: Path, network: nn.Module, lora: Lora) -> dict[str, Tensor
     return adapters
 
 
-def _adapted(adapters: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the adapted weights."""
-    return [key.removesuffix(".a") for key in adapters if key.endswith(".a")]
-
-
 def _named(pairs: Pairs) -> dict[str, Tensor]:
     """Return adapters by the names of `lora_state`."""
     return {f"{name}.{part}": v for name, pair in pairs.items() for part, v in zip("ab", pair)}
@@ -245,11 +250,11 @@ def _filled(network: nn.Module, lora: Lora, pairs: Pairs, source: Path) -> dict[
     for name, target in targets.items():
         filled[name] = a, b = torch.zeros(target.a_shape), torch.zeros(target.b_shape)
         if name in pairs:
-            found_a, found_b = pairs[name]
-            problem = f"the adapter of '{name}' maps {found_a.shape[1]} to {len(found_b)} and the "
+            read_a, read_b = pairs[name]
+            problem = f"the adapter of '{name}' maps {read_a.shape[1]} to {len(read_b)} and the "
             problem += f"model has {a.shape[1]} to {len(b)}: it is for another architecture"
-            require((found_a.shape[1], len(found_b)) == (a.shape[1], len(b)), source, problem)
-            a[: len(found_a)], b[:, : len(found_a)] = found_a, found_b
+            require((read_a.shape[1], len(read_b)) == (a.shape[1], len(b)), source, problem)
+            a[: len(read_a)], b[:, : len(read_a)] = read_a, read_b
     return _named(filled)
 
 
@@ -265,7 +270,7 @@ def _names_of(network: nn.Module) -> tuple[ParameterNames, str]:
 def _to_peft(adapted: Adapted) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of adapters under PEFT's names, and its configuration."""
     lora, base, network = adapted.lora, adapted.base, adapted.base.encoder.model
-    weights = _adapted(adapted.adapters)
+    weights = adapted_names(adapted.adapters)
     names, nested = _names_of(network)
     try:
         theirs = {name: names.theirs(name.removeprefix(nested)) for name in weights}
@@ -365,7 +370,7 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
     Layers that it leaves alone have zeros. Raises CompoclipError when it is damaged, adapts what
     our adapters do not (then merge it with PEFT), or does not fit the network.
     """
-    source, weights = folder / CONFIG, folder / WEIGHTS
+    source = folder / CONFIG
     config = read_object(source)
     check_entries(config, CONFIG, source, _MERGE)
     config = read_fields(config, _SETTINGS, str(source), _MERGE)
@@ -396,14 +401,15 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
             except (TimeoutError, regex.error) as error:
                 raise ValueError(f"a pattern takes too long or is invalid: {error}") from error
         problem = (
-            f"'{module}' has rank {rank} and {CONFIG} says r {listed}: parts of several files "
+            f"'{module}' has rank {rank} and {CONFIG} says r {listed}: parts of several files were "
+            "mixed"
         )
-        require(listed == rank, folder, f"{problem}were mixed")
+        require(listed == rank, folder, problem)
         return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
 
-    if not weights.is_file():
-        weights = folder / "adapter_model.bin"
-    require(weights.is_file(), folder, f"has no weights; expected {WEIGHTS}")
+    paths = [folder / name for name in _WEIGHT_FILES if (folder / name).is_file()]
+    require(paths, folder, f"has no weights; expected {WEIGHTS}")
+    weights = paths[0]
     state = read_state_dict(weights)
     state = {key: value for key, value in state.items() if not key.endswith((".a", ".b"))}
     with sound(folder):

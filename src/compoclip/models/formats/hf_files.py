@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +16,16 @@ from compoclip.bounds import MAX_CONTEXT
 from compoclip.captions.clip_text import BytePairs
 from compoclip.errors import CompoclipError, quoted, require, typed_repr
 from compoclip.files import read_json, read_text
-from compoclip.models.config import MERGES, read_object, require_small, section, sound, write_json
+from compoclip.models.config import (
+    MERGES,
+    OPEN_CLIP,
+    POSITIONS,
+    read_object,
+    require_small,
+    section,
+    sound,
+    write_json,
+)
 from compoclip.models.formats.closed_list import IMAGE_PROCESSORS, check_entries
 from compoclip.models.preprocess import Preprocess
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
@@ -29,6 +38,7 @@ MODALITIES = "sentence_bert_config.json"
 INDEX = f"{WEIGHTS}.index.json"
 _FILTERS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
 _START, _END = "<|startoftext|>", "<|endoftext|>"
+_SPECIAL = {"bos_token": _START, "eos_token": _END, "unk_token": _END, "pad_token": _END}
 _OTHER_TOKENIZER = (
     "its tokenizer is not CLIP's BPE and open_clip could not read it: only models with CLIP's "
     "vocabulary are converted; hf:FOLDER measures others"
@@ -38,7 +48,7 @@ _OTHER_IMAGES = "hf:FOLDER measures the model with its own images"
 
 def model_type_of(folder: Path) -> object:
     """Return the "model_type" of a folder of transformers; None for every other folder."""
-    if (folder / "open_clip_config.json").is_file() or not (folder / CONFIG).is_file():
+    if (folder / OPEN_CLIP).is_file() or not (folder / CONFIG).is_file():
         return None
     return read_object(folder / CONFIG).get("model_type")
 
@@ -244,9 +254,8 @@ def cut_context(text: dict[str, Any], state: dict[str, Tensor], longest: int | N
     """Shorten the context, and the table of positions, to what the tokenizer leaves of a text."""
     if longest is not None and longest < int(text["context_length"]):
         text["context_length"] = longest
-        for name in ("positional_embedding", "text.positional_embedding"):
-            if name in state:
-                state[name] = state[name][:longest].clone()
+        for name in state.keys() & {*POSITIONS}:
+            state[name] = state[name][:longest].clone()
 
 
 def _require_same_tokenizer(path: Path, tokenizer: BytePairs) -> bool:
@@ -255,21 +264,19 @@ def _require_same_tokenizer(path: Path, tokenizer: BytePairs) -> bool:
     Raises CompoclipError naming a file and an entry with which texts have other ids.
     """
     vocabulary, merges = clip_vocabulary(tokenizer), _merges_of(tokenizer)
-    special = {"bos_token": _START, "eos_token": _END, "unk_token": _END, "pad_token": _END}
-    numbers = {vocabulary[token]: token for token in (_START, _END)}
-    for name, kind in (("tokenizer_config", "tokenizer"), ("special_tokens_map", "special tokens")):
-        if (path / f"{name}.json").is_file():
-            data = read_object(path / f"{name}.json")
-            check_entries(data, kind, path / f"{name}.json", _OTHER_TOKENIZER)
-            listed = section(data, "added_tokens_decoder", path / f"{name}.json")
-            _require_tokens(path / f"{name}.json", data, special)
-            places = {f"added_tokens_decoder.{number}": token for number, token in listed.items()}
-            expected = {f"added_tokens_decoder.{key}": token for key, token in numbers.items()}
-            _require_tokens(path / f"{name}.json", places, expected, closed=True)
-    added = path / "added_tokens.json"
-    if added.is_file():
-        ids = {token: number for number, token in numbers.items()}
-        _require_tokens(added, read_object(added), ids, closed=True)
+    ids = {token: vocabulary[token] for token in (_START, _END)}
+    for file, kind in (
+        (path / "tokenizer_config.json", "tokenizer"),
+        (path / "special_tokens_map.json", "special tokens"),
+    ):
+        if file.is_file():
+            data = read_object(file)
+            check_entries(data, kind, file, _OTHER_TOKENIZER)
+            _require_tokens(file, data, _SPECIAL)
+            listed = section(data, "added_tokens_decoder", file).items()
+            _require_added(file, "added_tokens_decoder.{}", listed, ids)
+    if (file := path / "added_tokens.json").is_file():
+        _require_tokens(file, read_object(file), ids, closed=True)
     if (file := path / "vocab.json").is_file():
         _require_vocabulary(file, "", read_object(file), vocabulary)
     pairs: list[list[str]] | None = None
@@ -277,7 +284,7 @@ def _require_same_tokenizer(path: Path, tokenizer: BytePairs) -> bool:
         require_small(file)
         lines = read_text(file).split("\n")
         pairs = [line.split() for line in lines if line and not line.startswith("#version")]
-        _require_merges(file, pairs, merges)
+        require([*map(tuple, pairs)] == merges, file, f"merges: {_OTHER_TOKENIZER}")
     if (file := path / "tokenizer.json").is_file():
         data = read_object(file)
         model = section(data, "model", file)
@@ -288,17 +295,22 @@ def _require_same_tokenizer(path: Path, tokenizer: BytePairs) -> bool:
         require_kind(f"{file}: added_tokens", added_tokens, list[dict[str, Any]], _OTHER_TOKENIZER)
         with sound(file):
             pairs = [p.split(" ") if isinstance(p, str) else list(p) for p in listed_merges]
-            rows = {_ADDED.format(row["id"]): row for row in added_tokens}
-        _require_merges(file, pairs, merges)
+            rows = [(row["id"], row) for row in added_tokens]
+        require([*map(tuple, pairs)] == merges, file, f"merges: {_OTHER_TOKENIZER}")
         _require_vocabulary(file, "model.vocab.", section(model, "vocab", file), vocabulary)
         check_entries(data, "tokenizer.json", file, _OTHER_TOKENIZER)
         check_entries(model, "tokenizer.json model", file, _OTHER_TOKENIZER, "model.")
-        expected = {_ADDED.format(number): token for number, token in numbers.items()}
-        _require_tokens(file, rows, expected, closed=True)
+        _require_added(file, "added_tokens[id={}]", rows, ids)
     return pairs is not None
 
 
-_ADDED = "added_tokens[id={}]"
+def _require_added(
+    file: Path, place: str, rows: Iterable[tuple[object, Any]], ids: Mapping[str, int]
+) -> None:
+    """Refuse added tokens, numbers with tokens, other than those of `ids`. place: of a number."""
+    stated = {place.format(number): token for number, token in rows}
+    expected = {place.format(number): token for token, number in ids.items()}
+    _require_tokens(file, stated, expected, closed=True)
 
 
 def _require_tokens(
@@ -323,14 +335,6 @@ def _require_vocabulary(
     token = (tokens or [token for token in stated if token not in vocabulary])[0]
     place = f"{within}{quoted(token)[1:-1]}"
     raise CompoclipError(f"{file}: {place} is {typed_repr(stated.get(token))}; {_OTHER_TOKENIZER}")
-
-
-def _require_merges(file: Path, pairs: list[list[str]], merges: list[tuple[str, ...]]) -> None:
-    for number, pair in enumerate(pairs, 1):
-        if len(pair) != 2:
-            raise CompoclipError(f"{file}: merge {number} is not a pair of symbols")
-    if [tuple(pair) for pair in pairs] != merges:
-        raise CompoclipError(f"{file}: merges: {_OTHER_TOKENIZER}")
 
 
 def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None:
@@ -361,11 +365,6 @@ def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None
         problem = f"{within}image_processor_type {typed_repr(kind)} is not one of {names}"
         raise CompoclipError(f"{source}: {problem}")
     stated = {**IMAGE_PROCESSORS[name], **settings}
-    number = stated["resample"]
-    if not isinstance(number, int) or number not in _FILTERS:
-        raise CompoclipError(
-            f"{source}: {within}resample {str(number)[:80]} is neither 3 (bicubic) nor 2 (bilinear)"
-        )
     square = {"height": side, "width": side}
     size, crop = (
         {"height": value, "width": value} if isinstance(value, int) else value
@@ -390,7 +389,7 @@ def preprocess_of(path: Path, defaults: str, side: int) -> dict[str, Any] | None
     return {
         "mean": stated["image_mean"] if whole else [0.0] * 3,
         "std": stated["image_std"] if whole else [1.0] * 3,
-        "interpolation": _FILTERS[number],
+        "interpolation": _FILTERS[stated["resample"]],
         "resize_mode": "squash" if size == square else "shortest",
     }
 
@@ -456,8 +455,7 @@ def write_clip_tokenizer(folder: Path, tokenizer_written: Tokenizer) -> None:
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
     merges = "\n".join(f"{one} {other}" for one, other in _merges_of(tokenizer))
     (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
-    special = {"bos_token": _START, "eos_token": _END, "unk_token": _END, "pad_token": _END}
-    write_json(folder / "special_tokens_map.json", special)
+    write_json(folder / "special_tokens_map.json", _SPECIAL)
     settings = {
         "tokenizer_class": "CLIPTokenizer",
         "model_max_length": tokenizer_written.context_length,
@@ -465,4 +463,4 @@ def write_clip_tokenizer(folder: Path, tokenizer_written: Tokenizer) -> None:
         "add_prefix_space": False,
         "errors": "replace",
     }
-    write_json(folder / "tokenizer_config.json", {**settings, **special})
+    write_json(folder / "tokenizer_config.json", {**settings, **_SPECIAL})

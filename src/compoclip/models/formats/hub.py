@@ -14,8 +14,16 @@ from typing import Any, NamedTuple
 
 from compoclip.errors import CompoclipError, require
 from compoclip.files import reason, write_atomically
-from compoclip.models.checkpoint import format_of, formats
-from compoclip.models.config import MERGES, RECORD, ModelIdentity, as_json, read_config, read_record
+from compoclip.models.checkpoint import format_of
+from compoclip.models.config import (
+    MERGES,
+    OPEN_CLIP,
+    RECORD,
+    ModelIdentity,
+    as_json,
+    read_config,
+    read_record,
+)
 from compoclip.models.names import require_pushable
 
 
@@ -57,8 +65,8 @@ def publish(
         names = model_files(folder)
     require_pushable(repository)
     content: dict[str, Path | bytes] = {name: folder / name for name in names}
-    if {_OPEN_CLIP, MERGES} <= content.keys():  # without the place of the merges on this machine
-        content[_OPEN_CLIP] = as_json(read_config(folder / _OPEN_CLIP).to_json()).encode()
+    if {OPEN_CLIP, MERGES} <= content.keys():  # without the place of the merges on this machine
+        content[OPEN_CLIP] = as_json(read_config(folder / OPEN_CLIP).to_json()).encode()
     api: Any = HfApi()
     try:
         api.create_repo(repository, private=True if private else None, exist_ok=True)
@@ -80,12 +88,9 @@ def model_files(folder: Path) -> list[str]:
 
     Raises CompoclipError when it is no folder that this program writes, or has no safetensors.
     """
-    writer = next((form for form in formats() if folder.is_dir() and form.sniff(str(folder))), None)
-    if writer is None:
-        raise CompoclipError(
-            f"{folder}: not a model folder; give RUN/model, RUN/adapter or what convert wrote"
-        )
-    needed, more = writer.hub_files(folder)
+    problem = "not a model folder; give RUN/model, RUN/adapter or what convert wrote"
+    require(folder.is_dir(), folder, problem)
+    needed, more = format_of(str(folder)).hub_files(folder)
     for name in needed:
         written = (folder / name).is_file()
         require(written, folder, f"has no {name}; write the folder again with convert")
@@ -93,7 +98,6 @@ def model_files(folder: Path) -> list[str]:
 
 
 CARD = "README.md"
-_OPEN_CLIP = "open_clip_config.json"
 _ROWS = {
     "steps": "steps",
     "images": "images seen",

@@ -18,7 +18,6 @@ import re
 import shutil
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -36,6 +35,7 @@ from compoclip.models.architecture import (
     BLIP_TEMPERATURE,
     BLIP_VOCABULARY,
     TANH,
+    activation_of,
     architecture_name,
     with_activation,
 )
@@ -48,6 +48,7 @@ from compoclip.models.checkpoint import (
     recorded,
 )
 from compoclip.models.config import (
+    EPSILON,
     MERGES,
     RECORD,
     ModelConfig,
@@ -157,8 +158,6 @@ class HuggingFaceFolder(Format):
             tokenizer, unsaid = tokenizer_of(path, self.clean)
             config["text_cfg"] |= tokenizer
             require_pipeline(path)
-            if "defaults" in self.table:
-                self._require_sizes(data, tensors, path / CONFIG)
             if not self.clean:
                 end = build_tokenizer(tokenizer, path).vocab_size - 1
                 stated = section(data, "text_config", path).get("eos_token_id", end)
@@ -174,7 +173,7 @@ class HuggingFaceFolder(Format):
                 preprocess = self.table.get("preprocess", {})
                 assumed.append(f"images are prepared as for {self.family}, no file says how")
             model = ModelConfig(config, preprocess, folder=path, assumed=tuple(assumed))
-            loaded = assemble(model, source, state=state, path=path, own=True)
+            loaded = assemble(model, source, state=state, path=path, assign=True)
         facts = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
         return override_activation(recorded(loaded, path, facts), activation)
 
@@ -247,26 +246,6 @@ class HuggingFaceFolder(Format):
                 stated |= listed
             sections.append({**usual, **stated})
         return sections
-
-    def _require_sizes(
-        self, data: Mapping[str, Any], tensors: Mapping[str, Tensor], source: Path
-    ) -> None:
-        """Raise CompoclipError for a size in `config.json` that the weights do not have."""
-        for part, stated in zip(("vision", "text"), self._sections(data, str(source))):
-            with suppress(KeyError):  # of a missing tensor, which is said later
-                for name, size in clip_sizes(tensors, part).items():
-                    if name == "image_size":  # the border that no patch covers leaves no trace
-                        size += int(stated[name]) % int(stated["patch_size"])
-                    flaw = f"{part}_config.{name} is {stated[name]}, and the weights have {size}; "
-                    same = name == "num_attention_heads" or stated[name] == size
-                    require(same, source, f"{flaw}restore the original file")
-            whole = int(stated["hidden_size"]) % int(stated["num_attention_heads"]) == 0
-            flaw = f"{part}_config.num_attention_heads {stated['num_attention_heads']} does not "
-            require(whole, source, f"{flaw}divide hidden_size {stated['hidden_size']}")
-        size = len(tensors.get("text_projection.weight", ()))  # SigLIP has none
-        dimension = data.get("projection_dim", 512)
-        flaw = f"projection_dim is {dimension}, and the weights have {size}; "
-        require(size in (0, dimension), source, f"{flaw}restore the original file")
 
     def _tower(self, part: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sizes of a tower in their words."""
@@ -341,10 +320,13 @@ class HFClip(HuggingFaceFolder):
         for part, theirs in (("vision", vision), ("text", text)):
             ours = config[f"{part}_cfg"] = _ours(part, theirs)
             width, hidden = ours["width"], int(theirs["intermediate_size"])
+            heads = int(theirs["num_attention_heads"])
+            flaw = f"{part}_config.num_attention_heads {heads} does not divide hidden_size {width}"
+            require(width % heads == 0, source, flaw)
             if hidden != 4 * width:  # int(width * ratio) has to be exactly `hidden`
                 exact = int(width * (hidden / width)) == hidden
                 ours["mlp_ratio"] = (hidden if exact else hidden + 0.5) / width
-            if float(theirs["layer_norm_eps"]) != 1e-5:
+            if float(theirs["layer_norm_eps"]) != EPSILON:
                 ours["norm_kwargs"] = {"eps": float(theirs["layer_norm_eps"])}
         head = config["vision_cfg"]["width"] // int(vision["num_attention_heads"])
         if head != 64:
@@ -377,7 +359,7 @@ class HFClip(HuggingFaceFolder):
             self._refuse("a ResNet image tower", model)
         self._require_known(part, ours, model)
         norm = dict(ours.get("norm_kwargs") or {})
-        epsilon = float(norm.pop("eps", 1e-5))
+        epsilon = float(norm.pop("eps", EPSILON))
         if norm:
             self._refuse(f"norm_kwargs {norm}", model)
         sizes = self._tower(part, config)
@@ -390,7 +372,7 @@ class HFClip(HuggingFaceFolder):
         return {
             "model_type": f"clip_{part}_model",
             "projection_dim": int(config["embed_dim"]),
-            "hidden_act": "quick_gelu" if config.get("quick_gelu") else "gelu",
+            "hidden_act": activation_of(config),
             "layer_norm_eps": epsilon,
             **sizes,
         }
@@ -580,11 +562,12 @@ class SplitClip(HFClip):
             keys = ("hidden_act", "layer_norm_eps", "num_attention_heads", "eos_token_id")
             stated[part] = {key: data[key] for key in keys if key in data}
         acts = {str(facts["hidden_act"]) for facts in stated.values() if "hidden_act" in facts}
-        flaw = f"the config.json in {' and '.join(self.folders.values())} do not agree on "
-        flaw += (
+        flaw = (
+            f"the config.json in {' and '.join(self.folders.values())} do not agree on "
             'hidden_act, or have none; add "hidden_act": "quick_gelu" or "gelu", as the weights '
+            "were trained"
         )
-        require(len(acts) == 1, path, f"{flaw}were trained")
+        require(len(acts) == 1, path, flaw)
         try:
             data = {f"{part}_config": clip_sizes(state, part) | stated[part] for part in stated}
             data |= {"projection_dim": len(state["text_projection.weight"])}

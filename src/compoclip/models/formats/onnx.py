@@ -114,7 +114,7 @@ def _exported(
             worst = max(worst, float((normalize(embedded) - normalize(tower(batch))).abs().max()))
     problem = (
         f"onnxruntime's embeddings differ by {worst:.1e} from the model's: not written; report "
+        "this with the versions of torch, onnx and onnxruntime"
     )
-    problem += "this with the versions of torch, onnx and onnxruntime"
     require(worst <= TOLERANCE, file.name, problem)
     return worst

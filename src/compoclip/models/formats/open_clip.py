@@ -35,6 +35,7 @@ from compoclip.models.checkpoint import (
 )
 from compoclip.models.config import (
     MERGES,
+    OPEN_CLIP,
     RECORD,
     ModelIdentity,
     read_config,
@@ -45,38 +46,42 @@ from compoclip.models.config import (
 )
 from compoclip.models.formats.closed_list import TOKENIZER_FILES, check_entries, unread_files
 from compoclip.models.formats.hub import write_card
+from compoclip.models.names import BUNDLED
 from compoclip.models.weights import as_stored, read_state_dict, weights_hash
 
-CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+WEIGHTS = "open_clip_model.safetensors"
+WEIGHT_FILES = (WEIGHTS, "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
+"""Names of the weights in a folder; the first file that is there is read."""
 _REMEDY = "restore the original file, or remove an entry that open_clip does not read"
-_OTHER_WEIGHTS = ("open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
 
 
 class OpenClipFolder(Format):
     """A checkpoint directory of this program or of open_clip."""
 
     kind = "open_clip checkpoint folder"
-    known_by = f"quick_gelu in {CONFIG}"
+    known_by = f"quick_gelu in {OPEN_CLIP}"
     order = 30
-    markers = (CONFIG,)
+    markers = (OPEN_CLIP,)
     stored = WEIGHTS
-    downloads = (WEIGHTS, "open_clip_pytorch_model.*")
+    downloads = WEIGHT_FILES
     companions = TOKENIZER_FILES
     forms: ClassVar[tuple[str, ...]] = ("open-clip", "merged")
 
     def load(self, source: str, activation: str | None) -> LoadedModel:
         """Return the model, verified against its `compoclip.json`, if it has one."""
         path = Path(source)
-        data = read_object(path / CONFIG)
-        check_entries(data, CONFIG, path / CONFIG, _REMEDY)
-        images = section(data, "preprocess_cfg", path / CONFIG)
-        check_entries(images, "preprocess_cfg", path / CONFIG, _REMEDY, "preprocess_cfg.")
-        config = replace(read_config(path / CONFIG), assumed=tuple(unread_files(path, "open_clip")))
-        paths = [path / name for name in (WEIGHTS, *_OTHER_WEIGHTS) if (path / name).is_file()]
+        data = read_object(path / OPEN_CLIP)
+        check_entries(data, OPEN_CLIP, path / OPEN_CLIP, _REMEDY)
+        images = section(data, "preprocess_cfg", path / OPEN_CLIP)
+        check_entries(images, "preprocess_cfg", path / OPEN_CLIP, _REMEDY, "preprocess_cfg.")
+        config = replace(
+            read_config(path / OPEN_CLIP), assumed=tuple(unread_files(path, "open_clip"))
+        )
+        paths = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
         require(paths, path, f"has no weights; expected {WEIGHTS}")
-        read = [path / CONFIG, path / RECORD, paths[0], *filter(None, [config.merges])]
+        read = [path / OPEN_CLIP, path / RECORD, paths[0], *filter(None, [config.merges])]
         stamps = file_stamps(read)
-        loaded = assemble(config, source, state=read_state_dict(paths[0]), path=path, own=True)
+        loaded = assemble(config, source, state=read_state_dict(paths[0]), path=path, assign=True)
         loaded = override_activation(recorded(loaded, path, {}), activation)
         return replace(loaded, files=stamps)
 
@@ -95,7 +100,7 @@ class OpenClipFolder(Format):
         )
         with new_folder(folder) as temporary:
             save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
-            write_json(temporary / CONFIG, config.to_json())
+            write_json(temporary / OPEN_CLIP, config.to_json())
             write_json(temporary / RECORD, record_of(identity, loaded.provenance))
             if merges is not None:
                 shutil.copyfile(merges, temporary / MERGES)
@@ -105,7 +110,7 @@ class OpenClipFolder(Format):
 
     def snippet(self, folder: Path) -> tuple[str, str]:
         """open_clip's code; it has no BLIP."""
-        if BLIP in read_config(folder / CONFIG).model_cfg:
+        if BLIP in read_config(folder / OPEN_CLIP).model_cfg:
             return "", ""
         merges = f', bpe_path="FOLDER/{MERGES}"' if (folder / MERGES).is_file() else ""
         return "open_clip", (
@@ -126,11 +131,11 @@ class BundledModel(OpenClipFolder):
 
     def sniff(self, source: str) -> bool:
         """Return whether it is that name."""
-        return source == "bundled"
+        return source == BUNDLED
 
     def load(self, source: str, activation: str | None) -> LoadedModel:
         """Load the folder that the entry point names."""
         point = plugins.installed("checkpoints").get(source)
         if point is None:
-            raise CompoclipError(f"the base model 'bundled' {NEEDS_WORLD}; or name another model")
+            raise CompoclipError(f"the base model '{BUNDLED}' {NEEDS_WORLD}; or name another model")
         return super().load(str(plugins.imported(point, "checkpoint")), activation)

@@ -37,9 +37,9 @@ from compoclip.models.checkpoint import (
     distance,
     load_model,
 )
-from compoclip.models.config import ModelConfig
+from compoclip.models.config import POSITIONS, ModelConfig
 from compoclip.models.downloads import downloading
-from compoclip.models.names import split_part
+from compoclip.models.names import RANDOM, split_part
 from compoclip.models.weights import (
     WeightsFile,
     counts,
@@ -50,8 +50,7 @@ from compoclip.models.weights import (
     require_one_model,
 )
 
-_POSITIONS = ("positional_embedding", "text.positional_embedding")
-_UNSHAPED = (*_POSITIONS, "logit_scale")  # whose shapes say nothing of the architecture
+_UNSHAPED = (*POSITIONS, "logit_scale")  # whose shapes say nothing of the architecture
 _LORALIB = re.compile(r"[._]lora_[AB]$")  # names of loralib, as in files of TSVLC and DAC
 _TELLING = ("token_embedding.weight", "text_projection")
 
@@ -75,21 +74,20 @@ class TensorsAlone(Format):
         """Load the weights as the architecture that the user names. Raises UsageError when that is
         missing or unknown, CompoclipError when nothing tells the activation."""
         architecture, at, file = source.partition("@")
-        fit = ""
         if not at:
+            fit = ""
             with suppress(CompoclipError):
                 fit = ", ".join(candidates(_read(source)[1].state))
             fit = f" (its tensors fit {fit})" if fit else ""
-        which = f"{source}: which architecture is it? write ARCHITECTURE@{source}{fit}"
-        if not at:
-            raise UsageError(which)
+            problem = f"which architecture is it? write ARCHITECTURE@{source}{fit}"
+            raise UsageError(f"{source}: {problem}")
         config = named_config(architecture)
         both = f"{architecture}-quickgelu" in open_clip.list_models()
-        problem = "does not record its activation: OpenAI weights and their fine-tunes need "
-        problem += (
+        problem = (
+            "does not record its activation: OpenAI weights and their fine-tunes need "
             f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
+            f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
         )
-        problem += f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
         require(activation or not both, file, problem)
         images = f"images are prepared as for {architecture}, a file of tensors does not say how"
         stated, statistics = with_activation(config, activation), published_stats(architecture)
@@ -140,7 +138,7 @@ class TensorsAlone(Format):
             "architecture": stated or ", ".join(candidates(state)) or "unknown",
             "activation": activation_stated,
             "activation_by": by,
-            "context": _rows(state, *_POSITIONS),
+            "context": _rows(state, *POSITIONS),
             "image_size": image_size,
             "vocabulary": _rows(state, "token_embedding.weight", "text.token_embedding.weight"),
             "adapter": "",
@@ -168,8 +166,8 @@ class PublishedWeights(Format):
         model, _, tag = source.partition(":")
         config = named_config(model)
         published = open_clip.get_pretrained_cfg(model, tag)
-        trained = "quick_gelu" if published.get("quick_gelu") else "gelu"
-        built, plain = activation_of(config), model.removesuffix("-quickgelu")
+        trained, built = activation_of(published), activation_of(config)
+        plain = model.removesuffix("-quickgelu")
         timm = "timm_model_name" in config["vision_cfg"]  # activation
         other = f"{plain}-quickgelu" if trained == "quick_gelu" else plain
         problem = (
@@ -195,11 +193,11 @@ class RandomWeights(Format):
 
     def sniff(self, source: str) -> bool:
         """Return whether the name begins so."""
-        return source.startswith("random:")
+        return source.startswith(RANDOM)
 
     def load(self, source: str, activation: str | None) -> LoadedModel:
         """The weights that the seed gives."""
-        model, _, number = source.removeprefix("random:").partition(":")
+        model, _, number = source.removeprefix(RANDOM).partition(":")
         config = with_activation(named_config(model), activation)
         return assemble(ModelConfig(config, published_stats(model)), source, seed=int(number or 0))
 
@@ -217,8 +215,9 @@ def _read(source: str) -> tuple[Path, WeightsFile]:
     inside = next((name for name in weights.state if _LORALIB.search(name)), "")
     problem = (
         f"holds LoRA weights beside plain ones ('{inside}'): merge them with the code that wrote "
+        "them, and save the state_dict() again"
     )
-    require(not inside, file, f"{problem}them, and save the state_dict() again")
+    require(not inside, file, problem)
     return file, weights
 
 
@@ -234,8 +233,8 @@ def load_tuned(source: str, base: LoadedModel, activation: str | None = None) ->
         kin = kinship(weights.state, base.encoder.model.state_dict(), str(file))
         problem = (
             f"is not a fine-tune of {base.name} ({kin['distance']}; unrelated weights are near "
+            "1.4), so its activation is unknown: name its own base or give --activation"
         )
-        problem += "1.4), so its activation is unknown: name its own base or give --activation"
         require(kin["verdict"] in ("same", "derived"), file, problem)
         origin = f"that of the base {base.name}: {kin['distance']}"
     config = replace(base.config, model_cfg=with_activation(base.config.model_cfg, activation))
@@ -271,7 +270,7 @@ def _load(
     name: str, file: Path, weights: WeightsFile, config: ModelConfig, origin: str
 ) -> LoadedModel:
     model_cfg = deepcopy(dict(config.model_cfg))
-    rows = _rows(weights.state, *_POSITIONS) or 0
+    rows = _rows(weights.state, *POSITIONS) or 0
     if 0 < rows < int(model_cfg["text_cfg"].get("context_length", 77)):
         model_cfg["text_cfg"]["context_length"] = rows
     assumed = list(config.assumed)
@@ -283,7 +282,7 @@ def _load(
         "file": {"name": file.name, **weights.facts},
         "activation": f"{activation_of(model_cfg)}, {origin}",
     }
-    loaded = assemble(config, name, state=weights.state, path=file, own=True)
+    loaded = assemble(config, name, state=weights.state, path=file, assign=True)
     return replace(loaded, provenance=provenance)
 
 
