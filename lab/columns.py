@@ -21,10 +21,9 @@ from compoclip.evaluation.items import Values
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
-    SIGNIFICANT,
     Bootstrap,
-    Significance,
-    significance,
+    holm,
+    is_significant,
 )
 
 SDS = 2.0
@@ -119,8 +118,7 @@ class Difference:
     @property
     def sign(self) -> int:
         """1 or -1 for a significant difference of more than `SDS` deviations over seeds, else 0."""
-        significant = Significance(self.p).word == SIGNIFICANT
-        if not significant or not abs(self.value) > SDS * self.sd:
+        if not is_significant(self.p) or not abs(self.value) > SDS * self.sd:
             return 0
         return 1 if self.value > 0 else -1
 
@@ -182,11 +180,11 @@ def differences(
         for each in columns
     ]
     found = _by_column(columns, base[0], pairs, bootstrap)
-    corrected = significance([evidence.p for _, evidence in found.values()])
+    corrected = holm([evidence.p for _, evidence in found.values()])
     runs = min(len(each) for each in varied)
     return {
-        name: Difference(value, *each.interval, decided.p, sd, runs, each.photos)
-        for (name, (value, each)), sd, decided in zip(found.items(), sds, corrected)
+        name: Difference(value, *each.interval, p, sd, runs, each.photos)
+        for (name, (value, each)), sd, p in zip(found.items(), sds, corrected)
     }
 
 

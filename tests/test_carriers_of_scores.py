@@ -32,7 +32,7 @@ TOOLS = {
     "rules: which items a score averages": {"Aggregate", "MeanNode"},
     "what keeps tables that were read": {"_ReadTable"},
     "the comparison with guessing, which gives the remark behind a score": {
-        *("Difference", "Evidence", "Pair", "ScorePart", "Significance"),
+        *("Difference", "Evidence", "Pair", "ScorePart"),
     },
 }
 """Classes that are met on the way and hold no item: by what they are for."""

@@ -16,9 +16,9 @@ from compoclip.evaluation.statistics import (
     Bootstrap,
     guessing,
     holm,
+    is_significant,
     percentile_interval,
     sign_flip,
-    significance,
     wilson,
 )
 
@@ -203,6 +203,6 @@ def test_guessing_is_rarely_significant_with_rare_hits_and_items_that_share_phot
 
 
 def test_one_family_decides() -> None:
-    words = [each.word for each in significance([0.01, 0.02, None, 0.04, 0.6])]
-    assert words == ["significant", "not significant", "too few photos", *["not significant"] * 2]
-    assert [each.word for each in significance([0.04])] == ["significant"]
+    corrected = holm([0.01, 0.02, None, 0.04, 0.6])
+    assert [is_significant(p) for p in corrected] == [True, False, False, False, False]
+    assert is_significant(*holm([0.04]))

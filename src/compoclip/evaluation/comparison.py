@@ -30,14 +30,13 @@ from compoclip.evaluation.statistics import (
     BOOTSTRAP,
     FEWEST,
     NOT_SIGNIFICANT,
-    SIGNIFICANT,
-    TOO_FEW,
     Bootstrap,
     Interval,
     guessing,
+    holm,
+    is_significant,
     percentile_interval,
     sign_flip,
-    significance,
 )
 
 MARGIN = 0.01
@@ -115,7 +114,7 @@ class Difference:
     @property
     def word(self) -> str:
         """Return what may be said of the difference: "significant", or the verdict."""
-        return SIGNIFICANT if self.significant else self.verdict
+        return "significant" if self.significant else self.verdict
 
 
 @dataclass(frozen=True)
@@ -471,17 +470,15 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
     Those of too few photos do not count in the family.
     """
     family = []
-    for difference, decided in zip(
-        differences, significance([difference.p for difference in differences])
-    ):
+    for difference, p in zip(differences, holm([difference.p for difference in differences])):
         low, high, verdict = difference.low, difference.high, NOT_SIGNIFICANT
-        if decided.word == TOO_FEW:
+        if p is None:
             verdict = too_few(difference.photos)
-        elif decided.word == SIGNIFICANT and difference.difference:
+        elif is_significant(p) and difference.difference:
             verdict = "higher" if difference.difference > 0 else "lower"
         elif low is not None and high is not None and low > -MARGIN and high < MARGIN:
             verdict = equivalent(MARGIN)
-        family.append(replace(difference, p_holm=decided.p, verdict=verdict))
+        family.append(replace(difference, p_holm=p, verdict=verdict))
     return family
 
 

@@ -216,9 +216,8 @@ def _difference(
         for result in base[0]:
             if result.reader_name.partition("@")[0] != source.benchmark:
                 continue
-            name = source.score or result.headline
-            here = result.scores.get(name, {}) if source.metric else result.aggregates
-            if (source.metric or name) in here:
+            if result.stored(source.score, source.metric):
+                name = source.score or result.headline
                 parts.append(ScorePart(result.benchmark, name, source.metric))
                 pairs[result.benchmark] = _pair(result.benchmark, base, other)
     if not parts:

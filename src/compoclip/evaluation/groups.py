@@ -24,7 +24,7 @@ from compoclip.evaluation.comparison import (
     evidence_of,
     family,
 )
-from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
+from compoclip.evaluation.items import POSITIVE_SCORE, Values
 from compoclip.evaluation.results import Results, Score, by_benchmark
 from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap, wilson
 
@@ -88,17 +88,13 @@ def like_groups(models: Sequence[Sequence[Results]]) -> dict[str, Parts]:
 def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
     """Return the stored score of a part; raise CompoclipError when the results do not have it."""
     result = results[part.benchmark]
-    try:
-        if not part.metric:
-            return result.aggregates[part.name]
-        if part.metric == MAIN:
-            return result.main(part.name)
-        return result.scores[part.name][part.metric]
-    except (KeyError, StopIteration) as error:
+    score = result.stored(part.name, part.metric)
+    if score is None:
         raise CompoclipError(
             f"{result.model} on {result.benchmark}: no {part.metric or 'aggregate'} of "
             f"'{part.name}'; evaluate again"
-        ) from error
+        )
+    return score
 
 
 def group_scores(

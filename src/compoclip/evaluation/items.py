@@ -76,6 +76,8 @@ POLICIES = ("used", "strict", "fractional")
 apply. The first three fields of `Outcomes`."""
 MAIN = "main"
 """Name, in rules, of each item's main metric: the first of its form that applies."""
+BOTH_IMAGES = "both images"
+"""Name, in rules, of the outcome of two choices between the same two texts on two images."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +145,10 @@ class Items:
     @cached_property
     def judged(self) -> dict[str, Outcomes]:
         """Return metric -> outcomes, and under `MAIN` each item's main ones."""
-        main = (
-            main_values({name: outcome[k] for name, outcome in self.outcomes.items()}, len(self))
-            for k in range(len(Outcomes._fields))
-        )
-        return {**self.outcomes, MAIN: Outcomes(*main)}
+        main = Outcomes.nowhere(len(self))
+        for outcome in self.outcomes.values():
+            main = Outcomes(*(np.where(np.isnan(a), b, a) for a, b in zip(main, outcome)))
+        return {**self.outcomes, MAIN: main}
 
     @cached_property
     def applies(self) -> dict[str, Flags]:
@@ -158,8 +159,27 @@ class Items:
 
     @cached_property
     def both_images(self) -> Values:
-        """Return the outcomes `BOTH_IMAGES` of the items, nan for those that have none."""
-        return _both_images_right(self, self.judged[MAIN].used)
+        """Return the outcomes `BOTH_IMAGES`; (n,).
+
+        A model that prefers one of two texts whatever the image shows is right on exactly one of
+        two choices between them with exchanged answers. The outcome, whether both are right, stands
+        at the earlier item of a pair; nan elsewhere. Items with equal texts and answers find their
+        partners in order, as in `case_clusters`.
+        """
+        right = self.judged[MAIN].used
+        outcomes = np.full(len(self), np.nan)
+        waiting: dict[tuple[str, str, str], list[int]] = {}
+        for row, texts in enumerate(self.texts):
+            if self.forms[row] != Form.CHOOSE_TEXT or len(texts) != 2:
+                continue
+            answer, rival = texts[self.truth[row]], texts[1 - self.truth[row]]
+            partners = waiting.get((self.subtasks[row], rival, answer), [])
+            if partners:
+                first = partners.pop(0)
+                outcomes[first] = min(right[first], right[row])
+            else:
+                waiting.setdefault((self.subtasks[row], answer, rival), []).append(row)
+        return outcomes
 
     @cached_property
     def subtask_rows(self) -> dict[str, Indices]:
@@ -227,40 +247,6 @@ def rows_by_name(names: Iterable[str]) -> dict[str, Indices]:
     for place, name in enumerate(names):
         places.setdefault(name, []).append(place)
     return {name: np.array(of_name, dtype=np.int64) for name, of_name in places.items()}
-
-
-def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
-    """Return for each of n items its main outcome, the first that applies to it."""
-    main = np.full(n, np.nan)
-    for values in outcomes.values():
-        main = np.where(np.isnan(main), values, main)
-    return main
-
-
-BOTH_IMAGES = "both images"
-"""Name, in rules, of the outcome of two choices between the same two texts on two images."""
-
-
-def _both_images_right(items: Items, right: Values) -> Values:
-    """Return whether both are right of two choices between the same texts with exchanged answers.
-
-    A model that prefers one of the texts whatever the image shows is right on exactly one. The
-    outcome stands at the earlier item of a pair; nan elsewhere. Items with equal texts and answers
-    find their partners in order, as in `case_clusters`. right: (n,) the outcomes of the items.
-    """
-    outcomes = np.full(len(items), np.nan)
-    waiting: dict[tuple[str, str, str], list[int]] = {}
-    for row, texts in enumerate(items.texts):
-        if items.forms[row] != Form.CHOOSE_TEXT or len(texts) != 2:
-            continue
-        answer, rival = texts[items.truth[row]], texts[1 - items.truth[row]]
-        partners = waiting.get((items.subtasks[row], rival, answer), [])
-        if partners:
-            first = partners.pop(0)
-            outcomes[first] = min(right[first], right[row])
-        else:
-            waiting.setdefault((items.subtasks[row], answer, rival), []).append(row)
-    return outcomes
 
 
 # --- Which items are about the same photos, and so not independent of each other. ---

@@ -20,7 +20,7 @@ from compoclip.bounds import MAX_RESAMPLES
 from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE, Items
+from compoclip.evaluation.items import COLUMNS, MAIN, POLICIES, POSITIVE_SCORE, Items
 from compoclip.evaluation.written import REMEDY, SCHEMA, read_result, result_files
 from compoclip.files import file_stamp, only_writer, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
@@ -123,6 +123,17 @@ class Results:
         """Return the sub-task's score in its main metric."""
         return next(iter(self.scores[subtask].values()))
 
+    def stored(self, name: str, metric: str = "") -> Score | None:
+        """Return a sub-task's score in a metric (`MAIN`: its main one), None if there is none.
+
+        name: of the sub-task, or without a metric of a rule; "" is the headline.
+        """
+        name = name or self.headline
+        if not metric:
+            return self.aggregates.get(name)
+        scores = self.scores.get(name, {})
+        return next(iter(scores.values()), None) if metric == MAIN else scores.get(metric)
+
 
 def by_model(results: Iterable[Results]) -> dict[str, list[Results]]:
     """Return the results of each model, in order of appearance."""
@@ -149,10 +160,7 @@ def score_named(results: Sequence[Results], name: str) -> Score:
     named = by_benchmark(results)
     score_names = {benchmark: [*of.aggregates, *of.scores] for benchmark, of in named.items()}
     benchmark, score = split_score(score_names, name)
-    one = named[benchmark]
-    if not score:
-        return one.headline_score
-    return one.aggregates[score] if score in one.aggregates else one.main(score)
+    return named[benchmark].stored(score) or named[benchmark].main(score)
 
 
 def split_score(score_names: Mapping[str, Sequence[str]], name: str) -> tuple[str, str]:
@@ -228,16 +236,12 @@ def load_results(path: Path) -> list[Results]:
             results: Results = build(Results, data, str(file), REMEDY)
             for name in types.keys() & results.identity.keys():
                 build(types[name], results.identity[name], str(file), REMEDY, f"identity.{name}")
-            _require_none(_contradictions(results))
+            for problem in _contradictions(results):
+                raise ValueError(problem)
         except (ValueError, RecursionError) as error:
             raise CompoclipError(f"{file}: malformed result file ({error}); {REMEDY}") from error
         loaded.append(replace(results, items=str(file.parent / results.items)))
     return loaded
-
-
-def _require_none(problems: Iterator[str]) -> None:
-    for problem in problems:
-        raise ValueError(problem)
 
 
 def _contradictions(results: Results) -> Iterator[str]:
@@ -323,7 +327,10 @@ def _read_items(path: Path, results: Results) -> pa.Table:
         names = dict.fromkeys(name for metrics in results.scores.values() for name in metrics)
         metrics = [name for name in names if name != POSITIVE_SCORE]
         # One after the other: problems behind the first one may follow from it.
-        _require_none(chain(_table_problems(table, metrics), _differences(table, metrics, results)))
+        for problem in chain(
+            _table_problems(table, metrics), _differences(table, metrics, results)
+        ):
+            raise ValueError(problem)
     except (OSError, pa.ArrowException, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise CompoclipError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Self
 from zlib import crc32
 
 import numpy as np
@@ -23,7 +23,7 @@ Interval = tuple[float | None, float | None]
 FEWEST = 10
 """Photos below which a number is printed but not judged."""
 LEVEL = 0.05
-SIGNIFICANT, NOT_SIGNIFICANT, TOO_FEW = "significant", "not significant", "too few photos"
+NOT_SIGNIFICANT = "not significant"
 _DRAWS_AT_ONCE = 4_000_000
 _CACHED_BYTES = 2**27
 _MOST_SUMS = 2**16
@@ -67,25 +67,9 @@ def holm(pvalues: Sequence[float | None]) -> list[float | None]:
     return [None if pvalue is None else next(corrected) for pvalue in pvalues]
 
 
-class Significance(NamedTuple):
-    """A decision. p: corrected for its family, None for no test."""
-
-    p: float | None
-
-    @property
-    def word(self) -> str:
-        """Return what may be said of the number: "significant", or why not."""
-        if self.p is None:
-            return TOO_FEW
-        return SIGNIFICANT if self.p <= LEVEL else NOT_SIGNIFICANT
-
-
-def significance(pvalues: Sequence[float | None]) -> list[Significance]:
-    """Decide what is significant in one family; nothing else in the project decides it.
-
-    pvalues: of `sign_flip` over photos, None for fewer photos than FEWEST.
-    """
-    return [Significance(p) for p in holm(pvalues)]
+def is_significant(p: float | None) -> bool:
+    """Return whether a p-value of `holm` is significant; nothing else in the project decides it."""
+    return p is not None and p <= LEVEL
 
 
 @dataclass(frozen=True)

@@ -151,11 +151,8 @@ def _score(results: Mapping[str, Results], source: PublishedNumber) -> tuple[Sco
     name = source.benchmark if source.benchmark in results else source.instead
     if name not in results:
         return None
-    result = results[name]
-    score = source.score or result.headline
-    stored = result.scores.get(score, {}) if source.metric else result.aggregates
-    stored_score = stored.get(source.metric or score)
-    return None if stored_score is None else (stored_score, name != source.benchmark)
+    score = results[name].stored(source.score, source.metric)
+    return None if score is None else (score, name != source.benchmark)
 
 
 # --- The table with our rows below it, as text cells and as JSON. ---
