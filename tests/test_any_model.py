@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
@@ -277,18 +278,19 @@ def test_parts_are_units_of_the_caption_against_windows_of_the_image(
 ) -> None:
     assert set(caption_parts(parse(TEXTS[0]))) >= {"red cat", "blue mat", "red cat on blue mat"}
     assert caption_parts(parse("of")) == ("of",)
-    windows = image_parts(refs[0])  # 40 wide, 48 high
+    windows = image_parts(refs[0], Members())  # 40 wide, 48 high
     assert windows[0] == refs[0]
     assert [each.box for each in windows[1:3]] == [(0, 0, 20, 24), (10, 0, 30, 24)]
     assert windows[9].box == (20, 24, 40, 48)
-    inner = image_parts(ImageRef(refs[0].path, box=(4, 8, 12, 24)))
+    inner = image_parts(ImageRef(refs[0].path, box=(4, 8, 12, 24)), Members())
     assert inner[9].box == (8, 16, 12, 24)
     for encoder in (ModelEncoder(loaded), open_encoder(f"{write(tmp_path)}:Colours")):
         out = tmp_path / type(encoder).__name__
         found = scores(encoder, refs, out, score="parts")
         for item, ref, texts in (("t", refs[0], TEXTS[:2]), ("p", refs[1], TEXTS)):
             shown = [
-                encoder.start_images([encoder.read_image(each)])()[0] for each in image_parts(ref)
+                encoder.start_images([encoder.read_image(each)])()[0]
+                for each in image_parts(ref, Members())
             ]
             for text, value in zip(texts, found[item], strict=True):
                 units = [encoder.start_texts([unit])()[0] for unit in caption_parts(parse(text))]

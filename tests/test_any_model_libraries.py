@@ -14,7 +14,7 @@ from PIL import Image
 
 from compoclip.benchmarks.case import ImageRef
 from compoclip.cli.main import main
-from compoclip.evaluation.embedder import read_picture
+from compoclip.evaluation.encoder import ImageReader
 from compoclip.evaluation.results import Results, load_items, load_results
 from tiny_transformers import write_clip, write_qwen, write_slices
 
@@ -93,7 +93,7 @@ def test_a_model_of_mteb(made: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
     results = measured(made, tmp_path, f"mteb:{name}", "--trust-remote-code")
     for row in (row for each in results for row in load_items(each).to_pylist()):
-        image = read_picture(ImageRef(Path(row["images"][0])))  # its vectors are hashes of pixels
+        image = ImageReader()(ImageRef(Path(row["images"][0])))  # its vectors are hashes of pixels
         expected = (unit(encoded("image", [image])) @ unit(encoded("text", row["texts"])).T)[0]
         np.testing.assert_allclose(row["scores"], expected, atol=1e-5)
     assert results[0].identity["libraries"]["mteb"] == library.__version__

@@ -16,7 +16,7 @@ from build.photos import encode
 from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.evaluation.encoder import ImageReader, ModelEncoder
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import ModelConfig
@@ -51,6 +51,21 @@ def test_a_photo_is_the_same_wherever_it_lies(tmp_path: Path, encoder: ModelEnco
         assert np.array_equal(encoder.read_image(ImageRef(tmp_path / name, box, member)), plain)
     with pytest.raises(CompoclipError, match=r"a\.zip@in/a\.png: box .* lies outside"):
         encoder.read_image(ImageRef(tmp_path / "a.zip", (90, 90, 99, 99), "in/a.png"))
+
+
+def test_a_model_from_outside_opens_an_archive_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("wide.png", photo(0))
+        archive.writestr("other.png", photo(1))
+    opened = []
+    zip_file = zipfile.ZipFile
+    monkeypatch.setattr(zipfile, "ZipFile", lambda path: opened.append(path) or zip_file(path))
+    read = ImageReader()
+    assert read(ImageRef(tmp_path / "a.zip", member="wide.png")).size == (44, 20)
+    assert read(ImageRef(tmp_path / "a.zip", member="other.png", squash=True)).size == (20, 20)
+    assert opened == [tmp_path / "a.zip"]
 
 
 def test_squashing_keeps_the_whole_picture(tmp_path: Path, encoder: ModelEncoder) -> None:

@@ -22,16 +22,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 from compoclip import plugins
-from compoclip.archives import Members
-from compoclip.benchmarks.case import ImageRef
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.blind import TextOnlyEncoder
 from compoclip.evaluation.encoder import (
+    ImageReader,
     ModelEncoder,
     Pending,
     Precision,
     TextKey,
-    decoded,
     full_float32,
     require_finite,
 )
@@ -125,18 +123,6 @@ def _modules(thing: object, depth: int) -> Iterator[nn.Module]:
             yield from _modules(attribute, depth - 1)
 
 
-def read_picture(ref: ImageRef) -> Image.Image:
-    """Read an image as a model from outside gets it: RGB, cropped, of the size that it has.
-
-    `squash`, which asks for a square of the model's size, gives a square. Raises CompoclipError for
-    a missing or damaged image.
-    """
-    image = decoded(ref, Members())
-    if ref.squash:
-        image = image.resize((min(image.size),) * 2, Image.Resampling.BICUBIC)
-    return image
-
-
 def by_image(
     score: Callable[[Any, list[str]], Scores], images: Sequence[Any], texts: Sequence[str]
 ) -> Scores:
@@ -164,7 +150,7 @@ class ExternalEncoder:
         self.model = model
         self.device = device or torch.device("cpu")
         self.precision = precision
-        self.read_image = read_picture
+        self.read_image = ImageReader()
         self.score = "cosine" if isinstance(model, Embedder) else scored_by
         self._scored_by = scored_by
         with plugins.fence(name, _REMEDY):
@@ -306,15 +292,11 @@ def open_encoder(
 
 def _defined(module: Mapping[str, Any]) -> dict[str, Any]:
     """The models of a file: instances, classes, and functions that say that they return one."""
-
-    def is_model(value: Any) -> bool:
-        return isinstance(value, Embedder | Scorer)
-
     models = {}
     for name, value in module.items():
         here = getattr(value, "__module__", module["__name__"]) == module["__name__"]
         candidate = get_type_hints(value).get("return") if inspect.isfunction(value) else value
-        if here and not name.startswith("_") and is_model(candidate):
+        if here and not name.startswith("_") and isinstance(candidate, Embedder | Scorer):
             models[name] = value
     return models
 

@@ -20,7 +20,6 @@ from compoclip.data.decode import decode
 from compoclip.data.transform import normalised
 from compoclip.errors import NOT_FINITE, UsageError, require
 from compoclip.evaluation.items import Scores
-from compoclip.losses.contract import Features
 from compoclip.losses.local import local_similarity, max_similarity
 from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
@@ -166,33 +165,32 @@ def full_float32() -> Iterator[None]:
                 place.fp32_precision = value
 
 
-def decoded(ref: ImageRef, members: Members) -> Image.Image:
-    """Return an image as its reference says: RGB, cropped, upright, mirrored, of its own size.
-
-    Raises CompoclipError for a missing or damaged image.
-    """
-    stored = members(ref.path, ref.member) if ref.member else ref.path
-    image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
-    return ImageOps.mirror(image) if ref.mirror else image
-
-
 class ImageReader:
-    """Reads images as a model sees them; pickled to processes, each of which keeps one."""
+    """Reads images as a model sees them; pickled to processes, each of which keeps one.
 
-    def __init__(self, preprocess: Preprocess) -> None:
+    preprocess: a model's evaluation transform, which gives (H, W, 3) uint8 pixels. None: RGB
+    pictures of the size that they have, as models from outside get them.
+    """
+
+    def __init__(self, preprocess: Preprocess | None = None) -> None:
         self._preprocess = preprocess
-        self._members = Members()
+        self._members = Members()  # archives stay open
 
-    def __call__(self, ref: ImageRef) -> np.ndarray:
-        """Return (H, W, 3) uint8 pixels: the crop, by the model's own evaluation transform.
-
-        Raises CompoclipError for a missing or damaged image.
-        """
-        return self.pixels(decoded(ref, self._members), ref.squash)
+    def __call__(self, ref: ImageRef) -> Any:
+        """Return the image that a reference names; raise CompoclipError if missing or damaged."""
+        stored = self._members(ref.path, ref.member) if ref.member else ref.path
+        image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
+        if ref.mirror:
+            image = ImageOps.mirror(image)
+        if self._preprocess is not None:
+            return self.pixels(image, ref.squash)
+        square = (min(image.size), min(image.size))
+        return image.resize(square, Image.Resampling.BICUBIC) if ref.squash else image
 
     def pixels(self, image: Image.Image, squash: bool = False) -> np.ndarray:
         """Return the pixels of an RGB image of any size; squash: without keeping its shape."""
         preprocess = self._preprocess
+        assert preprocess is not None
         if squash:
             preprocess = replace(preprocess, resize_mode="squash")
         return np.asarray(preprocess.framed(image))
@@ -202,7 +200,7 @@ class ImageReader:
 
 
 @cache
-def _reader(preprocess: Preprocess) -> ImageReader:
+def _reader(preprocess: Preprocess | None) -> ImageReader:
     """Return the reader of this process, whose archives stay open from task to task."""
     return ImageReader(preprocess)
 
@@ -320,9 +318,14 @@ class ModelEncoder:
             pixels = self._pixels(list(distinct.values()))
             if score in _LOCAL:
                 encoder.require_local(f"--score {score}")
-                scores = _local_scores(
-                    score, encoder.features(pixels, ids, local=True), image, text
-                )
+                features = encoder.features(pixels, ids, local=True)
+                assert features.patches is not None
+                assert features.tokens is not None
+                assert features.token_mask is not None
+                tokens, mask = features.tokens[text], features.token_mask[text]
+                with torch.autocast(tokens.device.type, enabled=False):  # in float32
+                    local = _LOCAL[score]
+                    scores = local(tokens, mask, features.patches[image], features.logit_scale)
             elif score == "itm" and isinstance(network, Blip):
                 scores = network.match(network.visual.states(pixels)[image], ids[text])
             else:
@@ -396,8 +399,7 @@ class ModelEncoder:
         return wait
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        lower = self.precision == "bf16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=lower)
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
 
 class UnprojectedEncoder(ModelEncoder):
@@ -429,15 +431,3 @@ def encoder_of_probes(encoder: Encoder) -> Encoder:
     if isinstance(encoder, ModelEncoder) and encoder._loaded.encoder.image_tower.has_trunk:
         return UnprojectedEncoder(encoder._loaded, encoder.precision)
     return encoder
-
-
-def _local_scores(
-    score: str, features: Features, image: Sequence[int], text: Sequence[int]
-) -> Tensor:
-    """(N,) of N pairs of an image and a text, in float32."""
-    assert features.patches is not None
-    assert features.tokens is not None
-    assert features.token_mask is not None
-    tokens, mask = features.tokens[text], features.token_mask[text]
-    with torch.autocast(tokens.device.type, enabled=False):
-        return _LOCAL[score](tokens, mask, features.patches[image], features.logit_scale)

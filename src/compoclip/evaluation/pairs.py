@@ -25,7 +25,7 @@ from compoclip.captions.types import Caption
 from compoclip.console import track
 from compoclip.data.decode import opened
 from compoclip.errors import CompoclipError, UsageError, require
-from compoclip.evaluation.embedder import ExternalEncoder, by_image, read_picture
+from compoclip.evaluation.embedder import ExternalEncoder, by_image
 from compoclip.evaluation.encode import (
     Damaged,
     EncodeOptions,
@@ -38,7 +38,7 @@ from compoclip.evaluation.encode import (
     read_images,
     readable,
 )
-from compoclip.evaluation.encoder import Encoder, require_finite
+from compoclip.evaluation.encoder import Encoder, ImageReader, require_finite
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import EncodedFeatures, Scores, cosines
 from compoclip.evaluation.scores import COSINE, PARTS, require_score
@@ -78,7 +78,6 @@ def score_of(name: str, encoder: Encoder) -> PairScore | None:
     if plugins.is_file(name):
         return _custom(name, encoder)
     about = provenance() if name == PARTS else {}
-
     return PairScore(name, encoder.read_image, partial(encoder.match, score=name), about)
 
 
@@ -107,7 +106,7 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
 
     about = plugins.named_sources(plugins.sources_of(function))
     name = ":".join(filter(None, (path.name, member)))
-    return PairScore(name, read_picture, partial(by_image, one), about)
+    return PairScore(name, ImageReader(), partial(by_image, one), about)
 
 
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
@@ -200,14 +199,14 @@ def caption_parts(caption: Caption) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*bare, *map(phrase, decompose(graph))])) or (caption.text,)
 
 
-def image_parts(ref: ImageRef) -> tuple[ImageRef, ...]:
+def image_parts(ref: ImageRef, members: Members) -> tuple[ImageRef, ...]:
     """Return an image and then nine overlapping windows of half its width and height.
 
-    Raises CompoclipError for a missing or damaged file.
+    members: the archives that images lie in. Raises CompoclipError for a missing or damaged file.
     """
     left, upper, right, lower = ref.box or (0, 0, 0, 0)
     if ref.box is None:
-        stored = Members()(ref.path, ref.member) if ref.member else ref.path
+        stored = members(ref.path, ref.member) if ref.member else ref.path
         with opened(stored, ref.photo, upright=ref.upright) as image:
             right, lower = image.size
     width, height = (right - left) / 2, (lower - upper) / 2
@@ -231,9 +230,10 @@ def _parts(
     compositionality, arXiv 2506.09691 (2025).
     """
     windows: dict[int, tuple[ImageRef, ...]] = {}
+    members = Members()
     for row, ref in {row: ref for (row, _), (ref, _) in needed.items()}.items():
         try:
-            windows[row] = image_parts(ref)
+            windows[row] = image_parts(ref, members)
         except CompoclipError as error:
             damaged.add(row, str(error))
     words = list(dict.fromkeys(text for _, text in needed.values()))
