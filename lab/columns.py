@@ -17,7 +17,6 @@ from scipy.stats import rankdata, spearmanr
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import MeanNode, evaluate
 from compoclip.evaluation.comparison import Evidence, Pair, joined
-from compoclip.evaluation.items import Values
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
@@ -197,21 +196,10 @@ def _averaged(base: Sequence[Run], other: Sequence[Run]) -> Mapping[str, Pair]:
             "choose another --out and run both again"
         )
     mine, theirs = runs[: len(base)], runs[len(base) :]
-    pairs = {}
-    for name in runs[0]:
-        first = Pair.of(mine[0][name], theirs[0][name])
-        left = [first, *(Pair.of(run[name], theirs[0][name]) for run in mine[1:])]
-        right = [first, *(Pair.of(mine[0][name], run[name]) for run in theirs[1:])]
-        pairs[name] = replace(
-            first,
-            base=_mean([each.base for each in left]),
-            other=_mean([each.other for each in right]),
-        )
-    return pairs
-
-
-def _mean(runs: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
-    return {metric: np.mean([run[metric] for run in runs], axis=0) for metric in runs[0]}
+    return {
+        name: Pair.of_seeds([run[name] for run in mine], [run[name] for run in theirs])
+        for name in runs[0]
+    }
 
 
 def _by_column(

@@ -23,7 +23,7 @@ from compoclip.evaluation.published.mteb_files import write_mteb_files
 from compoclip.evaluation.published.read import (
     PublishedTable,
     published_table,
-    table_names,
+    published_tables,
 )
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
@@ -59,7 +59,7 @@ def measured(folder: Path, names: list[str], model: str = "ours", **changes: obj
 
 def test_derived_columns_follow_from_the_others_within_rounding() -> None:
     checked: dict[str, int] = {}
-    for name in table_names():
+    for name in published_tables():
         table = published_table(name)
         place = {c.terms[0][0]: k for k, c in enumerate(table.columns) if not c.derived}
         for k, each in enumerate(table.columns):
@@ -193,7 +193,7 @@ def test_mieb_against_the_published_file(shared_data: Path) -> None:
     assert seen == sum(v is not None for values in rows.values() for v in values) == 49 * 9 - 7
 
 
-@pytest.mark.parametrize("name", table_names())
+@pytest.mark.parametrize("name", published_tables())
 def test_rows_and_columns_of_a_table_fit(name: str) -> None:
     table = published_table(name)
     columns = {column.id for column in table.columns}

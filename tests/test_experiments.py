@@ -546,3 +546,17 @@ def test_the_mean_of_two_seeds_and_of_two_benchmarks(tmp_path: Path) -> None:
     assert "- Here: made results." in page
     assert "± is the standard deviation over 2 seeds." in page
     assert "The paper prints 1 difference from base of at least 0.5 points" in page
+
+
+def test_every_seed_counts_once_where_rows_have_different_numbers(tmp_path: Path) -> None:
+    table = table_of({"base": [50.0, 50.0, 50.0], "new": [None, None, 60.0]})
+    names = {"base": ("base-0", "base-1"), "new": ("new-0", "new-1", "new-2")}
+    runs = {
+        (row,): {"": [results_of(tmp_path, name) for name in seeds]} for row, seeds in names.items()
+    }
+    (direction,) = directions(table, runs)
+    base, other = (
+        np.mean([[result.aggregates["all"].value for result in seed] for seed in blocks[""]])
+        for blocks in runs.values()
+    )
+    assert direction.here.difference == pytest.approx(other - base)

@@ -254,7 +254,7 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "records or captions": partial(_records, word="captions"),
     "decoder": _decoder,
     "score": _by("compoclip.evaluation.scores:require_score"),
-    "published table": _by("compoclip.evaluation.published.read:require_table"),
+    "published table": _by("compoclip.evaluation.published.read:published_table"),
     "repository of the hub": _by("compoclip.models.names:require_pushable"),
     "language model": _language_model,
     "NAME=MODEL": _named_model,

@@ -192,6 +192,21 @@ class Pair:
             truth=left.truth,
         )
 
+    @classmethod
+    def of_seeds(cls, base: Sequence[Results], other: Sequence[Results]) -> Pair:
+        """Pair two recipes by the results of their seeds; outcomes are the means over the seeds.
+
+        Raises CompoclipError as `compare` does.
+        """
+        first = cls.of(base[0], other[0])
+        left = [first.base, *(cls.of(seed, other[0]).base for seed in base[1:])]
+        right = [first.other, *(cls.of(base[0], seed).other for seed in other[1:])]
+        means = [
+            {metric: np.mean([values[metric] for values in seeds], axis=0) for metric in seeds[0]}
+            for seeds in (left, right)
+        ]
+        return replace(first, base=means[0], other=means[1])
+
     def tree(self, name: str, metric: str = "") -> MeanNode:
         """Return what computes a rule, or a metric of a sub-task; "main" is the one shown first.
 

@@ -10,12 +10,12 @@ import numpy as np
 from compoclip.console import counted
 from compoclip.evaluation.comparison import Difference, Pair, Parts, ScorePart, corrected
 from compoclip.evaluation.comparison import differences as paired_differences
-from compoclip.evaluation.grounded import MEAN, ground_all
-from compoclip.evaluation.numerals import percent, span
+from compoclip.evaluation.grounded import MEAN, ground
+from compoclip.evaluation.numerals import bracketed, percent
 from compoclip.evaluation.published.measured import MEANINGS, MeasuredCell, fill_table
 from compoclip.evaluation.published.read import Column, PublishedRow, PublishedTable
 from compoclip.evaluation.results import Results, by_benchmark
-from compoclip.evaluation.statistics import BOOTSTRAP, Bootstrap
+from compoclip.evaluation.statistics import BOOTSTRAP, Estimate
 from compoclip.printed import Table
 
 SEED_NOISE = 0.5
@@ -58,7 +58,6 @@ def experiment_page(
     blind: Sequence[Results],
     about: str,
     partial: bool,
-    bootstrap: Bootstrap = BOOTSTRAP,
 ) -> str:
     """Return a table with the numbers of the paper and ours, in Markdown.
 
@@ -68,7 +67,6 @@ def experiment_page(
         blind: results of a model that sees no image, for the mean grounded gain; may be empty.
         about: how this run differs from the paper's, a sentence without its stop.
         partial: fill columns that are means of several benchmarks from those that were measured.
-        bootstrap: the draws for intervals.
     """
     cells = {labels: _cells(table, blocks, partial) for labels, blocks in runs.items()}
     filled = [
@@ -76,7 +74,7 @@ def experiment_page(
         for number, _ in enumerate(table.columns)
         if any(row[number] for of_row in cells.values() for row in of_row)
     ]
-    gains = _gains(table, runs, blind, bootstrap)
+    gains = _gains(table, runs, blind)
     lines = []
     for row in table.rows:
         if row.labels not in runs:
@@ -90,7 +88,7 @@ def experiment_page(
         lines.append([*("" for _ in row.labels), "here", *here])
     heads = [table.columns[number].label for number in filled]
     header = [*table.row_labels, "", *heads, *([MEAN] if gains else [])]
-    compared = directions(table, runs, bootstrap)
+    compared = directions(table, runs)
     notes = [
         f"Paper: {table.paper}; {table.models}.",
         f"Here: {about}.",
@@ -130,49 +128,34 @@ def _printed(row: PublishedRow, number: int) -> str:
     return f"{value:.1f}" if deviation is None else f"{value:.1f} ±{deviation:.2f}"
 
 
-def _over_seeds(cells: Sequence[MeasuredCell | None]) -> str:
+def _over_seeds(numbers: Sequence[MeasuredCell | Estimate | None]) -> str:
     """Return one number with its interval, or the mean and standard deviation over seeds."""
-    values = [cell.value for cell in cells if cell]
-    if not values:
+    present = [number for number in numbers if number]
+    if not present:
         return "-"
-    first = next(cell for cell in cells if cell)
-    return _stated(values, first.low, first.high, first.signs)
-
-
-def _stated(values: Sequence[float], low: float | None, high: float | None, signs: str = "") -> str:
-    """Return the mean and standard deviation of several values, or one with its interval."""
+    first, values = present[0], [number.value for number in present]
+    signs = first.signs if isinstance(first, MeasuredCell) else ""
     if len(values) > 1:
         return f"{percent(float(np.mean(values)))} ±{100 * np.std(values, ddof=1):.2f}{signs}"
-    interval = "" if low is None else f" [{span(low, high).replace(' to ', ', ')}]"
-    return f"{percent(values[0])}{signs}{interval}"
+    interval = "" if first.low is None else f" {bracketed(first.low, first.high)}"
+    return f"{percent(first.value)}{signs}{interval}"
 
 
-def _gains(
-    table: PublishedTable, runs: Runs, blind: Sequence[Results], bootstrap: Bootstrap
-) -> dict[Labels, str]:
+def _gains(table: PublishedTable, runs: Runs, blind: Sequence[Results]) -> dict[Labels, str]:
     """Return the mean grounded gain of every row, over its seeds; empty without a blind model."""
     if not blind:
         return {}
     block = next(iter(table.blocks), "")
-    by_row = {}
-    for labels, blocks in runs.items():
-        means = []
-        for number, results in enumerate(blocks[block]):
-            grounded = ground_all({f"{labels} {number}": results}, blind, bootstrap)
-            mean = grounded.models[0].mean()
-            if mean:
-                means.append(mean)
-        values = [mean.value for mean in means]
-        by_row[labels] = _stated(values, means[0].low, means[0].high) if means else "-"
-    return by_row
+    return {
+        labels: _over_seeds([ground(seed, blind).mean() for seed in blocks[block]])
+        for labels, blocks in runs.items()
+    }
 
 
 # --- Directions. ---
 
 
-def directions(
-    table: PublishedTable, runs: Runs, bootstrap: Bootstrap = BOOTSTRAP
-) -> list[Direction]:
+def directions(table: PublishedTable, runs: Runs) -> list[Direction]:
     """Compare printed differences from the reference row with ours, corrected together (Holm).
 
     Columns that the paper prints for both rows count, if they are a plain mean of numbers that were
@@ -190,11 +173,8 @@ def directions(
             value, base = row.values[number], printed[table.reference][number]
             if value is None or base is None or abs(value - base) < SEED_NOISE:
                 continue
-            block = column.block
-            reference, other = (
-                runs[labels].get(block, ()) for labels in (table.reference, row.labels)
-            )
-            difference = _difference(column, reference, other, bootstrap)
+            seeds = (runs[labels].get(column.block, ()) for labels in (table.reference, row.labels))
+            difference = _difference(column, *seeds)
             if difference:
                 name = _in_words(table, row.labels)
                 compared.append(Direction(name, column.label, value - base, difference))
@@ -206,7 +186,6 @@ def _difference(
     column: Column,
     base: Sequence[Sequence[Results]],
     other: Sequence[Sequence[Results]],
-    bootstrap: Bootstrap,
 ) -> Difference | None:
     if column.difference or not base or not other:
         return None
@@ -217,34 +196,14 @@ def _difference(
             if result.reader_name.partition("@")[0] != source.benchmark:
                 continue
             if result.stored(source.score, source.metric):
-                name = source.score or result.headline
-                parts.append(ScorePart(result.benchmark, name, source.metric))
-                pairs[result.benchmark] = _pair(result.benchmark, base, other)
+                name = result.benchmark
+                seeds = ([by_benchmark(seed)[name] for seed in row] for row in (base, other))
+                parts.append(ScorePart(name, source.score or result.headline, source.metric))
+                pairs[name] = Pair.of_seeds(*seeds)
     if not parts:
         return None
     groups: dict[str, Parts] = {column.label: tuple(parts)}
-    return paired_differences(pairs, groups, bootstrap)[column.label]
-
-
-def _pair(
-    benchmark: str, base: Sequence[Sequence[Results]], other: Sequence[Sequence[Results]]
-) -> Pair:
-    """Pair two rows on a benchmark; outcomes are the means over their seeds."""
-    number = max(len(base), len(other))
-    pairs = []
-    for seed in range(number):
-        sides = (side[min(seed, len(side) - 1)] for side in (base, other))
-        pairs.append(Pair.of(*(by_benchmark(side)[benchmark] for side in sides)))
-    if number == 1:
-        return pairs[0]
-
-    def mean(which: str) -> dict[str, np.ndarray]:
-        every = [getattr(pair, which) for pair in pairs]
-        return {
-            metric: np.mean([values[metric] for values in every], axis=0) for metric in every[0]
-        }
-
-    return replace(pairs[0], base=mean("base"), other=mean("other"))
+    return paired_differences(pairs, groups, BOOTSTRAP)[column.label]
 
 
 # --- Words. ---

@@ -24,6 +24,11 @@ SIGNS = {"higher": "+", "lower": "-"}
 """Verdict on a difference -> the mark of its cell."""
 
 
+def bracketed(low: float | None, high: float | None, sign: str = "") -> str:
+    """Return an interval in percent as "[70.1, 75.9]"; sign: as of `percent`."""
+    return f"[{span(low, high, sign).replace(' to ', ', ')}]"
+
+
 def with_interval(value: float, low: float | None, high: float | None, sign: str = "") -> str:
     """Return a number and its interval in percent, "71.2 [70.1, 75.9]"; sign: as of `percent`."""
-    return f"{percent(value, sign)} [{span(low, high, sign).replace(' to ', ', ')}]"
+    return f"{percent(value, sign)} {bracketed(low, high, sign)}"

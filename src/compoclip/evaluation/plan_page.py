@@ -50,9 +50,6 @@ def plan_page(plan: Mapping[str, Any], results: Sequence[Results], seconds: floa
     measured = {row.name: row for row in fill_table(table, entries_of(results))}
     here = [getattr(measured.get(name), "cells", blank) for name in ("base", plan["recipe"])]
 
-    def cell(score: MeasuredCell | None) -> str:
-        return f"{100 * score.value:.1f}{score.signs}" if score else "-"
-
     def judged(value: float | None, score: MeasuredCell | None) -> str:
         if value is None or score is None or score.low is None or score.high is None:
             return "-"
@@ -64,7 +61,8 @@ def plan_page(plan: Mapping[str, Any], results: Sequence[Results], seconds: floa
     for column, old, new, base, tuned in zip(table.columns, *paper, *here):
         paper_cells = ["-" if v is None else f"{v:.1f}" for v in (old, new)]
         interval = span(tuned.low, tuned.high) if tuned else "-"
-        row = [column.label, paper_cells[0], cell(base), paper_cells[1], cell(tuned), interval]
+        base_cell, tuned_cell = (score.text if score else "-" for score in (base, tuned))
+        row = [column.label, paper_cells[0], base_cell, paper_cells[1], tuned_cell, interval]
         rows.append([*row, judged(new, tuned)])
     header = ["column", "paper: base", "here: base", "paper", "here", "95 % interval", "here is"]
     cost = plan["estimate"]

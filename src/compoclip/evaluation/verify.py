@@ -41,7 +41,7 @@ from compoclip.evaluation.comparison import Comparison
 from compoclip.evaluation.forms.cases import judged
 from compoclip.evaluation.items import POLICIES, Items, Outcomes
 from compoclip.evaluation.published.protocols import protocol, protocol_names
-from compoclip.evaluation.published.read import published_table, table_names
+from compoclip.evaluation.published.read import published_tables
 from compoclip.evaluation.results import Results, file_stem, load_items, load_results
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.summary import summarise
@@ -196,8 +196,7 @@ def _check_page(
     """
     page = read_text(folder / PAGE)
     # Which tables the page shows is its own choice: the page says it by their titles.
-    tables = [published_table(name) for name in table_names()]
-    chosen = [table for table in tables if table.title in page]
+    chosen = [table for table in published_tables().values() if table.title in page]
     chosen.sort(key=lambda table: page.index(table.title))
     expected = page_of(folder, results, comparisons, chosen)
 

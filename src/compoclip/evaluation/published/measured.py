@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from compoclip.errors import require
-from compoclip.evaluation.numerals import span
+from compoclip.evaluation.numerals import percent, span
 from compoclip.evaluation.published.read import PublishedNumber, PublishedTable
 from compoclip.evaluation.results import Results, Score, by_model
 from compoclip.printed import Layout, Table
@@ -43,6 +43,11 @@ class MeasuredCell:
     def signs(self) -> str:
         """The signs of the marks, each once."""
         return "".join(dict.fromkeys(_MARKS.get(mark, "+") for mark in self.marks))
+
+    @property
+    def text(self) -> str:
+        """The value in percent, with the signs of its marks."""
+        return percent(self.value) + self.signs
 
 
 @dataclass(frozen=True)
@@ -182,13 +187,13 @@ def whole_table(table: PublishedTable, measured: Sequence[Measured]) -> Table:
     blank = tuple("" for _ in table.row_labels)
     for model in measured:
         name = f"{model.name} [{model.edition} items]" if model.edition else model.name
-        values = ("-" if c is None else f"{100 * c.value:.1f}{c.signs}" for c in model.cells)
+        values = ("-" if c is None else c.text for c in model.cells)
         intervals = ("-" if c is None else span(c.low, c.high) for c in model.cells)
         rows.append(["measured", *blank[:place], name, *blank[place + 1 :], *values])
         rows.append(["95 % interval", *blank, *intervals])
     chances = []
     for cells in zip(*(model.cells for model in measured)):
-        texts = {f"{100 * c.chance:.1f}" for c in cells if c is not None and c.chance is not None}
+        texts = {percent(c.chance) for c in cells if c is not None and c.chance is not None}
         chances.append(texts.pop() if len(texts) == 1 else "-")
     if set(chances) - {"-"}:
         rows.append(["chance", *blank, *chances])
@@ -211,12 +216,11 @@ def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
     source = f"published: {table.paper}{f'; {table.table}' if table.table else ''}; {table.models}"
     remarks = [source, *table.notes]
     for row in table.rows:
-        name = " ".join(label for label in row.labels if label)
         if row.note:
-            remarks.append(f"{name}: {row.note}")
+            remarks.append(f"{row.name}: {row.note}")
         for remark in dict.fromkeys(row.marks.values()):
             columns = [c.label for c in table.columns if row.marks.get(c.id) == remark]
-            remarks.append(f"{name}: {', '.join(columns)} {remark}")
+            remarks.append(f"{row.name}: {', '.join(columns)} {remark}")
     for model in measured:
         covered = f"{model.name}: {model.covered} of {len(table.columns)} columns"
         if model.missing:

@@ -184,7 +184,8 @@ def paper(name: str) -> Paper:
     """Read a paper by its name; raise UsageError for an unknown one."""
     if name not in paper_names():
         raise UsageError(f"no paper '{name}'; {closest(name, paper_names())}")
-    path, data = _PAPERS / f"{name}.yaml", _document(name)
+    path = _PAPERS / f"{name}.yaml"
+    data = package_yaml(path)
     shared = {"paper": data["paper"], "models": data["models"]}
     usual = data["arm"]
     tables: dict[str, PublishedTable] = {}
@@ -202,17 +203,6 @@ def paper(name: str) -> Paper:
     return Paper(name, data["title"], tuple(tables.values()))
 
 
-@cache
-def _document(name: str) -> Mapping[str, Any]:
-    """Return what the file of a paper holds."""
-    return package_yaml(_PAPERS / f"{name}.yaml")
-
-
-def _ids(name: str) -> list[str]:
-    """Return the ids of the tables of a paper."""
-    return [table["id"] for table in _document(name)["tables"]]
-
-
 def _with_arm(row: Mapping[str, Any], *usual: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row whose arm has what the paper and the table say of all arms."""
     if "arm" not in row:
@@ -225,43 +215,35 @@ def _with_arm(row: Mapping[str, Any], *usual: Mapping[str, Any]) -> dict[str, An
 
 
 @cache
-def table_names() -> tuple[str, ...]:
-    """Return the sorted ids of the published tables that come with the package."""
-    of_papers = [id for name in paper_names() for id in _ids(name)]
-    return tuple(sorted([*(path.stem for path in _TABLES.glob("*.json")), *of_papers]))
+def published_tables() -> Mapping[str, PublishedTable]:
+    """Read the published tables that come with the package; sorted, by id."""
+    tables = [table for name in paper_names() for table in paper(name).tables]
+    for path in _TABLES.glob("*.json"):
+        tables.append(_table(path.stem, read_json(path, damaged=_REMEDY), path))
+    return {table.id: table for table in sorted(tables, key=lambda table: table.id)}
 
 
 def comparison_tables() -> tuple[PublishedTable, ...]:
     """Return the tables beside which results stand in a report: those with columns of their own."""
-    tables = map(published_table, table_names())
-    return tuple(table for table in tables if not table.borrowed)
+    return tuple(table for table in published_tables().values() if not table.borrowed)
 
 
-def require_table(name: str) -> None:
-    """Raise UsageError for a name of no published table."""
-    if name not in table_names():
-        raise UsageError(f"no published table '{name}'; {closest(name, table_names())}")
-
-
-@cache
 def published_table(name: str) -> PublishedTable:
-    """Read a published table by its id; raise UsageError for an unknown one."""
-    require_table(name)
-    for of_paper in paper_names():
-        if name in _ids(of_paper):
-            return next(table for table in paper(of_paper).tables if table.id == name)
-    path = _TABLES / f"{name}.json"
-    return _table(name, read_json(path, damaged=_REMEDY), path)
+    """Return a published table by its id; raise UsageError for an unknown one."""
+    tables = published_tables()
+    if name not in tables:
+        raise UsageError(f"no published table '{name}'; {closest(name, tables)}")
+    return tables[name]
 
 
 def _table(name: str, data: Mapping[str, Any], path: Path) -> PublishedTable:
     columns: dict[str, Column] = {}
-    for column in data["columns"]:
-        made = column if isinstance(column, Column) else _column(column, columns)
-        columns[made.id] = made
+    for facts in data["columns"]:
+        column = facts if isinstance(facts, Column) else _column(facts, columns)
+        columns[column.id] = column
     blocks = {block["id"]: block["label"] for block in data.get("blocks", ())}
-    facts = {**data, "id": name, "blocks": blocks, "columns": []}
-    table: PublishedTable = build(PublishedTable, facts, str(path), _REMEDY)
+    fields = {**data, "id": name, "blocks": blocks, "columns": []}
+    table: PublishedTable = build(PublishedTable, fields, str(path), _REMEDY)
     return replace(table, columns=tuple(columns.values()))
 
 
