@@ -26,7 +26,7 @@ from compoclip.data.decode import decode
 from compoclip.errors import UsageError
 from compoclip.evaluation.encode import image_content_key
 from compoclip.evaluation.encoder import ImageReader
-from compoclip.evaluation.forms.cases import group_sizes, groups_by_part
+from compoclip.evaluation.forms.cases import groups_by_part
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.preprocess import Preprocess
 from compoclip.report.looks import Album
@@ -292,7 +292,7 @@ def test_whatsup_pairs_and_sets_need_all_positions_once(tmp_path: Path) -> None:
     rows += [rows[0]]
     write_whatsup(tmp_path, controlled_images_dataset=rows)
     found = load_benchmark("whatsup:controlled_*", tmp_path)
-    assert groups_by_part(group_sizes(found.content, found.joint)) == {
+    assert groups_by_part(found) == {
         "controlled_a/pair": 2,  # on and under of mug, left and right of can
         "controlled_b/pair": 2,
         "controlled_b/set": 1,

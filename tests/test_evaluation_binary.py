@@ -12,7 +12,7 @@ from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, TiePolic
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import ScorePart
 from compoclip.evaluation.curves import weighted_auc
-from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
+from compoclip.evaluation.forms.cases import groups_by_part, with_joint
 from compoclip.evaluation.groups import group_differences, group_scores
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import Options, evaluate
@@ -253,12 +253,11 @@ def test_a_group_is_right_when_all_its_items_are():
         c.id: {c.texts[0]: 0.2 if c.id in wrong else 0.5, c.texts[1]: 0.5 if c.id in tied else 0.4}
         for c in cases
     }
-    joint = {"pair": "pair", "set": "set"}
-    sizes = group_sizes(cases, joint)
-    assert groups_by_part(sizes) == {"part/pair": 6, "part/set": 3}
+    benchmark = Benchmark("made", tuple(cases), "0", joint={"pair": "pair", "set": "set"})
+    assert groups_by_part(benchmark) == {"part/pair": 6, "part/set": 3}
     items = score_items(cases, features_from(table), ties={"": TiePolicy.FIRST})
     rules = {"set": Aggregate(("part",), metric="set")}
-    scores, aggregates = summarise(with_joint(items, joint, sizes), rules)
+    scores, aggregates = summarise(with_joint(items, benchmark), rules)
     pairs, sets = scores["part"]["pair"], scores["part"]["set"]
     assert next(iter(scores["part"])) == "accuracy"
     # right pairs: x0, z0 (by the tie rule), z1; only set z is right
@@ -270,8 +269,8 @@ def test_a_group_is_right_when_all_its_items_are():
     # without y0 the pair y0 and the set y cannot be judged
     part = [case for case in cases if case.id != "y0"]
     items = score_items(part, features_from(table), ties={"": TiePolicy.FIRST})
-    expected = {"part": 12, **groups_by_part(sizes)}
-    scores, _ = summarise(with_joint(items, joint, sizes), {}, expected)
+    expected = {"part": 12, **groups_by_part(benchmark)}
+    scores, _ = summarise(with_joint(items, benchmark), {}, expected)
     less = scores["part"]
     assert (less["pair"].value, less["pair"].n, less["pair"].expected) == (3 / 5, 5, 6)
     assert (less["set"].value, less["set"].n, less["set"].expected) == (1 / 2, 2, 3)

@@ -13,7 +13,7 @@ from compoclip.benchmarks.audit import Audit, Defect, Kind, audit
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Retrieval
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.forms.cases import group_sizes, with_joint
+from compoclip.evaluation.forms.cases import with_joint
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import _without
@@ -112,7 +112,7 @@ def test_broken_groups_have_no_joint_outcome() -> None:
     )
     benchmark = Benchmark("made", cases, "0", joint={"pair": "g"}, expected={"s": 4})
     items = score_items(cases, features_from(table), ties=benchmark.ties)
-    items = with_joint(items, benchmark.joint, group_sizes(cases, benchmark.joint))
+    items = with_joint(items, benchmark)
     rules = {
         "micro": Aggregate(("s",), "micro"),
         "pair": Aggregate(("s",), metric="pair"),

@@ -33,7 +33,7 @@ from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import Encoder, ModelEncoder, described, encoder_of_probes
 from compoclip.evaluation.forms import form_of, score
-from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
+from compoclip.evaluation.forms.cases import groups_by_part, with_joint
 from compoclip.evaluation.items import POSITIVE_SCORE, EncodedFeatures, Items
 from compoclip.evaluation.pairs import PairScore, require_pairs, score_contents, score_of
 from compoclip.evaluation.results import (
@@ -257,7 +257,6 @@ def watch_model(
     encoded once if the image tower is frozen. Raises UsageError when `keep_best` names a score that
     no benchmark has.
     """
-    options = Options(allow_partial=settings.allow_partial, ranks=ranks)
     features = out / "eval" / ".features"
     if settings.keep_best:
         score_names = {}
@@ -268,15 +267,16 @@ def watch_model(
         split_score(score_names, settings.keep_best)
 
     def measure(step: int) -> dict[str, WatchedScore]:
-        how = replace(options, cache=None if model.encoder.learns("image") else features)
-        encoder = ModelEncoder(model)
-        results = evaluate(f"step-{step:08d}", encoder, benchmarks, out / "eval", how)
+        cache = None if model.encoder.learns("image") else features
+        options = Options(allow_partial=settings.allow_partial, ranks=ranks, cache=cache)
+        name = f"step-{step:08d}"
+        results = evaluate(name, ModelEncoder(model), benchmarks, out / "eval", options)
         with ranks.agreed():
             for texts in features.glob("*/texts") if ranks.first else ():
                 shutil.rmtree(texts)
             scores = {result.benchmark: result.headline_score for result in results}
-            if ranks.first and (name := settings.keep_best):
-                scores[name] = score_named(results, name)
+            if ranks.first and settings.keep_best:
+                scores[settings.keep_best] = score_named(results, settings.keep_best)
         return {
             name: WatchedScore(score.value, score.low, score.high, score.chance)
             for name, score in scores.items()
@@ -313,11 +313,11 @@ def _measure(
     scored = len(items)
     if (audit := options.audits.get(benchmark.name)) is not None:
         items = _without(items, audit.faulty, benchmark)
-    totals, sizes = benchmark.totals, group_sizes(benchmark.content.cases, benchmark.joint)
+    totals = benchmark.totals
     scores, aggregates = summarise(
         items,
         rules,
-        {part: totals[part] for part in benchmark.scored} | groups_by_part(sizes),
+        {part: totals[part] for part in benchmark.scored} | groups_by_part(benchmark),
         options.bootstrap,
         whole=benchmark.content,
     )
@@ -349,5 +349,4 @@ def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
     rows = [row for row, name in enumerate(named) if name not in faulty]
     problem = "every item is faulty; leave --exclude-faulty out or fix the data"
     require(rows, benchmark.name, problem)
-    sizes = group_sizes(benchmark.content.cases, benchmark.joint)
-    return with_joint(items.take(np.array(rows)), benchmark.joint, sizes)
+    return with_joint(items.take(np.array(rows)), benchmark)

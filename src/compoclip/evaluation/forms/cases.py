@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import string
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations, repeat
@@ -33,6 +33,7 @@ from compoclip.evaluation.items import (
     Scores,
     Values,
     cosines,
+    rows_by_name,
 )
 
 
@@ -189,10 +190,7 @@ class CaseForm(ItemForm[Cases]):
         outcomes = judged(forms, subtasks, truth, scores, benchmark.ties)
         extra: Columns = {"bucket": buckets} if any(buckets) else {}
         items = Items.of_cases(content, scores, positive, outcomes, extra)
-        if not benchmark.joint:
-            return items
-        sizes = group_sizes(benchmark.content.cases, benchmark.joint)
-        return with_joint(items, benchmark.joint, sizes)
+        return with_joint(items, benchmark) if benchmark.joint else items
 
     def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
         """Return the outcome of every metric, of n cases with equally many candidates.
@@ -269,35 +267,33 @@ def judged(
 
 # --- Metrics of groups of items: a group is right when all of its items are. ---
 
-Sizes = Mapping[tuple[str, str, str], int]
-"""(metric, sub-task, label value) -> items of the whole group."""
 
-
-def group_sizes(cases: Iterable[Case], joint: Mapping[str, str]) -> Sizes:
-    """Return the number of cases in every group; joint: metric -> case label, see `Benchmark`."""
+def _group_sizes(benchmark: Benchmark) -> Counter[tuple[str, str, str]]:
+    """Return (metric, sub-task, label value) -> cases of the whole group; see `Benchmark.joint`."""
     return Counter(
         (metric, case.subtask, case.labels[label])
-        for case in cases
-        for metric, label in joint.items()
+        for case in benchmark.content.cases
+        for metric, label in benchmark.joint.items()
         if label in case.labels
     )
 
 
-def groups_by_part(sizes: Sizes) -> dict[str, int]:
+def groups_by_part(benchmark: Benchmark) -> dict[str, int]:
     """Return "sub-task/metric" -> number of groups."""
-    return dict(Counter(f"{subtask}/{metric}" for metric, subtask, _ in sizes))
+    return dict(Counter(f"{part}/{metric}" for metric, part, _ in _group_sizes(benchmark)))
 
 
-def with_joint(items: Items, joint: Mapping[str, str], sizes: Sizes) -> Items:
-    """Return the items with one more metric for each entry of `joint`: all items of a group right.
+def with_joint(items: Items, benchmark: Benchmark) -> Items:
+    """Return the items with one more metric per entry of `Benchmark.joint`: a whole group right.
 
     The outcome of a group is the product of the main outcomes of its items. For random ties and for
     chance it is the product of their probabilities, as if items were independent. It is stored with
-    the first item of the group. A group that has fewer items than `sizes` says is left out.
+    the first item of the group. A group of which items are missing is left out.
     """
+    sizes = _group_sizes(benchmark)
     main = next(iter(items.outcomes.values()))
     outcomes = dict(items.outcomes)
-    for metric, label in joint.items():
+    for metric, label in benchmark.joint.items():
         groups: dict[tuple[str, str, str], list[int]] = {}
         for row, (subtask, labels) in enumerate(zip(items.subtasks, items.labels)):
             if label in labels:
@@ -342,8 +338,7 @@ class BinaryForm(CaseForm):
             features.image_index(content.images), features.text_index(content.texts)
         )
         truth = np.array([case.truth == 1 for case in content], dtype=bool)
-        names = np.asarray([case.subtask for case in content], dtype=object)
-        rows_of = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
+        rows_of = rows_by_name(case.subtask for case in content)
         needed = {dev: part for part, dev in benchmark.tuned_on.items() if part in rows_of}
         for name in (*rows_of, *needed):
             kinds = truth[rows_of[name]] if name in rows_of else np.empty(0, dtype=bool)

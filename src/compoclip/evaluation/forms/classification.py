@@ -15,13 +15,14 @@ from compoclip.benchmarks.case import (
     Benchmark,
     Classification,
     Form,
+    Listed,
     image_key,
     image_names,
 )
 from compoclip.errors import require
 from compoclip.evaluation.curves import expected_ap_11, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
-from compoclip.evaluation.forms.retrieval import rank
+from compoclip.evaluation.forms.retrieval import RetrievalRanks, rank
 from compoclip.evaluation.items import EncodedFeatures, Flags, Items, Outcomes, Scores, Values
 
 _SCALE = 100.0
@@ -83,22 +84,7 @@ class ClassificationForm(ItemForm[Classification]):
         outcomes = {"accuracy": ranks.within(1, first)}
         if len(content.classes) > 5:
             outcomes["top5"] = ranks.within(5, first)
-        listed = content.listed
-        names, scores = ranks.best_candidates(content.classes)
-        items = Items(
-            ids=image_names(content.images),
-            forms=[self.name.value for _ in content.images],
-            subtasks=list(listed.subtasks),
-            labels=list(listed.labels),
-            truth=list(listed.truth),
-            images=[(image_key(ref),) for ref in content.images],
-            texts=names,
-            scores=scores,
-            clusters=[ref.photo for ref in content.images],
-            positive=ranks.best_score.astype(np.float64),
-            outcomes=outcomes,
-            extra={"rank": [int(r) for r in ranks.rank]},
-        )
+        items = classified(self.name, content, content.listed, ranks, outcomes)
         if content.metric != "auc":
             return items
         truth = np.array(content.labels) == 1
@@ -120,6 +106,34 @@ class ClassificationForm(ItemForm[Classification]):
     ) -> tuple[dict[str, Aggregate], str]:
         """The rules of the set; the one named after the metric is quoted."""
         return content.rules(), content.metric
+
+
+def classified(
+    form: Form,
+    content: Classification,
+    listed: Listed,
+    ranks: RetrievalRanks,
+    outcomes: dict[str, Outcomes],
+) -> Items:
+    """Return an item for each image, with its true class and the best other class.
+
+    listed: sub-task, labels and truth of each image. ranks: of the classes for each image.
+    """
+    names, scores = ranks.best_candidates(content.classes)
+    return Items(
+        ids=image_names(content.images),
+        forms=[form.value for _ in content.images],
+        subtasks=list(listed.subtasks),
+        labels=list(listed.labels),
+        truth=list(listed.truth),
+        images=[(image_key(ref),) for ref in content.images],
+        texts=names,
+        scores=scores,
+        clusters=[ref.photo for ref in content.images],
+        positive=ranks.best_score.astype(np.float64),
+        outcomes=outcomes,
+        extra={"rank": ranks.rank.tolist()},
+    )
 
 
 def _several(content: Classification, cosines: Scores) -> Items:

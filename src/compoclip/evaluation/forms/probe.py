@@ -17,6 +17,7 @@ CLIP_benchmark trains with AdamW on unit-length features after the projection. o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import logsumexp
@@ -29,11 +30,10 @@ from compoclip.benchmarks.case import (
     Classification,
     Form,
     Probe,
-    image_key,
-    image_names,
 )
 from compoclip.console import counted, note
 from compoclip.errors import require
+from compoclip.evaluation.forms.classification import classified
 from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.forms.retrieval import rank
 from compoclip.evaluation.items import EncodedFeatures, Indices, Items, Values
@@ -114,7 +114,7 @@ class ProbeForm(ItemForm[Probe]):
         images, labels = of(content.test)
         both: Values = np.concatenate([train, held_out])
         both_labels: Indices = np.concatenate([train_labels, held_out_labels])
-        names, classes = content.test.classes, len(content.test.classes)
+        classes = len(content.test.classes)
         problem = (
             "the training photos are of one class, and a probe tells classes apart; add photos"
         )
@@ -138,24 +138,9 @@ class ProbeForm(ItemForm[Probe]):
         ranks = rank(_with_ones(images).astype(np.float32), weights, [[k] for k in labels])
         (first,) = first_wins([PROBED], benchmark.ties, self.ties)
         constant = labels == np.bincount(both_labels).argmax()
-        answers, scores = ranks.best_candidates(names)
-        listed = content.listed
-        return Items(
-            ids=image_names(content.test.images),
-            forms=[self.name.value for _ in labels],
-            subtasks=list(listed.subtasks),
-            labels=list(listed.labels),
-            truth=list(listed.truth),
-            images=[(image_key(ref),) for ref in content.test.images],
-            texts=answers,
-            scores=scores,
-            clusters=[ref.photo for ref in content.test.images],
-            positive=ranks.best_score.astype(np.float64),  # logits
-            outcomes={
-                "accuracy": ranks.within(1, first)._replace(chance=constant.astype(np.float64))
-            },
-            extra={"rank": ranks.rank.tolist(), "c": [strength for _ in labels]},
-        )
+        accuracies = ranks.within(1, first)._replace(chance=constant.astype(np.float64))
+        items = classified(self.name, content.test, content.listed, ranks, {"accuracy": accuracies})
+        return replace(items, extra={**items.extra, "c": [strength for _ in labels]})
 
     def rules(self, content: Probe, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
         """Accuracy, and its mean over the classes."""
