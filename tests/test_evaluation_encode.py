@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections import Counter
 
@@ -11,8 +10,7 @@ import pytest
 
 from compoclip.benchmarks.case import Case, Cases, Classification, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
-from compoclip.evaluation import encode
-from compoclip.evaluation.encode import EncodeOptions, FeatureCache, ahead, encode_contents
+from compoclip.evaluation.encode import EncodeOptions, ahead, encode_contents
 from evaluation_helpers import FakeEncoder, choice_benchmark, choices, photos
 
 
@@ -143,27 +141,3 @@ def test_a_tower_that_two_models_share_is_encoded_once(tmp_path):
         encode_contents(encoder, [content], EncodeOptions(cache=tmp_path / "cache"))
     assert tuned.images_seen == []
     assert len(tuned.texts_seen) == 60
-
-
-def test_many_features_lie_in_a_file_without_a_name(tmp_path, monkeypatch):
-    data = choice_benchmark(tmp_path / "p", n=30)
-    usual = encode_contents(FakeEncoder(), [data.content])
-    monkeypatch.setattr(encode, "IN_MEMORY", 0)
-    assert not isinstance(encode_contents(FakeEncoder(), [data.content]).images, np.memmap)
-    encoder = FakeEncoder()
-    paged = encode_contents(encoder, [data.content], cached(tmp_path))
-    for name in ("images", "texts"):
-        assert isinstance(getattr(paged, name), np.memmap)
-        assert np.array_equal(getattr(paged, name), getattr(usual, name))
-    left = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert {path.suffix for path in left} == {".safetensors"}
-
-
-def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
-    def full(**_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    cache = FeatureCache(tmp_path / "cache", FakeEncoder())
-    monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(CompoclipError, match=r"cannot be written .No space left on device"):
-        cache.scratch((3, 4))

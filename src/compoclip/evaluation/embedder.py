@@ -6,7 +6,6 @@ A model is an `Embedder`, a `Scorer`, or both. It comes from a local file, from 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +34,8 @@ from compoclip.evaluation.encoder import (
 )
 from compoclip.evaluation.items import Scores, unit_length
 from compoclip.evaluation.libraries import DTYPES, LIBRARIES, ModelOptions
+from compoclip.evaluation.scores import COSINE
+from compoclip.files import bytes_hash
 from compoclip.models.checkpoint import load_model
 from compoclip.models.config import Tower
 from compoclip.models.names import BLIND, is_external
@@ -105,8 +106,7 @@ class ExternalIdentity:
             "libraries": {library: version(library) for library in getattr(model, "libraries", ())},
         }
         hashes = [weights_hash(module.state_dict()) for module in modules]
-        text = json.dumps([facts, hashes], sort_keys=True)
-        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        digest = bytes_hash(json.dumps([facts, hashes], sort_keys=True).encode())
         return cls(**facts, weights=digest)
 
     def to_json(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class ExternalEncoder:
         self.device = device or torch.device("cpu")
         self.precision = precision
         self.read_image = ImageReader()
-        self.score = "cosine" if isinstance(model, Embedder) else scored_by
+        self.score = COSINE if isinstance(model, Embedder) else scored_by
         self._scored_by = scored_by
         with plugins.fence(name, _REMEDY):
             self.identity = ExternalIdentity.of(name, model)
@@ -201,7 +201,7 @@ class ExternalEncoder:
         """Return (N,), the model's own scores of N pairs."""
         model = self.model
         if not isinstance(model, Scorer) or score != self._scored_by:
-            remedy = f"; --score {self.score}" if self.score != "cosine" else ""
+            remedy = f"; --score {self.score}" if self.score != COSINE else ""
             raise UsageError(f"{self.name}: has no score '{score}'{remedy}")
 
         def one(image: Image.Image, texts: list[str]) -> Scores:

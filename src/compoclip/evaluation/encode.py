@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -26,13 +24,7 @@ from compoclip.data.decode import stored_bytes
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described, require_finite
 from compoclip.evaluation.items import EncodedFeatures, Scores
-from compoclip.files import (
-    Arrays,
-    load_arrays,
-    save_arrays,
-    unwritable,
-    write_atomically,
-)
+from compoclip.files import Arrays, load_arrays, save_arrays, write_atomically
 from compoclip.models.config import Tower
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.workers import Workers, own_cores
@@ -40,10 +32,8 @@ from compoclip.workers import Workers, own_cores
 # --- Encoded features on disk: an interrupted or repeated evaluation encodes nothing twice. ---
 
 KEY_BYTES = 16
-_ZEROS = 1 << 24
 _LAYOUT = "2"  # raised when features of the same model and input would come out different
-
-_PARTS: dict[str, Tower] = {"images": "image", "texts": "text"}
+_TOWERS: dict[str, Tower] = {"images": "image", "texts": "text"}
 
 
 def content_key(*parts: bytes) -> bytes:
@@ -75,7 +65,7 @@ class FeatureCache:
         self._folder = folder
         self._folders: dict[str, Path] = {}
         self._described = described(encoder)
-        for kind, tower in _PARTS.items():
+        for kind, tower in _TOWERS.items():
             self.add(kind, {"weights": encoder.tower_weights(tower)})
 
     def add(self, kind: str, about: Mapping[str, Any]) -> None:
@@ -105,20 +95,6 @@ class FeatureCache:
         arrays: Arrays = {"keys": packed, "features": features.astype(np.float32, copy=False)}
         write_atomically(path, lambda place: save_arrays(place, arrays, kind))
 
-    def scratch(self, shape: tuple[int, int]) -> Scores:
-        """Return zeros (float32) in an unnamed file below `folder`, which is deleted with its last
-        user, even after a kill. Raises CompoclipError when the disk refuses."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._folder) as file:
-                left = 4 * shape[0] * shape[1]
-                while left:  # a file with holes would end the process when the disk is full
-                    left -= file.write(bytes(min(left, _ZEROS)))
-                file.flush()
-                return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
-        except OSError as error:
-            raise unwritable(self._folder, error) from error
-
 
 # --- What is not there yet is encoded. ---
 
@@ -129,13 +105,8 @@ CHUNK = 1024
 """Number of new features after which they are written to the cache,"""
 SAVE_SECONDS = 30.0
 """or seconds since the last write: the most that a killed run loses."""
-IN_MEMORY = 256_000_000
-"""Bytes of the features of all images, or of all texts, above which they are memory-mapped from a
-file, if there is a cache."""
 _KEYS_AT_ONCE = 4096
 _SHARED_AT_ONCE = 8192
-
-
 THREADS = 8
 """Readers above which threads block each other: a twelfth of the work is serial."""
 PROCESSES_FROM = 16_384
@@ -271,11 +242,8 @@ def _encode_images(
     todo_refs = [damaged.reference(row) for row in todo]
     readings = read_images(encoder.read_image, todo_refs, at_once, readers, processes)
     tracked = track(zip(todo, readings), "encoding images", len(todo), "images")
-    images = readable(tracked, damaged.add)
-    with store.filled():
-        while batch := list(islice(images, at_once)):
-            rows, pixels = map(list, zip(*batch))
-            store.add(rows, encoder.start_images(pixels))
+    batches = batched(readable(tracked, damaged.add), at_once)
+    store.fill((rows, encoder.start_images(images)) for rows, images in batches)
     damaged.share()
     store.share()
     bad = damaged.reasons
@@ -322,9 +290,10 @@ def _encode_texts(
     size = options.texts_at_once(encoder.device)
     todo = store.todo(size, key=lambda p: (distinct[p][1].length, distinct[p][1].key))
     batches = [todo[start : start + size] for start in range(0, len(todo), size)]
-    with store.filled():
-        for batch in track(batches, "encoding texts", len(batches), "batches"):
-            store.add(batch, encoder.start_texts([distinct[position][0] for position in batch]))
+    store.fill(
+        (batch, encoder.start_texts([distinct[position][0] for position in batch]))
+        for batch in track(batches, "encoding texts", len(batches), "batches")
+    )
     store.share()
     return store.matrix, text_rows, truncated
 
@@ -356,9 +325,8 @@ class FeatureStore:
     """Features by row: read from the cache, or encoded and then written to it in parts.
 
     A batch is fetched from the GPU after the next one has started, so that the GPU never waits.
-    Leaving `filled` fetches the last batch and writes what is not written yet. Rank 0 reads the
-    cache and tells the other ranks what is missing. Each rank writes what it encodes. matrix:
-    (rows, D), zero without a feature.
+    Rank 0 reads the cache and tells the other ranks what is missing. Each rank writes what it
+    encodes. matrix: (rows, D), zero without a feature.
     """
 
     def __init__(
@@ -393,10 +361,20 @@ class FeatureStore:
         rows = sorted(missing, key=key)
         return [row for k, row in enumerate(rows) if k // size % world == rank]
 
-    def add(self, rows: list[int], features: Pending) -> None:
-        """Take new features; write them down when there are many, or after a while."""
-        self._started.append((rows, features))
-        self._take(self._lag)
+    def fill(self, batches: Iterable[tuple[list[int], Pending]]) -> int:
+        """Take new features of rows; write them down when there are many, after a while, and at
+        the end. Return their number. An error on one rank is raised on all."""
+        with self._ranks.agreed():
+            try:
+                for batch in batches:
+                    self._started.append(batch)
+                    self._take(self._lag)
+            finally:
+                try:
+                    self._take(0)
+                finally:
+                    self._save()
+        return len(self._new)
 
     def _take(self, ahead: int) -> None:
         while len(self._started) > ahead:
@@ -427,11 +405,7 @@ class FeatureStore:
 
     def _put(self, rows: Sequence[int], features: Scores) -> None:
         if not self.matrix.shape[1]:  # the width was not known before
-            shape = (len(self._keys), features.shape[1])
-            if self._cache is not None and 4 * shape[0] * shape[1] > IN_MEMORY:
-                self.matrix = self._cache.scratch(shape)
-            else:
-                self.matrix = np.zeros(shape, dtype=np.float32)
+            self.matrix = np.zeros((len(self._keys), features.shape[1]), dtype=np.float32)
         self.matrix[rows] = features.reshape(len(rows), features.shape[1])
         self._stored[rows] = True
 
@@ -440,18 +414,6 @@ class FeatureStore:
         self._saved_at = time.monotonic()
         if self._cache is not None and rows:
             self._cache.put(self._kind, [self._keys[row] for row in rows], self.matrix[rows])
-
-    @contextmanager
-    def filled(self) -> Iterator[None]:
-        """Call `add` inside the block. An error on one rank is raised on all."""
-        with self._ranks.agreed():
-            try:
-                yield
-            finally:
-                try:
-                    self._take(0)
-                finally:
-                    self._save()
 
 
 _Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong
@@ -469,6 +431,13 @@ def readable(
             yield key, image
         else:
             damaged(key, damage)
+
+
+def batched(stream: Iterable[tuple[int, T]], size: int) -> Iterator[tuple[list[int], list[T]]]:
+    """Yield the rows and the values of up to `size` pairs at a time."""
+    pairs = iter(stream)
+    while batch := list(islice(pairs, size)):
+        yield [row for row, _ in batch], [value for _, value in batch]
 
 
 def read_images(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from compoclip.evaluation.encode import (
     EncodeOptions,
     FeatureCache,
     FeatureStore,
+    batched,
     by_content,
     by_tokens,
     content_key,
@@ -38,7 +39,7 @@ from compoclip.evaluation.encode import (
     read_images,
     readable,
 )
-from compoclip.evaluation.encoder import Encoder, ImageReader, require_finite
+from compoclip.evaluation.encoder import Encoder, ImageReader, Pending, require_finite
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import EncodedFeatures, Scores, cosines
 from compoclip.evaluation.scores import COSINE, PARTS, require_score
@@ -178,14 +179,14 @@ def _scored(
     readings = read_images(score.read_image, refs, at_once, readers, processes=False)
     tracked = track(zip(groups, readings), "scoring pairs", len(groups), "images")
     pictures = readable(tracked, lambda group, reason: damaged.add(pairs[group[0]][0], reason))
-    stream, done = ((row, image) for group, image in pictures for row in group), 0
-    with store.filled():
-        while batch := list(islice(stream, at_once)):
-            rows, images = map(list, zip(*batch))
+    stream = ((row, image) for group, image in pictures for row in group)
+
+    def scored() -> Iterator[tuple[list[int], Pending]]:
+        for rows, images in batched(stream, at_once):
             scores = score.match(images, [needed[pairs[row]][1] for row in rows])
-            store.add(rows, partial(np.expand_dims, scores, 1))
-            done += len(rows)
-    return done
+            yield rows, partial(np.expand_dims, scores, 1)
+
+    return store.fill(scored())
 
 
 # --- Parts: units of the caption against windows of the image. ---
