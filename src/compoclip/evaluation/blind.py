@@ -6,7 +6,6 @@ captions end. What it reaches needs no image; `grounded` compares models with it
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +20,7 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.errors import UsageError
 from compoclip.evaluation.encoder import Pending, Precision, TextKey
 from compoclip.evaluation.items import Scores
+from compoclip.files import bytes_hash
 from compoclip.models.config import ModelIdentity, Tower
 from compoclip.models.names import BLIND
 
@@ -61,8 +61,7 @@ class CaptionModel:
 
     def fingerprint(self) -> str:
         """Return a hash of what it has seen."""
-        counts = repr(sorted(self._counts.items()))
-        return hashlib.blake2b(counts.encode(), digest_size=16).hexdigest()
+        return bytes_hash(repr(sorted(self._counts.items())).encode())
 
 
 def _steps(text: str) -> Iterator[tuple[tuple[str, ...], str]]:

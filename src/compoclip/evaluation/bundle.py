@@ -13,7 +13,6 @@ no signature: that weights gave these scores is shown only by those who evaluate
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -39,6 +38,7 @@ from compoclip.evaluation.results import Results, by_model, file_stem, load_item
 from compoclip.evaluation.tables import comparison_table, results_table
 from compoclip.evaluation.written import BUNDLE, model_of
 from compoclip.files import (
+    bytes_hash,
     file_hash,
     new_folder,
     require_new_folder,
@@ -134,8 +134,7 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
     """Return the hash of what `BUNDLE` states, all but the hash itself."""
-    text = json.dumps(manifest, sort_keys=True)
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    return bytes_hash(json.dumps(manifest, sort_keys=True).encode())
 
 
 @cache
@@ -194,13 +193,10 @@ def page_of(
         texts.append(plan_page(read_object(folder / PLAN), results, seconds or 0.0).rstrip())
     texts += [f"```\n{results_table(result)}\n```" for result in results]
     texts += [comparison_table(c, len(compared), brief=False).markdown() for c in compared]
-    texts += [table_page(table, results) for table in tables]
+    for table in tables:
+        filled = fill_table(table, entries_of(results), allow_partial=True)
+        texts.append(table_text(table, filled, "markdown"))
     return "\n\n".join(texts) + "\n"
-
-
-def table_page(table: PublishedTable, results: Sequence[Results]) -> str:
-    """Return a published table in Markdown, with these results beside its rows."""
-    return table_text(table, fill_table(table, entries_of(results), allow_partial=True), "markdown")
 
 
 def compare_with_base(results: Sequence[Results], folder: Path) -> list[Comparison]:

@@ -57,41 +57,41 @@ def closing_sentences(
             annotations.
     """
     models = by_model(results)
-    mine = models.pop(base)
+    base_results = models.pop(base)
     named = {result.benchmark: max(s.n for s in result.aggregates.values()) for result in results}
     partial = {result.benchmark for result in results if result.partial}
     in_part = f", {len(partial)} in part" if partial else ""
-    said = [
+    sentences = [
         f"Measured {counted(1 + len(models), 'model')} on {counted(len(named), 'benchmark')}, "
         f"{counted(sum(named.values()), 'item')}{in_part}."
     ]
-    skills = like_groups([_probing(mine)])
+    skills = like_groups([_probing(base_results)])
     if models:
-        said += _changes(mine, models, bootstrap, grounded)
+        sentences += _changes(base_results, models, bootstrap, grounded)
     else:
         if grounded and (mean := grounded.models[0].mean()):
             value = f"{percent(mean.value)} (95 % interval {span(mean.low, mean.high)})"
-            said.append(f"{base}: {MEAN} {value} above {grounded.reference}.")
-        scores = group_scores(mine, _means(mine), bootstrap)
-        for name, d in against_chance(mine, _means(mine)).items():
+            sentences.append(f"{base}: {MEAN} {value} above {grounded.reference}.")
+        scores = group_scores(base_results, _means(base_results), bootstrap)
+        for name, d in against_chance(base_results, _means(base_results)).items():
             s = scores[name]
             value = f"{percent(s.value)} (95 % interval {span(s.low, s.high)})"
-            said.append(f"{base}: {_lower(name)} {value}, {_standing(d)}.")
-        skill_changes = against_chance(mine, skills)
+            sentences.append(f"{base}: {_lower(name)} {value}, {_standing(d)}.")
+        skill_changes = against_chance(base_results, skills)
         low = [f"{n} {percent(d.other)}" for n, d in skill_changes.items() if d.verdict != "higher"]
         if low:
-            said.append(
+            sentences.append(
                 f"{base}: not significantly above chance on {len(low)} of "
                 f"{counted(len(skill_changes), 'skill')}: {_some(low)}."
             )
-    reached = bound_scores(bounds, mine, skills, bootstrap)
+    reached = bound_scores(bounds, base_results, skills, bootstrap)
     for bound, scores in giveaways(reached, bounds, skills).items():
         high = sorted(scores.items(), key=lambda pair: pair[1].chance - pair[1].value)
         texts = [f"{n} {percent(s.value)} (chance {percent(s.chance)})" for n, s in high]
         if texts:
             number = counted(len(texts), "skill")
-            said.append(f"{bound}: significantly above chance on {number}: {_some(texts)}.")
-    return said
+            sentences.append(f"{bound}: significantly above chance on {number}: {_some(texts)}.")
+    return sentences
 
 
 def _standing(d: Difference) -> str:
@@ -177,7 +177,7 @@ def _changes(
         probing = [_probing(common), _probing(results)]
         skills.append(group_differences(common, results, like_groups(probing), bootstrap))
         means.append(group_differences(common, results, _means(common), bootstrap))
-    said = []
+    sentences = []
     for model, changed, overall in zip(others, together(skills), together(means)):
         judged = sorted((d for d in changed if d.significant), key=lambda d: d.difference)
         named = {d.name: d for d in (*judged[-1:], *judged[:1])}
@@ -195,8 +195,8 @@ def _changes(
             ", ".join([first, *(text.removeprefix(f"{lead}, ") for text in rest)])
             for lead, (first, *rest) in by_lead.items()
         ]
-        said += [f"{model}: {text}." for text in texts]
-    return said
+        sentences += [f"{model}: {text}." for text in texts]
+    return sentences
 
 
 def change_text(d: Difference) -> str:

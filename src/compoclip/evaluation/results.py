@@ -21,6 +21,7 @@ from compoclip.errors import CompoclipError, UsageError, closest, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, MAIN, POLICIES, POSITIVE_SCORE, Items
+from compoclip.evaluation.scores import COSINE
 from compoclip.evaluation.written import REMEDY, SCHEMA, read_result, result_files
 from compoclip.files import file_stamp, only_writer, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
@@ -103,7 +104,7 @@ class Results:
     known_as: str = ""
     resamples: Annotated[int, Within(0, MAX_RESAMPLES)] = 0
     seed: Natural = 0
-    score: str = "cosine"
+    score: str = COSINE
     pairs_per_second: float = 0.0
     images: str = ""
     assumed: tuple[str, ...] = ()
@@ -231,7 +232,7 @@ def load_results(path: Path) -> list[Results]:
         data = read_result(file)
         data.pop("clean", None)  # of earlier versions: scores without faulty items
         if data.get("score") == "itc":  # what earlier versions call it
-            data["score"] = "cosine"
+            data["score"] = COSINE
         try:
             results: Results = build(Results, data, str(file), REMEDY)
             for name in types.keys() & results.identity.keys():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from compoclip.console import counted
@@ -19,6 +19,7 @@ from compoclip.evaluation.numerals import (
     with_interval,
 )
 from compoclip.evaluation.results import Results, Score, by_benchmark, by_model
+from compoclip.evaluation.scores import COSINE
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.printed import Narrower, Table, without
 
@@ -43,7 +44,7 @@ def data_notes(results: Results, details: bool = True) -> list[str]:
     if results.truncated_texts:
         cut = counted(results.truncated_texts, "text")
         lines.append(f"{cut} cut: longer than the model's context")
-    if results.score != "cosine":
+    if results.score != COSINE:
         rate = results.pairs_per_second
         cost = f", {rate:,.3g} pairs a second" if rate else ""
         lines.append(f"pairs scored by {results.score}{cost}")
@@ -108,16 +109,17 @@ def results_table(results: Results) -> Table:
     return Table(rows, header, title=title, notes=notes + data_notes(results))
 
 
-def folded_rows(rows: list[list[str]], saturated: Sequence[tuple[str, list[str]]]) -> Iterator[str]:
-    """Take the rows of saturated benchmarks out of a table, if others stay; yield a line on them.
+def folded_rows(rows: list[list[str]], saturated: Sequence[tuple[str, list[str]]]) -> list[str]:
+    """Take the rows of saturated benchmarks out of a table, if others stay; return a line on them.
 
     saturated: The name of the benchmark, and its row.
     """
-    if 1 < len(saturated) < len(rows):
-        for _, row in saturated:
-            rows.remove(row)
-        names = ", ".join(name for name, _ in saturated)
-        yield f"at least {percent(SATURATED)} for every model: {names}"
+    if not 1 < len(saturated) < len(rows):
+        return []
+    for _, row in saturated:
+        rows.remove(row)
+    names = ", ".join(name for name, _ in saturated)
+    return [f"at least {percent(SATURATED)} for every model: {names}"]
 
 
 def without_prefix(rows: Sequence[list[str]], benchmarks: Sequence[str]) -> str:
@@ -256,7 +258,7 @@ def overview_table(
         filling = ["", ""] if len(models) == 1 else []
         rows.append(["mean grounded gain", *(means[model] for model in models), "", *filling])
         notes += grounded.notes(details=False)
-    prefix = without_prefix(rows, [*dict.fromkeys(each.benchmark for each in results)])
+    prefix = without_prefix(rows, [*dict.fromkeys(result.benchmark for result in results)])
     header = [prefix, *models, "chance", *(["items", ""] if len(models) == 1 else [])]
     bare: list[Narrower] = [
         lambda cells: [re.sub(r" \[[^]]*\]", "", cell) for cell in cells],

@@ -67,10 +67,10 @@ def protocol(name: str) -> Protocol:
 
 def training_photos(name: str) -> TrainingPhotos:
     """Return training data of the package by name; raise UsageError for an unknown one."""
-    known = _content(_FILE)["_data"]
-    if name not in known:
-        raise UsageError(f"no training data '{name}'; {closest(name, known)}")
-    data: TrainingPhotos = build(TrainingPhotos, known[name], f"{_FILE}: {name}", _REMEDY)
+    by_name = _content(_FILE)["_data"]
+    if name not in by_name:
+        raise UsageError(f"no training data '{name}'; {closest(name, by_name)}")
+    data: TrainingPhotos = build(TrainingPhotos, by_name[name], f"{_FILE}: {name}", _REMEDY)
     return data
 
 
