@@ -10,9 +10,8 @@ from pathlib import Path
 from statistics import fmean
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.comparison import equivalent
+from compoclip.evaluation.comparison import equivalent, too_few
 from compoclip.evaluation.numerals import span
-from compoclip.evaluation.results import too_few
 from compoclip.files import read_text, write_text
 from compoclip_world.bounds import BOUNDS
 from lab.columns import Difference, Means, mean_and_sd

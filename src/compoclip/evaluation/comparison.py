@@ -25,7 +25,7 @@ from compoclip.evaluation.aggregate import (
 )
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import BOTH_IMAGES, MAIN, Indices, Items, Values
-from compoclip.evaluation.results import Results, by_benchmark, stored_items, too_few
+from compoclip.evaluation.results import Results, by_benchmark, stored_items
 from compoclip.evaluation.statistics import (
     BOOTSTRAP,
     FEWEST,
@@ -501,6 +501,11 @@ def together(tables: Sequence[Sequence[Difference]]) -> list[list[Difference]]:
     """Return the tables with the differences of all of them corrected as one family."""
     every = iter(corrected([difference for table in tables for difference in table]))
     return [[next(every) for _ in table] for table in tables]
+
+
+def too_few(photos: int) -> str:
+    """Return the remark that replaces a verdict if there are too few photos."""
+    return f"too few photos: {photos}"
 
 
 def equivalent(margin: float) -> str:

@@ -160,17 +160,10 @@ def encode_contents(
     others their share. Raises CompoclipError when an image is damaged beyond `max_bad`, or a
     feature is not finite.
     """
-    refs = (ref for content in contents for ref in content.images)
-    words = (text for content in contents for text in content.texts)
-    return encode(encoder, refs, words, options or EncodeOptions())
-
-
-def encode(
-    encoder: Encoder, refs: Iterable[ImageRef], words: Iterable[str], options: EncodeOptions
-) -> EncodedFeatures:
-    """`encode_contents` of images and texts by themselves."""
+    options = options or EncodeOptions()
     cache = FeatureCache(options.cache, encoder) if options.cache else None
-    refs, words = list(dict.fromkeys(refs)), list(dict.fromkeys(words))
+    refs = list(dict.fromkeys(ref for content in contents for ref in content.images))
+    words = list(dict.fromkeys(text for content in contents for text in content.texts))
     with encoder.evaluating():
         images, image_rows, bad = _encode_images(encoder, refs, options, cache)
         texts, text_rows, truncated = _encode_texts(encoder, words, options, cache)
@@ -343,7 +336,6 @@ class FeatureStore:
         self._ranks, self._kind, self._keys, self._cache = ranks, kind, keys, cache
         self._new: list[int] = []
         self._unsaved: list[int] = []
-        self._started: deque[tuple[list[int], Pending]] = deque()
         self._saved_at = time.monotonic()
         if cache is not None and ranks.first:
             for rows, features in cache.find(kind, keys):
@@ -364,29 +356,30 @@ class FeatureStore:
     def fill(self, batches: Iterable[tuple[list[int], Pending]]) -> int:
         """Take new features of rows; write them down when there are many, after a while, and at
         the end. Return their number. An error on one rank is raised on all."""
+        started: deque[tuple[list[int], Pending]] = deque()
         with self._ranks.agreed():
             try:
                 for batch in batches:
-                    self._started.append(batch)
-                    self._take(self._lag)
+                    started.append(batch)
+                    if len(started) > self._lag:
+                        self._take(*started.popleft())
             finally:
                 try:
-                    self._take(0)
+                    for batch in started:
+                        self._take(*batch)
                 finally:
                     self._save()
         return len(self._new)
 
-    def _take(self, ahead: int) -> None:
-        while len(self._started) > ahead:
-            rows, pending = self._started.popleft()
-            features = pending()
-            require_finite(features)
-            self._put(rows, features)
-            self._new += rows
-            self._unsaved += rows
-            late = time.monotonic() - self._saved_at > SAVE_SECONDS
-            if len(self._unsaved) >= CHUNK or late:
-                self._save()
+    def _take(self, rows: list[int], pending: Pending) -> None:
+        features = pending()
+        require_finite(features)
+        self._put(rows, features)
+        self._new += rows
+        self._unsaved += rows
+        late = time.monotonic() - self._saved_at > SAVE_SECONDS
+        if len(self._unsaved) >= CHUNK or late:
+            self._save()
 
     def share(self) -> None:
         """Give rank 0 what the others encoded."""

@@ -21,7 +21,7 @@ from compoclip.benchmarks.case import Case, Form
 from compoclip.benchmarks.registry import by_others
 from compoclip.console import counted
 from compoclip.evaluation.aggregate import additions, evaluate
-from compoclip.evaluation.comparison import Difference, Pair, ScorePart, corrected
+from compoclip.evaluation.comparison import Difference, Pair, ScorePart, corrected, evidence_of
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.groups import kind
 from compoclip.evaluation.items import BOTH_IMAGES, Items, Values
@@ -175,20 +175,20 @@ def ground(
         same = (result for result in blind if result.benchmark == measured.benchmark)
         pairs |= {result.model: Pair.of(result, measured) for result in same}
         apart = _apart(measured, earlier)
-        by_reference: dict[str, list[tuple[float, ScorePart]]] = {}
+        by_reference: dict[str, dict[ScorePart, float]] = {}
         for part in _parts(measured, pairs[CHANCE]):
             blinds = {
                 name: evaluate(pair.tree(part.name, part.metric), pair.base)
                 for name, pair in pairs.items()
             }
             best = max(blinds, key=lambda name: blinds[name])
-            by_reference.setdefault(best, []).append((blinds[best], part))
-        for name, parts in by_reference.items():
+            by_reference.setdefault(best, {})[part] = blinds[best]
+        for name, values in by_reference.items():
             pair = pairs[name]
-            trees = [pair.tree(part.name, part.metric) for _, part in parts]
-            draws = bootstrap.of_benchmark(measured.benchmark)
-            for (value, part), tree, evidence in zip(parts, trees, pair.evidence(trees, draws)):
-                score = evaluate(tree, pair.other)
+            groups = {part: (part,) for part in values}
+            evidence = evidence_of({measured.benchmark: pair}, groups, bootstrap)
+            for part, value in values.items():
+                score = evaluate(pair.tree(part.name, part.metric), pair.other)
                 reason = apart.get(part.name, "")
                 if value > NEEDS_NO_IMAGE:
                     reason = reason or "needs no image"
@@ -199,8 +199,8 @@ def ground(
                         score=value if abs(score - value) < _SAME else score,
                         blind=value,
                         blind_by=name,
-                        gains=evidence.draws,
-                        photos=evidence.photos,
+                        gains=evidence[part].draws,
+                        photos=evidence[part].photos,
                         apart=reason,
                     )
                 )

@@ -235,7 +235,7 @@ NEITHER_IS_BETTER = frozenset({MATCH})
 def kind(results: Results) -> str:
     """The kind of benchmark: "retrieval", "recognition", "probe", "invariance", "composition", or
     "sanity" for one that counts in no mean."""
-    if (results.known_as or results.benchmark).partition("@")[0] in SANITY_CHECKS:
+    if results.reader_name.partition("@")[0] in SANITY_CHECKS:
         return "sanity"
     if all("r1" in metrics for metrics in results.scores.values()):
         return "retrieval"

@@ -18,7 +18,7 @@ import numpy as np
 
 from compoclip import plugins
 from compoclip.archives import Members
-from compoclip.benchmarks.case import Benchmark, Content, ImageRef
+from compoclip.benchmarks.case import Benchmark, Content, ImageRef, Retrieval
 from compoclip.captions.parser import parse_many, provenance
 from compoclip.captions.subgraphs import decompose, phrase, worded
 from compoclip.captions.types import Caption
@@ -35,7 +35,7 @@ from compoclip.evaluation.encode import (
     by_content,
     by_tokens,
     content_key,
-    encode,
+    encode_contents,
     read_images,
     readable,
 )
@@ -239,8 +239,9 @@ def _parts(
             damaged.add(row, str(error))
     words = list(dict.fromkeys(text for _, text in needed.values()))
     units = {caption.text: caption_parts(caption) for caption in parse_many(words)}
-    refs = [ref for group in windows.values() for ref in group]
-    features = encode(encoder, refs, [u for parts in units.values() for u in parts], options)
+    refs = tuple(ref for group in windows.values() for ref in group)
+    phrases = tuple(unit for parts in units.values() for unit in parts)
+    features = encode_contents(encoder, [Retrieval(refs, phrases, pairs=())], options)
     for row, group in windows.items():
         if reason := next((features.bad[ref] for ref in group if ref in features.bad), ""):
             damaged.add(row, reason)

@@ -61,11 +61,6 @@ class Score:
         return here if self.n == self.expected else f"{here} of {self.expected:{separator}}"
 
 
-def too_few(photos: int) -> str:
-    """Return the remark that replaces a verdict if there are too few photos."""
-    return f"too few photos: {photos}"
-
-
 @dataclass(frozen=True)
 class Results:
     """The result file `<out>/<model>/<benchmark>.json`; outcomes per item are Parquet next to it.

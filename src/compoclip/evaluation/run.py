@@ -21,7 +21,6 @@ from compoclip.benchmarks.audit import Audit, Faulty
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
-    Cases,
     Content,
     Form,
     Probe,
@@ -171,12 +170,13 @@ def evaluate(
             f"--dimensions cuts features, and --score {pair_score.name} has no features"
         )
     judge = options.judge
+    judge_score = score_of("", judge) if judge is not None else None
     for benchmark in benchmarks:
         content, missing = available[benchmark.name]
         if isinstance(content, Probe) and options.dimensions:
             problem = "--dimensions cuts features of images and texts, and probes have their own"
             raise UsageError(f"{benchmark.name}: {problem}; leave it out")
-        if Form.JUDGED in content.forms and (judge is None or not score_of("", judge)):
+        if Form.JUDGED in content.forms and judge_score is None:
             problem = "a judge answers questions about what is found: --judge hf:ID"
             raise UsageError(f"{benchmark.name}: {problem}")
     done = {}
@@ -210,7 +210,10 @@ def evaluate(
             probes = [content for content in contents if isinstance(content, Probe)]
             others = [content for content in contents if not isinstance(content, Probe)]
             features = encode_contents(encoder, others, options)
-            features = replace(features, judge=partial(_judged, options))
+            if judge is not None and judge_score is not None:
+                alone = replace(options, ranks=SINGLE)  # rank 0, which has the features, asks
+                ask = partial(score_contents, judge, judge_score, options=alone)
+                features = replace(features, judge=lambda cases: ask([cases])[0])
             of_probes = features
             if probes:
                 of_probes = encode_contents(encoder_of_probes(encoder), probes, options)
@@ -232,15 +235,6 @@ def evaluate(
                 )
                 done[benchmark.name] = save_results(results, items.to_arrow(), folder)
     return [done[key] for key in names] if ranks.first else []
-
-
-def _judged(options: Options, cases: Cases) -> EncodedFeatures:
-    """The judge's scores of the pairs of cases. Rank 0, which has the features, asks alone."""
-    judge = options.judge
-    assert judge is not None
-    score = score_of("", judge)
-    assert score is not None
-    return score_contents(judge, score, [cases], replace(options, ranks=SINGLE))[0]
 
 
 def watch_model(

@@ -182,7 +182,7 @@ def comparison_table(
         saturated = [
             (d.benchmark, row)
             for d, row in zip(comparison.headlines, rows)
-            if min(d.base, d.other) >= SATURATED and d.verdict not in SIGNS
+            if min(d.base, d.other) >= SATURATED and not d.significant
         ]
         notes += folded_rows(rows, saturated)
         header[0] = without_prefix(rows, [d.benchmark for d in comparison.headlines])
@@ -237,9 +237,9 @@ def overview_table(
         if len(models) == 1:
             cells += [head.items(), chance_flags(first).get(("", first.headline), "")]
         rows.append(cells)
-        verdicts = {d.verdict for (_, name), d in compared.items() if name == benchmark}
+        decided = any(d.significant for (_, name), d in compared.items() if name == benchmark)
         least = min(result.headline_score.value for result in measured.values())
-        if least >= SATURATED and not verdicts & SIGNS.keys():
+        if least >= SATURATED and not decided:
             saturated.append((benchmark, cells))
         for model, result in measured.items():
             score = result.headline_score

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -369,7 +369,8 @@ class Measuring:
         """
         from compoclip.evaluation.run import Options
 
-        names = ("batch_size", "workers", "max_bad", "allow_partial", "resamples", "seed", "fresh")
+        names = {field.name for field in fields(Measuring)}
+        names &= {field.name for field in fields(Options)}
         settings = Options(cache=cache, **{name: getattr(self, name) for name in names}, **more)
         device = device_named(self.device)
         if not launched()[0]:

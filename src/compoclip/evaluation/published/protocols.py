@@ -95,20 +95,13 @@ def _names(path: Path) -> tuple[str, ...]:
 def _read(path: Path, name: str) -> Protocol:
     data = _content(path)
     try:
-        entry = {"name": name, **_of_row(data[name]), **data[name]}
+        entry = {"name": name, **data[name]}
+        rows = published_table(entry["table"]).rows if "recipe" not in entry else ()
+        for arm in (row.arm for row in rows if list(row.labels) == entry["row"]):
+            if arm is not None:
+                entry = {"recipe": arm.recipe, "model": arm.model, "settings": arm.settings} | entry
         entry["data"] = {**_content(_FILE)["_data"], **data.get("_data", {})}[entry["data"]]
     except (KeyError, TypeError) as error:
         raise CompoclipError(f"{path}: {name} is malformed ({error}); {_REMEDY}") from error
     loaded: Protocol = build(Protocol, entry, f"{path}: {name}", _REMEDY)
     return loaded
-
-
-def _of_row(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recipe, model and settings of the arm that gives a protocol's row."""
-    if "recipe" in entry:
-        return {}
-    for row in published_table(entry["table"]).rows:
-        if list(row.labels) == entry["row"] and row.arm is not None:
-            arm = row.arm
-            return {"recipe": arm.recipe, "model": arm.model, "settings": arm.settings}
-    return {}
