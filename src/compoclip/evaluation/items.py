@@ -20,7 +20,7 @@ Scores: TypeAlias = npt.NDArray[np.float32]
 Values: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.int64]
-Columns: TypeAlias = dict[str, list[int] | list[float] | list[str | None]]
+Columns: TypeAlias = dict[str, list[int] | list[float]]
 
 
 class Outcomes(NamedTuple):
@@ -114,7 +114,7 @@ class Items:
         scores: list[Sequence[float]],
         positive: Values,
         outcomes: dict[str, Outcomes],
-        extra: Columns,
+        extra: Columns | None = None,
     ) -> Items:
         """Return one item per case, with its scores and outcomes."""
         return cls(
@@ -129,7 +129,7 @@ class Items:
             clusters=case_clusters(cases),
             positive=positive,
             outcomes=outcomes,
-            extra=extra,
+            extra=extra or {},
         )
 
     def __len__(self) -> int:

@@ -24,7 +24,6 @@ from compoclip.errors import require
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.items import (
-    Columns,
     EncodedFeatures,
     Flags,
     Indices,
@@ -116,7 +115,7 @@ class CaseForm(ItemForm[Cases]):
     candidate. answers: number of candidates that `truth` is an index into. comparisons: metric ->
     `Comparisons`, the main one first. matching: places of the scores of matching pairs, whose mean
     is the positive score; () if the candidate at `truth` alone is right. true: whether each text
-    is true. buckets: value of the column "bucket" -> `Comparisons` that hold; "tie" if none do.
+    is true.
     """
 
     name: Form
@@ -129,7 +128,6 @@ class CaseForm(ItemForm[Cases]):
     called: tuple[str, ...] = ()
     headings: tuple[str, ...] = ()
     true: tuple[bool | None, ...] = (True, True, False)
-    buckets: Mapping[str, str] = field(default_factory=dict)
 
     ties = TiePolicy.STRICT
     together = False
@@ -164,7 +162,6 @@ class CaseForm(ItemForm[Cases]):
         n = len(content)
         scores: list[Sequence[float]] = [() for _ in range(n)]
         positive = np.zeros(n)
-        buckets: list[str | None] = [None for _ in range(n)]
         for (name, _), rows in blocks.items():
             form, block = ONE_BY_ONE[name], [content[row] for row in rows]
             images = features.image_index(ref for case in block for ref in case.images)
@@ -178,18 +175,12 @@ class CaseForm(ItemForm[Cases]):
                 values = cosines(features.texts, left, features.texts, right)
             true_scores = values[np.arange(len(block)), [case.truth for case in block]]
             positive[rows] = values[:, form.matching].mean(axis=1) if form.matching else true_scores
-            holds = {
-                bucket: Comparisons(text).hold(values) for bucket, text in form.buckets.items()
-            }
-            for k, (row, row_scores) in enumerate(zip(rows, values.tolist())):
+            for row, row_scores in zip(rows, values.tolist()):
                 scores[row] = row_scores
-                if holds:
-                    buckets[row] = next((b for b, flags in holds.items() if flags[k]), "tie")
         forms, subtasks = [case.form for case in content], [case.subtask for case in content]
         truth = np.array([case.truth for case in content])
         outcomes = judged(forms, subtasks, truth, scores, benchmark.ties)
-        extra: Columns = {"bucket": buckets} if any(buckets) else {}
-        items = Items.of_cases(content, scores, positive, outcomes, extra)
+        items = Items.of_cases(content, scores, positive, outcomes)
         return with_joint(items, benchmark) if benchmark.joint else items
 
     def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
