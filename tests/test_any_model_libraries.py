@@ -14,7 +14,9 @@ from PIL import Image
 
 from compoclip.benchmarks.case import ImageRef
 from compoclip.cli.main import main
+from compoclip.evaluation.embedder import open_encoder
 from compoclip.evaluation.encoder import ImageReader
+from compoclip.evaluation.libraries import ModelOptions
 from compoclip.evaluation.results import Results, load_items, load_results
 from tiny_transformers import write_clip, write_qwen, write_slices
 
@@ -77,6 +79,20 @@ def test_sentence_transformers(made: Path, tmp_path: Path) -> None:
     assert results[0].identity["architecture"] == f"st:{made / 'clip'}"
     assert results[0].identity["libraries"]["sentence-transformers"] == library.__version__
     assert results[0].identity["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("library", ["st", "hf"])
+def test_a_prompt_takes_room_in_the_context(tmp_path: Path, library: str) -> None:
+    pytest.importorskip("sentence_transformers", reason="needs the extra st")
+    write_clip(tmp_path / "clip", ["a cat"])
+    text = " ".join(22 * ["cat"])  # with marks at both ends the 24 tokens of the model
+    cut = [
+        open_encoder(f"{library}:{tmp_path / 'clip'}", ModelOptions(text_prompt=prompt))
+        .text_keys([text])[0]
+        .truncated
+        for prompt in (None, "a cat ")
+    ]
+    assert cut == [False, True]
 
 
 def test_a_model_of_mteb(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,8 @@ class SentenceEmbedder:
 
     def truncated(self, texts: Sequence[str]) -> list[bool]:
         """Return which texts are longer than the model's context."""
-        return _longer(self.model.tokenizer, self.model.max_seq_length, texts)
+        prompted = [self.prompt["text"] + text for text in texts]
+        return _longer(self.model.tokenizer, self.model.max_seq_length, prompted)
 
     def _encode(self, inputs: Sequence[Any], kind: str) -> Tensor:
         features: Tensor = self.model.encode(
