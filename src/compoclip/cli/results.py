@@ -66,7 +66,7 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
             texts += map(results_table, of_model)
         if means := group_scores(of_model, overall_groups(of_model), bootstrap):
             texts.append(overall_table(name, means))
-    texts.append(console.prose(closing_sentences(results, names[0], (), bootstrap, grounded)))
+    texts.append(console.prose(closing_sentences(results, names[0], bootstrap, grounded)))
     more = "" if options.details else "--details adds the sub-tasks\n"
     texts.append(f"{more}next: compoclip report {options.out} -o report.html")
     return None, texts, code
@@ -155,7 +155,7 @@ def compare_main(options: CompareOptions) -> Outcome:
         from compoclip.evaluation.closing import closing_sentences
 
         results = [result for model in (base, *others) for result in model]
-        said = closing_sentences(results, base[0].model, (), bootstrap, grounded)
+        said = closing_sentences(results, base[0].model, bootstrap, grounded)
         texts.append(console.prose(said))
         more = "" if details else "--details adds the sub-tasks\n"
         places = " ".join(map(str, options.results))

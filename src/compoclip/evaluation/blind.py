@@ -122,13 +122,6 @@ class TextOnlyEncoder(ConstantEncoder):
         self._model = CaptionModel(captions)
         super().__init__(BLIND, self._model.fingerprint())
 
-    @classmethod
-    def of_data(cls, spec: str) -> TextOnlyEncoder:
-        """Return the blind model of the captions of any data; raises as `open_source`."""
-        from compoclip.data.sources.open import open_source
-
-        return cls(open_source(spec).captions())
-
     def start_texts(self, texts: Sequence[str]) -> Pending:
         """Begin to encode texts, as points on a half circle."""
         scores = [self._model.log_probability(text) for text in texts]

@@ -32,7 +32,6 @@ _MEANS = (COMPOSITION, RECOGNITION, PROBES)
 def closing_sentences(
     results: Sequence[Results],
     base: str,
-    bounds: Sequence[Results] = (),
     bootstrap: Bootstrap = BOOTSTRAP,
     grounded: GroundedModels | None = None,
 ) -> list[str]:
@@ -48,13 +47,11 @@ def closing_sentences(
     Args:
         results: of all models.
         base: the model that the others are compared with.
-        bounds: of reference models; see `bound_scores`.
         bootstrap: the draws for the intervals.
         grounded: gains beyond what needs no image, of the same models.
 
     Raises:
-        CompoclipError: as `compare_all` does, and for a bound that was measured on other
-            annotations.
+        CompoclipError: as `compare_all` does.
     """
     models = by_model(results)
     base_results = models.pop(base)
@@ -65,7 +62,6 @@ def closing_sentences(
         f"Measured {counted(1 + len(models), 'model')} on {counted(len(named), 'benchmark')}, "
         f"{counted(sum(named.values()), 'item')}{in_part}."
     ]
-    skills = like_groups([_probing(base_results)])
     if models:
         sentences += _changes(base_results, models, bootstrap, grounded)
     else:
@@ -77,20 +73,13 @@ def closing_sentences(
             s = scores[name]
             value = f"{percent(s.value)} (95 % interval {span(s.low, s.high)})"
             sentences.append(f"{base}: {_lower(name)} {value}, {_standing(d)}.")
-        skill_changes = against_chance(base_results, skills)
+        skill_changes = against_chance(base_results, like_groups([_probing(base_results)]))
         low = [f"{n} {percent(d.other)}" for n, d in skill_changes.items() if d.verdict != "higher"]
         if low:
             sentences.append(
                 f"{base}: not significantly above chance on {len(low)} of "
                 f"{counted(len(skill_changes), 'skill')}: {_some(low)}."
             )
-    reached = bound_scores(bounds, base_results, skills, bootstrap)
-    for bound, scores in giveaways(reached, bounds, skills).items():
-        high = sorted(scores.items(), key=lambda pair: pair[1].chance - pair[1].value)
-        texts = [f"{n} {percent(s.value)} (chance {percent(s.chance)})" for n, s in high]
-        if texts:
-            number = counted(len(texts), "skill")
-            sentences.append(f"{bound}: significantly above chance on {number}: {_some(texts)}.")
     return sentences
 
 

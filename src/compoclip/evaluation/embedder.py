@@ -264,7 +264,9 @@ def open_encoder(
             load_model(spec, activation=activation, device=options.device), options.precision
         )
     if library == BLIND:
-        return TextOnlyEncoder.of_data(name)
+        from compoclip.data.sources.open import open_source
+
+        return TextOnlyEncoder(open_source(name).captions())
     if plugins.is_file(spec):
         plugins.refresh(spec)
         definition = plugins.chosen(
