@@ -161,7 +161,7 @@ def evaluate(
     twice = next((key for key in names if names.count(key) > 1), None)
     if twice is not None:
         raise UsageError(f"{twice} is named twice; name each benchmark once")
-    available = {b.name: require_present(b, options.allow_partial) for b in benchmarks}
+    available = [(b, *require_present(b, options.allow_partial)) for b in benchmarks]
     folder = out / file_stem(name)
     ranks = options.ranks
     pair_score = score_of(options.score, encoder)
@@ -171,8 +171,7 @@ def evaluate(
         )
     judge = options.judge
     judge_score = score_of("", judge) if judge is not None else None
-    for benchmark in benchmarks:
-        content, missing = available[benchmark.name]
+    for benchmark, content, _ in available:
         if isinstance(content, Probe) and options.dimensions:
             problem = "--dimensions cuts features of images and texts, and probes have their own"
             raise UsageError(f"{benchmark.name}: {problem}; leave it out")
@@ -180,8 +179,7 @@ def evaluate(
             problem = "a judge answers questions about what is found: --judge hf:ID"
             raise UsageError(f"{benchmark.name}: {problem}")
     done = {}
-    for benchmark in benchmarks if ranks.first and not options.fresh else ():
-        content, missing = available[benchmark.name]
+    for benchmark, content, missing in available if ranks.first and not options.fresh else ():
         path = folder / f"{file_stem(benchmark.name)}.json"
         sweep_abandoned(folder.absolute())
         if not path.is_file():
@@ -202,10 +200,10 @@ def evaluate(
             problem = "was made with other weights, data or draws, and is replaced"
             note(f"{benchmark.name}: {path} {problem}")
     reused = ranks.exchange(list(done))[0]
-    todo = [benchmark for benchmark in benchmarks if benchmark.name not in reused]
+    todo = [entry for entry in available if entry[0].name not in reused]
     if todo:
         start = time.monotonic()
-        contents, rate = [available[benchmark.name][0] for benchmark in todo], 0.0
+        contents, rate = [content for _, content, _ in todo], 0.0
         if pair_score is None:
             probes = [content for content in contents if isinstance(content, Probe)]
             others = [content for content in contents if not isinstance(content, Probe)]
@@ -220,13 +218,12 @@ def evaluate(
             if options.dimensions and ranks.first:
                 features = features.leading(options.dimensions, name)
         else:
-            require_pairs(todo, pair_score.name)
+            require_pairs([benchmark for benchmark, _, _ in todo], pair_score.name)
             features, rate = score_contents(encoder, pair_score, contents, options)
             of_probes = features
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
-            for benchmark in todo if ranks.first else ():
-                content, missing = available[benchmark.name]
+            for benchmark, content, missing in todo if ranks.first else ():
                 about = _stamp(benchmark, content, encoder, options, pair_score)
                 about |= {"pairs_per_second": float(f"{rate:.3g}")}
                 encoded = of_probes if isinstance(content, Probe) else features
