@@ -238,8 +238,8 @@ def overview_table(
             cells += [head.items(), chance_flags(first).get(("", first.headline), "")]
         rows.append(cells)
         decided = any(d.significant for (_, name), d in compared.items() if name == benchmark)
-        least = min(result.headline_score.value for result in measured.values())
-        if least >= SATURATED and not decided:
+        lowest = min(result.headline_score.value for result in measured.values())
+        if lowest >= SATURATED and not decided:
             saturated.append((benchmark, cells))
         for model, result in measured.items():
             score = result.headline_score
