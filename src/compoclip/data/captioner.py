@@ -6,7 +6,6 @@ and on photos of LAION with captions by BLIP.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
