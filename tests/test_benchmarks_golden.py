@@ -25,7 +25,7 @@ from benchmark_files import made_suite, suite_targets
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, image_key
 from compoclip.benchmarks.names import benchmark_names
-from compoclip.benchmarks.registry import meta, option_types, require_present
+from compoclip.benchmarks.registry import meta, reader, require_present
 from compoclip.benchmarks.targets import Target
 from compoclip.errors import CompoclipError
 from official import BUILDERS
@@ -80,7 +80,7 @@ def outlines(target: Target, moving: bool = True) -> dict[str, Recorded]:
     found = {"whole": outline(whole, target.root)}
     if moving:
         moved = [Target(target.spec, target.root, target.root / "all", options=target.options)]
-        for key in (key for key in option_types(name) if key.endswith("_images")):
+        for key in (key for key in reader(name).options if key.endswith("_images")):
             options = {**target.options, key: target.root / "moved"}
             moved.append(Target(target.spec, target.root, target.images, options=options))
         listed = [outline(each.load(), target.root) for each in moved]
@@ -144,7 +144,7 @@ def test_items_of_made_files(made: dict[str, dict[str, Recorded]]) -> None:
 def test_facts_and_options() -> None:
     facts = {name: asdict(meta(name)) for name in benchmark_names()}
     compare("facts", {name: digest(each) for name, each in facts.items()})
-    compare("options", {name: option_types(name) for name in benchmark_names()})
+    compare("options", {name: reader(name).options for name in benchmark_names()})
 
 
 @pytest.mark.parametrize("name", OFFICIAL)

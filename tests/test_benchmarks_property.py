@@ -38,7 +38,7 @@ from build.tables import (
 )
 from compoclip.benchmarks.case import Form, present
 from compoclip.benchmarks.names import benchmark_names
-from compoclip.benchmarks.registry import option_types
+from compoclip.benchmarks.registry import reader
 from compoclip.benchmarks.targets import Target, parse_targets, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS
@@ -210,7 +210,7 @@ def test_every_reader_ends_with_items_or_one_line(
 @pytest.mark.parametrize("name", benchmark_names())
 def test_whatever_options_say(name: str, root: Path) -> None:
     loaded = set()  # names of results change nothing of what is read
-    for option in ("root", "images", "id", *option_types(name)):
+    for option in ("root", "images", "id", *reader(name).options):
         for word in (*WORDS[::2], "-1", "0", "none", "1e3", str(root)):
             told = ""
             try:

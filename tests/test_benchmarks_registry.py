@@ -19,7 +19,7 @@ from compoclip.benchmarks.case import SKILLS, Aggregate, Case, Form, ImageRef, T
 from compoclip.benchmarks.entries import entries, meta_of, rule_of
 from compoclip.benchmarks.names import benchmark_names
 from compoclip.benchmarks.reader import CaseReader, Loading
-from compoclip.benchmarks.registry import load_benchmark, meta, option_types
+from compoclip.benchmarks.registry import load_benchmark, meta, reader
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.benchmarks.table import reader_of
 from compoclip.benchmarks.targets import parse_targets
@@ -296,7 +296,7 @@ def test_another_package_may_name_a_reader(tmp_path: Path, monkeypatch: pytest.M
     install(tmp_path / "site", "cups_bench", code, cups="cups_bench:CUPS")
     monkeypatch.syspath_prepend(tmp_path / "site")
     try:
-        assert option_types("cups") == CUPS.options
+        assert reader("cups").options == CUPS.options
         assert meta("cups").title == "Cups"
         assert load_benchmark("cups:red,blue", root).name == "cups"
     finally:

@@ -229,5 +229,7 @@ def test_sets_of_families(tmp_path: Path) -> None:
         "coco/coco_karpathy_test.json",
         "coco/val2014",
     ]
-    with pytest.raises(UsageError, match="family"):
+    with pytest.raises(UsageError, match="retrieval: no set 'cocoa'; did you mean coco"):
         fetching.find_missing(["retrieval:cocoa"], tmp_path)
+    with pytest.raises(UsageError, match="family"):
+        fetching.find_missing(["retrieval"], tmp_path)

@@ -125,19 +125,13 @@ def measure_mixes(
 def _compared(
     results: Mapping[str, Sequence[Results]], groups: Groups, options: Options
 ) -> tuple[Scores, Differences]:
-    """Return by model the scores of the groups, and the differences to the base (none for it)."""
-    scores = {
-        name: group_scores(of_model, groups, options.bootstrap)
-        for name, of_model in results.items()
-    }
-    differences = {}
+    """Return the scores of the groups by model, and by all but the base the differences to it."""
+    scores, differences = {}, {}
     for name, of_model in results.items():
-        changes = (
-            group_differences(results[BASE], of_model, groups, options.bootstrap)
-            if name != BASE
-            else ()
-        )
-        differences[name] = {d.name: d for d in changes}
+        scores[name] = group_scores(of_model, groups, options.bootstrap)
+        if name != BASE:
+            changes = group_differences(results[BASE], of_model, groups, options.bootstrap)
+            differences[name] = {change.name: change for change in changes}
     return scores, differences
 
 
@@ -251,12 +245,14 @@ def sweep(
         groups_of: what is compared, by the results of the base.
     """
     lines = {scope: [Mix(scope, alpha) for alpha in alphas] for scope in dict.fromkeys(scopes)}
-    ends = [Mix("all", 0.0), Mix("all", 1.0)]
-    every = {mix.name: mix for mix in [*ends, *(mix for line in lines.values() for mix in line)]}
+    every = {name: SWAPPED[name] for name in (BASE, TUNED)}
+    every |= {mix.name: mix for line in lines.values() for mix in line}
     results = measure_mixes(pair, every, benchmarks, out, options, device)
     groups = groups_of(results[BASE])
     scores, differences = _compared(results, groups, options)
-    points = {name: Point(mix, scores[name], differences[name]) for name, mix in every.items()}
+    points = {
+        name: Point(mix, scores[name], differences.get(name, {})) for name, mix in every.items()
+    }
     by_scope = {scope: tuple(points[mix.name] for mix in line) for scope, line in lines.items()}
     return Sweep(points[BASE], by_scope, _benchmarks(groups))
 
@@ -377,8 +373,7 @@ def study_towers(
         draws = sum(sign * samples[name][group] for name, sign in signs.items())
         photos = min(table[group].photos for table in scores.values())
         interplay[group] = Estimate(value, *percentile_interval(np.asarray(draws), photos))
-    changed = {name: changes for name, changes in differences.items() if name != BASE}
-    return TowerStudy(groups, scores, changed, interplay)
+    return TowerStudy(groups, scores, differences, interplay)
 
 
 def towers_record(study: TowerStudy) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from compoclip.benchmarks.case import Aggregate, Meta
 from compoclip.benchmarks.files import combined_hash
 from compoclip.benchmarks.reader import Loading
-from compoclip.benchmarks.sources import RemoteFile, document, remote_file, repository
+from compoclip.benchmarks.sources import RemoteFile, document, remote_file
 
 Entry = Mapping[str, Any]
 
@@ -76,8 +76,8 @@ def meta_of(name: str, entry: Entry) -> Meta:
     facts["skills"] = {part: rows[part][0] for part in parts if rows[part][0]}
     facts["expected"] = {part: items for part, (_, items, *_) in rows.items() if items}
     facts |= {key: entry[key] for key in ("skills", "expected") if key in entry}
-    at, _, rest = str(entry.get("repository", "")).partition("@")
-    at = repository(at, rest) if at else ""
+    repository, _, commit = str(entry.get("repository", "")).partition("@")
+    served = repository and f"https://raw.githubusercontent.com/{repository}/{commit}"
     remote: dict[str, RemoteFile] = {}
     if "files" in entry:
         facts |= {"files": tuple(entry["files"]), "elsewhere": entry.get("elsewhere", {})}
@@ -89,14 +89,14 @@ def meta_of(name: str, entry: Entry) -> Meta:
             for place, table, names in files_of(entry, part):
                 target = prefix + place
                 other = prefix + table.get("elsewhere", place).format_map(names)
-                address = f"{at}/{other.partition('/')[2]}"
+                address = f"{served}/{other.partition('/')[2]}"
                 remote[target] = RemoteFile(target, address, size, keys=keys)
                 elsewhere |= {target: other} if other != target else {}
                 facts["hashes"] |= {target: blake2b} if blake2b else {}
         facts |= {"files": tuple(remote), "elsewhere": elsewhere}
-    remote = remote if at else {}
+    remote = remote if served else {}
     for target, source in entry.get("remote", {}).items():
-        remote[target] = remote_file(target, source, at)
+        remote[target] = remote_file(target, source, served)
     return Meta(
         id=name,
         access=entry.get("access", "open"),

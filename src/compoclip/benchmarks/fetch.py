@@ -28,12 +28,10 @@ from compoclip.benchmarks.registry import meta, read_edition, require_loadable
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.bounds import MAX_ARCHIVE_GROWTH
 from compoclip.console import counted, track
-from compoclip.errors import CompoclipError, UsageError, require
+from compoclip.errors import CompoclipError, UsageError, closest, require
 
 # --- Zip and tar archives to a folder, without letting a member leave it or fill the disk. ---
 
-
-_BLOCK = 1 << 20
 _OTHER = "this is not the official archive"
 _AGAIN = "delete it and fetch it again"
 
@@ -85,11 +83,6 @@ def unpack(archive: Path, folder: Path) -> int:
         raise files.unwritable(folder, error) from error
 
 
-def _no_archive(path: Path) -> str:
-    """Return what is wrong with a file that is no archive, as far as its ends tell; else ""."""
-    return "" if is_archive(path) else "its kind (no zip or tar archive)"
-
-
 def _checked(archive: Path, listed: Iterable[_Member]) -> Iterator[tuple[PurePosixPath, _Member]]:
     """Yield the files of an archive by their places; what no official one has is refused."""
     packed, total = archive.stat().st_size, 0
@@ -138,7 +131,7 @@ def _write(archive: Path, members: Mapping[PurePosixPath, _Member], folder: Path
         stream = member.open()
         assert stream is not None  # of a plain file
         with stream, files.replacing(target, flush=False) as temporary, temporary.open("wb") as out:
-            shutil.copyfileobj(stream, out, _BLOCK)
+            shutil.copyfileobj(stream, out)
     return len(targets)
 
 
@@ -173,16 +166,13 @@ def find_missing(
         about = meta(name)
         problem = f"cannot be fetched for you ({about.access}); source: {about.source}"
         require(about.status not in ("gated", "gone"), name, problem)
-        if not about.family:
-            require_loadable(spec, {})  # which knows the sub-tasks
+        require_loadable(spec, {})  # which knows the sub-tasks
         valid = not about.family or part in about.parts
-        problem = f"{name} is a family, name one set as {name}:SET; sets: {', '.join(about.parts)}"
-        require(valid, spec, problem, UsageError)
+        require(valid, name, f"no set {part!r}; {closest(part, about.parts)}", UsageError)
         states = file_states(about, root, part)
-        here = any(state.state != "missing" for state in states)
         reasons = {"missing": "missing", "differs": "not the official bytes"}
         needed = {state.path: reasons[state.state] for state in states if state.state in reasons}
-        if about.family and here:
+        if about.family and any(state.state != "missing" for state in states):
             needed = {}  # the files of a set stand for one another
         if not annotations_only:
             needed |= _folders(spec, about, root, part, bool(needed))
@@ -234,21 +224,24 @@ def fetch(
         url = source.url if url_base is None else rebased(source.url, url_base)
         kind = source.checksum
         state = f"{kind} checksum right" if kind else "not verified: no published checksum known"
+        odd = partial(_problem, source)
         if not source.archive:
-            size = download(url, target, source, progress, odd=partial(_odd_rows, source))
+            size = download(url, target, source, progress, odd)
             return f"{target}: {size:,} bytes, {state}"
         suffix = next((end for end in _ARCHIVES if urlsplit(url).path.endswith(end)), ".zip")
         archive = target.with_name(f"{target.name}{suffix}")
         if not archive.is_file():  # else an earlier run was interrupted while unpacking
-            download(url, archive, source, progress, odd=_no_archive)
+            download(url, archive, source, progress, odd)
         number = unpack(archive, target)
         with files.writing(archive):
             archive.unlink()
         return f"{target}: {counted(number, 'file')}, {state}"
 
 
-def _odd_rows(source: RemoteFile, path: Path) -> str:
-    """Return what keeps a file from being the annotations of `source`, "" for nothing."""
+def _problem(source: RemoteFile, path: Path) -> str:
+    """Return what keeps a file from being the archive or annotations of `source`, else ""."""
+    if source.archive:
+        return "" if is_archive(path) else "its kind (no zip or tar archive)"
     kind = PurePosixPath(source.target).suffix
     try:
         _, _, first = next(tables.read_annotations(path, source.keys, kind=kind), (0, "", None))

@@ -73,7 +73,7 @@ def valse(rows: Rows, data: Loading) -> Iterator[Row]:
         by_name = next((v for k, v in row.table["by_name"].items() if name.startswith(k)), "")
         row.folder = row.table["by_data_set"].get(source.replace("_", ""), by_name)
         problem = f"photo {name!r:.80} of data set {source!r:.80} is of no known source"
-        row.require(row.folder or data.images, f"{problem}; is this the official file?")
+        row.require(row.folder or data.images, f"{problem}; {files.OFFICIAL}")
         yield row
 
 
@@ -95,10 +95,7 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
         kinds.setdefault(row.path, set()).add(row.truth)
         if data.images is None:
             folder = PurePosixPath(row.text("image_link")).parent.name
-            problem = (
-                f"'image_link' {typed_repr(row.values['image_link'])} names neither train2017 nor "
-            )
-            problem += "val2017; give the folder of the photos as images"
+            problem = "'image_link' names neither train2017 nor val2017; give the photos' folder"
             row.require(folder in ("train2017", "val2017"), problem)
             row.folder = f"{{images}}/{folder}"
         yield row
@@ -153,8 +150,7 @@ def _controlled(rows: list[Row], kinds: Mapping[str, str]) -> Iterator[Row]:
     for row in rows:
         name = PurePosixPath(row.text("image_path")).name
         words = PurePosixPath(name).stem.split("_")
-        problem = f"image name {name!r:.80} tells no position; expected "
-        problem += f"<thing>_<{'|'.join(kinds)}>[_of]_<thing>"
+        problem = f"image name {name!r:.80} tells no position; known: {', '.join(kinds)}"
         row.require(len(words) >= 3 and words[1] in kinds, problem)
         places.append((f"{words[0]} {words[-1]}", words[1]))
     counts = Counter(places)
@@ -299,14 +295,12 @@ def hard_positives(
             remedy = f"copy ARO's {path.name} there, or {remedy}"
         rows = list(reading.rows(f"data/{part}", path, remedy))
         twins = list(reading.rows(f"swapped_data/{part}", other, remedy))
-        aligned = "the two are joined by position, fetch both again"
-        problem = f"{len(twins)} rows, but {path} has {len(rows)}; {aligned}"
+        problem = f"not about the photos and false captions of {path}; fetch both files again"
         require(len(rows) == len(twins), other, problem)
         for (index, location, row), (_, there, twin) in zip(rows, twins):
             for key in ("image_id", "false_caption"):
                 mine, theirs = files.field(row, key, location), files.field(twin, key, there)
-                problem = f"{key} {theirs!r:.80} differs from {mine!r:.80} of the data folder"
-                require(str(mine) == str(theirs), there, f"{problem}; {aligned}")
+                require(str(mine) == str(theirs), there, problem)
             name = files.text(row, "image_path", location).removeprefix("data/")
             box = files.box(row, location) if part == "swap" else None
             image = ImageRef(files.image_path(photos, name, location), box)

@@ -103,9 +103,8 @@ def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Ite
     listed[-1].require(len(listed) % 2 == 0, f"the last pair has one row; {files.OFFICIAL}")
     for first, row in zip(listed[::2], listed[1::2]):
         good = (int(row.key), row.folder) == (int(first.key) + 1, first.folder)
-        problem = f"number {row.key} of {row.folder!r:.80} after {first.key} of "
-        problem += f"{first.folder!r:.80} is no pair; expected an odd number and the next one, of "
-        row.require(good and int(row.key) % 2 == 0, f"{problem}one pattern")
+        problem = f"number {row.key} after {first.key} is no pair of one pattern; {files.OFFICIAL}"
+        row.require(good and int(row.key) % 2 == 0, problem)
         texts = [prompt.replace("{}", half.text("Statement")) for half in (first, row)]
         values = {"text 0": texts[0], "text 1": texts[1], "first": first.key, "second": row.key}
         files.image_path(Path(), row.folder, row.location)
@@ -128,13 +127,12 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
     by_part: dict[str, list[Row]] = {name: [] for name in parts}
     refs: dict[str, ImageRef] = {}  # photos that several items show are one object
     for row in rows:
-        problem = "this is the randomised annotation, whose key is not public; get "
         randomised = "image0" not in row.values and "image" in row.values
-        row.require(not randomised, f"{problem}private_info_global.json")
+        problem = "this is the randomised annotation; get private_info_global.json"
+        row.require(not randomised, problem)
         names = row.text("image0"), row.text("image1")
         row.part = names[0].partition("/")[0].removeprefix("eqben")
-        problem = f"{names[0]!r:.80} belongs to no known part; known first folders: {folders}"
-        row.require(row.part in parts, problem)
+        row.require(row.part in parts, f"{names[0]!r:.80} belongs to no part; known: {folders}")
         texts = {}
         for k in (0, 1):
             listed = row.values.get(f"caption{k}")
@@ -198,10 +196,8 @@ def negrefcocog(rows: Rows, data: Loading) -> Iterator[Row]:
         region = files.corners(*row.value("ref_bbox"))
         listed = files.items(*row.value("bbox_list"))
         boxes = [files.corners(sides, f"{row.location}: box {k}") for k, sides in enumerate(listed)]
-        times = boxes.count(region)
-        problem = "'bbox_list' must hold at least two boxes and 'ref_bbox' once, found "
-        problem += f"{len(boxes)} and {times} times; {files.OFFICIAL}"
-        row.require(len(boxes) >= 2 and times == 1, problem)
+        problem = f"'bbox_list' must hold other boxes, and 'ref_bbox' once; {files.OFFICIAL}"
+        row.require(len(boxes) >= 2 and boxes.count(region) == 1, problem)
         row.images = tuple(ImageRef(photo.path, box) for box in boxes)
         row.truth = boxes.index(region)
         yield row

@@ -85,13 +85,11 @@ def _readers_in(file: str) -> dict[str, CaseReader]:
     custom = [reader for reader in defined.values() if isinstance(reader, CaseReader)]
     if not custom and (from_module := _made_of(defined)):
         custom = [from_module]
-    return {reader.meta.id: reader for reader in custom if not _is_official(reader)}
-
-
-def _is_official(case_reader: CaseReader) -> bool:
-    """Return whether a reader is that of an entry, which a file has imported."""
-    name = case_reader.meta.id
-    return name in entries() and case_reader is official_reader(name)
+    readers = {reader.meta.id: reader for reader in custom}
+    for name in readers.keys() & entries().keys():
+        if readers[name] is official_reader(name):  # which the file has imported
+            del readers[name]
+    return readers
 
 
 def by_others(name: str) -> bool:
@@ -165,7 +163,7 @@ def load_benchmark(
         root: Folder of all data, in the default layout.
         images: Folder of the photos if they are not in the default layout.
         opened: Captioned photos that are opened already, in place of `annotations`.
-        **options: Options of the benchmark, see `option_types`.
+        **options: Options of the benchmark, see `CaseReader.options`.
 
     Raises:
         UsageError: For unknown names, parts or options.
@@ -225,11 +223,6 @@ def how_to_get(spec: str, root: Path) -> str:
             f"`compoclip data fetch {name} --data {shlex.quote(str(root))}` downloads what is open"
         )
     return f"Official files: {about.source} ({about.access})"
-
-
-def option_types(name: str) -> dict[str, str]:
-    """Return the options of a benchmark -> their types, e.g. {"annotations": "Path | None"}."""
-    return reader(name).options
 
 
 # --- Data roots that hold other items in the official formats, such as a made world's. ---

@@ -15,8 +15,6 @@ from typing import Any
 
 import yaml
 
-NEWEST = "HEAD"
-
 
 @dataclass(frozen=True)
 class RemoteFile:
@@ -47,11 +45,6 @@ class RemoteFile:
         if self.checksum:
             return f"its {self.checksum} checksum"
         return "nothing, and plain http" if self.url.startswith("http://") else "nothing known"
-
-
-def repository(name: str, commit: str = NEWEST) -> str:
-    """Return the address below which GitHub serves the files of a repository "owner/name"."""
-    return f"https://raw.githubusercontent.com/{name}/{commit}"
 
 
 @cache

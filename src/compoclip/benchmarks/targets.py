@@ -40,7 +40,7 @@ from compoclip.benchmarks.names import ALL, SUITES, benchmark_names
 from compoclip.benchmarks.registry import (
     load_benchmark,
     meta,
-    option_types,
+    reader,
     require_loadable,
     split_spec,
 )
@@ -278,7 +278,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 
 def _options(spec: str, settings: Mapping[str, Any], base: Path, location: str) -> dict[str, Any]:
     """Return texts as what the reader's options are: paths below `base`, numbers, yes or no."""
-    types = option_types(split_spec(spec)[0])
+    types = reader(split_spec(spec)[0]).options
     options = dict(settings)
     for key, value in settings.items():
         kind = types.get(key, "")

@@ -93,12 +93,13 @@ def card(
     )
 
 
-_Fits = tuple[str, str, bool | None]
+_Labelled = tuple[str, str, bool | None]
+"""A text before its words are marked: label, text, whether it fits the photo."""
 
 
 def _contents(
     row: Record, failing: Record
-) -> tuple[Sequence[tuple[str, str]], Sequence[_Fits], Sequence[tuple[str, int]]]:
+) -> tuple[Sequence[tuple[str, str]], Sequence[_Labelled], Sequence[tuple[str, int]]]:
     """Return images (label, key), texts (label, text, truth) and columns (heading, score's index).
 
     Of forms without columns of their own the right candidate and the rival that beat it in
@@ -123,7 +124,7 @@ def _contents(
     return [("Photo", images[0])], named, columns
 
 
-def _marked(texts: Sequence[tuple[str, str, bool | None]]) -> tuple[Text, ...]:
+def _marked(texts: Sequence[_Labelled]) -> tuple[Text, ...]:
     """Texts with the words marked that differ from the first true (or only other) one."""
     if len(texts) < 2:
         return tuple((label, (Piece(text, False),), true) for label, text, true in texts)
@@ -318,7 +319,9 @@ def before_after(
         if column.apart and not lost
     }
     by_skill: dict[str, list[Difference]] = {}
-    for change in sorted(study.comparisons[tuned].subtasks, key=_colours_first):
+    every = study.comparisons[tuned].subtasks
+    # A difference in colour is seen at once.
+    for change in sorted(every, key=lambda d: ("colo" not in d.name, -abs(d.difference))):
         is_named = not subtasks or change.name in subtasks
         if change.verdict == verdict and is_named and (change.benchmark, change.name) not in apart:
             named = study.results[study.base][change.benchmark].skills
@@ -355,11 +358,6 @@ def most_improved(study: Study) -> str:
         return gain, sum(d.difference for d in changes[model].values())
 
     return max(study.others, key=improvement)
-
-
-def _colours_first(change: Difference) -> tuple[bool, float]:
-    """Sort key of sub-tasks for pictures: a difference in colour is seen at once."""
-    return "colo" not in change.name, -abs(change.difference)
 
 
 def _clear(

@@ -9,8 +9,8 @@ import numpy as np
 
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import counted
-from compoclip.evaluation.comparison import Difference, Parts
-from compoclip.evaluation.grounded import MEAN, ColumnGain
+from compoclip.evaluation.comparison import Difference
+from compoclip.evaluation.grounded import MEAN
 from compoclip.evaluation.groups import (
     INVARIANCE,
     LOWER_IS_BETTER,
@@ -87,18 +87,16 @@ def _named(differences: Sequence[Difference]) -> str:
 
 def needs_image(study: Study, change: Difference) -> bool:
     """Return whether the score of a group after a change is out of reach without an image."""
-    columns = _columns(study, study.skills.groups[change.name])
+    places = {(part.benchmark, part.name) for part in study.skills.groups[change.name]}
+    columns = [
+        column
+        for column in study.grounded.models[0].columns
+        if (column.part.benchmark, column.part.name) in places
+    ]
     return not columns or (
         not all(column.apart for column in columns)
         and change.other > float(np.mean([column.blind for column in columns]))
     )
-
-
-def _columns(study: Study, parts: Parts) -> list[ColumnGain]:
-    """Return the base's columns of grounded gains of some sub-tasks."""
-    places = {(part.benchmark, part.name) for part in parts}
-    columns = study.grounded.models[0].columns
-    return [c for c in columns if (c.part.benchmark, c.part.name) in places]
 
 
 def hard_positive_verdicts(study: Study) -> dict[str, str]:
@@ -212,12 +210,12 @@ def skill_rows(study: Study) -> list[NumberRow]:
         for part in parts if len(parts) > 1 else ():
             scores = [study.results[m][part.benchmark].main(part.name) for m in study.models]
             changes: list[Difference | None] = [None]
-            for model in study.others:
-                changes += [
-                    d
-                    for d in study.comparisons[model].subtasks
-                    if (d.benchmark, d.name) == (part.benchmark, part.name)
-                ]
+            changes += [
+                d
+                for model in study.others
+                for d in study.comparisons[model].subtasks
+                if (d.benchmark, d.name) == (part.benchmark, part.name)
+            ]
             metric = scores[0].metric
             of_models = [study.flags[model][part.benchmark] for model in study.models]
             flags = [flags_of.get((part.name, metric), "") for flags_of in of_models]

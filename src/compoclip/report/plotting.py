@@ -434,11 +434,8 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
                 axes.fill_between(curve.steps, low, high, color=look["color"], alpha=0.15, lw=0)
             look |= {"linewidth": 1.8, "markersize": 5, "label": short(name)}
             axes.plot(curve.steps, curve.smooth, **look)
-        chance = next(iter(curves.values())).chance
-        if chance is not None and chance > axes.get_ylim()[0] - _FAR:
-            axes.axhline(chance, color=theme.soft, linewidth=1, linestyle=(0, (1, 3)))
         axes.set_xlabel("step")
-        _by_whole_numbers(axes)
+        _finish_lines(axes, theme, next(iter(curves.values())).chance)
 
     plots = []
     for quantity in quantities:
@@ -461,8 +458,10 @@ def _size(lines: int) -> tuple[int, int]:
     return WIDTH, 230 + 16 * ((lines + 1) // 2)
 
 
-def _by_whole_numbers(axes: Axes) -> None:
-    """Label the axis across with whole numbers, and name the lines above the plot."""
+def _finish_lines(axes: Axes, theme: Theme, chance: float | None) -> None:
+    """Draw chance, label the axis across with whole numbers, and name the lines above the plot."""
+    if chance is not None and chance > axes.get_ylim()[0] - _FAR:
+        axes.axhline(chance, color=theme.soft, linewidth=1, linestyle=(0, (1, 3)))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10, handlelength=2.6,
@@ -483,11 +482,8 @@ def levels(study: Study) -> dict[str, list[Plot]]:
             axes.plot([*points], values, label=short(model), markersize=5, **look)
             low, high = ([100 * end for end in side] for side in zip(*map(ends, points.values())))
             axes.fill_between([*points], low, high, color=look["color"], alpha=0.15, lw=0)
-        chance = 100 * next(iter(next(iter(scores.values())).values())).chance
-        if chance > axes.get_ylim()[0] - _FAR:
-            axes.axhline(chance, color=theme.soft, linewidth=1, linestyle=(0, (1, 3)))
         axes.set(xlabel=curve.rpartition("_")[2], ylabel="%")
-        _by_whole_numbers(axes)
+        _finish_lines(axes, theme, 100 * next(iter(next(iter(scores.values())).values())).chance)
 
     plots: dict[str, list[Plot]] = {}
     for benchmark in study.benchmarks:
