@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
+from compoclip.benchmarks.case import (
+    Benchmark,
+    Classification,
+    ImageRef,
+    Retrieval,
+    image_key,
+)
 from compoclip.benchmarks.names import SUITES
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import UsageError
@@ -17,7 +23,7 @@ from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.tables import overall_table
-from compoclip.report.looks import Album
+from compoclip.report.looks import Album, ref_of_key
 from evaluation_helpers import FakeEncoder
 
 
@@ -146,3 +152,20 @@ def test_pictures_inside_archives_can_be_shown(tmp_path: Path) -> None:
     assert cropped.uri.startswith("data:image/")
     assert album.add(f"{tmp_path / 'photos.zip'}@gone.png").uri == ""
     assert album.unreadable == 1
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "photos.zip").rename(tmp_path / "moved" / "photos.zip")
+    moved = Album(root=tmp_path / "moved")
+    assert moved.add(f"{tmp_path / 'photos.zip'}@in/a b.png#0,0,4,4").uri == cropped.uri
+
+
+@pytest.mark.parametrize("path", ["a.png", "a#1,2,3,4.png", "photos@home.png"])
+@pytest.mark.parametrize("box", [None, (0.0, 0.0, 4.0, 4.5), (-1.5, 1e-05, 1e06, 2.0)])
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("mirror", [True, False])
+def test_a_key_in_results_names_its_image(
+    path: str, box: tuple[float, float, float, float] | None, turned: bool, mirror: bool
+) -> None:
+    ref = ImageRef(Path(path), box, upright=turned, mirror=mirror)
+    assert ref_of_key(image_key(ref)) == ref
+    packed = replace(ref, path=Path("a.zip"), member=path)
+    assert ref_of_key(image_key(packed)) == packed

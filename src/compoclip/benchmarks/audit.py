@@ -236,8 +236,7 @@ def _images(pictured: Iterable[tuple[str, str, ImageRef]], decoding: bool) -> It
 def _judge(ref: ImageRef, members: Members, decoding: bool) -> tuple[Kind, str] | None:
     """Return the defect of one image that is there; its pixels are read for `decoding` alone."""
     try:
-        stored = members(ref.path, ref.member) if ref.member else ref.path
-        with opened(stored, ref.photo, upright=ref.upright) as file:
+        with opened(ref.stored(members), ref.photo, upright=ref.upright) as file:
             if ref.box is not None:
                 width, height = file.size
                 left, upper, right, lower = (round(edge) for edge in ref.box)

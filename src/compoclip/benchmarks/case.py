@@ -8,10 +8,15 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from compoclip.benchmarks.sources import RemoteFile, document, shared
 from compoclip.typed import Natural
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from compoclip.archives import Members
 
 
 class Form(StrEnum):
@@ -73,6 +78,23 @@ class ImageRef:
         """Return the uncropped image as text: its path, and "@member" in an archive or table."""
         return f"{self.path}@{self.member}" if self.member else str(self.path)
 
+    def stored(self, members: Members) -> Path | bytes:
+        """Return the file, or the bytes of the member; raise CompoclipError for an absent one."""
+        return members(self.path, self.member) if self.member else self.path
+
+    def decoded(self, members: Members) -> Image:
+        """Return the image in RGB and in its size, upright, cropped and mirrored as stated.
+
+        Raises CompoclipError for a missing or damaged image.
+        """
+        from PIL import ImageOps
+
+        from compoclip.data.decode import decode
+
+        stored = self.stored(members)
+        image = decode(stored, box=self.box, name=self.photo, upright=self.upright)
+        return ImageOps.mirror(image) if self.mirror else image
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -101,10 +123,7 @@ class Case:
         return list(range(len(self.texts))), []
 
 
-# --- What a benchmark holds: cases, a retrieval set or a classification set. ---
-#
-# Each says which images and texts it needs, which items it lists, and what is left of it without
-# some images.
+# --- What a benchmark holds: cases, or a set for retrieval, classification or a probe. ---
 
 ZERO_SHOT = "zero_shot"
 """The sub-task of a classification set in which every image has one label."""
@@ -423,9 +442,6 @@ class Benchmark:
 
 # --- What is known about a benchmark without reading a single file. ---
 
-STATUSES = ("open", "partly gated", "gated", "partly dead", "gone")
-"""Open to all; a part or all of it behind terms or a form; a part or all of it no longer there."""
-
 
 @dataclass(frozen=True)
 class Meta:
@@ -440,11 +456,11 @@ class Meta:
     items of the official files. hashes: file under the root -> blake2b (128 bit) of the official
     bytes, if known. family: a spec must name exactly one part. archives: patterns of archives under
     the root, one of which may stand for all the files. requires: option that a target must state.
-    status: one of `STATUSES`. part_folders: set of a family -> its folder under the root, if that
-    has another name. optional: files that are read if they are there. elsewhere: file or pattern ->
-    another place below the root, tried first. remote: sources of the files and image folders that
-    need no permission. by_others: whether others than the user and this
-    project wrote the texts.
+    status: "open"; "partly gated" or "gated", behind terms or a form; "partly dead" or "gone".
+    part_folders: set of a family -> its folder under the root, if that has another name. optional:
+    files that are read if they are there. elsewhere: file or pattern -> another place below the
+    root, tried first. remote: sources of the files and image folders that need no permission.
+    by_others: whether others than the user and this project wrote the texts.
     """
 
     id: str
@@ -526,25 +542,19 @@ class Meta:
         }
 
 
-# --- The skills of the models x skills table: a small fixed vocabulary with definitions. ---
-
 SKILLS: Mapping[str, str] = MappingProxyType(document()["_skills"])
-"""Skill -> its description. Every sub-task of a benchmark maps to one of these."""
+"""Skill of the models x skills table -> its description; every sub-task maps to one of these."""
 
 
 # --- What images and texts are called in results and audits: the same on every machine. ---
 
 
-UPRIGHT, MIRRORED = "#upright", "#mirrored"
-"""Suffixes of the names of images to be turned upright and of mirrored ones."""
-
-
 def image_key(ref: ImageRef) -> str:
     """Name of an image in results: `ImageRef.photo`, "#left,upper,right,lower" when cropped,
-    UPRIGHT and MIRRORED."""
+    "#upright" and "#mirrored"; `report.looks.ref_of_key` reads it."""
     box = "" if ref.box is None else f"#{','.join(f'{value:g}' for value in ref.box)}"
-    upright = UPRIGHT if ref.upright else ""
-    mirrored = MIRRORED if ref.mirror else ""
+    upright = "#upright" if ref.upright else ""
+    mirrored = "#mirrored" if ref.mirror else ""
     return f"{ref.photo}{box}{upright}{mirrored}"
 
 
@@ -572,9 +582,6 @@ def text_names(content: Retrieval) -> dict[int, str]:
         name_by_text.setdefault(text, f"{names[image]} text {place[image]}")
         place[image] += 1
     return name_by_text
-
-
-# --- Which items can be scored with the images at hand. Readers yield all; this splits them. ---
 
 
 def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:

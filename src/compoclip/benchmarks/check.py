@@ -16,7 +16,6 @@ from compoclip.archives import Members
 from compoclip.benchmarks.case import Benchmark, ImageRef, Meta
 from compoclip.benchmarks.registry import load_benchmark, meta, read_edition, split_spec
 from compoclip.console import counted, track
-from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import file_hash
 
@@ -120,16 +119,15 @@ def check(
     refs = list(dict.fromkeys(ref for benchmark in loaded for ref in benchmark.content.images))
     folders, missing = _photos(refs, about, root, images)
     absent = set(missing)
-    damaged: list[str] = []
+    damaged: dict[str, None] = {}  # once for all boxes of a photo
     members = Members()
     there = [ref for ref in refs if ref.photo not in absent] if decoding else []
     for ref in track(there, "decoding", unit="photos"):
         try:
-            image = members(ref.path, ref.member) if ref.member else ref.path
-            decode(image, box=ref.box, name=ref.photo, upright=ref.upright)
+            ref.decoded(members)
         except CompoclipError as error:
-            damaged.append(str(error))
-    for names, state in ((missing, "missing"), (damaged, "damaged")):
+            damaged[str(error)] = None
+    for names, state in ((missing, "missing"), ([*damaged], "damaged")):
         if names:
             problems.append(f"{counted(len(names), 'photo')} {state}, the first is {names[0]}")
     return Check(
@@ -139,7 +137,7 @@ def check(
         images=folders,
         missing=tuple(missing[:_LISTED]),
         missing_count=len(missing),
-        damaged=tuple(damaged[:_LISTED]),
+        damaged=tuple([*damaged][:_LISTED]),
         damaged_count=len(damaged),
         decoded=decoding,
         left_out=dict(left_out),

@@ -47,7 +47,7 @@ def content_key(*parts: bytes) -> bytes:
 
 def image_content_key(ref: ImageRef, members: Members) -> bytes:
     """Return the key of an image: its bytes, the box, whether squashed, mirrored or turned."""
-    data = members(ref.path, ref.member) if ref.member else stored_bytes(ref.path)
+    data = stored_bytes(ref.stored(members))
     changes = {b"squash": ref.squash, b"mirror": ref.mirror, b"upright": ref.upright}
     applied = [change for change, applies in changes.items() if applies]
     return content_key(data, repr(ref.box).encode(), *applied)

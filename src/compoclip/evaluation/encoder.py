@@ -11,12 +11,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 from compoclip.archives import Members
 from compoclip.benchmarks.case import ImageRef
-from compoclip.data.decode import decode
 from compoclip.data.transform import normalised
 from compoclip.errors import NOT_FINITE, UsageError, require
 from compoclip.evaluation.items import Scores
@@ -178,10 +177,7 @@ class ImageReader:
 
     def __call__(self, ref: ImageRef) -> Any:
         """Return the image that a reference names; raise CompoclipError if missing or damaged."""
-        stored = self._members(ref.path, ref.member) if ref.member else ref.path
-        image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
-        if ref.mirror:
-            image = ImageOps.mirror(image)
+        image = ref.decoded(self._members)
         if self._preprocess is not None:
             return self.pixels(image, ref.squash)
         square = (min(image.size), min(image.size))

@@ -207,8 +207,7 @@ def image_parts(ref: ImageRef, members: Members) -> tuple[ImageRef, ...]:
     """
     left, upper, right, lower = ref.box or (0, 0, 0, 0)
     if ref.box is None:
-        stored = members(ref.path, ref.member) if ref.member else ref.path
-        with opened(stored, ref.photo, upright=ref.upright) as image:
+        with opened(ref.stored(members), ref.photo, upright=ref.upright) as image:
             right, lower = image.size
     width, height = (right - left) / 2, (lower - upper) / 2
     if min(width, height) < 2:

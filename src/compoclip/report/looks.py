@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from compoclip.archives import SUFFIXES, Members
-from compoclip.benchmarks.case import MIRRORED, UPRIGHT
-from compoclip.data.decode import data_uri, decode
+from compoclip.benchmarks.case import ImageRef
+from compoclip.data.decode import data_uri
 from compoclip.errors import CompoclipError, require
 from compoclip.report.study import Study
 
@@ -30,8 +30,22 @@ if TYPE_CHECKING:  # a report without maps needs no torch
 
 PHOTO_SIDE = 160
 PHOTO_BUDGET = 2_200_000  # bytes of all pictures together, so that a page stays well below 5 MB
-_BOX = re.compile(r"(.+)#(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+),(-?[\d.e+]+)", re.DOTALL)
-_MEMBER = re.compile(rf"(.+(?:{'|'.join(re.escape(end) for end in SUFFIXES)}))@(.+)", re.DOTALL)
+_KEY = re.compile(r"(.*?)(?:#([-\d.e+]+(?:,[-\d.e+]+){3}))?(#upright)?(#mirrored)?", re.DOTALL)
+_MEMBER = re.compile(rf"(.+(?:{'|'.join(map(re.escape, SUFFIXES))}))@(.+)", re.DOTALL)
+
+
+def ref_of_key(key: str) -> ImageRef:
+    """Return the image that `case.image_key` names; raise ValueError for a malformed box."""
+    match = _KEY.fullmatch(key)
+    assert match is not None
+    photo, sides, upright, mirrored = match.groups()
+    inside = None if Path(photo).is_file() else _MEMBER.fullmatch(photo)
+    path, member = inside.groups() if inside else (photo, "")
+    box = None
+    if sides:
+        left, upper, right, lower = map(float, sides.split(","))
+        box = left, upper, right, lower
+    return ImageRef(Path(path), box, member, mirror=bool(mirrored), upright=bool(upright))
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,8 @@ class Album:
     """The pictures of a page: every photo at most once, and token-patch maps, within budgets.
 
     models: by name as in the results; only these have maps. strips_over_budget: maps of some words
-    left out. refused: model -> why it has no maps. root: where photos are that have moved.
+    left out. refused: model -> why it has no maps. root: where photos (or archives) that have moved
+    are, under the longest end of their path that is there.
     image_towers: of the models that have had maps; those of equal towers see the same patches.
     """
 
@@ -83,7 +98,7 @@ class Album:
     image_towers: dict[str, ImageTower] = field(default_factory=dict)
 
     def add(self, key: str) -> Picture:
-        """The photo with this key (`benchmarks.names.image_key`)."""
+        """The photo with this key (`benchmarks.case.image_key`)."""
         if key in self.pictures:
             first = self.pictures[key]
             return replace(first, uri="", reason=first.reason or "shown before")
@@ -107,29 +122,16 @@ class Album:
     def photo(self, key: str) -> Image.Image | None:
         """The photo with this key in full, cut to its box, mirrored if it says so; None when it
         cannot be read."""
-        if key.endswith(MIRRORED):
-            image = self.photo(key.removesuffix(MIRRORED))
-            return image and ImageOps.mirror(image)
-        upright, key = key.endswith(UPRIGHT), key.removesuffix(UPRIGHT)
-        match = _BOX.fullmatch(key)
-        photo = self._moved(match[1] if match else key)
         try:
-            inside = None if Path(photo).is_file() else _MEMBER.fullmatch(photo)
-            data = self.members(Path(inside[1]), inside[2]) if inside else Path(photo)
-            if not match:
-                return decode(data, name=photo, upright=upright)
-            left, upper, right, lower = (float(value) for value in match.groups()[1:])
-            return decode(data, box=(left, upper, right, lower), name=photo, upright=upright)
+            ref = ref_of_key(key)
+            if self.root is not None and not ref.path.is_file():
+                parts = ref.path.parts
+                ends = (self.root.joinpath(*parts[k:]) for k in range(1, len(parts)))
+                moved = next((end for end in ends if end.is_file()), ref.path)
+                ref = replace(ref, path=moved)
+            return ref.decoded(self.members)
         except (CompoclipError, ValueError):
             return None
-
-    def _moved(self, photo: str) -> str:
-        """The place of a photo: as recorded, or the longest end of it that is below `root`."""
-        if self.root is None or Path(photo).is_file():
-            return photo
-        parts = Path(photo).parts
-        ends = (self.root.joinpath(*parts[k:]) for k in range(1, len(parts)))
-        return str(next((end for end in ends if end.is_file()), photo))
 
     def _image_tower(self, name: str) -> ImageTower:
         if name not in self.image_towers:

@@ -59,8 +59,7 @@ def small_copy(photo: Path | bytes, upright: bool = True) -> str:
 
 def small_copy_of(ref: ImageRef, members: Members) -> str:
     """Return a small copy of a benchmark's image, which may lie in an archive, as `small_copy`."""
-    stored = members(ref.path, ref.member) if ref.member else ref.path
-    return small_copy(stored, ref.upright)
+    return small_copy(ref.stored(members), ref.upright)
 
 
 def pictures_of(
