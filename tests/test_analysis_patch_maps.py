@@ -212,10 +212,3 @@ def test_an_overlay_is_bilinear_between_patches() -> None:
         share = min(1, max(0, (x + 0.5) / 4 - 0.5))
         expected = np.array(colormaps["viridis"](np.float32(share))[:3]) * 255
         np.testing.assert_allclose(made[0, x], expected, atol=1)
-
-
-def test_an_impossible_overlay_is_refused() -> None:
-    with pytest.raises(CompoclipError, match=r"between 0 and 1, not 1\.5"):
-        overlay(photo(), np.ones((2, 2)), (0, 0, 40, 32), 1.5)
-    with pytest.raises(CompoclipError, match="cannot be laid"):
-        overlay(photo(), np.ones(3), (0, 0, 40, 32))

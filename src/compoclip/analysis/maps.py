@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.losses.contract import at_least_float32, normalise
 from compoclip.losses.local import local_similarity, patch_attention
@@ -210,20 +210,8 @@ def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0
         image: RGB.
         attention: (rows, columns), the map.
         region: (left, upper, right, lower), the part of the image that the map covers, in pixels.
-        alpha: opacity of the map.
-
-    Raises:
-        CompoclipError: `alpha` is not in [0, 1], or the map is empty.
+        alpha: opacity of the map, from 0 to 1.
     """
-    refuse(
-        {
-            f"the opacity of a map is between 0 and 1, not {alpha}": not 0 <= alpha <= 1,
-            f"a map of shape {attention.shape} cannot be laid over an image": (
-                attention.ndim != 2 or not attention.size
-            ),
-        },
-        CompoclipError,
-    )
     photo = np.asarray(image.convert("RGB"), dtype=np.float32)
     low, high = float(attention.min()), float(attention.max())
     values = (attention - low) / (high - low) if high > low else np.zeros_like(attention)

@@ -7,13 +7,13 @@ their hash is known; items and photos are counted by loading the benchmark.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from compoclip.archives import Members
-from compoclip.benchmarks.case import Benchmark, ImageRef, Meta
+from compoclip.benchmarks.case import Benchmark, ImageRef, Meta, present
 from compoclip.benchmarks.registry import load_benchmark, meta, read_edition, split_spec
 from compoclip.console import counted, track
 from compoclip.errors import CompoclipError, UsageError
@@ -85,14 +85,14 @@ def check(
     decoding: also decode every photo (and crop it where the benchmark does). Where the benchmark
     as a whole cannot be loaded, what is there of its parts is counted.
     """
-    arguments = dict(options or {})
+    options = options or {}
     about = meta(split_spec(spec)[0])
     loaded: list[Benchmark] = []
     errors: list[str] = []
     parts = [f"{spec}:{part}" for part in about.parts]
     for target in (spec, *(() if ":" in spec else parts)):
         try:
-            loaded.append(load_benchmark(target, root, images, **arguments))
+            loaded.append(load_benchmark(target, root, images, **options))
         except UsageError:
             raise
         except CompoclipError as error:
@@ -101,24 +101,24 @@ def check(
             break
     # The whole fails for the first reason of its parts.
     problems = list(dict.fromkeys(errors[1:] or errors))
-    elsewhere = any(isinstance(value, Path) for value in arguments.values())
+    elsewhere = any(isinstance(value, Path) for value in options.values())
     left_out: Counter[str] = Counter()
     items: dict[str, Count] = {}
     for benchmark in loaded:
         left_out.update(benchmark.left_out)
         here = benchmark.content.counts()
         for part in {**benchmark.expected, **here}:
-            present = here.get(part, 0)
-            items[part] = Count(present, benchmark.expected.get(part, present))
-    for part, count in items.items():
-        if count.here < count.expected:
-            problems.append(f"{part}: {count.here} of {count.expected} items")
-        if count.here > count.expected:
-            hint = f"the official files hold {count.expected}; is a file there twice?"
-            problems.append(f"{part}: {count.here} items, {hint}")
+            count = here.get(part, 0)
+            items[part] = Count(count, benchmark.expected.get(part, count))
+    for part, number in items.items():
+        if number.here < number.expected:
+            problems.append(f"{part}: {number.here} of {number.expected} items")
+        if number.here > number.expected:
+            hint = f"the official files hold {number.expected}; is a file there twice?"
+            problems.append(f"{part}: {number.here} items, {hint}")
     refs = list(dict.fromkeys(ref for benchmark in loaded for ref in benchmark.content.images))
-    folders, missing = _photos(refs, about, root, images)
-    absent = set(missing)
+    absent = {name for benchmark in loaded for name in present(benchmark)[1]}
+    missing = sorted(absent)
     damaged: dict[str, None] = {}  # once for all boxes of a photo
     members = Members()
     there = [ref for ref in refs if ref.photo not in absent] if decoding else []
@@ -134,7 +134,7 @@ def check(
         benchmark=loaded[0].name if loaded else spec,
         files=() if elsewhere else file_states(about, root, spec.partition(":")[2]),
         items=items,
-        images=folders,
+        images=_photos(refs, absent, about, root, images),
         missing=tuple(missing[:_LISTED]),
         missing_count=len(missing),
         damaged=tuple([*damaged][:_LISTED]),
@@ -173,10 +173,9 @@ def file_states(about: Meta, root: Path, part: str = "") -> tuple[FileState, ...
 
 
 def _photos(
-    refs: Sequence[ImageRef], about: Meta, root: Path, images: Path | None
-) -> tuple[dict[str, Count], list[str]]:
-    """Return folder -> photos there of those asked for, and the sorted names of absent ones."""
-    there = {path: path.is_file() for path in {ref.path for ref in refs}}
+    refs: Sequence[ImageRef], absent: Set[str], about: Meta, root: Path, images: Path | None
+) -> dict[str, Count]:
+    """Return folder -> photos there, of those that items ask for."""
     folders = sorted((root / name for name in about.images), key=lambda path: -len(path.parts))
     if images is not None:
         folders.insert(0, images)
@@ -186,6 +185,5 @@ def _photos(
 
     photos = {ref.photo: ref.path for ref in refs}
     expected = Counter(folder(path) for path in photos.values())
-    here = Counter(folder(path) for path in photos.values() if there[path])
-    missing = sorted(name for name, path in photos.items() if not there[path])
-    return {name: Count(here[name], n) for name, n in sorted(expected.items())}, missing
+    here = Counter(folder(path) for name, path in photos.items() if name not in absent)
+    return {name: Count(here[name], n) for name, n in sorted(expected.items())}

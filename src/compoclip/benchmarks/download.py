@@ -67,14 +67,14 @@ def download(
     supported = url.startswith(("http://", "https://"))
     require(supported, url, "only http and https addresses can be fetched", UsageError)
     part = path.with_name(f"{path.name}.part")
-    version = None if expected.checksum else path.with_name(f"{part.name}.version")
+    version = path.with_name(f"{part.name}.version")
     failures = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             before = _size(part)
             try:
-                _attempt(url, part, version, progress)
+                _attempt(url, part, None if expected.checksum else version, progress)
                 break
             except _BrokenError as error:
                 failures = 1 if _size(part) > before else failures + 1
@@ -88,13 +88,13 @@ def download(
                 time.sleep(wait)
         if problem := _mismatch(part, expected) or ("" if expected.checksum else odd(part)):
             part.unlink()
-            _forget(version)
+            version.unlink(missing_ok=True)
             message = f"{problem} is not that of the official file; it was deleted, try again or "
             raise CompoclipError(f"{url}: {message}fetch it by hand")
         size = part.stat().st_size
         files.sync(part)
         os.replace(part, path)
-        _forget(version)
+        version.unlink(missing_ok=True)
         files.sync_folder(path.parent)
     except OSError as error:
         raise files.unwritable(path, error) from error
@@ -200,11 +200,6 @@ def _version_in(file: Path | None) -> str:
     """Return the version that a file holds, "" without one."""
     text = file.read_text("ascii", "replace") if file is not None and file.is_file() else ""
     return text if _VERSION.fullmatch(text) else ""
-
-
-def _forget(version: Path | None) -> None:
-    if version is not None:
-        version.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

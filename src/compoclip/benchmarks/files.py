@@ -115,6 +115,15 @@ def texts(row: Mapping[str, Any], keys: Iterable[str], location: str) -> tuple[s
     return tuple(text(row, key, location) for key in keys)
 
 
+def truth(value: object) -> bool | None:
+    """Return what 1, 0, true or false says, also as a text; None for anything else."""
+    return _TRUTHS.get(str(value).strip().lower()) if isinstance(value, str | int | float) else None
+
+
+# pandas writes "1.0" for the whole numbers of a column that has gaps, too.
+_TRUTHS = {"1": True, "true": True, "1.0": True, "0": False, "false": False, "0.0": False}
+
+
 def nonempty(value: Any, location: str, remedy: str = OFFICIAL) -> str:
     """Return `value` when it is a string that is not blank; else raise CompoclipError."""
     checked: str = require_kind(location, value, str, remedy)

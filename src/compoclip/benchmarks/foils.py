@@ -53,8 +53,6 @@ _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
 _PAIR = ("image", "caption", "negative_image", "negative_caption")
 _KNOWN = ("id", *_PAIR, "label", "subtask", "skill")
 _MORE = re.compile(r"negative_caption_?[0-9]+")  # columns with further false captions
-# As pandas writes whole numbers of a column that has gaps, too.
-_TRUTH = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0}
 _MEND_ROW, _MEND_FILE = "fix the row", "fix the file"
 _DEV = "_dev"
 _MIXED = (
@@ -167,8 +165,7 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], locati
     case = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, images, (caption,), subtask)
     if label is not None:
         require(len(images) == 1, location, f"a statement has no 'negative_image'; {_MEND_ROW}")
-        scalar = isinstance(label, str | int | float)
-        truth = _TRUTH.get(str(label).strip().lower()) if scalar else None
+        truth = files.truth(label)
         problem = f"'label' must be 1 or 0, true or false; {_MEND_ROW}"
         require(truth is not None, location, problem)
         labels["label"] = "true" if truth else "false"

@@ -144,24 +144,21 @@ def coco_instances(
         files.read_json(path, damaged=damaged), dict.fromkeys(parts, list), str(path), damaged
     )
 
-    def rows(part: str, kinds: Mapping[str, Any]) -> Iterator[Placed]:
+    def rows(part: str, **kinds: Any) -> Iterator[Placed]:
         for index, row in enumerate(data[part]):
             location = f"{path}: {part} {index}"
             yield location, read_fields(row, kinds, location, damaged)
 
-    def by_id(part: str, kinds: Mapping[str, Any]) -> dict[Any, Placed]:
+    def by_id(part: str) -> dict[Any, Placed]:
         seen_ids: set[object] = set()
-        listed = list(rows(part, {"id": int | str, **kinds}))
+        listed = list(rows(part, id=int | str))
         for location, row in listed:
             files.identifier(row, "id", location, seen_ids, damaged)
         return {row["id"]: (location, row) for location, row in listed}
 
-    names = {
-        key: files.text(row, "name", location)
-        for key, (location, row) in by_id("categories", {"name": str}).items()
-    }
-    photos = by_id("images", {})
-    annotations = list(rows("annotations", {"image_id": int | str, "category_id": int | str}))
+    categories, photos = by_id("categories"), by_id("images")
+    names = {key: files.text(row, "name", place) for key, (place, row) in categories.items()}
+    annotations = list(rows("annotations", image_id=int | str, category_id=int | str))
     for location, row in annotations:
         for key, ids in (("image", photos), ("category", names)):
             problem = f"no {key} {row[f'{key}_id']!r:.40} in the file; {damaged}"

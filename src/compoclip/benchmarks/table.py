@@ -42,7 +42,6 @@ from compoclip.errors import CompoclipError, require
 from compoclip.patterns import find_files
 
 _PATH = "Path | None"
-_FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @cache
@@ -154,9 +153,9 @@ class Row:
 
     def flag(self, column: str) -> bool:
         """Return whether a cell says True (or 1); anything but True, False, 1 and 0 is refused."""
-        value = str(self.value(column)[0])
-        flag = _FLAGS.get(value.strip().lower())
-        self.require(flag is not None, f"{column!r} must be True or False, found {value[:40]!r}")
+        value, _ = self.value(column)
+        flag = files.truth(value)
+        self.require(flag is not None, f"{column!r} must be True or False, found {value!r:.40}")
         return bool(flag)
 
     def float(self, column: str) -> float:

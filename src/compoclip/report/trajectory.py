@@ -18,7 +18,6 @@ from compoclip.report.wording import short
 
 _SIZE = (430, 360)
 _SCOPES = {"all": "all weights", "image": "image tower only", "text": "text tower only"}
-_TOLD = ("0.5",)  # shares written beside their points
 _BESIDE = ((6, -11), (5, 5), (-22, 5))  # in points, by scope, so that lines that meet stay legible
 
 
@@ -49,9 +48,9 @@ def trajectory_plot(
             look |= {"markersize": 4, "linewidth": 1.3, "zorder": 2, "label": _SCOPES[scope]}
             axes.plot(across, up, **look)
             for point in line[:-1]:
-                if (share := f"{point.mix.alpha:g}") in _TOLD:
+                if point.mix.alpha == 0.5:
                     style = {"fontsize": 9, "color": look["color"], "textcoords": "offset points"}
-                    axes.annotate(share, place(point), xytext=_BESIDE[k % len(_BESIDE)], **style)
+                    axes.annotate("0.5", place(point), xytext=_BESIDE[k % len(_BESIDE)], **style)
         tuned = next(iter(measured.lines.values()))[-1]
         for point, name, marker in ((measured.base, "base", "o"), (tuned, "tuned", "D")):
             x, y = error_bar(point.scores[axis]), error_bar(point.scores[COMPOSITION])
