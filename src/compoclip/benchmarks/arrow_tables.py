@@ -87,28 +87,22 @@ def pictures(
     one photo. by_hash: content hash -> picture, added to. damaged: remedy for a malformed file.
     gaps: rows may lack their picture (None). Else raises CompoclipError naming such a row.
     """
-    with opened_table(path, damaged) as (schema, _):
+    by_column: dict[str, list[ImageRef | None]] = {}
+    with opened_table(path, damaged) as (schema, batches):
         pictured = [name for name in columns if name in schema.names]
-        pictured = [name for name in pictured if holds_bytes(schema.field(name).type)]
-    return {column: _pictures(path, column, by_hash, gaps) for column in pictured}
-
-
-def _pictures(
-    path: Path, column: str, by_hash: dict[str, ImageRef], gaps: bool
-) -> list[ImageRef | None]:
-    refs: list[ImageRef | None] = []
-    with opened_table(path) as (schema, batches):
-        inner = pa.types.is_struct(schema.field(column).type)
-        leaf = f"{column}.bytes" if inner else column
-        # One at a time: however often a file repeats a picture, memory holds it once.
-        for row, batch in enumerate(batches(1, columns=[leaf])):
-            values = pc.struct_field(batch.column(0), "bytes") if inner else batch.column(0)
-            data = values[0].as_py()
-            if gaps and data is None:
-                refs.append(None)
-                continue
-            good = isinstance(data, bytes) and data
-            require(good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it")
-            ref = ImageRef(path, member=f"{column}:{row}")
-            refs.append(by_hash.setdefault(bytes_hash(data), ref))
-    return refs
+        for column in (name for name in pictured if holds_bytes(schema.field(name).type)):
+            refs = by_column[column] = []
+            inner = pa.types.is_struct(schema.field(column).type)
+            leaf = f"{column}.bytes" if inner else column
+            # One at a time: however often a file repeats a picture, memory holds it once.
+            for row, batch in enumerate(batches(1, columns=[leaf])):
+                values = pc.struct_field(batch.column(0), "bytes") if inner else batch.column(0)
+                data = values[0].as_py()
+                if gaps and data is None:
+                    refs.append(None)
+                    continue
+                good = isinstance(data, bytes) and data
+                require(good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it")
+                ref = ImageRef(path, member=f"{column}:{row}")
+                refs.append(by_hash.setdefault(bytes_hash(data), ref))
+    return by_column

@@ -259,15 +259,13 @@ def _read(
     hint = table.get("parts_hint")
     inside = path.suffix in (".arrow", ".parquet")
     kind = path.suffix if inside else PurePosixPath(file.place).suffix
-    rows = tables.read_annotations(
-        path,
-        table.get("columns", ()),
-        f"put the official file there or select the parts you have, e.g. {hint}" if hint else "",
-        kind=kind,
-        delimiter=table.get("delimiter", ""),
-        content=content,
-        name=name,
-    )
+    if content is not None:
+        rows = tables.json_rows(files.parse_json(content, name), name)
+    else:
+        select = f"put the official file there or select the parts you have, e.g. {hint}"
+        remedy = select if hint else ""
+        columns, delimiter = table.get("columns", ()), table.get("delimiter", "")
+        rows = tables.read_annotations(path, columns, remedy, kind=kind, delimiter=delimiter)
     photos = table.get("photos", ())
     pictured: dict[str, list[ImageRef | None]] = {}
     if inside:

@@ -22,8 +22,6 @@ def read_annotations(
     *,
     kind: str = "",
     delimiter: str = "",
-    content: bytes | None = None,
-    name: str = "",
 ) -> Iterator[Row]:
     """Yield the rows of an annotation file.
 
@@ -36,8 +34,6 @@ def read_annotations(
         damaged: What to do about a malformed one.
         kind: Its ending, where the name has another one.
         delimiter: Of the cells of a CSV file, by default as the name says.
-        content: Its bytes, of a JSON file in an archive.
-        name: What messages call that file.
     """
     match kind or path.suffix.lower():
         case ".csv" | ".tsv":
@@ -54,8 +50,6 @@ def read_annotations(
             files.require_size(path, absent or files.ABSENT)
             for line, row in read_jsonl(path, damaged=damaged, halves=False):
                 yield line, f"{path}: line {line}", row
-        case _ if content is not None:
-            yield from json_rows(files.parse_json(content, name), name)
         case _:
             yield from json_rows(files.read_json(path, absent, damaged), str(path))
 
