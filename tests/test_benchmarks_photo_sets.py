@@ -7,6 +7,7 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from build.tables import write_json, write_parquet, write_tar
 from compoclip.archives import Members, add_member
 from compoclip.benchmarks.case import Classification, present
 from compoclip.benchmarks.registry import load_benchmark
-from compoclip.data.decode import decode
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import CompoclipError
 
 NAMES = ("box", "disc", "star shape")
@@ -119,11 +120,14 @@ def test_every_layout_holds_the_same_photos_and_classes(tmp_path: Path, layout: 
     content = content_of(tmp_path)
     assert content.classes == NAMES
     assert present(found) == (content, ())
+    (target,) = parse_targets([f"zero_shot:{tmp_path / 'elevater' / 'shapes'}"], tmp_path)
+    named = target.load().content  # of a user's own set, so to be turned upright
+    assert (named.labels, named.classes) == (content.labels, NAMES)
+    assert named.images == tuple(replace(ref, upright=True) for ref in content.images)
     members = Members()
     shown = {}
     for ref, label in zip(content.images, content.labels):
-        image = decode(members(ref.path, ref.member) if ref.member else ref.path)
-        shown[image.getpixel((0, 0))] = label
+        shown[ref.decoded(members).getpixel((0, 0))] = label
     expected = {Image.new("RGB", (1, 1), c).getpixel((0, 0)): y for c, y in zip(COLOURS, LABELS)}
     assert shown == expected
     assert len({ref.photo for ref in content.images}) == 4

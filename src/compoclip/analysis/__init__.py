@@ -1,8 +1,8 @@
 """Explaining models: what tuning gained and cost, and how a model computes. Nothing trains here.
 
 `interpolation` measures models between a base and a tuned one, and how much each tower gains;
-`trees` how tree-like a text tower computes; `maps` which patches each word aligns with; `pointing`
-whether these patches show the object; `probe` the scores of a caption's rewrites.
+`trees` how tree-like a text tower computes; `maps` which patches each word aligns with; `probe` the
+scores of a caption's rewrites.
 """
 
 import lazy_loader

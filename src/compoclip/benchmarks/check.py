@@ -86,11 +86,12 @@ def check(
     as a whole cannot be loaded, what is there of its parts is counted.
     """
     options = options or {}
-    about = meta(split_spec(spec)[0])
+    name, chosen = split_spec(spec)
+    about = meta(name)
     loaded: list[Benchmark] = []
     errors: list[str] = []
     parts = [f"{spec}:{part}" for part in about.parts]
-    for target in (spec, *(() if ":" in spec else parts)):
+    for target in (spec, *(() if chosen else parts)):
         try:
             loaded.append(load_benchmark(target, root, images, **options))
         except UsageError:
@@ -132,7 +133,7 @@ def check(
             problems.append(f"{counted(len(names), 'photo')} {state}, the first is {names[0]}")
     return Check(
         benchmark=loaded[0].name if loaded else spec,
-        files=() if elsewhere else file_states(about, root, spec.partition(":")[2]),
+        files=() if elsewhere else file_states(about, root, chosen),
         items=items,
         images=_photos(refs, absent, about, root, images),
         missing=tuple(missing[:_LISTED]),

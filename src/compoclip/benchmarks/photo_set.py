@@ -203,7 +203,7 @@ def read_photo_index(path: Path) -> PhotoSet:
         rows, names = read_coco(path)
     else:
         rows = _of_lines(path)
-        listed = next((file for name in LABELS if (file := path.parent / name).is_file()), None)
+        listed = first_of(path.parent, LABELS)
         names = () if listed is None else read_names(listed, path.parent.name)
     members = cache(_members)
     photos: list[Photo] = []
@@ -251,18 +251,24 @@ def _members(archive: Path) -> frozenset[str]:
         return frozenset(member.filename for member in zip_members(opened))
 
 
+def first_of(folder: Path, names: Sequence[str]) -> Path | None:
+    """Return the first file of these names that a folder has."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
 def is_table(place: Path) -> bool:
     """Return whether labelled photos are rows of a table, read as training data are."""
     return has_ending(place, ".csv", ".tsv", *ROW_FILES)
 
 
-def read_photos(folder: Path, annotations: Path | None, reading: DataOptions) -> PhotoSet:
-    """Return the photos of an index or table `annotations`, else of whatever layout is there."""
-    if annotations is not None and is_table(annotations):
-        return read_labelled(annotations, reading)
-    if annotations is not None and annotations.is_file():
-        return read_photo_index(annotations)
-    index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
-    if index is not None and annotations is None:
-        return read_photo_index(index)
-    return read_labelled(annotations or folder, reading)
+def find_index(place: Path) -> Path | None:
+    """Return the index that a file is, unless it is a table, or that a folder has."""
+    if place.is_file():
+        return None if is_table(place) else place
+    return first_of(place, INDEXES)
+
+
+def read_photos(place: Path, reading: DataOptions) -> PhotoSet:
+    """Return the photos of an index, a table or a folder of whatever layout."""
+    index = find_index(place)
+    return read_labelled(place, reading) if index is None else read_photo_index(index)

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from compoclip.benchmarks.case import Classification, Probe
 from compoclip.benchmarks.photo_set import (
-    INDEXES,
     PhotoSet,
+    find_index,
     find_shards,
-    is_table,
     read_labelled,
     read_photo_index,
 )
@@ -74,10 +73,7 @@ def _splits(folder: Path, annotations: Path | None, reading: DataOptions) -> dic
     from compoclip.data.split_names import members_of
 
     place = annotations or folder
-    table = place.is_file() and is_table(place)
-    index = place if place.is_file() and not table else None
-    if place.is_dir():
-        index = next((place / name for name in INDEXES if (place / name).is_file()), None)
+    index = find_index(place)
     if index is not None:
         of_split = TEST if TEST in index.name else VAL
         files = {s: index.with_name(index.name.replace(of_split, s)) for s in (TRAIN, VAL, TEST)}

@@ -43,7 +43,7 @@ from typing import NamedTuple
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ZERO_SHOT, Aggregate, Classification, ImageRef
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.photo_set import LABELS, PhotoSet, read_photos
+from compoclip.benchmarks.photo_set import LABELS, PhotoSet, first_of, read_photos
 from compoclip.benchmarks.reader import Loading
 from compoclip.console import counted, note
 from compoclip.data import prompts
@@ -139,7 +139,7 @@ def find_set(data: Loading, annotations: Path | None) -> tuple[str, Path]:
         return annotations.name, data.images or annotations
     target = f"{data.about.id}:{name}"
     folder = data.images or files.image_path(data.root / "elevater", name, target)
-    if annotations is None and not folder.exists():
+    if annotations is None and not folder.is_dir():
         hint = "" if name in SETS else f" ({closest(name, SETS)})"
         absent = f"{folder}: no such folder; put the photos of {name!r} there{hint}"
         raise CompoclipError(absent) from FileNotFoundError(folder)
@@ -173,13 +173,13 @@ def read(
     require(metric is None or metric in METRICS, benchmark, problem, UsageError)
     one = SETS.get(name, ZeroShotSet(0))
     name, folder = find_set(data, annotations)
-    photos = read_photos(folder, annotations, reading)
+    photos = read_photos(annotations or folder, reading)
     facts = published(name)
     if index is None and classes is None and photos.folders:
         if (folder / "index.json").is_file():
             index = folder / "index.json"
         elif not facts.classes and prompts.are_numbers(photos.names):
-            classes = next((folder / file for file in LABELS if (folder / file).is_file()), None)
+            classes = first_of(folder, LABELS)
     section = key or one.section
     published_place = None
     if index is not None or classes is not None:
