@@ -25,7 +25,7 @@ from compoclip.benchmarks.audit import (
 from compoclip.benchmarks.case import Benchmark, Case, Classification, Form, ImageRef, Retrieval
 from compoclip.benchmarks.files import IGNORED, same, same_bag
 from compoclip.benchmarks.registry import load_benchmark
-from compoclip.benchmarks.solvability import Solvability, solvability
+from compoclip.benchmarks.solvability import Solvability, rules_of_thumb, solvability
 from compoclip.cli.data_audit import audit_text
 from compoclip.cli.main import main
 from compoclip.data.sources import Sample
@@ -343,6 +343,11 @@ def test_equal_texts_count_their_share() -> None:
     assert found.ngrams == found.length == found.chance == pytest.approx(0.25)
     triples = [Case(str(k), Form.TEXT_ONLY, (), (f"cup {k}",) * 3, "s") for k in range(60)]
     assert solved(triples).ngrams == solved(triples).chance == pytest.approx(1 / 3)
+    images = [(ref(k),) for k in range(60)]
+    halves = [Case(f"{k}", Form.HALF_TRUTH, images[k], ("a cup",) * 3, "s") for k in range(60)]
+    assert solved(halves).ngrams == solved(halves).chance == 0.5  # the longer true text aside
+    (rule,) = rules_of_thumb(Benchmark("made", tuple(halves), "0"))
+    assert rule.value == rule.chance == 0.5
 
 
 def test_statements_are_ranked() -> None:

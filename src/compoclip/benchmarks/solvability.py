@@ -46,9 +46,9 @@ class Solvability:
     """The baseline's score on one sub-task, without images.
 
     metric: "accuracy", the share of items whose true text scores above every false one (for two
-    true texts both of them; equal scores count as their share under random order), or "auc" of
-    true-or-false statements. ngrams, length: of the model with all features and with lengths only.
-    n: items used; of: items of the sub-task.
+    true texts both of them, of a half truth the short one; equal scores count as their share under
+    random order), or "auc" of true-or-false statements. ngrams, length: of the model with all
+    features and with lengths only. n: items used; of: items of the sub-task.
     """
 
     subtask: str
@@ -79,6 +79,17 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
 
 def _has_false(case: Case) -> bool:
     return case.form is Form.BINARY or (case.form is not Form.GROUP and bool(case.sides[1]))
+
+
+def _candidates(case: Case) -> tuple[list[int], list[int]]:
+    """Return the places of the right and of the wrong candidates of the main question.
+
+    The longer true text of a half truth is no candidate.
+    """
+    if case.form is Form.CHOOSE_IMAGE:
+        return [case.truth], [k for k in range(len(case.images)) if k != case.truth]
+    true, false = case.sides
+    return true[:1] if case.form is Form.HALF_TRUTH else true, false
 
 
 def _by_part(benchmark: Benchmark, fits: Callable[[Case], bool]) -> dict[str, list[Case]]:
@@ -125,16 +136,11 @@ def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
             if boxes:
                 edges = [ref.box or (0.0, 0.0, 0.0, 0.0) for ref in case.images]
                 scores = np.array([(right - left) * (low - up) for left, up, right, low in edges])
-                true, false = [case.truth], [k for k in range(len(edges)) if k != case.truth]
             else:
                 scores = -np.array([float(len(_PIECES.findall(text))) for text in case.texts])
-                true, false = case.sides
-            if case.form is Form.HALF_TRUTH:
-                true = [0]  # the longer true text is no candidate of the main question
-            false_scores = scores[false]
-            share = _share(len(true), len(false_scores))
-            longer = scores[true].mean() - false_scores.mean()
-            judged.append((_outcome(scores[true], false_scores), share, longer))
+            true, false = (scores[places] for places in _candidates(case))
+            share, longer = _share(len(true), len(false)), true.mean() - false.mean()
+            judged.append((_outcome(true, false), share, longer))
         value, chance, longer = (float(np.mean(column)) for column in zip(*judged))
         rule = LARGER if boxes else SHORTER
         words = None if boxes else longer
@@ -151,7 +157,7 @@ Score: TypeAlias = tuple[str, tuple[float, float], float]
 def _choices(cases: Sequence[Case]) -> Score | None:
     texts = list(dict.fromkeys(text for case in cases for text in case.texts))
     row = {text: number for number, text in enumerate(texts)}
-    sides = ([[row[case.texts[k]] for k in side] for side in case.sides] for case in cases)
+    sides = ([[row[case.texts[k]] for k in side] for side in _candidates(case)] for case in cases)
     true, false = zip(*sides)
     folds = _folds(cases)
     share = np.mean([_share(len(r), len(w)) for r, w in zip(true, false)])
