@@ -148,9 +148,9 @@ def rule_of(node: Any, groups: Mapping[str, tuple[str, ...]]) -> Aggregate:
     )
 
 
-def rules_of(entry: Entry, about: Meta, data: Loading) -> dict[str, Aggregate]:
+def rules_of(entry: Entry, data: Loading) -> dict[str, Aggregate]:
     """Return the rules of an entry, those that depend on the items that were read included."""
-    groups = {"all": about.parts, "chosen": data.parts}
+    groups = {"all": data.about.parts, "chosen": data.parts}
     rules = {name: rule_of(node, groups) for name, node in entry.get("rules", {}).items()}
     for label, template in entry.get("rules_by", {}).items():
         for value, rule in each_value(data, data.parts, label).items():

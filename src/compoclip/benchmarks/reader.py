@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from compoclip.data.sources.open import OpenedPart
 
 Rules = Mapping[str, Aggregate]
-
-
+OWN = "own"
+"""The set of a family that is made of a file or folder of the user's."""
 _READING = "reading"
 """The argument of a function that reads captioned photos: `DataOptions`, each an option."""
 _DATA_OPTIONS = {

@@ -36,7 +36,7 @@ from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.captioned import hashed, open_photos
 from compoclip.benchmarks.case import ImageRef, JudgedRetrieval, Retrieval
 from compoclip.benchmarks.files import by_stem, require_positive
-from compoclip.benchmarks.reader import Loading
+from compoclip.benchmarks.reader import OWN, Loading
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.columns import cell_captions
 from compoclip.data.image_names import is_read
@@ -199,8 +199,6 @@ def _counterfactuals(
 
 # --- The sets. ---
 
-OWN = "own"
-"""The name of the set that a file given by name makes."""
 _SPLIT = "Flickr_8k.testImages.txt"
 
 

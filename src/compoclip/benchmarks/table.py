@@ -63,8 +63,8 @@ def reader_of(about: Meta, entry: Entry) -> CaseReader:
     ties = {"": ties} if isinstance(ties, str) else ties
     return CaseReader(
         about,
-        whole or partial(_cases, entry, about),
-        rules=partial(rules_of, entry, about),
+        whole or partial(_cases, entry),
+        rules=partial(rules_of, entry),
         headline=entry.get("headline", "micro"),
         ties={part: TiePolicy(policy) for part, policy in ties.items()},
         usual=tuple(entry.get("usual", ())),
@@ -299,8 +299,8 @@ def _read(
 class _Folders:
     """The photos of a benchmark: where those lie that its rows name."""
 
-    def __init__(self, entry: Entry, about: Meta, data: Loading, moved: Mapping[str, Any]) -> None:
-        default = entry.get("places", {}).get("images", next(iter(about.images), ""))
+    def __init__(self, entry: Entry, data: Loading, moved: Mapping[str, Any]) -> None:
+        default = entry.get("places", {}).get("images", next(iter(data.about.images), ""))
         self._places = {"images": data.images or data.root / default}
         for name, template in _further_places(entry).items():
             below = Path(template.format_map(self._places))
@@ -348,15 +348,15 @@ class _Folders:
         return files.image_path(folders[0], name, row.location)
 
 
-def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Iterator[Case]:
+def _cases(entry: Entry, data: Loading, /, **options: Any) -> Iterator[Case]:
     """Yield the cases of a benchmark, see the head of `benchmarks.yaml`."""
     annotations = options.get("annotations")
     data.joint = dict(entry.get("joint", {}))
     data.tuned_on = {p: dev for p, dev in entry.get("tuned_on", {}).items() if p in data.parts}
-    dev = [part for part in data.tuned_on.values() if part in about.expected]
-    data.expected |= {part: about.expected[part] for part in dev}
+    stated = data.about.expected
+    data.expected |= {part: stated[part] for part in data.tuned_on.values() if part in stated}
     moved = {place: options.pop(f"{place}_images", None) for place in _further_places(entry)}
-    folders = _Folders(entry, about, data, moved)
+    folders = _Folders(entry, data, moved)
     names = {key: value for key, value in options.items() if isinstance(value, str)}
     rows = _rows(entry, data, annotations, names)
     if "edit" in entry:
@@ -364,7 +364,7 @@ def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Itera
         if "annotations" not in options_of(edit):
             options.pop("annotations", None)
         rows = edit(rows, data, **options)
-    parts = [*about.parts, *entry.get("tuned_on", {}).values()]
+    parts = [*data.about.parts, *entry.get("tuned_on", {}).values()]
     counts: Counter[str] = Counter()
     ids: dict[Path, set[object]] = {}
     places: dict[object, str] = {}

@@ -37,6 +37,7 @@ from typing import Any
 
 from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.names import ALL, SUITES, benchmark_names
+from compoclip.benchmarks.reader import OWN
 from compoclip.benchmarks.registry import (
     load_benchmark,
     meta,
@@ -54,11 +55,8 @@ from compoclip.plugins import is_file
 from compoclip.typed import read_fields
 
 SUITE = "suite.json"
-_CAPTIONED = {"retrieval": "retrieval:own", "rewrites": "rewrites"}
-FILES = {
-    **_CAPTIONED,
-    **{name: f"{name}:own" for name in ("zero_shot", "probe")},
-}
+_CAPTIONED = {"retrieval": f"retrieval:{OWN}", "rewrites": "rewrites"}
+FILES = {**_CAPTIONED, **{name: f"{name}:{OWN}" for name in ("zero_shot", "probe")}}
 """Benchmarks that are made of a file, NAME:FILE -> what is loaded with it as `annotations`."""
 
 _ENTRY: Mapping[str, Any] = {

@@ -44,7 +44,7 @@ from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ZERO_SHOT, Aggregate, Classification, ImageRef
 from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.photo_set import LABELS, PhotoSet, first_of, read_photos
-from compoclip.benchmarks.reader import Loading
+from compoclip.benchmarks.reader import OWN, Loading
 from compoclip.console import counted, note
 from compoclip.data import prompts
 from compoclip.data.options import DataOptions
@@ -74,8 +74,6 @@ SETS: Mapping[str, ZeroShotSet] = MappingProxyType(
 
 # --- Which class each label of a zero-shot set means, and what the class is called in prompts. ---
 
-OWN = "own"
-"""The name of the set that a file given by name makes."""
 TOOLKIT = "data/elevater_labels.json"
 
 

@@ -271,14 +271,11 @@ def published_rows(study: Study, table: PublishedTable) -> list[Measured]:
 
     Results on items of another edition are not shown: nothing published compares with them.
     """
-    entries = [
-        (
-            model,
-            {"": [result for result in results.values() if result.reader_name in table.benchmarks]},
-        )
+    official = {
+        model: [result for result in results.values() if result.reader_name in table.benchmarks]
         for model, results in study.results.items()
-    ]
-    return fill_table(table, entries)
+    }
+    return fill_table(table, [(model, {"": of_model}) for model, of_model in official.items()])
 
 
 def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[plotting.Plot]]]:
