@@ -14,7 +14,7 @@ from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
 from compoclip.data.options import DataOptions, as_target_option, naming_options
 from compoclip.data.prompts import NUMBERS, read_names
-from compoclip.errors import CompoclipError, require
+from compoclip.errors import require
 from compoclip.patterns import ROW_FILES, has_ending
 from compoclip.typed import read_fields
 
@@ -46,15 +46,6 @@ class PhotoSet:
     def classes(self) -> int:
         """Number of classes, as far as the labels and names tell."""
         return max(len(self.names), 1 + max((max(labels) for labels in self.labels), default=-1))
-
-    @classmethod
-    def of(cls, photos: Iterable[Photo], empty: str, names: Sequence[str], **more: Any) -> PhotoSet:
-        """Return the set of these photos; without any CompoclipError(`empty`). more: fields."""
-        rows = list(photos)
-        if not rows:
-            raise CompoclipError(empty)
-        images, labels, keys = zip(*rows)
-        return cls(images, labels, tuple(names), keys, **more)
 
 
 # --- Photos in class folders, tar shards or tables: read as training data with labels are. ---
@@ -110,11 +101,14 @@ def read_labelled(place: Path, reading: DataOptions) -> PhotoSet:
         photos.sort(key=lambda photo: (photo[1], photo[2]))
     elif find_shards(place):  # in the order of their numbers
         photos.sort(key=lambda photo: [int(n) for n in re.findall(r"\d+", photo[0].path.stem)])
+    require(photos, place, "holds no photo")
+    refs, labels_of, keys = zip(*photos)
     templates = folder / ("templates.json" if in_folders else _TEMPLATES)
-    return PhotoSet.of(
-        photos,
-        f"{place}: holds no photo",
-        () if unnamed else names,
+    return PhotoSet(
+        refs,
+        labels_of,
+        () if unnamed else tuple(names),
+        keys,
         folders=in_folders,
         templates=templates if templates.is_file() else None,
         left_out={as_target_option(reason): n for reason, n in source.left_out.items()},
@@ -222,8 +216,9 @@ def read_photo_index(path: Path) -> PhotoSet:
             here = inner in members(packed)
             image = ImageRef(packed, member=inner) if here else ImageRef(absent)
         photos.append((image, labels, key))
-    empty = f"{path}: lists no photo; fetch the index again"
-    photo_set = PhotoSet.of(photos, empty, names, toolkit=True)
+    require(photos, path, "lists no photo; fetch the index again")
+    images, labels_of, keys = zip(*photos)
+    photo_set = PhotoSet(images, labels_of, names, keys, toolkit=True)
     problem = f"label {photo_set.classes - 1} has no name among the {len(names)} of {path.parent}"
     require(not names or photo_set.classes <= len(names), path, f"{problem}; labels count from 0")
     return photo_set

@@ -133,15 +133,6 @@ class Album:
         except (CompoclipError, ValueError):
             return None
 
-    def _image_tower(self, name: str) -> ImageTower:
-        if name not in self.image_towers:
-            from compoclip.evaluation.encoder import ModelEncoder
-
-            model = self.models[name]
-            weights = ModelEncoder(model).tower_weights("image")
-            self.image_towers[name] = weights, model.preprocess
-        return self.image_towers[name]
-
     def looks(self, key: str, pieces: Sequence[Piece]) -> tuple[Look, ...]:
         """Maps of the first runs of changed words of a text on a photo, of every model that has
         any."""
@@ -150,13 +141,17 @@ class Album:
             return ()
         text = "".join(piece.text for piece in pieces)
         from compoclip.analysis.maps import image_patches, patch_maps, small_overlay
+        from compoclip.evaluation.encoder import ModelEncoder
 
         by_model: dict[str, PatchMaps] = {}
         patches: dict[ImageTower, Tensor] = {}
         for name, model in self.models.items():
             if name not in self.refused:
                 try:
-                    tower = self._image_tower(name)
+                    if name not in self.image_towers:
+                        weights = ModelEncoder(model).tower_weights("image")
+                        self.image_towers[name] = weights, model.preprocess
+                    tower = self.image_towers[name]
                     if tower not in patches:
                         patches[tower] = image_patches(model, photo)
                     maps = patch_maps(model, photo, text, patches[tower])
