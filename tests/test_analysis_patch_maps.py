@@ -45,7 +45,6 @@ class StandIn:
 
     training = False
     device = torch.device("cpu")
-    logit_scale = torch.tensor(0.0)  # a factor of 1
     patches = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [-1.0, 0.0]]])
     tokens = torch.tensor([[[9.0, 9.0], [2.0, 0.0], [0.0, 1.0], [1.0, 0.0]]])
 
@@ -67,7 +66,8 @@ def test_similarities_by_hand() -> None:
     model = replace(new(), encoder=cast(DualEncoder, StandIn()))
     maps = patch_maps(model, photo(32, 32), "red cat")
     assert maps.grid == (2, 2)
-    assert [(w.word, w.positions) for w in maps.words] == [("red", (1,)), ("cat", (2,))]
+    assert [w.word for w in maps.words] == ["red", "cat"]
+    assert word_positions(model, "red cat") == ((("red", (1,)), ("cat", (2,))), ())
     # "red" (2, 0): dot products 2, 0, 2, -2 -> 1, 1/2, 1, 0 -> divided by their sum, 5/2
     np.testing.assert_allclose(maps.words[0].attention, [[0.4, 0.2], [0.4, 0.0]], atol=1e-6)
     # what it attends to: 0.4 (1, 0) + 0.2 (0, 2) + 0.4 (1, 1) = (0.8, 0.8)
@@ -75,9 +75,6 @@ def test_similarities_by_hand() -> None:
     # "cat" (0, 1): dot products 0, 2, 1, 0 -> 0, 1, 1/2, 0; attends to (1/3, 5/3)
     np.testing.assert_allclose(maps.words[1].attention, [[0, 2 / 3], [1 / 3, 0]], atol=1e-6)
     assert maps.words[1].cosine == pytest.approx(5 / 26**0.5, abs=1e-6)
-    # the end token (1, 0) attends as "red" does: the score sums all three
-    total = 2 * np.exp(0.5**0.5) + np.exp(5 / 26**0.5)
-    assert maps.score == pytest.approx(np.log(total), abs=1e-6)
     assert maps.region == (0, 0, 32, 32)
     assert maps.left_out == ()
 
@@ -106,9 +103,11 @@ def test_words_are_where_the_tokenizer_puts_them() -> None:
 
 
 def test_words_beyond_the_context_are_named() -> None:
-    maps = patch_maps(new(), photo(), "one two three four five six seven eight")
+    model, caption = new(), "one two three four five six seven eight"
+    maps = patch_maps(model, photo(), caption)
     assert [word.word for word in maps.words] == ["one", "two", "three", "four", "five", "six"]
-    assert maps.words[-1].positions == (6,)  # the end token stands at 7
+    spans, _ = word_positions(model, caption)
+    assert spans[-1] == ("six", (6,))  # the end token stands at 7
     assert maps.left_out == ("seven", "eight")
 
 

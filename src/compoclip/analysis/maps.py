@@ -16,7 +16,7 @@ from torch import Tensor
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.losses.contract import at_least_float32, normalise
-from compoclip.losses.local import local_similarity, patch_attention
+from compoclip.losses.local import patch_attention
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.preprocess import Preprocess
 
@@ -28,13 +28,12 @@ Box = tuple[float, float, float, float]
 class WordMap:
     """The map of one word of the caption over the image.
 
-    word: as the tokenizer cleans it, with adjacent punctuation. positions: indices of its tokens in
-    the row of token ids. attention: (rows, columns), sum 1, the mean over its tokens of the min-max
-    attention. cosine: mean over its tokens of the cosine with the patches each attends to.
+    word: as the tokenizer cleans it, with adjacent punctuation. attention: (rows, columns), sum 1,
+    the mean over its tokens of the min-max attention. cosine: mean over its tokens of the cosine
+    with the patches each attends to.
     """
 
     word: str
-    positions: tuple[int, ...]
     attention: Floats
     cosine: float
 
@@ -43,16 +42,13 @@ class WordMap:
 class PatchMaps:
     """The maps of all words of a caption on one image.
 
-    words: in caption order. left_out: words beyond the model's context. score: log of the local
-    similarity of image and caption (FSC-CLIP), over every token up to the end of text.
-    region: (left, upper, right, lower), the part of the image that the model sees, in pixels; it
-    extends beyond the image where the model pads.
+    words: in caption order. left_out: words beyond the model's context. region: (left, upper,
+    right, lower), the part of the image that the model sees, in pixels; it extends beyond the image
+    where the model pads.
     """
 
-    caption: str
     words: tuple[WordMap, ...]
     left_out: tuple[str, ...]
-    score: float
     region: Box
 
     @property
@@ -106,16 +102,13 @@ def patch_maps(
         patches = image_patches(model, image)
     with evaluating(model.encoder), torch.inference_mode():
         read = model.encoder.encode_texts(model.tokenizer([caption]), tokens=True)
-        scale = model.encoder.logit_scale.float().exp().reshape(())
     assert read.tokens is not None
-    assert read.token_mask is not None
-    tokens, mask = at_least_float32(read.tokens).cpu(), read.token_mask.cpu()
+    tokens = at_least_float32(read.tokens).cpu()
     require_finite(tokens.numpy(), model.name)
-    score = local_similarity(tokens, mask, patches, scale.cpu())
     grid = patch_grid(patches.shape[1], model.preprocess.size)
     words = word_maps(tokens[0], patches[0], spans, grid)
     region = seen_region(model.preprocess, image.width, image.height)
-    return PatchMaps(caption, words, left_out, float(score), region)
+    return PatchMaps(words, left_out, region)
 
 
 def word_positions(
@@ -157,7 +150,6 @@ def word_maps(
     return tuple(
         WordMap(
             word,
-            positions,
             attention[list(positions)].mean(0).reshape(grid).double().numpy(),
             float(cosine[list(positions)].mean()),
         )
