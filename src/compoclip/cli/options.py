@@ -36,10 +36,8 @@ T = TypeVar("T")
 Outcome = tuple[Any, Text] | tuple[Any, Text, int]
 """The outcome of a verb: a JSON value, what it prints, and the exit code if it is not 0."""
 WorkerCount = Count | Literal["auto"]
-Models = Annotated[tuple[NamedModel, ...], Shown("MODEL ...", positional=True, hint="(required)")]
-ResultPaths = Annotated[
-    tuple[BlockResults, ...], Shown("RESULTS ...", positional=True, hint="(required)")
-]
+Models = Annotated[tuple[NamedModel, ...], Shown("MODEL ...", positional=True)]
+ResultPaths = Annotated[tuple[BlockResults, ...], Shown("RESULTS ...", positional=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,34 +74,22 @@ class OnEngine(Printing):
     engine: Engine = "local"
 
 
+_REQUIRED = "(required)"
 _FLAG = re.compile(r"--?[a-zA-Z]")
-_PLACES = {
-    "file": "FILE",
-    "output file": "FILE",
-    "output index": "INDEX",
-    "folder": "FOLDER",
-    "output folder": "FOLDER",
-    "new folder": "FOLDER",
-    "model folder": "FOLDER",
-    "file or folder": "PATH",
-    "results": "PATH",
-    "BLOCK=results": "PATH",
-    "run": "FOLDER",
-    "bundle": "PATH",
-    "data": "DATA",
-    "benchmark": "BENCHMARK",
-    "model": "MODEL",
-    "NAME=MODEL": "MODEL",
-    "NAME=MODEL of any kind": "MODEL",
-    "device": "DEVICE",
-    "index": "INDEX",
-    "files": "FILE",
-    "records": "FILE",
-    "records or captions": "FILE",
-    "published table": "TABLE",
-    "repository of the hub": "REPO",
+_NAME = re.compile("^--[^=]*")
+_PLACEHOLDERS = {
+    "BENCHMARK": ("benchmark",),
+    "DATA": ("data",),
+    "DEVICE": ("device",),
+    "FILE": ("file", "output file", "files", "records", "records or captions"),
+    "FOLDER": ("folder", "output folder", "new folder", "model folder", "run"),
+    "INDEX": ("index", "output index"),
+    "MODEL": ("model", "NAME=MODEL", "NAME=MODEL of any kind"),
+    "PATH": ("file or folder", "results", "BLOCK=results", "bundle"),
+    "REPO": ("repository of the hub",),
+    "TABLE": ("published table",),
 }
-"""Kind of thing that an option names (`config.Names`) -> its placeholder, if it has one."""
+"""Placeholder -> the kinds of things (`config.Names`) that it stands for in the help."""
 _SHARED = {kind.__name__ for kind in (Printing, OnDevice, OnEngine)}
 """Classes whose options stand behind a verb's own in its help."""
 
@@ -122,7 +108,6 @@ class OptionParser(argparse.ArgumentParser):
         program: For the usage line.
         about: The head of the help.
         groups: Title -> options, in the order of the help; "" is not shown.
-        required: Refuse a call without the options that have no default.
         keys: Options that --set takes by name, which are no flags.
     """
 
@@ -131,13 +116,13 @@ class OptionParser(argparse.ArgumentParser):
         program: str,
         about: str,
         groups: Mapping[str, Collection[Option]],
-        required: bool = True,
         keys: Mapping[str, Option] | None = None,
     ) -> None:
         every = [option for options in groups.values() for option in options]
         places = [_place(option) for option in every if option.usage.positional]
         usage = " ".join([program, *places, "[options]"])
-        self._example = _first_example(about)
+        examples = refilled(about.partition("Example")[2], sys.maxsize).splitlines()
+        self._example = next((line.strip() for line in examples if line[:1] == " "), "")
         super().__init__(
             prog=program,
             usage=refilled(usage, help_width() - len("usage: ")),
@@ -151,16 +136,11 @@ class OptionParser(argparse.ArgumentParser):
         for title, options in groups.items():
             group = self if title in ("", "options") else self.add_argument_group(title)
             for option in options:
-                self._add(group, option, required, hidden=not title)
+                self._add(group, option, hidden=not title)
 
     def read(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options that the arguments give, by name."""
-        words = [
-            word.partition("=")[0].replace("_", "-") + "".join(word.partition("=")[1:])
-            if word.startswith("--")
-            else word
-            for word in arguments
-        ]
+        words = [_NAME.sub(lambda name: name[0].replace("_", "-"), word) for word in arguments]
         values = vars(self.parse_intermixed_args(words))
         for name, value in values.items():
             option = self.options[name]
@@ -178,52 +158,50 @@ class OptionParser(argparse.ArgumentParser):
         """End the process with code 2 and one line, which names the closest options."""
         unknown = message.partition("unrecognized arguments: ")[2].split()
         flags = [word for word in unknown if _FLAG.match(word)]
-        if ": " in message and message.startswith("the following arguments are required"):
-            names = re.split(", |/", message.partition(": ")[2])
-            lacking = [o for o in self.options.values() if {o.flag, _place(o)} & {*names}]
-            message = self.lacking([o for o in lacking if o.default is MISSING])
         hints = [self._hint(flag.partition("=")[0]) for flag in flags]
-        if unknown and not flags:
-            hints = [self._hint_of_value(unknown[0])]
+        if unknown and not flags:  # a value, of an option that is required perhaps
+            named = [option for option in self.options.values() if not option.usage.positional]
+            flag = next((option.flag for option in named if _is_required(option)), "")
+            example = f"{flag} {unknown[0]}"
+            hints = [flag and f"write the name of its option before it, such as {example}"]
         self.exit(2, f"{self.prog}: {'; '.join([message, *filter(None, hints)])}; see --help\n")
 
-    def _hint_of_value(self, value: str) -> str:
-        """Return which option a value without a name may be of; "" where none is required."""
-        required = [o for o in self.options.values() if o.default is MISSING]
-        flag = next((o.flag for o in required if not o.usage.positional), "")
-        return flag and f"write the name of its option before it, such as {flag} {value}"
-
-    def lacking(self, options: Sequence[Option]) -> str:
-        """Return what to say where options are missing that must be given: an example of them."""
-        first = [re.split(r"; |\. |\.$", option.help)[0] for option in options]
-        message = "; ".join(f"give {_named(o)}: {help}" for o, help in zip(options, first))
-        return f"{message}; such as {self._example}" if self._example else message
+    def require_given(self, values: Mapping[str, Any]) -> None:
+        """Raise UsageError where a value that must be given is not there; its message shows one."""
+        lacking = []
+        for option in self.options.values():
+            if _is_required(option) and values.get(option.name, ()) == ():
+                place = _place(option)
+                named = place if option.usage.positional else f"{option.flag} {place}"
+                first_sentence = re.split(r"; |\. |\.$", option.help)[0]
+                lacking.append(f"give {named}: {first_sentence}")
+        if lacking:
+            example = f"; such as {self._example}" if self._example else ""
+            raise UsageError(f"{'; '.join(lacking)}{example}; see {self.prog} --help")
 
     def _hint(self, flag: str) -> str:
         """Return which option an unknown flag may mean; "" when none is close."""
-        flags = {name: option.flag for name, option in self.options.items()}
         name = flag.lstrip("-").replace("-", "_")
-        known = {**flags, **self.keys}
-        ours = (name,) if name in known else names_here(name, "options", known)
+        names = {**self.options, **self.keys}
+        ours = (name,) if name in names else names_here(name, "options", names)
         if ours and ours[0] in self.keys:
             return f"{flag} is a key: write --set {ours[0]}=VALUE"
-        places = [_place(self.options[n]) for n in ours if self.options[n].usage.positional]
-        named = [flags[n] for n in ours if not self.options[n].usage.positional]
-        questions = [f"write {place} without {flag}" for place in places]
-        questions += [did_you_mean(named)] if named else []
+        options = [self.options[n] for n in ours]
+        questions = [f"write {_place(o)} without {flag}" for o in options if o.usage.positional]
+        flags = [option.flag for option in options if not option.usage.positional]
+        if flags:
+            questions.append(did_you_mean(flags))
         if questions:
             return " or ".join(questions)
-        all_named = [o.flag for o in self.options.values() if not o.usage.positional]
-        hint = closest(flag, all_named)
+        hint = closest(flag, [o.flag for o in self.options.values() if not o.usage.positional])
         return hint if hint.startswith("did you mean") else ""
 
-    def _add(self, group: Any, option: Option, required: bool, hidden: bool) -> None:
+    def _add(self, group: Any, option: Option, hidden: bool) -> None:
         shown, kind = option.usage, option.plain
         several = get_origin(kind) is tuple
-        must = required and option.default is MISSING
-        told: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else help_text(option)}
+        settings: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else help_text(option)}
         if kind is bool:
-            group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **told)
+            group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **settings)
             return
 
         def convert(text: str) -> Any:
@@ -234,31 +212,27 @@ class OptionParser(argparse.ArgumentParser):
             except ValueError:
                 hint = closest(text, get_args(kind)) if get_origin(kind) is Literal else ""
                 hint = f"; {hint}" if hint.startswith("did you mean") else ""
-                wrong = f"{text!r} is not {kind_named(kind)}{hint}"
-                raise argparse.ArgumentTypeError(wrong) from None
+                problem = f"{text!r} is not {kind_named(kind)}{hint}"
+                raise argparse.ArgumentTypeError(problem) from None
             require(option.flag, value, get_args(kind)[0] if several else option.kind)
             return value
 
-        told |= {"type": convert, "metavar": _place(option)}
+        settings |= {"type": convert, "metavar": _place(option)}
         if several or option.usage.words:
-            told["nargs"] = "*" if several else "+"
+            settings["nargs"] = "*" if several else "+"
         if shown.positional:
-            if not several and not must:
-                told["nargs"] = "?"
-            if several and must:
-                told["default"] = ()  # the verb says what to name
-            group.add_argument(option.name, **told)
+            settings.setdefault("nargs", "?")
+            group.add_argument(option.name, **settings)
             return
         if several:
-            told["action"] = "extend"
+            settings["action"] = "extend"
         names = [shown.short, option.flag] if shown.short else [option.flag]
-        group.add_argument(*names, dest=option.name, required=must, **told)
+        group.add_argument(*names, dest=option.name, **settings)
 
 
-def _first_example(about: str) -> str:
-    """Return the first command of the examples in the head of a help; "" without any."""
-    examples = refilled(about.partition("Example")[2], sys.maxsize)
-    return next((line.strip() for line in examples.splitlines() if line[:1] == " "), "")
+def _is_required(option: Option) -> bool:
+    """Return whether a call must give an option; its class may have a default for other uses."""
+    return option.default is MISSING or option.usage.hint == _REQUIRED
 
 
 def help_text(option: Option) -> str:
@@ -267,7 +241,7 @@ def help_text(option: Option) -> str:
     if option.usage.hint:
         hint = option.usage.hint
     elif default is MISSING:
-        hint = "(required)"
+        hint = _REQUIRED
     elif isinstance(default, bool):
         hint = f"(default: {flag if default else f'no-{flag}'})"
     elif default is None or default == "" or default == ():
@@ -278,16 +252,15 @@ def help_text(option: Option) -> str:
     return f"{option.help} {hint}".strip().replace("%", "%%")
 
 
-def _named(option: Option) -> str:
-    return _place(option) if option.usage.positional else f"{option.flag} {_place(option)}"
-
-
 def _place(option: Option) -> str:
     """Return what stands for a value of an option in the usage."""
     if option.usage.metavar:
         return option.usage.metavar.removesuffix(" ...")
-    named = [_PLACES[n.kind] for n in marks_of(option.kind, Names) if n.kind in _PLACES]
-    return named[0] if named else _metavar(option.plain)
+    for mark in marks_of(option.kind, Names):
+        for placeholder, kinds in _PLACEHOLDERS.items():
+            if mark.kind in kinds:
+                return placeholder
+    return _metavar(option.plain)
 
 
 def _metavar(kind: Any) -> str:
@@ -304,16 +277,15 @@ def parse(options: type[T], program: str, arguments: Sequence[str]) -> T:
     """Build `options`, a dataclass, from the arguments of a program such as "compoclip evaluate".
 
     Its docstring up to "Args:" heads the help. Ends the process with code 2 and a message on wrong
-    usage, with 0 after --help. Raises UsageError for a number out of range, and when there is
-    nothing of a list that the help calls required.
+    usage, with 0 after --help. Raises UsageError for a number out of range, and where a value that
+    must be given is not there.
     """
     about = f"{inspect.getdoc(options) or ''}\n".partition("\nArgs:")[0].strip()
     known = sorted(options_of(options).values(), key=lambda option: option.group in _SHARED)
     parser = OptionParser(program, about, {"options": known})
-    parsed = built(options, parser.read(arguments))
-    for option in known:
-        if option.usage.hint == "(required)" and not getattr(parsed, option.name):
-            raise UsageError(f"{parser.lacking([option])}; see {program} --help")
+    values = parser.read(arguments)
+    parser.require_given(values)
+    parsed = built(options, values)
     check_options(parsed)
     return parsed
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import re
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +29,7 @@ from compoclip.config import (
 from compoclip.data.options import naming_options
 from compoclip.errors import UsageError, require, typed_repr
 from compoclip.files import only_writer, write_text
-from compoclip.methods.registry import is_method, method_summaries, recipe_card
+from compoclip.methods.registry import RecipeCard, is_method, method_summaries, recipe_card
 from compoclip.printed import Table, tell
 from compoclip.programs.request import TrainRequest, divided, known_options
 from compoclip.programs.run import TrainOptions, evaluate, open_inputs, push, train
@@ -97,7 +95,7 @@ def as_keys(text: str) -> str:
 
 @naming_options(as_keys)
 def train_main(argv: Sequence[str]) -> int:
-    """Parse the method's own options and the run's, train, print a summary."""
+    """Parse the method's options and the run's, and train or write the file of --save-config."""
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
@@ -105,14 +103,31 @@ def train_main(argv: Sequence[str]) -> int:
     method, values = called(words, "train", (CONFIG_FILE, SAVE_CONFIG))
     file = values.pop("save_config", None)
     request = TrainRequest.of(method, values)
-    if file is None:
-        return start(request)
-    check_values([(SAVE_CONFIG, file)], request.options)
+    options = request.options
+    if file is not None:
+        check_values([(SAVE_CONFIG, file)], options)
+        request.check()
+        request.composed()  # says what does not go together
+        write_text(file, request.text())
+        text = f"{file}: the run as a file for --config"
+        return tell(options.json, {"config": str(file)}, text)
+    return start(request)
+
+
+def start(request: TrainRequest) -> int:
+    """Train, print a summary, and upload the result where the options ask for it."""
+    options = request.options
+    check_request(request)
     request.check()
-    request.composed()  # says what does not go together
-    write_text(file, request.text())
-    told = f"{file}: the run as a file for --config"
-    return tell(request.options.json, {"config": str(file)}, told)
+    options.require_new((options.out / "model").exists())
+    # A mistake in the data is said before torch is loaded; ranks fail together later.
+    inputs = open_inputs(options) if launched()[1] == 1 else None
+    model, summary = train(
+        options, request.composed(), config=request.text(repeats=True), inputs=inputs
+    )
+    show(options, summary, model.tokenizer.context_length)
+    push(options, summary)
+    return 0
 
 
 def called(
@@ -120,7 +135,7 @@ def called(
 ) -> tuple[str, dict[str, Any]]:
     """Read the arguments of `compoclip VERB METHOD ...` and the file that --config names.
 
-    The command line overrides the file. of_verb: its own options. without: options of a run
+    The command line overrides the file. of_verb: options of the verb. without: options of a run
     that it does not have.
     """
     named, words = ([], argv) if argv[0].startswith("-") else (argv[:1], argv[1:])
@@ -128,62 +143,40 @@ def called(
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument(CONFIG_FILE.flag, type=Path, nargs="?")
     file = early.parse_known_args(words)[0].config  # what the parser is made of
-    values = read_config(file) if file else {}
-    values, of_parts = divided(values)
+    values, of_parts = divided(read_config(file) if file else {})
     for key, value in values.items():
         if isinstance(value, dict):
             values[key] = as_settings(value)
-    said = values.pop("method", None)
-    if not is_a(said, str | None):
-        raise UsageError(f"{file}: method: {typed_repr(said)} is not the name of a method")
-    if said and isinstance(values.get(RELATIVE_TO), str):
-        said = place_in(said, Path(values[RELATIVE_TO]))
-    method = next(filter(None, (*named, said)), None)
-    if method is None:
-        where = f" or in {file} (method: NAME)" if file else ""
-        raise UsageError(f"name a method first: {program} METHOD ...{where}; see {program} --help")
-    known_method = plugins.is_file(method) or is_method(method)
-    its_place = f"is no method; write the method before it: {program} METHOD --data {method}"
-    require(known_method or not Path(method).exists(), method, its_place, UsageError)
+    stated = values.pop("method", None)
+    if not is_a(stated, str | None):
+        raise UsageError(f"{file}: method: {typed_repr(stated)} is not the name of a method")
+    if stated and isinstance(values.get(RELATIVE_TO), str):
+        stated = place_in(stated, Path(values[RELATIVE_TO]))
+    method = named[0] if named else stated
+    if not method:
+        in_file = f" or in {file} (method: NAME)" if file else ""
+        raise UsageError(
+            f"name a method first: {program} METHOD ...{in_file}; see {program} --help"
+        )
+    remedy = f"is no method; write the method before it: {program} METHOD --data {method}"
+    is_known = plugins.is_file(method) or is_method(method)
+    require(is_known or not Path(method).exists(), method, remedy, UsageError)
     card = recipe_card(method)
     run = {k: option for k, option in options_of(TrainOptions).items() if k not in without}
-    verbs = {each.name: each for each in of_verb}
-    in_file = {**run, **card.options, **{k: each for k, each in verbs.items() if each.group}}
-    values = checked(file or Path(), values, in_file, method)
+    verbs = {option.name: option for option in of_verb}
+    options_of_file = {k: option for k, option in verbs.items() if option.group}
+    values = checked(file or Path(), values, {**run, **card.options, **options_of_file}, method)
     if of_parts:
         values["set"] = (*values.get("set", ()), *of_parts)
 
     defaults = {**card.defaults, **values}
     known = {
-        name: replace(each, default=defaults.get(name, each.default))
-        for name, each in {**run, **card.options, **verbs}.items()
+        name: replace(option, default=defaults.get(name, option.default))
+        for name, option in {**run, **card.options, **verbs}.items()
     }
     everything = "--help-all" in words
-    groups: dict[str, list[Option]] = {}
-    if everything:
-        for name, option in known.items():
-            if name not in card.options and name not in KEYS:
-                groups.setdefault(_GROUPS.get(option.group, verb), []).append(option)
-    else:
-        groups["usual options"] = [known[name] for name in (*USUAL, *verbs) if name in known]
-    groups[f"options of {method}"] = [known[name] for name in card.options]
-    seen = {option.name for options in groups.values() for option in options}
-    hidden = KEYS & {*run} - {*card.options}
-    groups[""] = [each for name, each in known.items() if name not in seen | hidden]
-    keys = {name: run[name] for name in hidden}
-    parser = OptionParser(f"{program} {method}", card.about, groups, required=False, keys=keys)
-    parser.add_argument(
-        "--help-all", action="store_true", help="show all options and keys and exit"
-    )
-    if everything:
-        lines = ["keys of a --config file, or --set NAME=VALUE:"]
-        for option in (each for name, each in known.items() if name in KEYS):
-            about = help_text(option).replace("%%", "%").replace(f"no-{option.flag[2:]}", "false")
-            about = textwrap.fill(about, console.help_width() - 26)
-            lines += [f"  {option.name}", textwrap.indent(about, " " * 24)]
-        parser.epilog = "\n".join(lines)
-        words = ["--help"]
-    given = parser.read(words)
+    parser = _parser(f"{program} {method}", card, known, verbs, everything)
+    given = parser.read(["--help"] if everything else words)
     set_keys = {}
     parts = []  # settings of the method's parts, which stay under `set`
     for setting in given.pop("set", ()):
@@ -198,7 +191,9 @@ def called(
         values["set"] = tuple(parts)
     values.pop("config", None)
     lacking = [
-        each.flag for k, each in known.items() if each.default is MISSING and k not in values
+        option.flag
+        for name, option in known.items()
+        if option.default is MISSING and name not in values
     ]
     if lacking:
         example = f"{program} {method} --data captions.csv --images photos/ --out runs/first"
@@ -207,15 +202,46 @@ def called(
     return method, values
 
 
-_USAGE = """\
-docs/guide/configuration.md explains the file of options. To train in N processes:
-    torchrun --nproc-per-node N -m compoclip train METHOD ..."""
+def _parser(
+    program: str,
+    card: RecipeCard,
+    known: Mapping[str, Option],
+    of_verb: Collection[str],
+    everything: bool,
+) -> OptionParser:
+    """Return the parser of a method, whose help shows the usual options, or all and the keys."""
+    _, verb, method = program.split(" ", 2)
+    keys = {name: option for name, option in known.items() if name in KEYS}
+    groups: dict[str, list[Option]] = {}
+    if everything:
+        for name, option in known.items():
+            if name not in card.options and name not in keys:
+                groups.setdefault(_GROUPS.get(option.group, verb), []).append(option)
+    else:
+        groups["usual options"] = [known[name] for name in (*USUAL, *of_verb) if name in known]
+    groups[f"options of {method}"] = [known[name] for name in card.options]
+    seen = {option.name for options in groups.values() for option in options}
+    hidden = {name: option for name, option in keys.items() if name not in card.options}
+    groups[""] = [option for name, option in known.items() if name not in {*seen, *hidden}]
+    parser = OptionParser(program, card.about, groups, hidden)
+    parser.add_argument(
+        "--help-all", action="store_true", help="show all options and keys and exit"
+    )
+    if everything:
+        lines = ["keys of a --config file, or --set NAME=VALUE:"]
+        for option in keys.values():
+            about = help_text(option).replace("%%", "%").replace(f"no-{option.flag[2:]}", "false")
+            about = textwrap.fill(about, console.help_width() - 26)
+            lines += [f"  {option.name}", textwrap.indent(about, " " * 24)]
+        parser.epilog = "\n".join(lines)
+    return parser
 
 
 def usage() -> str:
     """Return the text of `compoclip train --help`: the methods."""
     width = console.help_width()
     methods = [[f"  {name}", about] for name, about in method_summaries().items()]
+    file = "docs/guide/configuration.md explains the file of options. To train in N processes:"
     return f"""\
 usage: compoclip train METHOD --data DATA --out RUN
        compoclip train METHOD --help
@@ -224,26 +250,8 @@ usage: compoclip train METHOD --data DATA --out RUN
 
 {console.columns(methods, width)}
 
-{console.refilled(_USAGE, width)}"""
-
-
-_NOT_FINITE = "the loss or gradient was not finite (train.jsonl names them)"
-
-
-def start(request: TrainRequest) -> int:
-    """Train, print a summary, and put the result on the hub where the options ask for it."""
-    options = request.options
-    check_request(request)
-    request.check()
-    options.require_new((options.out / "model").exists())
-    # A mistake in the data is said before torch is loaded; ranks fail together later.
-    inputs = open_inputs(options) if launched()[1] == 1 else None
-    model, summary = train(
-        options, request.composed(), config=request.text(repeats=True), inputs=inputs
-    )
-    show(options, summary, model.tokenizer.context_length)
-    push(options, summary)
-    return 0
+{console.refilled(file, width)}
+    torchrun --nproc-per-node N -m compoclip train METHOD ..."""
 
 
 def check_request(request: TrainRequest) -> None:
@@ -279,25 +287,23 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
         score = f"{best['by']} {100 * best['score']:.1f}{base}"
         lines.append(f"  model of step {best['step']}: {score}")
     lines += [f"  {count(number, 'sample')} of {name}" for name, number in summary.drawn.items()]
-    for name, made in summary.rewrites.items():
-        several = made["samples"] < made["made"]
-        each = f", {made['made'] / made['samples']:.1f} each" if several else ""
-        lines.append(f"  {name}: made for {made['coverage']:.1%} of the samples{each}")
+    for name, counts in summary.rewrites.items():
+        several = counts["samples"] < counts["made"]
+        mean = f", {counts['made'] / counts['samples']:.1f} each" if several else ""
+        lines.append(f"  {name}: made for {counts['coverage']:.1%} of the samples{mean}")
     print("\n".join(lines))
     for reason, number in summary.left_out.items():
         console.note(f"  left out of the data: {number} x {reason}")
     if summary.skipped:
         console.note(f"  unreadable images left out of batches: {summary.skipped}")
+    not_finite = "the loss or gradient was not finite (train.jsonl names them)"
     for number, noun, why in (
-        (summary.skipped_steps, "step", f"skipped: {_NOT_FINITE}"),
+        (summary.skipped_steps, "step", f"skipped: {not_finite}"),
         (summary.truncated, "text", f"cut: longer than the model's context of {context} tokens"),
         (summary.cut, "caption", "cut before parsing: longer than any model reads"),
     ):
         if number:
             console.note(f"  {count(number, noun)} {why}")
-
-
-# --- `compoclip sweep METHOD --grid NAME=VALUES ...`: many runs, one table, one report. ---
 
 
 _SWEEP_USAGE = """\
@@ -333,7 +339,7 @@ def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
     spaces_of(options, request)  # says what does not fit
     check_request(request)
     measuring = run.measuring(out / "results")
-    names = [each.name for each in measuring.benchmarks()] if run.on else []
+    names = [benchmark.name for benchmark in measuring.benchmarks()] if run.on else []
     by = options.sort_by or next(iter(names), "loss")
     if by not in (*names, "loss"):
         raise UsageError(f"--sort-by {by}: there is {', '.join([*names, 'loss'])}")
@@ -344,7 +350,7 @@ def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
 
     with only_writer(out, folder=True):
         lines = sorted(sweep(options, request, by), key=rank)
-        scored = ["base", *(each["name"] for each in lines if each["scores"])]
+        scored = ["base", *(line["name"] for line in lines if line["scores"])]
         if len(scored) > 1:
             from compoclip.report.write import write_report
 
@@ -353,22 +359,19 @@ def start_sweep(options: SweepOptions, request: TrainRequest) -> int:
             results = [out / "results" / name for name in scored]
             write_report(results, out / "report.html", runs=runs, base="base", title="Sweep")
     varied = [*lines[0]["point"]]
-    rows = [
-        [
-            each["name"],
-            *(str(each["point"][name]) for name in varied),
-            "failed" if each["error"] else f"{each['loss']:.4f}",
-            *(f"{100 * each['scores'][n]:.1f}" if n in each["scores"] else "-" for n in names),
-        ]
-        for each in lines
-    ]
-    header = ["run", *varied, "loss", *names]
-    text = io.StringIO()
-    errors = ["error", *(each["error"] for each in lines)]
-    csv.writer(text).writerows([*row, e] for row, e in zip([header, *rows], errors))
-    write_text(out / "sweep.csv", text.getvalue())
-    table = Table([row[1:] for row in rows], header[1:], left=len(varied))
-    failed = [each for each in lines if each["error"]]
+    rows = []
+    for line in lines:
+        values = [str(line["point"][name]) for name in varied]
+        loss = "failed" if line["error"] else f"{line['loss']:.4f}"
+        scores = line["scores"]
+        rows.append(
+            [*values, loss, *(f"{100 * scores[n]:.1f}" if n in scores else "-" for n in names)]
+        )
+    header = [*varied, "loss", *names]
+    table = Table(rows, header, left=len(varied))
+    of_runs = [[line["name"], *row, line["error"]] for line, row in zip(lines, rows)]
+    write_text(out / "sweep.csv", f"{Table(of_runs, ['run', *header, 'error']).csv()}\n")
+    failed = [line for line in lines if line["error"]]
     best = f"best by {by}: {out / 'runs' / lines[0]['name']}"
     tell(run.json, {"runs": lines, "sorted_by": by}, f"{table}\n{best}")
     if failed:
