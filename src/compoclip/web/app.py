@@ -146,9 +146,9 @@ class Website:
         host: str = "127.0.0.1",
         names: Sequence[str] = (),
         verb: str = "serve",
-        expected: str = "what is asked for",
-        body: int = 32_000_000,
-        threads: int = 256,
+        expected: str,
+        body: int,
+        threads: int = MAX_OPEN_REQUESTS,
         problem: Callable[[int, str], Mapping[str, Any]] = lambda status, message: {
             "error": message
         },

@@ -54,8 +54,10 @@ class RequestImages:
             ):
                 if size > limit:
                     raise UsageError(f"the image has {amount}; at most {limit:,} are allowed")
-            problem = "the images of the request have too many pixels together; send fewer, or "
             if file.work > self._left:
-                raise UsageError(f"{problem}smaller ones")
+                raise UsageError(
+                    "the images of the request have too many pixels together; send fewer, or "
+                    "smaller ones"
+                )
             self._left -= file.work
             return file.rgb()

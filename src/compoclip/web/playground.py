@@ -106,14 +106,14 @@ class Playground:
                 }
             )
         graph = caption.graph or SceneGraph()
-        relations = [(e.subject, e.words or e.name, e.object) for e in graph.relations]
         scene = {
             "objects": [
                 {"name": node.name, "attributes": [attribute.name for attribute in node.attributes]}
                 for node in graph.objects
             ],
             "relations": [
-                dict(zip(("subject", "words", "object"), relation)) for relation in relations
+                {"subject": edge.subject, "words": edge.words or edge.name, "object": edge.object}
+                for edge in graph.relations
             ],
             "lines": graph_tree(graph),
         }
@@ -229,13 +229,6 @@ def _tabs(current: str) -> str:
     return f"<nav><h1>compoclip</h1>{links}</nav>"
 
 
-_PAGE = {
-    "/style.css": ("style.css", "text/css"),
-    "/graph.js": ("graph.js", "text/javascript"),
-    "/page.js": ("page.js", "text/javascript"),
-}
-
-
 def play_site(
     playground: Playground, host: str = "127.0.0.1", names: Sequence[str] = ()
 ) -> Website:
@@ -249,9 +242,10 @@ def play_site(
         names: Further names that requests may call the server by.
     """
     folder = files("compoclip.web") / "page"
+    kinds = {"style.css": "css", "graph.js": "javascript", "page.js": "javascript"}
     pages: dict[str, Page] = {
-        path: ((folder / name).read_bytes(), f"{kind}; charset=utf-8")
-        for path, (name, kind) in _PAGE.items()
+        f"/{name}": ((folder / name).read_bytes(), f"text/{kind}; charset=utf-8")
+        for name, kind in kinds.items()
     }
     home = (folder / "page.html").read_text(encoding="utf-8")
     pages["/"] = home.replace("<!-- tabs -->", _tabs("./")).encode(), "text/html; charset=utf-8"

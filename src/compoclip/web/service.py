@@ -66,9 +66,7 @@ class Service:
         self.encoder = ModelEncoder(loaded)
         self.batcher = Batcher(self.encoder, settings)
         self.dimensions = self.batcher.encode(["a"], []).texts.shape[1]
-        self._identity = self.encoder.identity
-        self._context = loaded.tokenizer.context_length
-        self._size = loaded.preprocess.size
+        self._loaded = loaded
         self._started = int(time.time())
         # Decoded images are the largest things here, and there is no gain in more than cores.
         self._decoding = threading.BoundedSemaphore(available_cores())
@@ -84,11 +82,11 @@ class Service:
             "object": "model",
             "created": self._started,
             "owned_by": "compoclip",
-            "architecture": self._identity.architecture,
-            "weights": self._identity.weights,
+            "architecture": self.encoder.identity.architecture,
+            "weights": self.encoder.identity.weights,
             "dimensions": self.dimensions,
-            "context_length": self._context,
-            "image_size": list(self._size),
+            "context_length": self._loaded.tokenizer.context_length,
+            "image_size": list(self._loaded.preprocess.size),
         }
 
     def health(self) -> dict[str, Any]:
