@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from compoclip import console
 from compoclip.cli.caption_input import DEFAULT_COLUMN, caption_file
@@ -19,9 +19,10 @@ from compoclip.patterns import names_shards
 from compoclip.typed import Natural
 
 if TYPE_CHECKING:
-    from compoclip.corpora.job import CorpusJob, Counts
-    from compoclip.recordfile import Make, Record
+    from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
     from compoclip.rewrites.records import Settings
+
+    Job = TypeVar("Job", ParseJob, RewriteJob)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,9 @@ class CorpusOptions(OnEngine):
     """Source and destination of captions, and processing.
 
     Args:
-        source: A caption; a file: .txt (one caption per line), .jsonl, .csv or .tsv; or shards.
+        source: A caption; a file: .txt (one caption per line), .jsonl, .csv or .tsv; or shards:
+            .parquet, .jsonl, .jsonl.gz or webdataset .tar, as a file, a folder or a pattern such as
+            'part-{000..099}.tar'.
         out: JSONL file to write, for a file of captions; folder, for shards.
         column: Column with the captions, for .jsonl, .csv and .tsv (default "caption") and for
             shards (by default a column with a usual name). The column "id" names the
@@ -51,26 +54,12 @@ class CorpusOptions(OnEngine):
 _MUCH = 4 << 20  # bytes of captions that are worth starting processes for
 
 
-@dataclass(frozen=True)
-class CaptionWork:
-    """How a verb converts a text, a file of captions or shards; made when these are there.
+def run(
+    options: CorpusOptions, make_job: Callable[[], Job], show: Callable[[Job], Outcome]
+) -> Outcome:
+    """Process a text, a file of captions or shards.
 
-    job: for shards, counts the same numbers as `count`; its settings are those of the verb. show:
-    for a text. make, each: as for `write_records`. count: adds a record to the numbers that `lines`
-    and `summary` (for JSON) show.
-    """
-
-    job: CorpusJob
-    show: Callable[[], Outcome]
-    make: Make
-    count: Callable[[Counts, Record], None]
-    lines: Callable[[Counts], list[str]]
-    summary: Callable[[Counts], Mapping[str, Any]]
-    each: int = 1
-
-
-def run(options: CorpusOptions, work_of: Callable[[], CaptionWork]) -> Outcome:
-    """Do with the source what its kind asks for.
+    make_job: called when the source is there. show: processes a text.
 
     A .jsonl file is shards when the output is no .jsonl file; the other kinds of shards, folders
     and patterns always are. Raises UsageError for options that do not go together.
@@ -82,16 +71,20 @@ def run(options: CorpusOptions, work_of: Callable[[], CaptionWork]) -> Outcome:
     if shards and not (rows and (to_file or out is None)):
         if out is None or to_file:
             raise UsageError(f"{spec}: name a folder for the shards with -o OUT, not a .jsonl file")
-        return _write_shards(options, out, work_of())
+        return _write_shards(options, out, make_job())
     if options.engine != "local":
         raise UsageError(
             f"{spec}: --engine {options.engine} shares shards out; name a folder of them, or leave "
             "--engine out"
         )
+    from compoclip.captions.types import is_cut
+
     file = caption_file(spec, options.column or DEFAULT_COLUMN)
     if file is None:
         if out is None:
-            return work_of().show()
+            outcome = show(make_job())
+            _note_cut(options, is_cut(spec))
+            return outcome
         raise UsageError("-o is for files of captions; leave it out to see what one caption gives")
     if out is None:
         raise UsageError(f"{spec}: name the file to write with -o OUT.jsonl")
@@ -99,42 +92,58 @@ def run(options: CorpusOptions, work_of: Callable[[], CaptionWork]) -> Outcome:
     if out.resolve() == file.path.resolve():
         raise UsageError(f"{out}: is the input itself; choose another -o")
     require(file.path.is_file(), file.path, "no such file; check the path")
-    work = work_of()
-    from compoclip.captions.types import is_cut
-
+    job = make_job()
     cuts = [is_cut(text) for _, text in file]  # reads all, so that a bad row shows early
     if not cuts:
         raise UsageError(f"{file.path}: holds no captions")
     from compoclip.recordfile import write_records  # with multiprocessing
 
     counts: Counts = {}
-    made_from = work.job.settings()
+    made_from = job.settings()
     verb = made_from.pop("job")
     resumed = write_records(
         file,
         out,
-        work.make,
+        job.records,
         {**made_from, "source": file.identity()},
-        partial(work.count, counts),
-        work.each,
+        partial(job.count, counts),
+        job.per_caption,
         processes(options.workers, file.path.stat().st_size, _MUCH),
         lambda done: console.track(done, verb, len(cuts), "captions"),
     )
-    if not options.json:
-        if resumed:
-            console.note(f"already there: {console.counted(resumed, 'record')}")
-        note_cut(sum(cuts))
+    if resumed and not options.json:
+        console.note(f"already there: {console.counted(resumed, 'record')}")
+    _note_cut(options, sum(cuts))
     read = {"captions": len(cuts), "captions_cut": sum(cuts), "records_from_before": resumed}
-    lines = [console.counted(len(cuts), "caption"), *work.lines(counts), f"written to {out}"]
-    record = {"out": str(out), **read, **made_from, **work.summary(counts)}
+    lines = [console.counted(len(cuts), "caption"), *_counted(counts), f"written to {out}"]
+    record = {"out": str(out), **read, **made_from, **counts.get("parses", {})}
+    if "rewrites" in counts:
+        from compoclip.rewrites.records import summary
+
+        record["rewrites"] = {name: summary(tally) for name, tally in counts["rewrites"].items()}
     return record, "\n".join(lines)
 
 
-def note_cut(number: int) -> None:
+def _counted(counts: Counts) -> list[str]:
+    """Return the numbers of rewrites and of parses as lines."""
+    lines = []
+    rewrites, parses = counts.get("rewrites"), counts.get("parses")
+    if rewrites:
+        from compoclip.rewrites.records import tally_table
+
+        lines.append(str(tally_table(rewrites)))
+    if parses:
+        names = ("object", "attribute", "relation")
+        parts = ", ".join(console.counted(parses[f"{name}s"], name) for name in names)
+        lines.append(f"{parts}; {parses['without_objects']} without an object")
+    return lines
+
+
+def _note_cut(options: CorpusOptions, number: int) -> None:
     """Say how many captions were cut before they were parsed, if any."""
     from compoclip.captions.types import MOST_TOKENS
 
-    if number:
+    if number and not options.json:
         console.note(
             f"{console.counted(number, 'caption')} cut to {MOST_TOKENS} words and marks before "
             "parsing: no model reads more"
@@ -146,19 +155,19 @@ def _left_out(reasons: Mapping[str, int]) -> str:
     return f" (left out: {parts})" if parts else ""
 
 
-def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outcome:
+def _write_shards(options: CorpusOptions, out: Path, job: CorpusJob) -> Outcome:
     """Process the shards; exit code 1 when more are damaged than allowed."""
     from compoclip.corpora.run import process
     from compoclip.corpora.shard import find_shards
 
-    settings = work.job.settings()
+    settings = job.settings()
     shards = find_shards(options.source)
-    size = sum(each.stat().st_size for each in shards if each.is_file())
+    size = sum(shard.stat().st_size for shard in shards if shard.is_file())
     start = time.monotonic()
     outcome = process(
         shards,
         out,
-        work.job,
+        job,
         column=options.column,
         workers=processes(options.workers, size, _MUCH),
         engine=options.engine,
@@ -178,16 +187,15 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outco
     }
     now = sum(counts["captions"] for counts in outcome.written.values())
     rate = f", {now / seconds:.0f} captions/s" if now else ""
-    rows, captions = (console.counted(total[f"{each}s"], each) for each in ("row", "caption"))
+    rows, captions = (console.counted(total[f"{n}s"], n) for n in ("row", "caption"))
     lines = [
         f"{console.counted(len(outcome.written), 'shard')} written in {seconds:.1f} s{rate}; "
         f"{len(outcome.skipped)} were there already; {len(outcome.bad)} left out",
         f"{rows} with {captions}{_left_out(total['left_out'])}",
         f"written to {out}",
-        *work.lines(total),
+        *_counted(total),
     ]
-    if not options.json:
-        note_cut(total["cut"])
+    _note_cut(options, total["cut"])
     failed = len(outcome.bad) > options.max_bad
     if failed:
         console.note(
@@ -195,9 +203,6 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> Outco
             f"{options.max_bad} allowed (--max-bad); fix them and run again"
         )
     return record, "\n".join(lines), int(failed)
-
-
-# --- `compoclip rewrite TEXT|FILE`. ---
 
 
 @dataclass(frozen=True)
@@ -211,10 +216,9 @@ class RewriteOptions(CorpusOptions):
     epoch, tagger and lexicon. The bytes do not depend on --workers. After an interruption, the same
     command resumes.
 
-    Shards are a file, a folder, or a pattern such as 'part-{000..099}.tar'. They may be .parquet,
-    .jsonl, .jsonl.gz or webdataset .tar. Each shard is copied to the folder -o under its name, with
-    the negatives as neg_caption and the positives as positive. train reads these columns. Finished
-    shards are skipped; damaged ones are named and left out. See docs/corpora.md.
+    Each shard is copied to the folder -o under its name, with the negatives as neg_caption and the
+    positives as positive. train reads these columns. Finished shards are skipped; damaged ones are
+    named and left out. See docs/corpora.md.
 
     With --to, write a folder that another trainer reads, from any data that train --data takes. It
     has every caption with its hard negatives, and a data card with coverage, error rates and
@@ -253,52 +257,44 @@ def rewrite_main(options: RewriteOptions) -> Outcome:
     require_with(options, "to", "images", "split", "licence")
     if options.to is not None:
         return _export(options, options.to)
-    return run(options, lambda: _rewriting(options))
+
+    def make_job() -> RewriteJob:
+        settings = _settings(options)
+        from compoclip.corpora.job import RewriteJob
+
+        return RewriteJob(settings)
+
+    def show(job: RewriteJob) -> Outcome:
+        """Return every rewrite of a text, its edits bold on a terminal, else in brackets."""
+        from compoclip.rewrites.records import text_of
+
+        records = job.records([("0", options.source)])
+        marks = ("\x1b[1;33m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
+        return records, text_of(records, *marks)
+
+    return run(options, make_job, show)
 
 
-def _rewriting(options: RewriteOptions) -> CaptionWork:
-    from compoclip.rewrites.base import get_rewrite, rewrites_named
+def _settings(options: RewriteOptions) -> Settings:
+    from compoclip.rewrites.base import rewrites_named
 
     names = rewrites_named(options.rewrites)
-    from compoclip.captions.tagger import get_tagger
-    from compoclip.corpora.job import RewriteJob, add_counts
-    from compoclip.rewrites.records import Settings, records, summary, tally
+    from compoclip.rewrites.records import Settings
 
-    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
-    settings = Settings(names, options.seed, options.epoch, options.tagger)
-    known = [get_rewrite(name).name for name in names]
-
-    def add(counts: Counts, record: Record) -> None:
-        name = known[known.index(record["rewrite"])]
-        add_counts(counts, {"rewrites": {name: tally(record)}})
-
-    return CaptionWork(
-        RewriteJob(settings),
-        lambda: _show(options, settings),
-        partial(records, settings=settings),
-        add,
-        _tallied,
-        lambda counts: {"rewrites": {k: summary(v) for k, v in counts["rewrites"].items()}},
-        len(names),
-    )
+    return Settings(names, options.seed, options.epoch, options.tagger)
 
 
 def _export(options: RewriteOptions, to: Trainer) -> Outcome:
     """Write image-text data with its negatives for another trainer."""
-    from compoclip.rewrites.base import rewrites_named
-
-    names = rewrites_named(options.rewrites)
-    from compoclip.captions.tagger import get_tagger
+    settings = _settings(options)
     from compoclip.corpora.export import export
     from compoclip.data.sources.open import open_source
-    from compoclip.rewrites.records import Settings
 
     if options.out is None or options.rewrites == "all" or options.engine != "local":
         raise UsageError(
             "--to needs a new folder -o and negatives named by --rewrites, e.g. negclip,replace; "
             "it runs on this machine alone"
         )
-    get_tagger(options.tagger)
     try:
         source = open_source(
             options.source,
@@ -313,43 +309,23 @@ def _export(options: RewriteOptions, to: Trainer) -> Outcome:
             f"{options.source}: --to writes images with their captions, so name a table of both; "
             "a list of captions is rewritten without --to"
         ) from error
-    made = export(
+    counts = export(
         source,
         options.out,
         to,
-        Settings(names, options.seed, options.epoch, options.tagger),
+        settings,
         licence=options.licence,
         workers=processes(options.workers, len(source), 20_000),
         track=lambda done: console.track(done, "export", len(source), "photos"),
     )
-    rows, photos, texts = (console.counted(made[f"{n}s"], n) for n in ("row", "photo", "negative"))
+    nouns = ("row", "photo", "negative")
+    rows, photos, texts = (console.counted(counts[f"{noun}s"], noun) for noun in nouns)
     lines = [
-        *_tallied(made),
-        f"{rows} of {photos} with {texts}{_left_out(made['left_out'])}",
+        *_counted(counts),
+        f"{rows} of {photos} with {texts}{_left_out(counts['left_out'])}",
         f"written to {options.out}, with README.md as its data card",
     ]
-    return {"out": str(options.out), **made}, "\n".join(lines)
-
-
-def _tallied(counts: Counts) -> list[str]:
-    from compoclip.rewrites.records import tally_table
-
-    return [str(tally_table(counts["rewrites"]))] if counts.get("rewrites") else []
-
-
-def _show(options: RewriteOptions, settings: Settings) -> Outcome:
-    """Return every rewrite of a text, its edits bold on a terminal, else in brackets."""
-    from compoclip.captions.types import is_cut
-    from compoclip.rewrites.records import records, text_of
-
-    made = records([("0", options.source)], settings)
-    if not options.json:
-        note_cut(is_cut(options.source))
-    marks = ("\x1b[1;33m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
-    return made, text_of(made, *marks)
-
-
-# --- `compoclip parse TEXT|FILE`: tags and scene graphs of captions. ---
+    return {"out": str(options.out), **counts}, "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -362,10 +338,9 @@ class ParseOptions(CorpusOptions):
     every node has its character range. The bytes do not depend on --workers. After an interruption,
     the same command resumes.
 
-    Shards are a file, a folder, or a pattern such as 'part-{000..099}.tar'. They may be .parquet,
-    .jsonl, .jsonl.gz or webdataset .tar. Each shard is copied to the folder -o under its name, with
-    compact parses as parse. rewrite reads this column. Finished shards are skipped; damaged ones
-    are named and left out. See docs/corpora.md.
+    Each shard is copied to the folder -o under its name, with compact parses as parse. rewrite
+    reads this column. Finished shards are skipped; damaged ones are named and left out. See
+    docs/corpora.md.
 
     Examples:
         compoclip parse "a man in a red hat walks two dogs"
@@ -377,47 +352,23 @@ class ParseOptions(CorpusOptions):
 
 def parse_main(options: ParseOptions) -> Outcome:
     """Parse a text, a file of captions or shards."""
-    return run(options, lambda: _parsing(options))
 
+    def make_job() -> ParseJob:
+        from compoclip.corpora.job import ParseJob
 
-def _parsing(options: ParseOptions) -> CaptionWork:
-    from compoclip.captions.parser import parse_records
-    from compoclip.captions.tagger import get_tagger
-    from compoclip.corpora.job import ParseJob, add_counts, graph_counts
+        return ParseJob(options.tagger)
 
-    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
+    def show(job: ParseJob) -> Outcome:
+        """Return the words of a text and its graph."""
+        from compoclip.captions.graph import graph_tree
+        from compoclip.captions.parser import parse
+        from compoclip.captions.tagger import get_tagger
+        from compoclip.captions.types import SceneGraph
 
-    def add(counts: Counts, record: Record) -> None:
-        attributes = [node["attributes"] for node in record["objects"]]
-        add_counts(counts, {"parses": graph_counts(attributes, record["relations"])})
+        caption = parse(options.source, get_tagger(options.tagger))
+        tokens = [[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]
+        lines = [console.columns(tokens), ""] if tokens else []
+        text = "\n".join([*lines, *graph_tree(caption.graph or SceneGraph())])
+        return job.records([("0", options.source)])[0], text
 
-    def lines(counts: Counts) -> list[str]:
-        found = counts.get("parses")
-        if not found:
-            return []
-        parts = [console.counted(found[f"{n}s"], n) for n in ("object", "attribute", "relation")]
-        return [f"{', '.join(parts)}; {found['without_objects']} without an object"]
-
-    return CaptionWork(
-        ParseJob(options.tagger),
-        lambda: _show_parse(options),
-        partial(parse_records, tagger=options.tagger),
-        add,
-        lines,
-        lambda counts: counts["parses"],
-    )
-
-
-def _show_parse(options: ParseOptions) -> Outcome:
-    from compoclip.captions.graph import graph_tree
-    from compoclip.captions.parser import parse, parse_records
-    from compoclip.captions.tagger import get_tagger
-    from compoclip.captions.types import SceneGraph
-
-    caption = parse(options.source, get_tagger(options.tagger))
-    if not options.json:
-        note_cut(caption.cut)
-    tokens = [[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]
-    lines = [console.columns(tokens), ""] if tokens else []
-    text = "\n".join([*lines, *graph_tree(caption.graph or SceneGraph())])
-    return parse_records([("0", options.source)], options.tagger)[0], text
+    return run(options, make_job, show)

@@ -1,22 +1,25 @@
-"""Jobs on the captions of a shard: rewriting, parsing, and their counts."""
+"""Jobs on captions, of a shard or of a file: rewriting, parsing, and their counts."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from compoclip.captions.parser import parse, provenance
+from compoclip.captions.parser import parse, parse_records, provenance
 from compoclip.captions.store import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
 from compoclip.captions.types import Caption, SceneGraph, is_cut
 from compoclip.data.columns import EMPTY_CAPTION, NEG_CAPTION, NO_CAPTION, usable_texts
 from compoclip.rewrites.base import get_rewrite
-from compoclip.rewrites.records import Settings, record, tally
+from compoclip.rewrites.records import Settings, record, records, tally
+
+if TYPE_CHECKING:
+    from compoclip.recordfile import Item, Record
 
 PARSE = "parse"
 #: The columns of texts and of their rules, of negatives and of positives.
@@ -81,6 +84,7 @@ class ParseJob:
     """
 
     tagger: str = DEFAULT_TAGGER
+    per_caption = 1
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
@@ -107,6 +111,15 @@ class ParseJob:
             values.append({PARSE: {"parser": version, "records": list(map(encode, captions))}})
         add_counts(counts, {"parses": totals})
         return values
+
+    def records(self, items: list[Item]) -> list[Record]:
+        """Return the parses of captions as records."""
+        return parse_records(items, self.tagger)
+
+    def count(self, counts: Counts, record: Record) -> None:
+        """Add a record to the counts."""
+        attributes = [node["attributes"] for node in record["objects"]]
+        add_counts(counts, {"parses": graph_counts(attributes, record["relations"])})
 
 
 @dataclass(frozen=True)
@@ -149,6 +162,25 @@ class RewriteJob:
         add_counts(counts, {"rewrites": tallies})
         return values
 
+    @property
+    def per_caption(self) -> int:
+        """Return the number of records of a caption."""
+        return len(self.rewriting.rewrites)
+
+    def records(self, items: list[Item]) -> list[Record]:
+        """Return the rewrites and refusals of captions as records."""
+        return records(items, self.rewriting)
+
+    def count(self, counts: Counts, record: Record) -> None:
+        """Add a record to the counts."""
+        if record["rewrite"] not in self._names:
+            raise ValueError("a record of another rewrite")
+        add_counts(counts, {"rewrites": {record["rewrite"]: tally(record)}})
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return {get_rewrite(name).name for name in self.rewriting.rewrites}
+
     def _parsed(self, row: CorpusRow, counts: Counts) -> list[Caption]:
         """The parses of a row: those stored in it, if they are of this parser and undamaged."""
         stored = row.stored if isinstance(row.stored, dict) else {}
@@ -167,11 +199,12 @@ class RewriteJob:
 
 
 CorpusJob = ParseJob | RewriteJob
-"""A job on rows of captions; plain data, since it is sent to worker processes.
+"""A job on captions; plain data, since it is sent to worker processes.
 
-`fields`: the added columns. `settings()`: every input besides the shards, with versions (equal
-settings give equal bytes). `make(rows, counts)`: returns the values of `fields` for every row and
-adds to `counts`.
+`settings()`: every input besides the captions, with versions (equal settings give equal bytes).
+Of shards, `fields` are the added columns, and `make(rows, counts)` returns their values for every
+row and adds to `counts`. Of a file, `records(items)` returns `per_caption` records for every
+caption, and `count(counts, record)` adds one of them to the same counts; see `write_records`.
 """
 
 
