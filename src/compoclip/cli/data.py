@@ -46,8 +46,6 @@ TASKS = Verbs(
 )
 main = TASKS.main
 
-# --- `compoclip data ls [NAME ...]`. ---
-
 
 @dataclass(frozen=True)
 class LsOptions(Printing):
@@ -70,33 +68,35 @@ def ls_main(options: LsOptions) -> Outcome:
     from compoclip.benchmarks.registry import meta
 
     entries = [meta(name) for name in options.names or benchmark_names()]
+    record = [about.to_json() for about in entries]
     if options.names:
-        texts = ["\n".join(details(each)) for each in entries]
-        return [each.to_json() for each in entries], texts
+        return record, ["\n".join(_details(about)) for about in entries]
     header = ["name", "title", "licence", "obtainable", "items", "files", "photos", "to fetch"]
     rows = []
-    for each in entries:
+    for about in entries:
         shares = [
-            f"{sum(place in each.sources for place in places)} of {len(places)}"
-            for places in (each.files, each.images)
+            f"{sum(place in about.sources for place in places)} of {len(places)}"
+            for places in (about.files, about.images)
         ]
-        more = " +" if any(not source.size for source in each.sources.values()) else ""
-        items = "by set" if each.family else f"{each.items:,}" if each.items else "?"
-        licence = each.licence.partition(";")[0]
-        size = f"{decimal(each.size) if each.size else ''}{more}".strip()
-        rows.append([each.id, each.title, licence, each.status, items, *shares, size])
+        more = " +" if any(not source.size for source in about.sources.values()) else ""
+        items = "by set" if about.family else f"{about.items:,}" if about.items else "?"
+        licence = about.licence.partition(";")[0]
+        size = f"{decimal(about.size) if about.size else ''}{more}".strip()
+        rows.append([about.id, about.title, licence, about.status, items, *shares, size])
     legend = (
         "files, photos: how many `compoclip data fetch` can get, of all that are needed\n"
         "to fetch: their size, archives packed; + if some sizes are unknown\n"
         "compoclip data ls NAME: source, terms, what to do by hand, files, checksums"
     )
     table = Table(rows, header, left=4, narrower=[without(1)])
-    return [each.to_json() for each in entries], (table, legend)
+    return record, (table, legend)
 
 
-def details(about: Meta) -> Iterator[str]:
+def _details(about: Meta) -> Iterator[str]:
     """Yield lines on one benchmark."""
-    known = about.access.startswith(about.status)
+    access = about.access
+    if not access.startswith(about.status):
+        access = f"{about.status}; {access}"
     counts = ", ".join(f"{name} {n:,}" for name, n in about.expected.items())
     total = f"{about.items:,} in all" if about.items else ""
     parts = ", ".join(about.parts)
@@ -104,7 +104,7 @@ def details(about: Meta) -> Iterator[str]:
         "paper": about.citation,
         "source": about.source,
         "licence": about.licence,
-        "obtainable": about.access if known else f"{about.status}; {about.access}",
+        "obtainable": access,
         "sets": f"{parts} (name one: {about.id}:{about.parts[0]})" if about.family else "",
         "parts": "" if about.family else parts,
         "needs": f"{about.id},{about.requires}=..." if about.requires else "",
@@ -130,9 +130,6 @@ def details(about: Meta) -> Iterator[str]:
                 yield f"              no published checksum known{plain}: not verified when fetched"
     yield from (f"  or archive  {archive}" for archive in about.archives)
     yield from (f"  may lack    {file}" for file in about.optional)
-
-
-# --- `compoclip data check [NAME ...] --data ROOT`: what is there, missing or short. ---
 
 
 @dataclass(frozen=True)
@@ -165,36 +162,44 @@ def check_main(options: CheckOptions) -> Outcome:
     from compoclip.benchmarks.targets import named_or_present
 
     checks = [
-        check(each.spec, each.root, each.images, options=each.options, decoding=options.decode)
-        for each in named_or_present(options.names, options.data, options.images)
+        check(
+            target.spec,
+            target.root,
+            target.images,
+            options=target.options,
+            decoding=options.decode,
+        )
+        for target in named_or_present(options.names, options.data, options.images)
     ]
-    record = [{**asdict(each), "complete": each.complete} for each in checks]
-    texts = ["\n".join(lines(each)) for each in checks]
-    return record, texts, int(not all(each.complete for each in checks))
+    record = [{**asdict(checked), "complete": checked.complete} for checked in checks]
+    texts = ["\n".join(_lines(checked)) for checked in checks]
+    return record, texts, int(not all(checked.complete for checked in checks))
 
 
-def lines(found: Check) -> Iterator[str]:
+def _lines(checked: Check) -> Iterator[str]:
     """Yield lines on one benchmark: files, items, photos, problems."""
-    yield f"{found.benchmark}: {'complete' if found.complete else 'NOT COMPLETE'}"
-    for file in found.files:
+    yield f"{checked.benchmark}: {'complete' if checked.complete else 'NOT COMPLETE'}"
+    for file in checked.files:
         size = f", {decimal(file.bytes)}" if file.bytes else ""
         yield f"  {file.path}: {_STATES[file.state]}{size}"
-    for part, count in found.items.items():
+    for part, count in checked.items.items():
         yield f"  items of {part}: {count.here:,} of {count.expected:,}"
-    for reason, n in found.left_out.items():
+    for reason, n in checked.left_out.items():
         yield f"  left out, {reason}: {n:,}"
-    for folder, count in found.images.items():
+    for folder, count in checked.images.items():
         yield f"  photos in {folder}: {count.here:,} of {count.expected:,}"
-    if found.decoded:
-        yield f"  photos that cannot be decoded: {found.damaged_count:,}"
-    for title, names, number in (
-        ("missing", found.missing, found.missing_count),
-        ("damaged", found.damaged, found.damaged_count),
-    ):
-        yield from (f"  {title}: {name}" for name in names)
-        if number > len(names):
-            yield f"  {title}: {number - len(names):,} more"
-    yield from (f"  ! {problem}" for problem in found.problems)
+    if checked.decoded:
+        yield f"  photos that cannot be decoded: {checked.damaged_count:,}"
+    yield from named("missing", checked.missing, checked.missing_count)
+    yield from named("damaged", checked.damaged, checked.damaged_count)
+    yield from (f"  ! {problem}" for problem in checked.problems)
+
+
+def named(title: str, names: Sequence[str], number: int) -> Iterator[str]:
+    """Yield a line for each of the first names, and one for how many more there are."""
+    yield from (f"  {title}: {name}" for name in names)
+    if number > len(names):
+        yield f"  {title}: {number - len(names):,} more"
 
 
 _STATES = {
@@ -206,13 +211,22 @@ _STATES = {
 }
 
 
-# --- How far a download is: a bar on a terminal, else a plain line every ten seconds. ---
+# --- Downloads, with a bar on a terminal, else a plain line every ten seconds. ---
 
 _EVERY = 10.0
 
 
+def get(job: RemoteFile, root: Path, url_base: str | None) -> None:
+    """Download a file to its place below a data root, and say what became of it."""
+    from compoclip.benchmarks.fetch import fetch
+
+    with _byte_progress(job.target) as progress:
+        line = fetch(job, root, url_base=url_base, progress=progress)
+    note(line)
+
+
 @contextmanager
-def byte_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
+def _byte_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
     """Yield a function to be told the bytes there so far and in all (None where not known)."""
     if sys.stderr.isatty():
         from rich.progress import DownloadColumn, TransferSpeedColumn
@@ -223,17 +237,14 @@ def byte_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
         return
     last = time.monotonic()
 
-    def told(got: int, total: int | None) -> None:
+    def report(got: int, total: int | None) -> None:
         nonlocal last
         if time.monotonic() - last >= _EVERY:
             last = time.monotonic()
             of = f" of {total / 1e6:,.1f}" if total else ""
             note(f"{name}: {got / 1e6:,.1f}{of} MB")
 
-    yield told
-
-
-# --- `compoclip data fetch NAME ... --data ROOT`: download what is open to all, after asking. ---
+    yield report
 
 
 @dataclass(frozen=True)
@@ -257,9 +268,7 @@ class FetchOptions(Printing):
         yes: Do not ask.
     """
 
-    names: Annotated[
-        tuple[OfficialName, ...], Shown("BENCHMARK ...", positional=True, hint="(required)")
-    ]
+    names: Annotated[tuple[OfficialName, ...], Shown("BENCHMARK ...", positional=True)]
     data: Path = Path("data")
     annotations_only: bool = False
     url_base: str | None = None
@@ -268,7 +277,7 @@ class FetchOptions(Printing):
 
 def fetch_main(options: FetchOptions) -> Outcome | int:
     """Show, ask, fetch; then once more for photos that only the annotations could name."""
-    from compoclip.benchmarks.fetch import fetch, find_missing
+    from compoclip.benchmarks.fetch import find_missing
 
     require_writable(options.data)
     done: dict[str, RemoteFile] = {}
@@ -277,15 +286,13 @@ def fetch_main(options: FetchOptions) -> Outcome | int:
         jobs = {job: why for job, why in lack.jobs.items() if job.target not in done}
         if not jobs:
             break
-        note(shown(jobs, options.data, options.url_base))
+        note(_shown(jobs, options.data, options.url_base))
         if not options.yes and not agreed("Fetch this?"):
             note(f"nothing {'more ' if done else ''}was fetched")
             return 1
         for job in jobs:
-            with byte_progress(job.target) as progress:
-                line = fetch(job, options.data, url_base=options.url_base, progress=progress)
+            get(job, options.data, options.url_base)
             done[job.target] = job
-            note(line)
     unsure = [target for target, job in done.items() if not job.checksum]
     of_these = f", {len(unsure)} of them not verified: no published checksum known"
     text = (
@@ -306,7 +313,7 @@ def agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> str:
+def _shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> str:
     """Return what would be fetched: a row per file, and the sum."""
     from compoclip.benchmarks.fetch import rebased
 
@@ -325,9 +332,6 @@ def shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> s
     more = f", and {counted(unknown, 'file')} of unknown size" if unknown else ""
     header = ["to", "from", "because", "size", "checked by"]
     return f"{Table(rows, header, left=3)}\ntogether {total}{more}"
-
-
-# --- `compoclip data pack DATA --out PACK`: training data as shards with small images. ---
 
 
 @dataclass(frozen=True)
@@ -382,7 +386,7 @@ def pack_main(options: PackOptions) -> Outcome:
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
     request = request_of(options.data, options)
     packed = pack(request, options.out, spec, spread, options.max_bad)
-    told = (
+    text = (
         f"{options.out}: {counted(packed.samples, 'sample')} in {counted(packed.shards, 'shard')}, "
         f"{decimal(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "
         f"{packed.as_they_were} as they were"
@@ -391,10 +395,7 @@ def pack_main(options: PackOptions) -> Outcome:
         left_out = [f"  {count} x {reason}" for reason, count in packed.left_out.items()]
         for line in (*(f"left out: {reason}" for reason in packed.bad.values()), *left_out):
             note(line)
-    return {**asdict(packed), "out": str(options.out)}, told
-
-
-# --- `compoclip data cc-neg`. ---
+    return {**asdict(packed), "out": str(options.out)}, text
 
 
 @dataclass(frozen=True)

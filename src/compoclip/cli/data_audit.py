@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from compoclip.cli.data import named
 from compoclip.cli.options import Outcome, Printing
 from compoclip.config import DataName, InputFolder, InputPlace, OfficialName, OutputFile, Shown
 from compoclip.console import counted, note
@@ -94,38 +95,46 @@ def audit_main(options: AuditOptions) -> Outcome:
             training = (str(options.data),)
         else:
             loaded = [target.load() for target in chosen]
-    sources = _opened(training, options) if training else []
+    from compoclip.data.sources.open import request_of
+
+    requests = [request_of(spec, options) for spec in training]
+    sources = [(request, request.open()) for request in requests]
     from compoclip.benchmarks.audit import audit  # with the tagger, once all data are open
 
     reports: list[dict[str, Any]] = []
     texts: list[str] = []
     defects: list[Defect] = []
     for benchmark in loaded:
-        found = audit(benchmark, decoding=options.decode)
-        solved, rules = _blind(benchmark) if options.text_only else ([], [])
+        faults = audit(benchmark, decoding=options.decode)
+        solved: list[Solvability] = []
+        rules: list[RuleOfThumb] = []
+        if options.text_only:
+            from compoclip.benchmarks.solvability import rules_of_thumb, solvability  # with scipy
+
+            solved, rules = solvability(benchmark), rules_of_thumb(benchmark)
         reports.append(
             {
-                "benchmark": found.benchmark,
-                "items": dict(found.items),
-                "faulty": len(found.faulty),
-                "faults": found.faults,
-                "counts": {str(kind): levels for kind, levels in found.counts.items()},
+                "benchmark": faults.benchmark,
+                "items": dict(faults.items),
+                "faulty": len(faults.faulty),
+                "faults": faults.faults,
+                "counts": {str(kind): levels for kind, levels in faults.counts.items()},
                 "by_subtask": {
                     str(kind): {part: n for part, n in parts.items() if part}
-                    for kind, parts in found.by_subtask.items()
+                    for kind, parts in faults.by_subtask.items()
                 },
-                "left_out": dict(found.left_out),
+                "left_out": dict(faults.left_out),
                 "text_only": [asdict(measured) for measured in solved],
                 "rules_of_thumb": [asdict(rule) for rule in rules],
             }
         )
-        texts.append(audit_text(found, solved, rules))
-        defects += found.defects
+        texts.append(audit_text(faults, solved, rules))
+        defects += faults.defects
     for request, rows in sources:
-        record, text, faults = _training(request, rows, options, held_out)
+        record, text, of_rows = _training(request, rows, options, held_out)
         reports.append(record)
         texts.append(text)
-        defects += faults
+        defects += of_rows
     listed = [{**asdict(defect), "fault": defect.fault} for defect in defects]
     if options.out is not None:
         write_jsonl(options.out, listed)
@@ -133,21 +142,6 @@ def audit_main(options: AuditOptions) -> Outcome:
     folder = str(options.data)
     lacks = any(report.get("source") == folder and report["missing_images"] for report in reports)
     return {"audits": reports, "defects": listed}, texts, int(lacks)
-
-
-def _opened(training: Sequence[str], options: AuditOptions) -> list[tuple[Request, Source]]:
-    """Open training sources."""
-    from compoclip.data.sources.open import request_of
-
-    requests = [request_of(spec, options) for spec in training]
-    return [(request, request.open()) for request in requests]
-
-
-def _blind(benchmark: Benchmark) -> tuple[list[Solvability], list[RuleOfThumb]]:
-    """Measure how far models get that see no image."""
-    from compoclip.benchmarks.solvability import rules_of_thumb, solvability  # with scipy
-
-    return solvability(benchmark), rules_of_thumb(benchmark)
 
 
 def audit_text(
@@ -158,21 +152,19 @@ def audit_text(
     lines = [f"{faults.benchmark}: {items:,} items, {len(faults.faulty):,} faulty"]
     lines += _counts(faults.counts, faults.by_subtask)
     lines += [f"  left out by the reader, {reason}: {n:,}" for reason, n in faults.left_out.items()]
-    if not (solved or rules):
-        return "\n".join(lines)
     from compoclip.evaluation.grounded import NEEDS_NO_IMAGE
     from compoclip.evaluation.numerals import percent
     from compoclip.evaluation.statistics import wilson
 
     rows = []
-    for each in solved:
-        low, high = map(percent, wilson(each.ngrams * each.n, each.n))
-        interval = "" if each.metric == "auc" else f"{low} to {high}"
-        shares = [percent(each.length), percent(each.chance)]
-        number = str(each.n) if each.n == each.of else f"{each.n} of {each.of}"
-        rows.append([each.subtask, each.metric, percent(each.ngrams), interval, *shares, number])
+    for blind in solved:
+        low, high = map(percent, wilson(blind.ngrams * blind.n, blind.n))
+        interval = "" if blind.metric == "auc" else f"{low} to {high}"
+        shares = [percent(blind.length), percent(blind.chance)]
+        number = str(blind.n) if blind.n == blind.of else f"{blind.n} of {blind.of}"
+        rows.append([blind.subtask, blind.metric, percent(blind.ngrams), interval, *shares, number])
     header = ["blind (no image)", "metric", "n-grams", "95 % interval", "length", "chance", "items"]
-    needless = [measured.subtask for measured in solved if measured.ngrams > NEEDS_NO_IMAGE]
+    needless = [blind.subtask for blind in solved if blind.ngrams > NEEDS_NO_IMAGE]
     notes = [f"needs no image (blind above 85 %): {', '.join(needless)}"] if needless else []
     if rows:
         lines.append(Table(rows, header, notes=notes).text())
@@ -246,29 +238,27 @@ def _training(
         "left_out": dict(rows.left_out),
         "counts": {str(kind): levels for kind, levels in faults.counts.items()},
     }
-    unnamed = len(faults.missing) - _NAMED
     damaged = [defect.detail for defect in faults.defects if defect.kind is Kind.UNDECODABLE]
-    clean = not (faults.defects or faults.missing or faults.repeated or rows.left_out)
     decoded = "every image was decoded" if options.decode else "--decode also decodes every image"
     holds = ", ".join(counted(n, noun.removesuffix("s")) for noun, n in faults.items.items())
-    notes = {
-        f"  missing: {unnamed:,} more": unnamed > 0,
-        "  (--images names the folder that paths start from)": faults.missing,
-        f"  equal to an earlier image: {counted(faults.repeated, 'image')}": faults.repeated,
-        f"  stored sideways: {counted(faults.sideways, 'image')}": faults.sideways,
-        f"  undecodable: {len(damaged) - _NAMED:,} more": len(damaged) > _NAMED,
-        f"  no faulty row or image; {decoded}": clean,
-    }
     lines = [
         f"{spec}: {holds}, {counted(len(faults.missing), 'image')} missing",
         f"  {rows.describe()}, images {rows.orientation}",
-        *(f"  missing: {path}" for path in faults.missing[:_NAMED]),
-        *(f"  undecodable: {detail}" for detail in damaged[:_NAMED]),
-        *(line for line, applies in notes.items() if applies),
-        *_counts(faults.counts, {}),
-        *(["  (--out FILE lists these defects)"] if faults.defects and not options.out else []),
-        *(f"  left out by the reader, {reason}: {n:,}" for reason, n in rows.left_out.items()),
+        *named("missing", faults.missing[:_NAMED], len(faults.missing)),
     ]
+    if faults.missing:
+        lines.append("  (--images names the folder that paths start from)")
+    lines += named("undecodable", damaged[:_NAMED], len(damaged))
+    if faults.repeated:
+        lines.append(f"  equal to an earlier image: {counted(faults.repeated, 'image')}")
+    if faults.sideways:
+        lines.append(f"  stored sideways: {counted(faults.sideways, 'image')}")
+    if not (faults.defects or faults.missing or faults.repeated or rows.left_out):
+        lines.append(f"  no faulty row or image; {decoded}")
+    lines += _counts(faults.counts, {})
+    if faults.defects and not options.out:
+        lines.append("  (--out FILE lists these defects)")
+    lines += [f"  left out by the reader, {reason}: {n:,}" for reason, n in rows.left_out.items()]
     if held_out:
         overlapping, unknown = overlap(rows, held_out)
         every = list(dict.fromkeys(id for ids in overlapping.values() for id in ids))

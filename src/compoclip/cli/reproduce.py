@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from compoclip.cli.data import agreed, byte_progress
+from compoclip.cli.data import agreed, get
 from compoclip.cli.options import Outcome
 from compoclip.console import columns, counted, duration, note, require_terminal
 from compoclip.errors import UsageError
@@ -61,19 +61,12 @@ def _model(options: ReproduceOptions) -> Outcome | int:
         note(columns(stated(plan)))
         return options.yes or agreed("Start this?")
 
-    bundle = reproduce(options, agree, lambda job: _get(options, job))
+    bundle = reproduce(options, agree, lambda job: get(job, options.data, options.url_base))
     if bundle is None:
         return 1
     text = (options.out / "page.md").read_text(encoding="utf-8")
     check = f"{text}\n{bundle}: compoclip verify {bundle} checks it"
     return {"bundle": str(bundle), "page": text}, check
-
-
-def _get(options: ReproduceOptions, job: RemoteFile) -> None:
-    from compoclip.benchmarks.fetch import fetch
-
-    with byte_progress(job.target) as progress:
-        note(fetch(job, options.data, url_base=options.url_base, progress=progress))
 
 
 def _list() -> Outcome:
@@ -285,7 +278,9 @@ def _with_downloads(planned: Experiment) -> Experiment:
         if not agreed("Fetch them?"):
             raise UsageError("nothing was fetched")
     fetched_specs = () if options.allow_partial else benchmarks
-    fetch_missing(fetched_specs, fetched, options.data, lambda job: _get(options, job))
+    fetch_missing(
+        fetched_specs, fetched, options.data, lambda job: get(job, options.data, options.url_base)
+    )
     table: PublishedTable = replace(planned.table, measure=tuple(benchmarks))
     return replace(planned, table=table)
 
