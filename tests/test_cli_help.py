@@ -83,6 +83,16 @@ Examples:
     ]
 
 
+def test_tasks_and_examples_of_caption_are_printed_line_by_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = page(capsys, ["caption"])
+    assert "    positives-verb     as positives-swap\n" in text
+    examples = text.partition("Examples:\n")[2].partition("\n\n")[0]
+    assert examples.count("    compoclip caption ") == 4
+    assert re.search(r"\S {2,}\S", examples) is None
+
+
 def test_data_model_and_output_stand_before_the_options_of_a_method(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

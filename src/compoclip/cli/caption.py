@@ -11,17 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console
-from compoclip.cli.caption_input import caption_items
-from compoclip.cli.options import Outcome, Printing
-from compoclip.config import (
-    DataName,
-    DeviceName,
-    InputFolder,
-    Names,
-    OutputFile,
-    Shown,
-    require_with,
-)
+from compoclip.cli.caption_input import caption_items, note_left_out
+from compoclip.cli.options import OnDevice, Outcome
+from compoclip.config import DataName, InputFolder, Names, OutputFile, Shown, require_with
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -29,23 +21,27 @@ from compoclip.language.engine import PHOTOS, ChatServer, Engine, InProcessModel
 from compoclip.typed import Count, Natural, Within
 
 if TYPE_CHECKING:
+    from compoclip.language.engine import PromptTask
     from compoclip.language.rows import Outputs
 
 
 @dataclass(frozen=True)
-class CaptionOptions(Printing):
+class CaptionOptions(OnDevice):
     """Let a language model write texts for captions: hard positives, hard negatives, dense
     captions, paraphrases. Each is checked; train takes the file. Or caption photos.
 
     Tasks:
-        positives-swap, positives-replace, positives-verb, positives-spatial
-                          for train hard-positives --positives OUT
-        negatives, negatives-swap
-                          for train tsvlc-llm --negatives OUT, and others with --texts
-                          +written-negative --set texts.written=OUT
-        dense             for train dac --bags OUT
-        paraphrase        for train clic --paraphrases OUT
-        photos            captions of photos that have no texts, for train --data OUT
+        positives-swap     for train hard-positives --positives OUT
+        positives-replace  as positives-swap
+        positives-verb     as positives-swap
+        positives-spatial  as positives-swap
+        negatives          for train tsvlc-llm --negatives OUT
+        negatives-swap     as negatives
+        dense              for train dac --bags OUT
+        paraphrase         for train clic --paraphrases OUT
+        photos             captions of photos without texts, for train --data OUT
+
+    Other methods take negatives with --texts +written-negative --set texts.written=OUT.
 
     OUT gets one row per caption (dense: per sample), in the order of the data, with task, hash of
     the prompt, engine, model, temperature and seed. OUT.rejected.jsonl gets the rejected texts with
@@ -53,12 +49,12 @@ class CaptionOptions(Printing):
     it, and asks again about captions without an answer.
 
     Examples:
-        compoclip caption coco.json --split train --task positives-replace --out positives.jsonl \
+        compoclip caption coco.json --split train --task positives-replace --out positives.jsonl
             --server http://localhost:8000/v1 --model meta-llama/Llama-3.1-8B-Instruct
         compoclip caption captions.txt --task dense --out bags.jsonl --model ./small-model
-        compoclip caption data.csv --task negatives --out negatives.parquet \
+        compoclip caption data.csv --task negatives --out negatives.parquet
             --server https://api.openai.com/v1 --model gpt-4o-mini --key-env OPENAI_API_KEY
-        compoclip caption photos/ --task photos --out captions.jsonl \
+        compoclip caption photos/ --task photos --out captions.jsonl
             --model coca_ViT-L-14:mscoco_finetuned_laion2b_s13b_b90k
 
     Args:
@@ -86,7 +82,6 @@ class CaptionOptions(Printing):
         timeout: Seconds without a response before a request is given up.
         retries: Retries after transient errors (429, 5xx, a broken connection).
         batch_size: Photos captioned at once; a caption depends on it by rounding only.
-        device: Device of a model in this process: cpu, cuda, cuda:N, mps or auto.
     """
 
     data: Annotated[DataName, Shown("DATA", positional=True)]
@@ -103,30 +98,37 @@ class CaptionOptions(Printing):
     seed: int = 0
     tries: Count = 2
     concurrency: Count = 8
-    timeout: float = 120.0
+    timeout: Annotated[float, Within(0.1)] = 120.0
     retries: Natural = 6
     batch_size: Count = 16
-    device: DeviceName = "auto"
 
 
 def caption_main(options: CaptionOptions) -> Outcome:
-    """Ask, write, sum up; exit code 1 when captions are left without an answer."""
-    if options.task == PHOTOS:
-        return _caption_photos(options)
-    if options.images is not None:
+    """Ask, write, sum up; exit code 1 when captions or photos are left without an answer."""
+    photos = options.task == PHOTOS
+    for name in ("server", "key_env", "column") if photos else ():
+        if getattr(options, name) is not None:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} has no use with --task {PHOTOS}; leave it out")
+    if options.images is not None and not photos:
         raise UsageError(f"--images goes with --task {PHOTOS}")
-    task = load_task(options.task)
-    if options.timeout <= 0:
-        raise UsageError("--timeout must be above 0")
     require_with(options, "server", "key_env")
-    from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
-    from compoclip.language.ask import Asking, collect
-    from compoclip.language.judge import RULES_VERSION
-    from compoclip.language.rows import Outputs, write_outputs
+    task = None if photos else load_task(options.task)
+    from compoclip.language.rows import Outputs
 
     out = Outputs(options.out)
     out.require_free()
     require_writable(options.out.parent)
+    return _write_texts(options, task, out) if task else _caption_photos(options, out)
+
+
+def _write_texts(options: CaptionOptions, task: PromptTask, out: Outputs) -> Outcome:
+    """Ask about captions, write the texts and what became of the others."""
+    from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
+    from compoclip.language.ask import Asking, collect
+    from compoclip.language.judge import RULES_VERSION
+    from compoclip.language.rows import write_outputs
+
     items = list(caption_items(options.data, options.column, options.split))
     captions = list(dict.fromkeys(caption for _, several in items for caption in several))
     if not any(task.asks(caption) for caption in captions):
@@ -195,8 +197,9 @@ def caption_main(options: CaptionOptions) -> Outcome:
     if reasons:
         lines.append(f"  rejected: {reasons} -> {out.rejected}")
     if tally.not_asked:
-        condition = "empty, or without what the task changes"
-        lines.append(f"  not asked about: {tally.not_asked:,} ({condition})")
+        lines.append(
+            f"  not asked about: {tally.not_asked:,} (empty, or without what the task changes)"
+        )
     if tally.refused:
         lines.append(f"  refused by the server: {tally.refused:,}, see {out.rejected.name}")
     if collected.unanswered:
@@ -223,25 +226,15 @@ def _resumable(out: Outputs) -> Iterator[None]:
         ) from None
 
 
-def _caption_photos(options: CaptionOptions) -> Outcome:
-    """Caption photos, write a table for `train`; exit code 1 when photos have no caption."""
-    for name in ("server", "key_env", "column"):
-        if getattr(options, name) is not None:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} has no use with --task {PHOTOS}; leave it out")
-    from compoclip.language.rows import Outputs
-
-    out = Outputs(options.out)
-    out.require_free()
-    require_writable(options.out.parent)
+def _caption_photos(options: CaptionOptions, out: Outputs) -> Outcome:
+    """Caption photos, write a table for `train`."""
     from compoclip.data.captioner import MAX_TOKENS, PhotoAsking, caption_photos, open_captioner
     from compoclip.data.sources.open import Request
     from compoclip.ranks import device_named
 
     request = Request(options.data, images=options.images, split=options.split, needs="photos")
     source = request.open()
-    for cause, number in source.left_out.items():
-        console.note(f"left out of the data: {number} x {cause}")
+    note_left_out(source.left_out)
     asking = PhotoAsking(
         options.temperature or 0.0,
         options.max_tokens or MAX_TOKENS,

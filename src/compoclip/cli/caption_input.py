@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,18 @@ class CaptionFile:
     """(id, caption) pairs of a .txt (one a line), .jsonl, .csv or .tsv file; iterable repeatedly.
 
     Ids are the "id" column where there is one, else the number of the line (.txt, .jsonl) or row
-    (tables), from 1. Iterating raises CompoclipError that names file and line for a bad row, and
-    UsageError that lists the columns when `column` is not among them.
+    (tables), from 1. Raises UsageError for another kind of file. Iterating raises CompoclipError
+    that names file and line for a bad row, and UsageError that lists the columns when `column` is
+    not among them.
     """
 
     path: Path
     column: str = DEFAULT_COLUMN
+
+    def __post_init__(self) -> None:
+        other = self.path.exists() and not self.path.is_file()
+        if other or self.path.suffix.lower() not in SUFFIXES:
+            raise UsageError(f"{self.path}: not one of the kinds {', '.join(SUFFIXES)}; convert it")
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         from compoclip.tables import read_delimited, read_jsonl, read_lines
@@ -45,8 +51,8 @@ class CaptionFile:
                 raise UsageError(f"{self.path}: no column {self.column!r}; choose one of: {names}")
             caption: object = row[self.column]
             if not isinstance(caption, str):
-                where = f"{self.path}, {'line' if jsonl else 'row'} {number}"
-                raise CompoclipError(f"{where}: {self.column!r} is no text; fix it")
+                place = f"{self.path}, {'line' if jsonl else 'row'} {number}"
+                raise CompoclipError(f"{place}: {self.column!r} is no text; fix it")
             yield str(row.get("id", number)), caption
 
     def identity(self) -> dict[str, str]:
@@ -67,18 +73,16 @@ def caption_file(source: str, column: str) -> CaptionFile | None:
         exists = bool(source.strip()) and path.exists()
     except (OSError, ValueError):  # too long or with odd bytes: surely a caption
         return None
-    known = path.suffix.lower() in SUFFIXES
-    if exists and not (path.is_file() and known):
-        raise UsageError(f"{source}: not one of the kinds {', '.join(SUFFIXES)}; convert it")
-    return CaptionFile(path, column) if exists or (known and not re.search(r"\s", source)) else None
+    named = path.suffix.lower() in SUFFIXES and not re.search(r"\s", source)
+    return CaptionFile(path, column) if exists or named else None
 
 
 # --- The captions of training data, or of a bare list, by sample. ---
 
-Item = tuple[str, Sequence[str]]
 
-
-def caption_items(data: str, column: str | None, split: str | None) -> Iterator[Item]:
+def caption_items(
+    data: str, column: str | None, split: str | None
+) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield (id, captions) of every sample, in order.
 
     data: what `train --data` takes, with training's ids; a .txt file with one caption per line; or
@@ -93,9 +97,14 @@ def caption_items(data: str, column: str | None, split: str | None) -> Iterator[
 
     with naming_options(lambda text: text.replace("--caption-column", "--column")):
         source = open_source(data, caption_column=column, split=split)
-    for reason, number in source.left_out.items():
-        note(f"left out of the data: {number} x {reason}")
+    note_left_out(source.left_out)
     yield from zip(source.column("id"), source.column("captions"), strict=True)
+
+
+def note_left_out(reasons: Mapping[str, int]) -> None:
+    """Say how many rows of the data are left out, and why."""
+    for reason, number in reasons.items():
+        note(f"left out of the data: {number} x {reason}")
 
 
 def _bare(path: Path, column: str | None) -> CaptionFile | None:

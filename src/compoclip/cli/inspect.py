@@ -41,36 +41,33 @@ def inspect_main(options: InspectOptions) -> Outcome:
     """Print what a checkpoint is, a line per fact."""
     from compoclip.models.conversion import inspect_model
 
-    found = inspect_model(options.checkpoint, options.base, options.activation)
-    counts = found["parameters"]
+    record = inspect_model(options.checkpoint, options.base, options.activation)
+    counts = record["parameters"]
     parts = [f"{name} {number:,}" for name, number in counts.items() if number and name != "total"]
     facts: dict[str, object] = {
-        "checkpoint": found["source"],
-        "kind": found["kind"],
-        "architecture": found["architecture"],
-        "activation": f"{found['activation']} ({found['activation_by']})",
-        "context": found["context"],
-        "image size": found["image_size"],
-        "vocabulary": found["vocabulary"],
-        "adapter": found["adapter"] or "none",
+        "checkpoint": record["source"],
+        "kind": record["kind"],
+        "architecture": record["architecture"],
+        "activation": f"{record['activation']} ({record['activation_by']})",
+        "context": record["context"],
+        "image size": record["image_size"],
+        "vocabulary": record["vocabulary"],
+        "adapter": record["adapter"] or "none",
         "parameters": f"{counts['total']:,} ({', '.join(parts)})",
-        "stored as": ", ".join(f"{kind} x {count}" for kind, count in found["dtypes"].items()),
+        "stored as": ", ".join(f"{kind} x {count}" for kind, count in record["dtypes"].items()),
     }
-    if found["identity"]:
-        facts["weights"] = found["identity"]["weights"]
-        facts["trained from"] = found["identity"]["base"] or "unknown"
-    if base := found["base"]:
+    if record["identity"]:
+        facts["weights"] = record["identity"]["weights"]
+        facts["trained from"] = record["identity"]["base"] or "unknown"
+    if base := record["base"]:
         changed = console.counted(base["changed"], "changed tensor")
         distance = f"{base['verdict']}: {base['distance']}, {changed}"
         facts["base"] = f"{base['name']} ({base['activation']}): {distance}"
     lines = [(name, "unknown" if fact is None else str(fact)) for name, fact in facts.items()]
-    for name, value in found["provenance"].items():
+    for name, value in record["provenance"].items():
         if text := console.worded(value):
             lines.append((f"  {name.replace('_', ' ')}", text))
-    return found, Table(lines, ["fact", "value"], left=2)
-
-
-# --- `compoclip convert SRC DST --to FORM`: open_clip, Hugging Face, LoRA, PEFT, ONNX. ---
+    return record, Table(lines, ["fact", "value"], left=2)
 
 
 @dataclass(frozen=True)
@@ -82,14 +79,15 @@ class ConvertOptions(Printing):
 
     Forms:
         open-clip  checkpoint folder that open_clip and every verb here read
-        hf         folder of transformers' CLIPModel (or SiglipModel, or BLIP), with tokenizer and
-                   image processor
+        hf         folder of transformers' CLIPModel, SiglipModel or BLIP, whole
         hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
-        hf-text    folder of transformers' CLIPTextModelWithProjection: the text tower alone
+        hf-text    folder of CLIPTextModelWithProjection: the text tower alone
         merged     an adapter merged into its base, as a checkpoint folder
         lora       an adapter folder, from a PEFT folder
         peft       a PEFT folder for the CLIPModel of the base
         onnx       both towers, checked with onnxruntime
+
+    hf also writes the tokenizer and the image processor.
 
     Examples:
         compoclip convert runs/fsc/model fsc-hf --to hf
@@ -128,7 +126,7 @@ def convert_main(options: ConvertOptions) -> Outcome:
     from compoclip.models.conversion import convert
     from compoclip.models.formats import hub
 
-    made = convert(
+    written = convert(
         options.source,
         options.destination,
         options.to,
@@ -138,16 +136,13 @@ def convert_main(options: ConvertOptions) -> Outcome:
         context_length=options.context_length,
         image_size=options.image_size,
     )
-    record = {"source": options.source, "written": str(options.destination), **made}
+    record = {"source": options.source, "written": str(options.destination), **written}
     facts = {name.replace("_", " "): console.worded(value) for name, value in record.items()}
     if options.push_to_hub:
         pushed = hub.publish(options.destination, options.push_to_hub)
         console.note(f"{options.destination} -> {pushed.url}")
     rows = [fact for fact in facts.items() if fact[1]]
     return record, Table(rows, ["fact", "value"], left=2)
-
-
-# --- `compoclip push FOLDER REPO`: put a model on the Hugging Face hub. ---
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from compoclip import console, plugins
+from compoclip import plugins
 from compoclip.cli.options import OnDevice, OnEngine, Outcome
 from compoclip.config import (
     DataName,
@@ -143,16 +143,13 @@ def serve(
 
     server = Server(site, options.host, options.port)
     if not site.loopback:
-        console.note(f"{options.host}: others can reach this {shown}; there is no password")
+        note(f"{options.host}: others can reach this {shown}; there is no password")
     tell(options.json, {"url": server.url, **record}, f"{server.url}{page}   (Ctrl-C ends it)")
     sys.stdout.flush()  # who reads it by a pipe waits for the address
     with suppress(KeyboardInterrupt):
         server.run()
-    console.note("ended; some requests went unanswered" if site.busy else "ended")
+    note("ended; some requests went unanswered" if site.busy else "ended")
     return not site.busy
-
-
-# --- `compoclip play MODEL [MODEL]`: the web playground. ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,18 +191,15 @@ def play_main(options: PlayOptions) -> int:
 
         models = (read_index(options.index).about["model"],)
     loaded = load_models(models, options.device)
-    size = max(each.preprocess.size[0] for each in loaded.values())
-    found = [
-        plugins.imported(each, "examples")(size) for each in plugins.installed("examples").values()
-    ]
+    size = max(model.preprocess.size[0] for model in loaded.values())
+    examples: list[tuple[str, bytes]] = []
+    for point in plugins.installed("examples").values():
+        examples += plugins.imported(point, "examples")(size)
     index = _index(options.index, next(iter(loaded.values())))
-    playground = Playground(loaded, [each for examples in found for each in examples], index)
+    playground = Playground(loaded, examples, index)
     site = play_site(playground, options.host, options.names)
     serve(site, options, {"models": list(loaded)}, "page")
     return 0
-
-
-# --- `compoclip index PHOTOS`, `compoclip search INDEX TEXT`: search of one's own photos. ---
 
 
 _MOST_SHOWN = 5
@@ -278,7 +272,7 @@ def index_main(options: IndexOptions) -> Outcome:
         photos,
     )
     about = index.about
-    done = ", ".join(f"{n:,} {what}" for what, n in about["changes"].items())
+    done = ", ".join(f"{n:,} {change}" for change, n in about["changes"].items())
     lines = [f"{options.out}: {counted(len(index.names), 'photo')} ({done})"]
     lines += [f"left out: {number:,} x {why}" for why, number in about["left_out"].items()]
     if unreadable := list(about["unreadable"].values()):
@@ -357,15 +351,20 @@ def search_main(options: SearchOptions) -> Outcome:
     negation_mode(options.negation)
     if options.rerank and options.image:
         raise UsageError("--rerank works only with texts; leave --image out")
-    queries: list[str | Path] = [*options.texts, *_listed(options.queries), *options.image]
+    queries: list[str | Path] = [*options.texts]
+    if options.queries:
+        from compoclip.cli.caption_input import CaptionFile  # which imports Arrow
+
+        queries += [text for _, text in CaptionFile(options.queries) if text.strip()]
+    queries += options.image
     if not queries:
         raise UsageError('say what to look for: compoclip search INDEX "a red cup"')
     index = read_index(options.index)
     require_model(options.model or index.about["model"])
     from compoclip.data.folders import NO_LOSS
 
-    found = _answers(options, index, queries)
-    rows = list({hit.row: None for each in found for hit in each.hits})
+    answers = _answers(options, index, queries)
+    rows = list({hit.row: None for answer in answers for hit in answer.hits})
     for state, names in index.outdated(rows, options.images).items():
         if names:
             note(
@@ -376,17 +375,8 @@ def search_main(options: SearchOptions) -> Outcome:
     if left_out := sum(missing) + len(index.about["unreadable"]):
         note(f"{options.index}: {counted(left_out, 'photo')} could not be indexed")
     if options.page or options.open or not options.json:
-        _show(options, index, found)
-    return [*map(asdict, found)], "\n\n".join(each.text() for each in found)
-
-
-def _listed(file: Path | None) -> list[str]:
-    """Return the texts in a file of queries."""
-    if file is None:
-        return []
-    from compoclip.cli.caption_input import CaptionFile  # here: it imports Arrow
-
-    return [text for _, text in CaptionFile(file) if text.strip()]
+        _show(options, index, answers)
+    return [*map(asdict, answers)], [answer.text() for answer in answers]
 
 
 def _answers(
@@ -416,7 +406,7 @@ def _answers(
     return [replace(answer, hits=answer.hits[: options.top]) for answer in reranked]
 
 
-def _show(options: SearchOptions, index: PhotoIndex, found: Sequence[Found]) -> None:
+def _show(options: SearchOptions, index: PhotoIndex, answers: Sequence[Found]) -> None:
     """Write the page of the answers, print its address, open it if that is wanted.
 
     A page that was not asked for may fail: the folder of the index need not be writable.
@@ -424,9 +414,9 @@ def _show(options: SearchOptions, index: PhotoIndex, found: Sequence[Found]) -> 
     from compoclip.search import index_page
 
     path = options.page or options.index.with_name(f"{options.index.name}.html")
-    answers = found if options.page else found[:_MOST_PAGED]
+    paged = answers if options.page else answers[:_MOST_PAGED]
     try:
-        write_text(path, index_page(index, answers, options.index, options.images))
+        write_text(path, index_page(index, paged, options.index, options.images))
     except CompoclipError as error:
         if options.page or options.open:
             raise
