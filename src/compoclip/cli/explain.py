@@ -99,11 +99,14 @@ def wise_ft_main(options: WiseFtOptions) -> Outcome:
     (scope,) = options.scope
     mixed = interpolate(base, tuned, options.alpha, scope, options.mix_scale, options.wise_lora)
     identity = save_model(mixed, options.out)
-    made = mixed.provenance["wise_ft"]
-    record = {"model": str(options.out), "weights": identity.weights, **made}
-    what = "all weights" if scope == "all" else f"the {scope} tower"
+    record = {
+        "model": str(options.out),
+        "weights": identity.weights,
+        **mixed.provenance["wise_ft"],
+    }
+    weights = "all weights" if scope == "all" else f"the {scope} tower"
     text = (
-        f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {what}: "
+        f"{options.base} -> {options.tuned}, alpha {options.alpha:g} on {weights}: "
         f"{options.out} (weights {identity.weights})"
     )
     return record, text
@@ -142,8 +145,8 @@ def _sweep(options: WiseFtOptions) -> Outcome:
     record = {"base": options.base, "tuned": options.tuned, **mixes.sweep_record(measured)}
     texts: list[str | Table] = [measured.table()]
     if rule and chosen:
-        record["picked"], told = _picked(options.out / "model", pair, chosen, rule)
-        texts.append(told)
+        record["picked"], text = _picked(options.out / "model", pair, chosen, rule)
+        texts.append(text)
     write_json(options.out / "sweep.json", record)
     plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
     for path in plots if not options.json else ():
@@ -162,8 +165,7 @@ def _picked(
     mix = chosen.mix
     picked = {"rule": asdict(rule), "name": mix.name, "scope": mix.scope, "alpha": mix.alpha}
     if mix.name == BASE:
-        told = f"picked: {rule}: the base itself, so nothing is written"
-        return {**picked, "model": None}, told
+        return {**picked, "model": None}, f"picked: {rule}: the base itself, so nothing is written"
     mixed = pair.mixed(mix)
     if not (place.is_dir() and any(place.iterdir())):
         save_model(mixed, place, provenance={**mixed.provenance, "picked": str(rule)})
@@ -176,15 +178,12 @@ def _picked(
         f"{name} {with_interval(d.difference, d.low, d.high, '+')}"
         for name, d in chosen.differences.items()
     )
-    told = (
+    text = (
         f"picked: {rule}: {mix.name} -> {place}\n"
         f"against the base: {changes}\n"
         "picked on these very benchmarks, so its scores here flatter it: report it on others"
     )
-    return {**picked, "model": str(place)}, told
-
-
-# --- `compoclip towers BASE TUNED`: how much of the gain each tower carries. ---
+    return {**picked, "model": str(place)}, text
 
 
 @dataclass(frozen=True)
@@ -223,9 +222,6 @@ def towers_main(options: TowersOptions) -> Outcome:
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
     write_json(options.out / "towers.json", record)
     return record, study.tables()
-
-
-# --- `compoclip tree-score MODEL ...`. ---
 
 
 @dataclass(frozen=True)
@@ -270,15 +266,11 @@ class TreeScoreOptions(OnDevice):
     resamples: Count = 2000
 
 
-_SAMPLES = {None: 1000, "mosaiclip": 5000}
-"""Captions to sample, by preset."""
-
-
 def tree_score_main(options: TreeScoreOptions) -> Outcome:
     """Parse, draw captions, measure every model, print and write."""
     models = named_models(options.models)
     captions = (validation_captions if options.preset else read_captions)(options.captions)
-    number = options.sample or _SAMPLES[options.preset]
+    number = options.sample or (5000 if options.preset else 1000)
     distinct = list(dict.fromkeys(captions))
     if len(distinct) < number:
         console.note(f"{options.captions}: only {len(distinct)} distinct captions, all are taken")
@@ -290,44 +282,43 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
 
     device = device_named(options.device)
     bootstrap = Bootstrap(options.resamples, options.seed)
-    scores: list[TreeScores] = []
+    models_scores: list[TreeScores] = []
     means, records, tables = [], [], []
     for name, spec in models.items():
         loaded = load_model(spec, device=device)
-        each = measure_trees(
+        scores = measure_trees(
             name, loaded, sampled, options.threshold, options.batch_size, options.seed
         )
-        scores.append(each)
-        means.append({tree: estimates(each.scores[tree], bootstrap) for tree in TREES})
+        models_scores.append(scores)
+        of_trees = {tree: estimates(scores.scores[tree], bootstrap) for tree in TREES}
+        means.append(of_trees)
         record: dict[str, Any] = {
             "model": name,
-            "weights": each.weights,
-            "layers": each.layers,
-            "headline": each.headline,
-            "captions": len(each.captions),
-            "left_out": dict(each.left_out),
+            "weights": scores.weights,
+            "layers": scores.layers,
+            "headline": scores.headline,
+            "captions": len(scores.captions),
+            "left_out": dict(scores.left_out),
             "source": str(options.captions),
             "seed": options.seed,
-            "scores": {tree: _by_threshold(each, found) for tree, found in means[-1].items()},
+            "scores": {tree: _by_threshold(scores, row) for tree, row in of_trees.items()},
         }
-        rows = [[tree, *map(_cell, found)] for tree, found in means[-1].items()]
-        base = scores[0]
-        if each is not base and each.thresholds == base.thresholds:
-            number, gap = differences(base, each, bootstrap)
-            record["difference"] = {"captions": number, "best": _by_threshold(each, gap)}
+        rows = [[tree, *map(_cell, row)] for tree, row in of_trees.items()]
+        base = models_scores[0]
+        if scores is not base and scores.thresholds == base.thresholds:
+            number, gap = differences(base, scores, bootstrap)
+            record["difference"] = {"captions": number, "best": _by_threshold(scores, gap)}
             rows.append(["best, minus first", *(_cell(estimate, "+") for estimate in gap)])
-        elif each is not base:
+        elif scores is not base:
             console.note(
-                f"{base.model} has {base.layers} text layers and {name} {each.layers}: not "
+                f"{base.model} has {base.layers} text layers and {name} {scores.layers}: not "
                 "compared; name the layers to compare with --threshold"
             )
         records.append(record)
-        lost = "".join(f", {n} left out: {reason}" for reason, n in each.left_out.items())
-        title = (
-            f"{name}: {each.layers} text layers, "
-            f"{console.counted(len(each.captions), 'caption')}{lost}"
-        )
-        columns = [f"h = {h}" for h in each.thresholds]
+        left_out = "".join(f", {n} left out: {reason}" for reason, n in scores.left_out.items())
+        captions_measured = console.counted(len(scores.captions), "caption")
+        title = f"{name}: {scores.layers} text layers, {captions_measured}{left_out}"
+        columns = [f"h = {h}" for h in scores.thresholds]
         columns[-1] += " (headline)"
         tables.append(Table(rows, ["tree score", *columns, "mean"], title=title))
     if options.out is not None:
@@ -336,32 +327,29 @@ def tree_score_main(options: TreeScoreOptions) -> Outcome:
         write_json(options.out / "tree-score.json", records)
         lines = [
             {
-                "model": each.model,
+                "model": scores.model,
                 "caption": caption,
                 "score": round(float(row[-1]), 6),
                 "tree": tree,
             }
-            for each in scores
-            for caption, tree, row in zip(each.captions, each.trees, each.scores[BEST])
+            for scores in models_scores
+            for caption, tree, row in zip(scores.captions, scores.trees, scores.scores[BEST])
         ]
         write_jsonl(options.out / "trees.jsonl", lines)
-        for path in tree_plot(options.out / "tree-score", scores, means):
+        for path in tree_plot(options.out / "tree-score", models_scores, means):
             console.note(f"written to {path}")
     return records, tables
 
 
-def _by_threshold(scores: TreeScores, found: Sequence[Estimate]) -> dict[str, Any]:
-    names = [*(str(h) for h in scores.thresholds), "mean"]
-    return {name: asdict(each) for name, each in zip(names, found)}
+def _by_threshold(scores: TreeScores, estimates: Sequence[Estimate]) -> dict[str, Any]:
+    names = [*map(str, scores.thresholds), "mean"]
+    return {name: asdict(estimate) for name, estimate in zip(names, estimates)}
 
 
-def _cell(each: Estimate, sign: str = "") -> str:
-    if each.low is None or each.high is None:
-        return f"{each.value:{sign}.3f} [-]"
-    return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
-
-
-# --- `compoclip maps MODEL ...`. ---
+def _cell(estimate: Estimate, sign: str = "") -> str:
+    low, high = estimate.low, estimate.high
+    interval = "-" if low is None or high is None else f"{low:{sign}.3f}, {high:{sign}.3f}"
+    return f"{estimate.value:{sign}.3f} [{interval}]"
 
 
 @dataclass(frozen=True)
@@ -400,8 +388,8 @@ def maps_main(options: MapsOptions) -> Outcome:
         for place, word in enumerate(maps.words, 1):
             plain = "".join(c for c in word.word if c.isalnum()) or "mark"
             path = options.out / name / f"{place:02}-{plain}.png"
-            made = overlay(image, word.attention, maps.region)
-            write_atomically(path, partial(made.save, format="PNG"))
+            picture = overlay(image, word.attention, maps.region)
+            write_atomically(path, partial(picture.save, format="PNG"))
             records.append(
                 {"model": name, "word": word.word, "cosine": word.cosine, "picture": str(path)}
             )
@@ -409,9 +397,6 @@ def maps_main(options: MapsOptions) -> Outcome:
         for lost in maps.left_out:
             console.note(f"{name}: '{lost}' lies beyond the context and has no map")
     return records, Table(rows, ["model", "word", "cosine", "picture"], left=2)
-
-
-# --- `compoclip nearest MODEL ...`. ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,11 +437,10 @@ def nearest_main(options: NearestOptions) -> Outcome:
 
     from compoclip.benchmarks.case import Retrieval
 
-    retrieval = [b for b in benchmarks if isinstance(b.content, Retrieval)]
+    retrieval = [(b.name, b.content) for b in benchmarks if isinstance(b.content, Retrieval)]
     if not retrieval:
         raise UsageError("--on: name a retrieval benchmark, such as retrieval:coco")
-    photos = retrieval[0].content
-    assert isinstance(photos, Retrieval)
+    benchmark, photos = retrieval[0]
     models = load_models(options.models)
 
     from compoclip.evaluation.encode import EncodeOptions
@@ -464,18 +448,18 @@ def nearest_main(options: NearestOptions) -> Outcome:
 
     device = device_named(options.device)
     sample = options.number, options.captions, options.seed
-    found, differing = nearest_captions(models, photos, EncodeOptions(), device, *sample)
+    nearest, differing = nearest_captions(models, photos, EncodeOptions(), device, *sample)
     images = console.counted(len(photos.images), "image")
-    about = f"The nearest of {console.counted(len(photos.texts), 'caption')} for {len(found)} of "
-    about += f"{images} of {retrieval[0].name}"
+    captions = console.counted(len(photos.texts), "caption")
+    about = f"The nearest of {captions} for {len(nearest)} of {images} of {benchmark}"
     if len(models) > 1:
         about += f"; for {differing:,} of them the first caption differs between the models"
-    nearest_page(found, f"{about}.", options.out)
+    nearest_page(nearest, f"{about}.", options.out)
     rows = [
         [Path(row.image.photo).name, name, first.kind, first.text]
-        for row in found
+        for row in nearest
         for name, (first, *_) in row.by_model.items()
     ]
-    records = [{**asdict(row), "image": row.image.photo} for row in found]
+    records = [{**asdict(row), "image": row.image.photo} for row in nearest]
     table = Table(rows, ["image", "model", "first caption is", "first caption"], left=4)
     return records, (table, f"written to {options.out}")

@@ -17,9 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
-from compoclip.config import names_here, options_of
+from compoclip.config import names_here, options_of, package_yaml
 from compoclip.console import note
 from compoclip.data.prompts import library_folder
 from compoclip.errors import UsageError, closest, require
@@ -40,9 +38,7 @@ _PROCESSES = re.compile(r"--(?:nproc[-_]per[-_]node|nnodes)[ =](\d+)")
 @cache
 def flags() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the table of open_clip's flags: group -> flag -> what is known of it."""
-    text = Path(__file__).with_name("open_clip.yaml").read_text(encoding="utf-8")
-    groups: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(text)
-    return groups
+    return package_yaml(Path(__file__).with_name("open_clip.yaml"))
 
 
 def our_words(argv: Sequence[str], keys: Collection[str]) -> Sequence[str]:

@@ -17,7 +17,7 @@ from compoclip.cli.options import Outcome, Printing
 from compoclip.config import Shown
 from compoclip.console import columns, counted, help_width
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import cache_folder, reason, write_text, writing
+from compoclip.files import cache_folder, write_text, writing
 from compoclip.methods.names import TERMS
 from compoclip.methods.registry import load_recipe, method_names, method_origin, method_summaries
 from compoclip.printed import Table, without
@@ -65,12 +65,12 @@ def list_main(options: ListOptions) -> Outcome:
         return _kinds()
     listing = {"rewrites": _rewrites, "losses": _losses, "benchmarks": _benchmarks}[options.kind]
     header, rows = listing(options.names)
-    blocks = []
+    shortened = []
     for name, kind, about, origin in rows:
         short = about if len(about) <= 90 else f"{about[:87].rstrip()}..."
-        blocks.append([name, kind, short, origin])
+        shortened.append([name, kind, short, origin])
     custom = "one of your own goes by its file, ./MY.py (compoclip new writes one)"
-    table = Table(blocks, [*header, "what it is", "from"], left=4)
+    table = Table(shortened, [*header, "what it is", "from"], left=4)
     records = [dict(zip(("name", "kind", "summary", "origin"), row)) for row in rows]
     return records, (table, f"{_HINTS[options.kind]}\n{custom}")
 
@@ -126,21 +126,19 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[Listed]]:
         for term in method.losses:
             used.setdefault(function(term.loss), []).append(f"{method.name}.{term.name}")
     offered = {name: getattr(losses, name) for name in dir(losses)}
-    heads = (
-        member for member in used if inspect.isclass(member) and issubclass(member, losses.HeadPlan)
-    )
-    offered |= {head.__name__: head for head in heads}
+    classes = filter(inspect.isclass, used)
+    offered |= {kind.__name__: kind for kind in classes if issubclass(kind, losses.HeadPlan)}
     for name, loss in sorted(offered.items()):
         if terms := used.get(loss, []):
             more = ["..."] if len(terms) > _MOST_TERMS else []
             kind = ", ".join([*terms[:_MOST_TERMS], *more])
             rows.append((name, kind, _summary(loss), plugins.PACKAGE))
     for name in names or sorted(added):
-        found = loss_named(name)
-        assert found is not None
-        called = found.name if plugins.is_file(name) else name
-        about = _summary(function(found.loss))
-        rows.append((called, f"term {found.name}", about, _origin(name, added)))
+        custom = loss_named(name)
+        assert custom is not None
+        about = _summary(function(custom.loss))
+        label = custom.name if plugins.is_file(name) else name
+        rows.append((label, f"term {custom.name}", about, _origin(name, added)))
     return ("loss", "terms"), rows
 
 
@@ -164,15 +162,12 @@ def _summary(thing: object) -> str:
     return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
 
 
-# --- Methods. ---
-
-
 def _methods(names: Sequence[str]) -> Outcome:
     methods = {name: load_recipe(name)() for name in names or method_names()}
     records, rows, lines = [], [], []
     for name, method in methods.items():
         optim, origin = method.optim, method_origin(name)
-        made = {
+        record = {
             "name": method.name,
             "summary": method_summaries().get(method.name, ""),
             "paper": method.paper,
@@ -190,7 +185,7 @@ def _methods(names: Sequence[str]) -> Outcome:
             ],
             "from": origin,
         }
-        records.append(made)
+        records.append(record)
         texts = [texts_of(method), method.images.name, terms_of(method)]
         numbers = [f"{n:g}" for n in (optim.epochs, optim.batch_size, optim.lr, optim.weight_decay)]
         rows.append([method.name, method.paper, *texts, *numbers, origin])
@@ -206,7 +201,7 @@ def _methods(names: Sequence[str]) -> Outcome:
     full = str(Table(rows, [*header, "from"], left=5, narrower=narrower))
     if names or len(full.splitlines()) <= _MOST_LINES * len(rows):
         return records, "\n".join([full, *lines])
-    brief = columns([[record["name"], record["summary"]] for record in records], help_width())
+    brief = columns([[row["name"], row["summary"]] for row in records], help_width())
     more = "compoclip list methods NAME shows its texts, loss and settings."
     return records, "\n".join([brief, "", more, *lines[1:]])
 
@@ -257,11 +252,7 @@ def terms_of(method: Method) -> str:
     return f"{' + '.join(terms)}{' (LoRA)' if method.lora else ''}"
 
 
-# --- `compoclip new KIND NAME`: copy a working example under a new name, and its test. ---
-
-
 _PACKAGE = Path(__file__).parents[1]
-_GROUPS: Mapping[str, plugins.Kind] = {"loss": "losses", "model": "models"}
 _CUSTOM = Path("examples", "custom")  # inside the package of a wheel, at the root of a checkout
 _USES = {
     "method": "compoclip train {} --data DATA --out RUN",
@@ -304,7 +295,17 @@ def new_main(options: NewOptions) -> Outcome:
         raise UsageError(
             f"{options.name!r:.80}: a name has letters, digits, - and _, and begins with a letter"
         )
-    if plain in {taken.replace("-", "_") for taken in _taken(options.kind)}:
+    from compoclip.benchmarks.names import benchmark_names
+    from compoclip.rewrites.base import rewrite_names
+
+    taken = {
+        "method": method_names(),
+        "rewrite": rewrite_names(),
+        "benchmark": benchmark_names(),
+        "loss": plugins.installed("losses"),
+        "model": plugins.installed("models"),
+    }
+    if plain in {name.replace("-", "_") for name in taken[options.kind]}:
         raise UsageError(f"{options.name}: there is a {options.kind} of that name; choose another")
     paths = (options.out / f"{plain}.py", options.out / f"test_{plain}.py")
     for path in paths:
@@ -328,23 +329,10 @@ def new_main(options: NewOptions) -> Outcome:
     return record, f"{paths[0]}\n{paths[1]}    (pytest {paths[1]})\nnext: {use}"
 
 
-def _taken(kind: str) -> Sequence[str]:
-    """Return the names of that kind that exist already."""
-    from compoclip.benchmarks.names import benchmark_names
-    from compoclip.methods.registry import method_names
-    from compoclip.rewrites.base import rewrite_names
-
-    names = {"method": method_names, "rewrite": rewrite_names, "benchmark": benchmark_names}
-    return names[kind]() if kind in names else tuple(plugins.installed(_GROUPS[kind]))
-
-
-# --- `compoclip cache`: size and removal of cached files. ---
-
-
-_KINDS = {  # kind -> what it is
+_CACHED = {  # kind -> what it is
     "parses": "parses of captions, made anew when they are asked for",
     "features": "features of frozen towers, of train --cache-frozen without --features",
-    "indexes": "where samples begin in large data files on read-only disks",
+    "indexes": "where samples begin in large data files, and which photos are copies",
 }
 
 
@@ -366,29 +354,24 @@ class CacheOptions(Printing):
 def cache_main(options: CacheOptions) -> Outcome:
     """Print one row per kind, after removing what is asked for; returns the exit code."""
     folder = cache_folder()
-    places: dict[str, list[Path]] = {kind: [] for kind in _KINDS}
+    places: dict[str, list[Path]] = {kind: [] for kind in _CACHED}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        # parses.sqlite has its log and index beside it
-        kind_of_file = "parses" if path.name.startswith("parses.sqlite") else path.name
-        places[kind_of_file if kind_of_file in ("parses", "features") else "indexes"].append(path)
+        name = path.name.partition(".sqlite")[0]  # parses.sqlite has its log and index beside it
+        places[name if name in _CACHED else "indexes"].append(path)
     sizes = {}
     for kind, paths in places.items():
         files = (file for path in paths for file in (path, *path.rglob("*")) if file.is_file())
         sizes[kind] = sum(file.stat().st_size for file in files)
-    cleared = [kind for kind in _KINDS if options.clear in (kind, "all")]
-    for path in (each for kind in cleared for each in places[kind]):
-        try:
+    cleared = [kind for kind in _CACHED if options.clear in (kind, "all")]
+    for path in (path for kind in cleared for path in places[kind]):
+        with writing(path):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        except OSError as error:
-            raise CompoclipError(
-                f"{path}: cannot be removed ({reason(error)}); check its rights"
-            ) from error
     record = {"folder": str(folder), "bytes": sizes, "cleared": cleared}
     rows = [
-        [kind, f"{size / 1e6:.1f} MB", "removed" if kind in cleared else "", _KINDS[kind]]
+        [kind, f"{size / 1e6:.1f} MB", "removed" if kind in cleared else "", _CACHED[kind]]
         for kind, size in sizes.items()
     ]
     overview = Table(rows, ["kind", "size", "state", "holds"], left=4)

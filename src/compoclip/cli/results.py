@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.options import Outcome, Printing, ResultPaths
@@ -26,8 +25,6 @@ from compoclip.programs.run import EvaluateOptions, evaluate, load_models, named
 from compoclip.typed import Count
 
 if TYPE_CHECKING:
-    from compoclip.evaluation.comparison import Comparison
-    from compoclip.evaluation.grounded import GroundedModels
     from compoclip.printed import Table
 
 
@@ -70,9 +67,6 @@ def evaluate_main(options: EvaluateOptions) -> Outcome | int:
     more = "" if options.details else "--details adds the sub-tasks\n"
     texts.append(f"{more}next: compoclip report {options.out} -o report.html")
     return None, texts, code
-
-
-# --- `compoclip compare BASE OTHER...`. ---
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,12 @@ def compare_main(options: CompareOptions) -> Outcome:
     if options.against is not None:
         return _against(options, options.against)
     if len(options.results) < 2:
-        raise UsageError(_needs_two(options.results))
+        inside = [folder for place in options.results for folder in sorted(place.glob("*/"))]
+        of_models = [str(folder) for folder in inside if any(folder.glob("*.json"))]
+        example = " ".join(of_models if len(of_models) > 1 else ["results/base", "results/tuned"])
+        raise UsageError(
+            "give the results of the base and of at least one other: compoclip compare " + example
+        )
     from compoclip.evaluation.comparison import compare_all, one_model
     from compoclip.evaluation.grounded import ground_all
     from compoclip.evaluation.results import load_results
@@ -143,11 +142,13 @@ def compare_main(options: CompareOptions) -> Outcome:
     details = options.details or not plain
     models = {model[0].model: model for model in (base, *others)}
     grounded = ground_all(models, bootstrap=bootstrap)
-    gains = grounded.differences
-    tables = [
-        comparison_table(pair, len(comparisons), details, gains.get(pair.other), brief=plain)
-        for pair in comparisons
-    ]
+    tables, record = [], []
+    for pair in comparisons:
+        gain = grounded.differences.get(pair.other)
+        tables.append(comparison_table(pair, len(comparisons), details, gain, brief=plain))
+        models_of_pair = {name: grounded.record(name) for name in (pair.base, pair.other)}
+        gains = {"mean_grounded_gain": gain and asdict(gain), "grounded": models_of_pair}
+        record.append({**asdict(pair), **gains})
     if details:
         tables.append(grounded.table())
     texts = [table.printed(options.format) for table in tables]
@@ -160,26 +161,7 @@ def compare_main(options: CompareOptions) -> Outcome:
         more = "" if details else "--details adds the sub-tasks\n"
         places = " ".join(map(str, options.results))
         texts.append(f"{more}next: compoclip report {places} -o report.html")
-    record = [_compared(comparison, grounded) for comparison in comparisons]
     return record, texts
-
-
-def _needs_two(places: Sequence[Path]) -> str:
-    """Return what to write where fewer than two results are given."""
-    inside = [folder for place in places for folder in sorted(place.glob("*/"))]
-    models = [str(folder) for folder in inside if any(folder.glob("*.json"))]
-    example = " ".join(models if len(models) > 1 else ["results/base", "results/tuned"])
-    return f"give the results of the base and of at least one other: compoclip compare {example}"
-
-
-def _compared(comparison: Comparison, grounded: GroundedModels) -> dict[str, Any]:
-    """Return a comparison as JSON, with the grounded gains of both models."""
-    difference = grounded.differences.get(comparison.other)
-    return {
-        **asdict(comparison),
-        "mean_grounded_gain": difference and asdict(difference),
-        "grounded": {m: grounded.record(m) for m in (comparison.base, comparison.other)},
-    }
 
 
 def _against(options: CompareOptions, name: str) -> Outcome:
@@ -211,8 +193,8 @@ def _against(options: CompareOptions, name: str) -> Outcome:
         if not by_block or block in by_block[-1]:
             by_block.append({})
         by_block[-1][block] = Path(place)
-    for each in by_block:
-        models_of = {b: one_model(load_results(place), place) for b, place in each.items()}
+    for places in by_block:
+        models_of = {b: one_model(load_results(place), place) for b, place in places.items()}
         models = dict.fromkeys(results[0].model for results in models_of.values())
         rows.append((" + ".join(models), models_of))
     measured = fill_table(table, rows, allow_partial=options.allow_partial)
@@ -230,9 +212,6 @@ def _against(options: CompareOptions, name: str) -> Outcome:
             console.note(f"left out: {task}, {reason}")
         console.note(f"{options.mteb}: {console.counted(len(files.written), 'file')} of mteb")
     return to_json(table, measured), text
-
-
-# --- `compoclip report RESULTS ...`. ---
 
 
 @dataclass(frozen=True)
@@ -294,9 +273,6 @@ def report_main(options: ReportOptions) -> Outcome:
     return record, f"{out} ({size / 1e6:.1f} MB); open it in a browser"
 
 
-# --- `compoclip bundle` and `compoclip verify`: results that others can check without a GPU. ---
-
-
 @dataclass(frozen=True, kw_only=True)
 class BundleOptions(Printing):
     """Put a run, its results and their items into one bundle that `verify` checks.
@@ -344,9 +320,7 @@ class VerifyOptions(Printing):
         bundles: Folders, or .zip or .tar.gz files.
     """
 
-    bundles: Annotated[
-        tuple[BundlePlace, ...], Shown("BUNDLE ...", positional=True, hint="(required)")
-    ]
+    bundles: Annotated[tuple[BundlePlace, ...], Shown("BUNDLE ...", positional=True)]
 
 
 def verify_main(options: VerifyOptions) -> Outcome:
