@@ -21,7 +21,7 @@ from compoclip.losses.contract import Features, Layout, Role
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.training import bank as banks
+from compoclip.training import caches
 from ranks_helpers import in_ranks
 from train_helpers import OPTIM
 
@@ -126,11 +126,11 @@ def test_the_bank_holds_the_images_of_batches(
 ) -> None:
     seen: list[Features] = []
 
-    def look(bank: banks.ImageBank, features: Features) -> Features:
+    def look(bank: caches.ImageBank, features: Features) -> Features:
         seen.append(replace(features, bank=bank.features, bank_keys=bank.keys))
         return seen[-1]
 
-    monkeypatch.setattr(banks.ImageBank, "add_to", look)
+    monkeypatch.setattr(caches.ImageBank, "add_to", look)
     contrasted(SINGLE, squares, "one", {"stop_after": 1})
     bank, image = seen[0].bank, seen[0].image
     assert bank is not None

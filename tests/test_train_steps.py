@@ -28,7 +28,7 @@ from compoclip.models.checkpoint import create_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.training import loop
-from compoclip.training.caches import refuse_batch_norm
+from compoclip.training.gradients import refuse_batch_norm
 from compoclip.training.loop import freeze
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import StepResult, step

@@ -185,12 +185,6 @@ def _part(name: str, _: Any, option: Option) -> None:
         raise UsageError(f"{option.flag} {name}: {error}") from None
 
 
-def _frozen(word: str, _: Any, __: Option) -> None:
-    from compoclip.training.settings import require_frozen_parts
-
-    require_frozen_parts((word,))
-
-
 def _files(pattern: str, _: Any, option: Option) -> None:
     from compoclip.patterns import expand_braces
 
@@ -248,7 +242,6 @@ CHECKS: Mapping[str, Callable[[Any, Any, Option], None]] = {
     "model": _model,
     "method": _by("compoclip.methods.registry:require_method"),
     "part of a method": _part,
-    "frozen part": _frozen,
     "files": _files,
     "records": _records,
     "records or captions": partial(_records, word="captions"),

@@ -48,7 +48,7 @@ class Peers:
     Attributes:
         rank: Number of this process.
         world: Number of processes.
-        asked: Number of calls of `sizes` so far.
+        calls: Number of calls of `sizes` so far.
     """
 
     rank = 0

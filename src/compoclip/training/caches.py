@@ -1,21 +1,11 @@
-"""Cached features: gradient caching for large batches, and features of a frozen image tower.
-
-Gradient caching computes the gradients of a whole batch in the memory of a micro-batch. Losses need
-all features of a batch at once, encoders do not. So every micro-batch is encoded twice: first
-without a graph, for the features and the losses' gradients with respect to them; then with a graph,
-through which these gradients flow to the parameters. The sums equal one backward pass over the
-whole batch, in another order.
-
-Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup
-(RepL4NLP 2021).
-"""
+"""Features that are computed once: of a frozen image tower, on disk for all runs; of frozen texts
+and of a bank of images, in the memory of one run."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -25,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from compoclip.console import track
+from compoclip.data.batch import item_keys
 from compoclip.data.cached import CachedFeatures, features_folder
 from compoclip.data.decode import Picture, name_of, photo_hash, unmirrored
 from compoclip.data.images import fixed_rng, photo_key
@@ -35,93 +26,19 @@ from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, normalised
 from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.files import cache_folder
-from compoclip.losses.contract import Features
+from compoclip.losses.contract import Features, normalise
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.text_tower import TextFeatures
 from compoclip.models.tokenizer import Tokenizer
 from compoclip.models.weights import weights_hash
-from compoclip.models.work import CachedAt, MicroBatch, Outputs, Work, joined
+from compoclip.models.work import CachedAt, Outputs, Work, joined
 from compoclip.ranks import Ranks
+from compoclip.training.gradients import autocast
 from compoclip.training.parts import places as layer_places
 from compoclip.training.settings import RunSettings
 from compoclip.workers import available_cores
-
-Amp = Callable[[], AbstractContextManager[object]]
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The context in which towers are run in "bf16" or "fp16"; it does nothing for fp32."""
-    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
-    return torch.autocast(device.type, dtype, enabled=precision in ("bf16", "fp16"))
-
-
-# --- Gradient caching. ---
-
-
-class GradientCache:
-    """The features of a batch, encoded micro-batch by micro-batch without a graph.
-
-    Args:
-        work: The batch, cut into micro-batches.
-
-    Attributes:
-        features: Features for the losses. Gradients of a loss stop here; `backward` continues.
-    """
-
-    def __init__(self, work: Work[Features], amp: Amp, device: torch.device) -> None:
-        self._amp, self._gpus = amp, [device] if device.type == "cuda" else []
-        # Of what learns: the micro-batch, its outputs, which collect gradients, and the states of
-        # the random generators before it was encoded.
-        self._learning: list[tuple[MicroBatch, Outputs, list[Tensor]]] = []
-        encoded: list[Outputs] = []
-        for encode, learns in zip(work.micro_batches, work.learns):
-            random = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpus)]
-            with torch.no_grad(), amp():
-                outputs = encode()
-            encoded.append(tuple(tensor.detach().requires_grad_(learns) for tensor in outputs))
-            if learns:
-                self._learning.append((encode, encoded[-1], random))
-        with amp():
-            self.features = work.join(encoded)
-
-    def backward(self) -> None:
-        """Encode every trained micro-batch again, and accumulate gradients of the parameters.
-
-        Dropout and drop-path repeat the masks of the first pass.
-        """
-        for encode, leaves, (random, *of_gpus) in self._learning:
-            used = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
-            if not used:
-                continue
-            with torch.random.fork_rng(self._gpus), self._amp():
-                torch.set_rng_state(random)
-                for gpu, state in zip(self._gpus, of_gpus):
-                    torch.cuda.set_rng_state(state, gpu)
-                outputs = encode()
-            torch.autograd.backward([outputs[i] for i in used], [leaves[i].grad for i in used])
-
-
-def learning_batch_norms(network: nn.Module) -> list[str]:
-    """Return the names of the layers that compute statistics over the batch.
-
-    Frozen batch norms, in eval mode, compute none.
-    """
-    norm, named = nn.modules.batchnorm._BatchNorm, network.named_modules()
-    return [name for name, layer in named if isinstance(layer, norm) and layer.training]
-
-
-def refuse_batch_norm(network: nn.Module) -> None:
-    """Raise UsageError for statistics over the batch: those of a micro-batch are others."""
-    for name in learning_batch_norms(network):
-        tower = "image" if name.startswith("visual.") else "text"
-        raise UsageError(
-            f"--micro-batch: {name} in the {tower} tower is a batch norm that learns, so a part of "
-            "the batch gives other features than the whole batch: leave --micro-batch out, or "
-            "freeze that tower"
-        )
-
 
 # --- Features of a frozen image tower, encoded once and kept on disk. ---
 
@@ -129,27 +46,25 @@ _AT_ONCE = 64  # views that are encoded together
 
 
 def cached_at(method: Method, settings: RunSettings) -> CachedAt:
-    """Where the features are taken that --cache-frozen keeps; "" without it.
+    """Return where the features are taken that --cache-frozen caches; "" without it.
 
-    Returns "tower" when all of the image tower is frozen, "trunk" when its projection learns.
-    Raises UsageError where features would change, or no image would be shown twice.
+    "tower" when all of the image tower is frozen, "trunk" when its projection learns. Raises
+    UsageError where features would change.
     """
-    requested = settings.cache_frozen or settings.features
+    if not (settings.cache_frozen or settings.features):
+        return ""
     adapted = method.lora is not None and method.lora.towers == "text"
     still = not method.trains.image_tower or adapted
     refuse(
         {
-            "--crops are random crops: leave --no-crop out": settings.crops and not settings.crop,
             "--cache-frozen cannot cache features of random crops: add --no-crop or a fixed number "
-            "of --crops, or leave it out": requested and settings.crop and not settings.crops,
+            "of --crops, or leave it out": settings.crop and not settings.crops,
             f"--cache-frozen: {method.name} trains the image tower, so features change at every "
             "step: freeze it (--freeze image or image-trunk), or leave it out": (
-                requested and not still and "image-trunk" not in settings.freeze
+                not still and "image-trunk" not in settings.freeze
             ),
         }
     )
-    if not requested:
-        return ""
     return "tower" if still else "trunk"
 
 
@@ -159,24 +74,21 @@ def frozen_features(
     source: Source,
     transform: ImageTransform,
     settings: RunSettings,
+    at: CachedAt,
     ranks: Ranks,
-) -> CachedFeatures | None:
+) -> CachedFeatures:
     """Cache the features of a frozen image tower for all photos of a source.
 
-    A method that reads no patches takes the pooled features that another one has cached with them.
-    Rank 0 computes missing features; the others read them from disk. None without --cache-frozen.
-    Raise UsageError when there is nothing to cache, CompoclipError when the disk is too small or
-    the folder cannot be written.
+    at: from `cached_at`. A method that reads no patches takes the pooled features that another one
+    has cached with them. Rank 0 computes missing features; the others read them from disk. Raise
+    UsageError when there is nothing to cache, CompoclipError when the disk is too small or the
+    folder cannot be written.
     """
-    at = cached_at(method, settings)
-    if not at:
-        return None
-    model.encoder.to(settings.device).eval()
     if at == "trunk":
         model.encoder.image_tower.require_trunk()
     photos, digest = _shown_photos(source, method)
-    alone = f"{method.name} shows composites alone, each of them new"
     if not photos:
+        alone = f"{method.name} shows composites alone, each of them new"
         raise UsageError(f"--cache-frozen: {alone}: leave it out")
     places = list(photos.values())
     read = _Maker(
@@ -312,15 +224,16 @@ class _Maker:
 
 
 class FrozenTexts:
-    """Remembers what the layers of a frozen text tower made of a text; only its projection learns.
+    """Caches what the layers of a frozen text tower make of a text; only its projection learns.
 
     Args:
-        most: Bytes of states to cache, on the model's device; later texts are encoded every time.
+        max_bytes: Size of the states to cache, on the model's device; later texts are encoded every
+            time.
 
     Attributes:
-        asked: Distinct texts of batches so far.
-        found: Those of them that were remembered.
-        bytes: Size of all states kept.
+        requested: Distinct texts of batches so far.
+        reused: Those of them that were cached.
+        bytes: Size of all cached states.
     """
 
     def __init__(self, tokenize: Tokenizer, max_bytes: int = 4 << 30) -> None:
@@ -332,11 +245,8 @@ class FrozenTexts:
     def work(
         self, encoder: DualEncoder, texts: Sequence[str], micro_batch: int
     ) -> Work[TextFeatures]:
-        """The work of encoding T texts, of which little is left: those that are new, and to
-        project.
-
-        It is one micro-batch, whose outputs are states (T, W) without gradient.
-        """
+        """Return the work of encoding T texts: one micro-batch, whose outputs are states (T, W)
+        without gradient, and the projection."""
         texts = texts or ("",)
 
         def encode() -> Outputs:
@@ -358,3 +268,36 @@ class FrozenTexts:
             return TextFeatures(encoder.text_tower.project(joined([o[0] for o in outputs])))
 
         return Work((encode,), join, (False,))
+
+
+# --- Images of the whole data, for losses that look beyond the batch. ---
+
+_BANK_IMAGES = 16_384
+"""With more, comparing a batch with all of them would cost as much as encoding its texts."""
+_BANK_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class ImageBank:
+    """Images as a frozen tower sees them.
+
+    features: (N, D), unit length. keys: (2 N,), see `Features.bank_keys`.
+    """
+
+    features: Tensor
+    keys: Tensor
+
+    def add_to(self, features: Features) -> Features:
+        """Return the features of a batch with those of the bank."""
+        return replace(features, bank=self.features, bank_keys=self.keys)
+
+
+@torch.no_grad()
+def image_bank(encoder: DualEncoder, cached: CachedFeatures) -> ImageBank:
+    """Return the features of the photos of a source, of at most `_BANK_IMAGES` of them."""
+    images = cached.some(_BANK_IMAGES)
+    keys = torch.from_numpy(item_keys(images).view(np.int32).astype(np.int64)).to(encoder.device)
+    parts = torch.stack([*images.values()]).split(_BANK_AT_ONCE)
+    works = (encoder.image_work(p.to(encoder.device), cached_at=cached.at) for p in parts)
+    features = torch.cat([normalise(work.all().pooled.float()) for work in works])
+    return ImageBank(features, keys)

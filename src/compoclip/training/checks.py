@@ -63,7 +63,12 @@ def require_together(
             "them out": matrix and (method.lora or fsdp),
             "--ema cannot be combined with --fsdp, which splits the weights: leave one "
             "of them out": fsdp and settings.ema,
-            f"--ema {settings.ema:g}: must be at least 0 and below 1": not 0 <= settings.ema < 1,
+            **{
+                f"--lr-{part} cannot be combined with --lr 0; freeze the rest with --freeze": (
+                    rate is not None and not method.optim.lr
+                )
+                for part, rate in (("image", settings.lr_image), ("text", settings.lr_text))
+            },
             "--on needs the whole model, and --fsdp splits it: leave --on out and evaluate the "
             "checkpoint": fsdp and watch is not None,
         }

@@ -21,7 +21,7 @@ from compoclip.data.loader import BatchLoader
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import ALONE, Features, IndexRequest, Ints, Peers
 from compoclip.ranks import Ranks, failure, raise_first
-from compoclip.training.caches import learning_batch_norms
+from compoclip.training.gradients import learning_batch_norms
 
 # --- What ranks give each other for their losses. ---
 #
@@ -56,8 +56,8 @@ class RankPeers(Peers):
 
     Args:
         lengths: For requests that have been exchanged with the batch, their lengths on all ranks.
-        wanted: Where requests are noted that had not been, and the number of their arrays. All
-            ranks compute the same losses, so they note the same in the same order.
+        requested: Collects the others, with the number of their arrays. All ranks compute the same
+            losses, so they collect the same in the same order.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class GlobalBatch:
     """The global batch, of the parts of all ranks, and how many of each it holds.
 
     skipped: samples left out. truncated: texts cut by the tokenizer. peers: the ranks that share
-    it. asked: the signal that any rank received before the batch, 0 for none.
+    it. stop_signal: the signal that any rank received before the batch, 0 for none.
     """
 
     images: int = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import os
 import shutil
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from compoclip.console import counted, duration, note
-from compoclip.errors import CompoclipError, pip_install
+from compoclip.errors import CompoclipError, optional, require_package
 from compoclip.files import reading, reason, replacing, writing
 from compoclip.ranks import SINGLE, Ranks
 
@@ -155,8 +153,7 @@ class Trackers(ExitStack):
         report: Callable[[dict[str, Any], int], None],
     ) -> None:
         for name in names:
-            if importlib.util.find_spec(name) is None:
-                raise CompoclipError(f"--track {name}: {pip_install('track')} first")
+            require_package(name, "track", f"--track {name}")
         super().__init__()
         self._names, self._out, self._config, self._report = names, out, config, report
         self._logs: list[Callable[[Mapping[str, float], int], object]] = []
@@ -205,7 +202,7 @@ def _tensorboard(out: Path, config: Mapping[str, Any]) -> Tracker:
 
 def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
     """A run in OUT/wandb: offline, for `wandb sync`, unless the environment says otherwise."""
-    wandb: Any = importlib.import_module("wandb")
+    wandb: Any = optional(WANDB, "track", f"--track {WANDB}")
     offline = not any(os.environ.get(name) for name in _REACHED_BY)
     offline |= os.environ.get("WANDB_MODE") == "offline"
     runs = sorted((out / WANDB).glob("*run-*-*"))

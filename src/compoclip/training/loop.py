@@ -29,8 +29,7 @@ from compoclip.models.lora import lora_parameters
 from compoclip.models.projection import text_matrix
 from compoclip.models.tokenizer import Tokenizer
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
-from compoclip.training.bank import ImageBank
-from compoclip.training.caches import FrozenTexts
+from compoclip.training.caches import FrozenTexts, ImageBank
 from compoclip.training.distributed import GlobalBatch, shared_batches, sync_batch_norm
 from compoclip.training.gradients import GradientMean
 from compoclip.training.log import LOG, MetricsLog
@@ -64,7 +63,7 @@ class TrainingLoop:
     Args:
         batches: This rank's part of every global batch.
         report: Called on rank 0 with the record of every logged step and the total of steps.
-        known: Cache of texts, see `step`.
+        frozen_texts: See `step`.
         bank: Images of the whole data, see `step`.
         watch: Measures the encoder during training, and may end the run.
     """

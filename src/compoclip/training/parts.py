@@ -82,22 +82,11 @@ def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[s
     empty where all have the same.
 
     With a layer decay d, block n of N has d^(N + 1 - n): what comes before the first block d^(N +
-    1), what comes after the last 1. Raises UsageError for rates that no training can use.
+    1), what comes after the last 1.
     """
     part_rates = {"image": settings.lr_image, "text": settings.lr_text}
     decay = settings.layer_decay
     rates = {part: rate for part, rate in part_rates.items() if rate is not None}
-    refuse(
-        {
-            f"--lr-{part} {rate:g}: must be a number from 0 on": not 0 <= rate < math.inf
-            for part, rate in rates.items()
-        }
-        | {
-            f"--lr-{p} cannot be combined with --lr 0; freeze the rest with --freeze": not lr
-            for p in rates
-        }
-        | {f"--layer-decay {decay:g}: must be above 0 and at most 1": not 0 < decay <= 1}
-    )
     if not rates and decay == 1:
         return {}
     factors = {}
@@ -133,7 +122,6 @@ def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[st
                 ),
             }
         )
-
         if not colon:
             still = [name for name in tower if not (trunk and tower[name].projection)]
         elif count.endswith("-"):
@@ -163,7 +151,6 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
     Adapters leave the rest of a tower frozen, so one whose trunk is frozen is frozen whole. Raises
     UsageError when no tower is left, and for some blocks of a tower that gets adapters.
     """
-    require_frozen_parts(freeze)
     gone = {word.removesuffix("-trunk") if method.lora else word for word in freeze}
     trains = replace(
         method.trains,

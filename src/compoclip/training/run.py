@@ -27,12 +27,11 @@ from compoclip.models.formats.adapters import save_adapter
 from compoclip.models.lora import Lora, merge_lora
 from compoclip.models.projection import attach_text_map, merge_text_map
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.training.bank import image_bank
-from compoclip.training.caches import FrozenTexts, cached_at, frozen_features
+from compoclip.training.caches import FrozenTexts, cached_at, frozen_features, image_bank
 from compoclip.training.checks import notes, require_negatives, require_precision, require_together
 from compoclip.training.log import LOG, ProgressLines, Trackers
 from compoclip.training.loop import TrainingLoop, total_steps
-from compoclip.training.parts import attach_adapters, frozen_by, rate_factors, with_frozen
+from compoclip.training.parts import attach_adapters, frozen_by, with_frozen
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import require_torch, whole
 from compoclip.training.state import (
@@ -228,7 +227,6 @@ class _Run:
             word: sum(sizes.get(name, 0) for name in names)
             for word, names in frozen_by(encoder.model, settings.freeze).items()
         }
-        rate_factors(encoder.model, method.optim.lr, settings)  # refuses impossible rates
         # The samples as the method reads them, and what the settings leave open.
         self.source = source = method.images.source(read)
         self.method = method = method.for_data(source.brings())
@@ -246,24 +244,23 @@ class _Run:
         left = {k: v for k, v in chosen.items() if getattr(settings, k) in ("auto", None)}
         settings = replace(settings, **left)
         self.settings = settings
+        self.cached_at = cached_at(method, settings)
         remedies = [extra_pass.changes_images(method.plan) for extra_pass in method.passes]
         refuse(
             {
                 f"--cache-frozen: {method.name} changes the images at every step, so their "
                 "features cannot be cached: leave it out, or "
-                f"{' and '.join(filter(None, remedies))}": (
-                    cached_at(method, settings) and any(remedies)
-                ),
+                f"{' and '.join(filter(None, remedies))}": (self.cached_at and any(remedies)),
                 f"{method.name} contrasts captions with all images, so the image tower must be "
                 "frozen and its features cached: add --freeze image --cache-frozen --no-crop": (
-                    method.needs_bank and cached_at(method, settings) != "tower"
+                    method.needs_bank and self.cached_at != "tower"
                 ),
                 f"{method.name} contrasts captions with all images, and captions made of classes "
                 "are true of many: leave --terms +all-images out": (
                     method.needs_bank and LABEL in source.brings()
                 ),
                 "--cache-frozen stores no pixels, and the teacher needs them: leave --cache-frozen "
-                "or the teacher out": (self.teacher and cached_at(method, settings)),
+                "or the teacher out": self.teacher and self.cached_at,
             }
         )
         decisive = self.watch.decisive() if self.watch is not None else {}
@@ -300,7 +297,9 @@ class _Run:
                 settings.resume or not ranks.first,
             )
         workers = reading_processes(settings, method, len(source))
-        self.cached = frozen_features(model, method, source, transform, settings, ranks)
+        self.cached = None
+        if at := self.cached_at:
+            self.cached = frozen_features(model, method, source, transform, settings, at, ranks)
         loader = BatchLoader(
             source,
             plan,

@@ -5,13 +5,14 @@ Free of torch, so that `compoclip train --help` and the Python API can name it f
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import BenchmarkName, InputFolder, Names, OutputFolder, Shown
+from compoclip.config import BenchmarkName, InputFolder, OutputFolder, Shown
 from compoclip.errors import UsageError, refuse
 from compoclip.typed import Natural
 
@@ -25,7 +26,6 @@ _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
 # Recorded where they are used alone, so that states of runs without them can still be resumed.
 _WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay"}
 _WHERE_USED |= {"ema", "matryoshka", "max_steps", "near_margin"}
-FrozenPart = Annotated[str, Names("frozen part")]
 _FROZEN = re.compile(r"(image|text)(-trunk|:[1-9][0-9]*-?)?|temperature")
 _FROZEN_PARTS = (
     "image, text, image-trunk, text-trunk, image:N, text:N (its first N blocks), image:N-, text:N- "
@@ -157,7 +157,7 @@ class RunSettings:
     cache_frozen: bool = False
     features: OutputFolder | None = None
     crops: Natural = 0
-    freeze: tuple[FrozenPart, ...] = ()
+    freeze: tuple[str, ...] = ()
     lr_image: float | None = None
     lr_text: float | None = None
     layer_decay: float = 1.0
@@ -177,6 +177,25 @@ class RunSettings:
     merge: bool = True
     fsdp: bool = False
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for values that no run can use."""
+        require_frozen_parts(self.freeze)
+        rates = {"image": self.lr_image, "text": self.lr_text}
+        refuse(
+            {
+                f"--lr-{part} {rate:g}: must be a number from 0 on": not 0 <= rate < math.inf
+                for part, rate in rates.items()
+                if rate is not None
+            }
+            | {
+                f"--layer-decay {self.layer_decay:g}: must be above 0 and at most 1": (
+                    not 0 < self.layer_decay <= 1
+                ),
+                f"--ema {self.ema:g}: must be at least 0 and below 1": not 0 <= self.ema < 1,
+                "--crops are random crops: leave --no-crop out": self.crops and self.crop is False,
+            }
+        )
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that checkpoints and trackers record, by name."""

@@ -24,10 +24,14 @@ from compoclip.models.text_plan import TextInputs
 from compoclip.models.text_tower import TextFeatures
 from compoclip.models.tokenizer import Tokenizer
 from compoclip.models.work import Work
-from compoclip.training.bank import ImageBank
-from compoclip.training.caches import FrozenTexts, GradientCache, autocast, refuse_batch_norm
+from compoclip.training.caches import FrozenTexts, ImageBank
 from compoclip.training.distributed import GlobalBatch, without_rows
-from compoclip.training.gradients import GradientMean
+from compoclip.training.gradients import (
+    GradientCache,
+    GradientMean,
+    autocast,
+    refuse_batch_norm,
+)
 from compoclip.training.settings import RunSettings
 from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
 
@@ -75,7 +79,7 @@ def step(
             None for a batch alone.
         mean: Takes the mean of the gradients over the ranks, as soon as they are complete.
         scaler: Scales the gradients up, for fp16.
-        known: Remembers texts, where of their tower only the projection learns.
+        frozen_texts: Caches texts, where of their tower only the projection learns.
         bank: Images of the whole data, for terms that read them.
         with_chance: Also compute the loss of equal scores.
 

@@ -119,7 +119,7 @@ class TeacherEncoder(DualEncoder):
         """Add `teacher_image`, `teacher_text` and `teacher_scale`, without gradient, to features.
 
         student: the original of the copy; features of a frozen tower are the teacher's too, and are
-        not computed again. pixels, micro_batch, kept: see `DualEncoder.work`.
+        not computed again. pixels, micro_batch, cached_at: see `DualEncoder.work`.
         """
         image, text = features.image.detach(), features.text.detach()
         with torch.no_grad():

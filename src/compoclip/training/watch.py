@@ -67,7 +67,7 @@ class Watch:
         self.settings, self.about = settings, dict(about)
         self._measure, self._folder, self._ranks = measure, out / "best", ranks
         self._measured: dict[int, dict[str, float]] = {}
-        self._needed: set[int] = set()  # by the state on disk
+        self._in_state: int | None = None  # the best step of the state on disk
 
     def decisive(self) -> dict[str, Any]:
         """Return the settings a resumed run must share: none unless measurements choose weights."""
@@ -82,16 +82,15 @@ class Watch:
         Raise CompoclipError when kept weights are missing.
         """
         self._measured = {int(step): dict(values) for step, values in state.items()}
-        self._needed = self._best_steps()
-        for path in map(self.weights, self._best_steps()):
-            if not path.is_file():
-                raise CompoclipError(
-                    f"{path}: is missing, and it may be the best model; start without --resume"
-                )
+        self._in_state = self.best()
+        if self._in_state is not None and not (path := self.weights(self._in_state)).is_file():
+            raise CompoclipError(
+                f"{path}: is missing, and it may be the best model; start without --resume"
+            )
 
     def state(self) -> dict[str, dict[str, float]]:
         """Return the argument of `restore`. Called when a state is written; keeps its weights."""
-        self._needed = self._best_steps()
+        self._in_state = self.best()
         return {str(step): values for step, values in self._measured.items()}
 
     def due(self, step: int, total: int) -> bool:
@@ -112,14 +111,13 @@ class Watch:
         self._measured[step] = {name: score["value"] for name, score in scores.items()}
         with self._ranks.agreed():
             if self._ranks.first and self.settings.keep_best:
-                best_steps = self._best_steps()
-                if step in best_steps:
+                if step == self.best():
                     tensors = {
                         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
                         for name, tensor in network.state_dict().items()
                     }
                     write_atomically(self.weights(step), lambda place: save_file(tensors, place))
-                needed = set(map(self.weights, best_steps | self._needed))
+                needed = {self.weights(n) for n in (self.best(), self._in_state) if n is not None}
                 for path in {*self._folder.glob("step-*.safetensors")} - needed:
                     path.unlink(missing_ok=True)
         return {"step": step, "eval": scores, "eval_seconds": round(time.monotonic() - start, 3)}
@@ -127,9 +125,6 @@ class Watch:
     def weights(self, step: int) -> Path:
         """Return the file of the kept weights of a step."""
         return self._folder / f"step-{step:08d}.safetensors"
-
-    def _best_steps(self) -> set[int]:
-        return {self.best()} - {None}  # type: ignore[return-value]
 
     def best(self) -> int | None:
         """Return the best step, the newest of equal ones; None without --keep-best."""
