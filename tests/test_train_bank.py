@@ -85,7 +85,7 @@ def test_values_by_hand() -> None:
     alone = replace(features, bank=features.bank[:1], bank_keys=features.bank_keys[:2])
     _, layout = a_batch(("a", "a"), ("a",))
     assert all_images_loss(alone, layout).item() == 0
-    with pytest.raises(ValueError, match="without a bank"):
+    with pytest.raises(ValueError, match=r"Features\.bank, which was not computed"):
         all_images_loss(replace(features, bank=None), layout)
     _, layout = a_batch(("a", "a"), ("a",))
     layout.host = replace(layout.host, keys=None)

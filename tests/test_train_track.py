@@ -172,5 +172,5 @@ def test_trackers_pass_records_on_and_open_late(
 
 def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(CompoclipError, match="--track wandb needs wandb: pip install tensorboard wandb"):
+    with pytest.raises(CompoclipError, match="--track wandb needs wandb: pip install tensorboard"):
         Trackers(("wandb",), tmp_path, {}, print)

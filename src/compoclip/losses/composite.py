@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, loss_function
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import captions, with_captions
+from compoclip.losses.rows import caption_pairs, captions
 
 
 def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> list[Ints]:
@@ -91,7 +91,7 @@ def single_negative_loss(
     """
     request = _described_negatives, tuple(positives), negative
     negatives, owner, description = layout.indices(*request)
-    pairs = len(description) * int(layout.sizes(*request)[0].sum())
+    pairs = len(description) * layout.total(*request)
     right = f.text.index_select(0, description.view(-1))
     apart = f.text.index_select(0, negatives) - right.view(*description.shape, f.text.shape[1])
     margin = (f.image.index_select(0, owner) * apart).sum(-1)
@@ -112,7 +112,5 @@ def unimodal_loss(f: Features, layout: Layout, positive: str) -> Tensor:
 
     Reference: as for `composite_contrast_loss`.
     """
-    caption, other = layout.indices(with_captions, Role.POSITIVE, positive)
-    pairs = int(layout.sizes(with_captions, Role.POSITIVE, positive)[0].sum())
-    apart = f.text.index_select(0, caption) - f.text.index_select(0, other)
-    return apart.square().sum(-1).sum() / max(1, pairs)
+    caption, other, pairs = caption_pairs(f, layout, Role.POSITIVE, positive)
+    return (caption - other).square().sum(-1).sum() / max(1, pairs)

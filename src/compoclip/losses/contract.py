@@ -237,6 +237,10 @@ class Layout(_Layout[Tensor]):
         local = [len(index) for index in self.indices(make, *arguments)]
         return self.peers.sizes(IndexRequest(make, arguments, self._only), local)
 
+    def total(self, make: Callable[..., tuple[Ints, ...]], *arguments: Hashable) -> int:
+        """Return the length of the first of these arrays over all processes."""
+        return int(self.sizes(make, *arguments)[0].sum())
+
     @property
     def peers(self) -> Peers:
         """Return the processes that share the batch."""
@@ -334,6 +338,17 @@ class Features:
     hidden_ids: Tensor | None = None
     hidden_patches: Tensor | None = None
     hidden_pixels: Tensor | None = None
+
+
+def computed(features: Features, *names: str) -> list[Tensor]:
+    """Return fields of the features. Raise ValueError for one that was not computed."""
+    for name in names:
+        if getattr(features, name) is None:
+            raise ValueError(
+                f"the loss reads Features.{name}, which was not computed: say in its LossTerm what "
+                "it needs (needs_local, needs_patches, needs_teacher, needs_bank, extra)"
+            )
+    return [getattr(features, name) for name in names]
 
 
 class Loss(Protocol):

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, loss_function
+from compoclip.losses.contract import (
+    Features,
+    HostLayout,
+    Ints,
+    Layout,
+    Role,
+    computed,
+    loss_function,
+)
 from compoclip.losses.rows import MissingHN, Selection, captions, every_image, missing, true_pairs
 
 
@@ -231,17 +239,15 @@ def all_images_loss(f: Features, layout: Layout) -> Tensor:
     memory of the features of all images is that of Wu et al., Unsupervised Feature Learning via
     Non-Parametric Instance Discrimination (CVPR 2018).
     """
-    if f.bank is None or f.bank_keys is None:
-        raise ValueError("the features come without a bank of images")
+    bank, bank_keys = computed(f, "bank", "bank_keys")
     (caption,), (key,) = layout.indices(captions), layout.indices(_photo_keys)
     text = f.text.index_select(0, caption)
     to_own = f.logit_scale * (text * f.image).sum(1, keepdim=True)
-    to_bank = f.logit_scale * text @ f.bank.T
-    same = (key.view(-1, 1, 2) == f.bank_keys.view(-1, 2)).all(dim=2)
+    to_bank = f.logit_scale * text @ bank.T
+    same = (key.view(-1, 1, 2) == bank_keys.view(-1, 2)).all(dim=2)
     to_bank = to_bank.masked_fill(same, -torch.inf)
     logits = torch.cat([to_own, to_bank], dim=1)
-    rows = int(layout.sizes(captions)[0].sum())
-    return match_loss(logits, caption.new_zeros(len(caption)), rows)
+    return match_loss(logits, caption.new_zeros(len(caption)), layout.total(captions))
 
 
 def _photo_keys(host: HostLayout) -> tuple[Ints, ...]:

@@ -133,4 +133,4 @@ def global_hn_loss(
         shares[:, :1] = 1.0 - positive_share * (count > 0).to(logits.dtype)
     total, _ = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
     counted = (having, Role.NEGATIVE) if reduction == "valid" else (captions,)
-    return total / max(1, int(layout.sizes(*counted)[0].sum()))
+    return total / max(1, layout.total(*counted))

@@ -46,7 +46,7 @@ def intra_modal_loss(f: Features, layout: Layout, imc: Imc = "paper") -> Tensor:
     Enhance Visio-Linguistic Compositional Understanding (CVPR 2024), intra-modal contrast.
     """
     (negative,) = layout.indices(negatives_by_image)
-    (images,), (negatives,) = layout.sizes(captions), layout.sizes(negatives_by_image)
+    (negatives,) = layout.sizes(negatives_by_image)
     caption = f.text.index_select(0, layout.indices(captions)[0])
     wrong_texts = layout.peers.gathered(f.text.index_select(0, negative), negatives)
     logits = f.logit_scale * caption @ wrong_texts.T
@@ -54,7 +54,7 @@ def intra_modal_loss(f: Features, layout: Layout, imc: Imc = "paper") -> Tensor:
         match = f.logit_scale * (f.image * caption).sum(-1)
         logits = torch.cat([match[:, None], logits], dim=1)
     target = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    return match_loss(logits, target, int(images.sum()))
+    return match_loss(logits, target, layout.total(captions))
 
 
 def _ranked(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
@@ -97,7 +97,7 @@ class RankingLoss:
         check(features, layout)
         (caption,) = layout.indices(captions)
         negative, owner, kind = layout.indices(_ranked, self.kinds)
-        pairs = int(layout.sizes(_ranked, self.kinds)[0].sum())
+        pairs = layout.total(_ranked, self.kinds)
         with full_precision(features) as f:
             right = f.logit_scale * (f.image * f.text.index_select(0, caption)).sum(-1)
             image, text = f.image.index_select(0, owner), f.text.index_select(0, negative)
@@ -116,7 +116,7 @@ class RankingLoss:
         sums = wrong_scores.expand(of_kind.shape).masked_fill(~of_kind, 0.0).sum(1)
         parts = torch.cat([right.sum()[None], sums, of_kind.sum(1).to(sums.dtype)])
         best, sums, count = torch.split(layout.peers.summed(parts), [1, *[len(self.kinds)] * 2])
-        gap = best / int(layout.sizes(captions)[0].sum()) - sums / count.clamp_min(1)
+        gap = best / layout.total(captions) - sums / count.clamp_min(1)
         target = gap.clamp(0.0, self.largest)
         return torch.where((count > 0) & gap.isfinite(), target, margins)
 

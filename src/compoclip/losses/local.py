@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, loss_function, normalise
+from compoclip.losses.contract import Features, Layout, computed, loss_function, normalise
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.rows import RowIndex
 
@@ -124,9 +124,7 @@ def local_hn_loss(
 
     Reference: Oh et al. (EMNLP 2024), local hard-negative (LHN) loss.
     """
-    tokens, mask, patches = f.tokens, f.token_mask, f.patches
-    if tokens is None or mask is None or patches is None:
-        raise ValueError("the local hard-negative loss needs patch and token features")
+    tokens, mask, patches = computed(f, "tokens", "token_mask", "patches")
 
     def scores(f: Features, rows: RowIndex) -> Tensor:
         read = tokens.index_select(0, rows.texts), mask.index_select(0, rows.texts)

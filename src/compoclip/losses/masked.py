@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Layout, loss_function
+from compoclip.losses.contract import Features, Layout, computed, loss_function
 from compoclip.losses.contrastive import match_loss, pair_loss, pairs_at
 from compoclip.losses.rows import captions, true_pairs
 
@@ -27,13 +27,13 @@ def masked_contrast(f: Features, layout: Layout) -> Tensor:
 
     Reference: MACCO (ACL 2026, arXiv 2606.13288), masked-augmented cross-modal alignment.
     """
-    (images,) = layout.sizes(captions)
+    (images,), (masked_text,) = layout.sizes(captions), computed(f, "masked_text")
     peers, rows = layout.peers, int(images.sum())
     true = true_pairs(layout, (captions,), (captions,)) or (None, None)
     text = f.text.index_select(0, layout.indices(captions)[0])
     ours = [
         [plain] if masked is None else [plain, masked]
-        for plain, masked in ((f.image, f.masked_image), (text, _masked_text(f)))
+        for plain, masked in ((f.image, f.masked_image), (text, masked_text))
     ]
     every = [torch.cat([peers.gathered(part, images) for part in parts]) for parts in ours]
     forms = len(ours[0]), len(ours[1])
@@ -64,22 +64,16 @@ def masked_match(f: Features, layout: Layout) -> Tensor:
 
     Reference: MACCO (ACL 2026, arXiv 2606.13288), masked-augmented intra-modal regularisation.
     """
-    (images,) = layout.sizes(captions)
+    (images,), (masked_text,) = layout.sizes(captions), computed(f, "masked_text")
     left_out, _ = true_pairs(layout, (captions,), (captions,)) or (None, None)
     text = f.text.index_select(0, layout.indices(captions)[0])
     target = torch.arange(len(text), device=text.device) + layout.peers.before(images)
     losses = []
-    for masked, plain in ((_masked_text(f), text), (f.masked_image, f.image)):
+    for masked, plain in ((masked_text, text), (f.masked_image, f.image)):
         for rows, columns in () if masked is None else ((masked, plain), (plain, masked)):
             logits = f.logit_scale * rows @ layout.peers.gathered(columns, images).T
-            losses.append(match_loss(logits, target, int(images.sum()), left_out))
+            losses.append(match_loss(logits, target, layout.total(captions), left_out))
     return torch.stack(losses).mean()
-
-
-def _masked_text(features: Features) -> Tensor:
-    if features.masked_text is None:
-        raise ValueError("this loss reads a masked second pass, and the features come without one")
-    return features.masked_text
 
 
 def _of_pairs(

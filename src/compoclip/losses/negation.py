@@ -19,7 +19,7 @@ from compoclip.losses.contract import (
     normalise,
 )
 from compoclip.losses.contrastive import match_loss, symmetric_contrast
-from compoclip.losses.rows import first_of, having, told_apart, true_pairs, with_captions
+from compoclip.losses.rows import caption_pairs, first_of, having, told_apart, true_pairs
 from compoclip.losses.triplet import of_sides, sides
 
 
@@ -109,9 +109,8 @@ def separation_loss(f: Features, layout: Layout, margin: float = 0.9) -> Tensor:
 
     Reference: Omni-NegCLIP, arXiv 2603.29258 (2026), released code.
     """
-    caption, other = layout.indices(with_captions, Role.POSITIVE)
-    total = int(layout.sizes(with_captions, Role.POSITIVE)[0].sum())
-    cosine = (f.text.index_select(0, caption) * f.text.index_select(0, other)).sum(-1)
+    caption, other, total = caption_pairs(f, layout, Role.POSITIVE)
+    cosine = (caption * other).sum(-1)
     return (cosine + margin).clamp_min(0).sum() / max(1, total)
 
 
@@ -172,11 +171,9 @@ def _projected(
     f: Features, layout: Layout, role: Role, directions: int, seed: int
 ) -> tuple[Tensor, int]:
     """Cosines of captions and their first text of a role, and how many there are in all."""
-    caption, other = layout.indices(with_captions, role)
-    total = int(layout.sizes(with_captions, role)[0].sum())
-    text = f.text.index_select(0, torch.cat([caption, other]))
-    onto = fixed_directions(text.shape[1], directions, seed, text.device, text.dtype)
-    projected = normalise(text @ onto)
+    caption, other, total = caption_pairs(f, layout, role)
+    onto = fixed_directions(f.text.shape[1], directions, seed, f.text.device, f.text.dtype)
+    projected = normalise(torch.cat([caption, other]) @ onto)
     return (projected[: len(caption)] * projected[len(caption) :]).sum(-1), total
 
 

@@ -14,6 +14,7 @@ from compoclip.losses.contract import (
     Ints,
     Layout,
     Role,
+    computed,
     inverse_length,
     loss_function,
     normalise,
@@ -69,9 +70,8 @@ def patch_phrase_loss(f: Features, layout: Layout, phrase: str) -> Tensor:
 
     Reference: C2LIP, arXiv 2603.25722 (CVPR 2026), cross-attention contrast.
     """
-    if f.patches is None:
-        raise ValueError("the loss on patches needs patch features (needs_patches=True)")
-    patch = normalise(f.patches)
+    (patches,) = computed(f, "patches")
+    patch = normalise(patches)
 
     def attended(every: Tensor) -> Tensor:
         alike = patch @ every.T  # (B, P, M)

@@ -93,6 +93,16 @@ def with_captions(host: HostLayout, role: Role, *kinds: str) -> tuple[Ints, ...]
     return captions(host)[0][image], text
 
 
+def caption_pairs(
+    f: Features, layout: Layout, role: Role, *kinds: str
+) -> tuple[Tensor, Tensor, int]:
+    """Return the features of the texts of `with_captions`, and their number in all processes."""
+    caption, other = (
+        f.text.index_select(0, index) for index in layout.indices(with_captions, role, *kinds)
+    )
+    return caption, other, layout.total(with_captions, role, *kinds)
+
+
 def negatives_by_image(host: HostLayout) -> tuple[Ints, ...]:
     """Return all negatives of the batch, image by image."""
     index, valid = by_owner(host, Role.NEGATIVE)

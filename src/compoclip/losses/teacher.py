@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Ints, Layout, loss_function
+from compoclip.losses.contract import Features, Ints, Layout, computed, loss_function
 from compoclip.losses.hard_negative import global_hn_loss, selective_calibrated_rows
 from compoclip.losses.rows import (
     RowIndex,
@@ -133,9 +133,7 @@ def teacher_text_contrast(
 
 def _teacher(features: Features, alike: bool = False) -> tuple[Tensor, Tensor]:
     """The teacher's images and texts; alike: which must have the model's width."""
-    image, text = features.teacher_image, features.teacher_text
-    if image is None or text is None:
-        raise ValueError("this loss needs a teacher, but there are no features of a teacher")
+    image, text = computed(features, "teacher_image", "teacher_text")
     if alike and image.shape[1] != features.image.shape[1]:
         raise WidthError(
             f"the teacher's features have {image.shape[1]} dimensions and the model's have "

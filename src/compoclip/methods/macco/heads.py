@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compoclip.losses import Features, HeadPlan, Layout, TowerSizes
-from compoclip.losses.contract import full_precision, normalise
+from compoclip.losses.contract import computed, full_precision, normalise
 from compoclip.losses.rows import captions
 
 _HEADS = 8
@@ -125,8 +125,8 @@ class TokenPredictor(_Predicting):
         """This process's share of the loss; see `compoclip.losses.Head`."""
         layout.sizes(captions)
         with full_precision(features) as f:
-            tokens, text, patches = _tensors(f, "masked_tokens", "masked_text", "patches")
-            places, ids = _tensors(f, "hidden_tokens", "hidden_ids")
+            tokens, text, patches = computed(f, "masked_tokens", "masked_text", "patches")
+            places, ids = computed(f, "hidden_tokens", "hidden_ids")
             weight = _share(places, tokens, layout)
             if not len(tokens):
                 return self.nothing(f)
@@ -143,10 +143,10 @@ class PatchPredictor(_Predicting):
         (caption,) = layout.indices(captions)
         layout.sizes(captions)
         with full_precision(features) as f:
-            _, tokens, mask = _tensors(f, "masked_text", "tokens", "token_mask")
+            _, tokens, mask = computed(f, "masked_text", "tokens", "token_mask")
             if f.masked_image is None:
                 return self.nothing(f)  # words alone are hidden
-            patches, places, pixels = _tensors(
+            patches, places, pixels = computed(
                 f, "masked_patches", "hidden_patches", "hidden_pixels"
             )
             weight = _share(places, patches, layout)
@@ -156,14 +156,6 @@ class PatchPredictor(_Predicting):
             tokens, text, mask = (x.index_select(0, caption) for x in (tokens, f.text, mask))
             predicted = self.predict(queries, _with_whole(tokens, text), places, ~mask)
             return (weight * (predicted - pixels).square().mean(1)).sum()
-
-
-def _tensors(features: Features, *names: str) -> list[Tensor]:
-    """These tensors of a masked second pass. Raises ValueError without it."""
-    tensors = [getattr(features, name) for name in names]
-    if any(tensor is None for tensor in tensors):
-        raise ValueError("this head needs a masked second pass, and there was no such pass")
-    return tensors
 
 
 def _with_whole(parts: Tensor, whole: Tensor) -> Tensor:

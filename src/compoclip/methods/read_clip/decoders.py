@@ -19,7 +19,14 @@ from torch.nn import functional as F
 from compoclip import plugins
 from compoclip.errors import CompoclipError, UsageError, optional
 from compoclip.files import parse_json, reason
-from compoclip.losses.contract import Features, HeadPlan, Layout, TowerSizes, full_precision
+from compoclip.losses.contract import (
+    Features,
+    HeadPlan,
+    Layout,
+    TowerSizes,
+    computed,
+    full_precision,
+)
 from compoclip.losses.rows import captions
 
 PAD, END = 0, 1  # ids of T5, and of ours; decoding starts from PAD
@@ -223,21 +230,20 @@ class ReconstructionHead(nn.Module):
         """Return this process's share of the loss; see `compoclip.losses.Head`."""
         (caption,) = layout.indices(captions)
         layout.sizes(captions)
-        assert features.text_state is not None
         rows = [image for image, text in enumerate(targets) if text]
         decoder = self._decoder[0]
         ids, mask = decoder.tokens([targets[image] for image in rows] or [""])
         if not rows:
             mask = torch.zeros_like(mask)
-        device = features.text_state.device
+        device = features.text.device
         first = [0] if len(caption) else []
         place = torch.tensor(rows or first, device=device, dtype=torch.int64)
         tokens = layout.peers.summed(mask.sum().to(device, torch.float32))
         with full_precision(features) as f:
-            assert f.text_state is not None
-            state = f.text_state.index_select(0, caption.index_select(0, place))
+            (states,) = computed(f, "text_state")
+            state = states.index_select(0, caption.index_select(0, place))
             if not len(state):  # a part of the batch without any image
-                return f.text_state.sum() * 0 + self.a.sum() * 0
+                return states.sum() * 0 + self.a.sum() * 0
             h = (state.to(self.a.dtype) @ self.a.T)[:, None]
             nll: Tensor = decoder.nll(h, ids.to(device), mask.to(device))
             return nll / tokens.clamp_min(1)
