@@ -99,6 +99,7 @@ def test_settings_reach_the_parts() -> None:
         ([], [], ["trains.image_tower=maybe"], "is not true or false"),
         ([], [], ["lora.rank=2"], "clip-ft has no lora"),
         ([], [], ["optim.batch_size=1.5"], "not a whole number"),
+        ([], [], ["texts.cleaned=some"], "'some' is not one of all, variations, texts"),
         (["+mosaic"], [], ["texts.graph.weights=[1, x]"], r"'\[1, x\]' is not a list"),
         (["+mosaic"], [], ["texts.graph.weights=[1, 0"], r"'\[1, 0' is not a list"),
         (["+mosaic"], [], ["texts.graph.weights=[]"], "graph weights must be three numbers"),

@@ -175,7 +175,7 @@ def _named_model(text: str, _: Any, __: Option, external: bool = False) -> None:
 
 def _part(name: str, _: Any, option: Option) -> None:
     """Check a part of another method, or a setting, of --texts, --terms and --set."""
-    from compoclip.methods.names import require_term, require_texts
+    from compoclip.methods.registry import require_term, require_texts
     from compoclip.methods.settings import part_and_value
 
     checks = {"texts": require_texts, "terms": require_term}

@@ -18,8 +18,13 @@ from compoclip.config import Shown
 from compoclip.console import columns, counted, help_width
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import cache_folder, write_text, writing
-from compoclip.methods.names import TERMS
-from compoclip.methods.registry import load_recipe, method_names, method_origin, method_summaries
+from compoclip.methods.registry import (
+    TERMS,
+    load_recipe,
+    method_names,
+    method_origin,
+    method_summaries,
+)
 from compoclip.printed import Table, without
 
 if TYPE_CHECKING:

@@ -82,9 +82,8 @@ class LossTerm:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a weight that is not 0 or more."""
-        problem = f"loss term {self.name}: the weight {self.weight:g} must be 0 or more"
         if not 0 <= self.weight < math.inf:
-            raise UsageError(problem)
+            raise UsageError(f"loss term {self.name}: the weight {self.weight:g} must be 0 or more")
 
     @property
     def head(self) -> HeadPlan | None:
@@ -112,9 +111,8 @@ class Teacher:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a decay outside [0, 1]."""
-        problem = f"a teacher's decay of {self.decay}: must lie between 0 and 1"
         if not 0 <= self.decay <= 1:
-            raise UsageError(problem)
+            raise UsageError(f"a teacher's decay of {self.decay}: must lie between 0 and 1")
 
 
 @dataclass(frozen=True)

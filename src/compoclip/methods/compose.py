@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 from compoclip import plugins
 from compoclip.console import note
@@ -19,14 +19,14 @@ from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.losses import Role, all_images_loss, similarity_distillation
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import LossTerm, Method, Teacher, names_in, sorts_of
-from compoclip.methods.names import (
+from compoclip.methods.registry import (
     FROM_FILES,
     TERMS,
+    load_recipe,
     method_named,
     require_term,
     require_texts,
 )
-from compoclip.methods.registry import load_recipe
 from compoclip.methods.settings import NOT_SO, converted, part_and_value, require_place, unknown
 from compoclip.rewrites.base import get_rewrite, rewrite_names
 from compoclip.rewrites.base import kind_named as rewrite_named
@@ -218,7 +218,7 @@ def _with_setting(method: Method, setting: str) -> Method:
     if part == "terms":
         name = rest.rpartition(".")[0]
         terms = {term.name: term for term in method.losses}
-        terms[name] = replace(terms[name], weight=converted(0.0, value))
+        terms[name] = replace(terms[name], weight=converted(float, value))
         losses = tuple(term for term in terms.values() if term.weight)
         if not losses:
             raise UsageError("leaves the method without a loss")
@@ -245,5 +245,7 @@ def _set(target: Any, path: Sequence[str], value: str) -> Any:
     current = getattr(target, path[0])
     if len(path) > 1 and not is_dataclass(current):
         raise UsageError(f"{path[0]} has no '{path[-1]}'")
-    changed = converted(current, value) if len(path) == 1 else _set(current, path[1:], value)
-    return replace(target, **{path[0]: changed})
+    if len(path) > 1:
+        return replace(target, **{path[0]: _set(current, path[1:], value)})
+    kind = get_type_hints(type(target))[path[0]]
+    return replace(target, **{path[0]: converted(kind, value)})

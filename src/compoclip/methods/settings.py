@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_origin
 
 from compoclip.config import read_value
 from compoclip.errors import UsageError, closest
-from compoclip.typed import kind_named, of_text
+from compoclip.typed import convert, is_a, kind_named
 
 PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
 """Parts of a method that --set changes."""
 SUFFIX = "-clip"
 """End of the name of a method that may be left out."""
 NOT_SO = "cannot be set in this way"
-_SINGLE = {int, float, str}
 
 
 def part_and_value(setting: str) -> tuple[str, str, str]:
@@ -51,23 +51,21 @@ def require_place(part: str, rest: str, known: Mapping[str, Sequence[str]], meth
         raise unknown("term" if part == "terms" else "", name, known[part])
 
 
-def converted(current: Any, value: str) -> Any:
-    """Return a value as what `current` is: a flag, a number, a text, a list of numbers or names.
+def converted(kind: Any, text: str) -> Any:
+    """Return the text of a setting as a value of a type, as a configuration file would have it.
 
-    Raise UsageError for another value.
+    A list may be without its brackets: 1,0,0. Raise UsageError for a value of another type, and for
+    types that no text stands for.
     """
-    kind, value = type(current), value.strip()
-    try:
-        if kind is bool:
-            return {"true": True, "false": False, "1": True, "0": False}[value.lower()]
-        if kind in _SINGLE:
-            return of_text(value, kind)
-        if kind is tuple and current and {*map(type, current)} <= _SINGLE:
-            listed = read_value(value) if value.startswith("[") else value.split(",")
-            return tuple(of_text(str(item).strip(), type(current[0])) for item in listed)
-    except (ValueError, KeyError):
-        raise UsageError(f"'{value}' is not {kind_named(kind)}") from None
-    raise UsageError(NOT_SO)
+    text = text.strip()
+    item = get_args(kind)[0] if get_origin(kind) is tuple else kind
+    if any(map(is_dataclass, (item, *get_args(item)))):
+        raise UsageError(NOT_SO)
+    listed = item is not kind and not text.startswith("[")
+    for value in (convert(read_value(f"[{text}]" if listed else text), kind), text):
+        if is_a(value, kind):
+            return value
+    raise UsageError(f"'{text}' is not {kind_named(kind)}")
 
 
 def unknown(label: str, name: str, names: Sequence[str]) -> UsageError:

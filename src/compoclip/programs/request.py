@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_type_hints
 
 from compoclip.config import (
     Option,
@@ -85,9 +85,9 @@ class TrainRequest:
                 part, rest, value = part_and_value(setting)
                 require_place(part, rest, card.parts, self.method)
                 if part == "terms":
-                    converted(0.0, value)
+                    converted(float, value)
                 elif part == "optim":
-                    optim = replace(optim, **{rest: converted(vars(optim).get(rest), value)})
+                    optim = replace(optim, **{rest: converted(get_type_hints(Optim)[rest], value)})
             except UsageError as error:
                 raise UsageError(f"--set {setting}: {error}") from None
 

@@ -77,10 +77,8 @@ def require_together(
 
 def require_precision(settings: RunSettings) -> None:
     """Raise UsageError for fp16 on a CPU, which gains nothing there."""
-    cpu = torch.device(settings.device).type == "cpu"
-    message = "--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16"
-    if cpu and settings.precision == "fp16":
-        raise UsageError(message)
+    if settings.precision == "fp16" and torch.device(settings.device).type == "cpu":
+        raise UsageError("--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16")
 
 
 def require_trainable(source: Source) -> None:
