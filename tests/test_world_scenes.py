@@ -72,7 +72,10 @@ def test_fields_in_the_file_replace_the_defaults(tmp_path: Path) -> None:
         ("{", "not valid JSON"),
         ("[]", "not an object"),
         ('{"colors": ["red"]}', "unknown field 'colors'"),
-        ('{"patterned": "often"}', "'patterned' must be a float"),
+        ('{"patterned": "often"}', "'patterned' must be a number"),
+        ('{"objects": ["a"]}', "'objects' must be a list of numbers"),
+        ('{"kinds": "star"}', "'kinds' must be a list of texts"),
+        ('{"caption_weights": ["long"]}', "needs pairs of a caption type and a weight"),
         ('{"patterned": 1.5}', "share between 0 and 1"),
     ],
 )

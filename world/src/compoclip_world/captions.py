@@ -109,7 +109,7 @@ def _told(thing: Thing, config: WorldConfig, rng: random.Random) -> NounPhrase:
 
 def mention(thing: Thing, rng: random.Random, count: int) -> NounPhrase:
     """ "a red star": a noun phrase that the thing fits, with at most `count` attributes."""
-    return NounPhrase(frozenset((thing.kind,)), thing.kind, looks(thing, rng, count))
+    return NounPhrase.of(thing.kind, looks(thing, rng, count))
 
 
 def definite(facts: Facts, thing: Thing, rng: random.Random) -> NounPhrase | None:
@@ -117,7 +117,7 @@ def definite(facts: Facts, thing: Thing, rng: random.Random) -> NounPhrase | Non
     for count in (0, 1, 2, 3) if rng.random() < 0.6 else (1, 2, 3):
         seen = looks(thing, rng, count)
         if sum(fits(other, thing.kind, seen) for other in facts.things) == 1:
-            return NounPhrase(frozenset((thing.kind,)), thing.kind, seen, Quantifier.THE)
+            return NounPhrase.of(thing.kind, seen, Quantifier.THE)
     return None
 
 
@@ -128,12 +128,12 @@ def extend(phrase: NounPhrase, *modifiers: Modifier) -> NounPhrase:
 
 def _background(facts: Facts, rng: random.Random) -> Background:
     drop = facts.scene.backdrop
-    said = rng.random()
+    draw = rng.random()
     if drop.texture == "plain":
-        return Background(drop.colour, "plain" if said < 0.2 else "")
-    if said < 0.5:
+        return Background(drop.colour, "plain" if draw < 0.2 else "")
+    if draw < 0.5:
         return Background(drop.colour, drop.texture)
-    return Background("", drop.texture) if said < 0.65 else Background(drop.colour)
+    return Background("", drop.texture) if draw < 0.65 else Background(drop.colour)
 
 
 Maker = Callable[[Facts, WorldConfig, random.Random], Form | None]
@@ -155,14 +155,13 @@ def _kind(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
 def _predicate(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
     statements: list[Statement] = []
     for thing in rng.sample(facts.things, min(len(facts.things), rng.choice((1, 1, 2)))):
-        said = looks(thing, rng, rng.choice((1, 1, 2)))
-        named = {a.family for a in said}
+        claimed = looks(thing, rng, rng.choice((1, 1, 2)))
+        named = {a.family for a in claimed}
         extra = [a for a in looks(thing, rng, 3) if a.family not in named]
-        for known in ((), *((a,) for a in extra)):
-            if sum(fits(other, thing.kind, known) for other in facts.things) == 1:
-                kinds = frozenset((thing.kind,))
-                subject = NounPhrase(kinds, thing.kind, known, Quantifier.THE)
-                statements.append(Claim(subject, said))
+        for described in ((), *((a,) for a in extra)):
+            if sum(fits(other, thing.kind, described) for other in facts.things) == 1:
+                subject = NounPhrase.of(thing.kind, described, Quantifier.THE)
+                statements.append(Claim(subject, claimed))
                 break
     return tuple(statements) or None
 
@@ -210,7 +209,7 @@ def counted(facts: Facts, thing: Thing, rng: random.Random) -> NounPhrase:
     """ "two red stars": how many things fit some description of this thing, exactly."""
     seen = looks(thing, rng, rng.choice((0, 1, 1, 2)))
     number = sum(fits(other, thing.kind, seen) for other in facts.things)
-    return NounPhrase(frozenset((thing.kind,)), thing.kind, seen, Quantifier.EXACTLY, number)
+    return NounPhrase.of(thing.kind, seen, Quantifier.EXACTLY, number)
 
 
 def _count(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
@@ -237,11 +236,11 @@ def absent(facts: Facts, config: WorldConfig, rng: random.Random) -> NounPhrase:
         near = rng.random() < 0.6
         kind = rng.choice(facts.things).kind if near else rng.choice(kinds)
         colour = rng.choice(facts.things).colour if rng.random() < 0.5 else rng.choice(colours)
-        said = (Attribute("colour", colour),) if near or rng.random() < 0.5 else ()
-        if said and (colour, kind) in held:
+        attributes = (Attribute("colour", colour),) if near or rng.random() < 0.5 else ()
+        if attributes and (colour, kind) in held:
             continue
-        if not any(fits(t, kind, said) for t in facts.things):
-            return NounPhrase(frozenset((kind,)), kind, said, Quantifier.NONE)
+        if not any(fits(t, kind, attributes) for t in facts.things):
+            return NounPhrase.of(kind, attributes, Quantifier.NONE)
     raise CompoclipError("world: nothing is absent from the scene; allow more kinds and colours")
 
 
@@ -276,13 +275,13 @@ def _long(facts: Facts, config: WorldConfig, rng: random.Random) -> Form | None:
     """Several statements up to the whole scene: 5 to 12 atoms."""
     statements: list[Statement] = []
     fact = _fact(facts, rng) if rng.random() < 0.7 else None
-    said: set[int] = set()
+    mentioned: set[int] = set()
     if fact is not None:
         name, i, j = fact
-        said = {i, j}
+        mentioned = {i, j}
         first, second = mention(facts.things[i], rng, 2), mention(facts.things[j], rng, 2)
         statements.append(Exists(extend(first, Relation(name, second))))
-    rest = [i for i in range(len(facts.things)) if i not in said]
+    rest = [i for i in range(len(facts.things)) if i not in mentioned]
     for i in rng.sample(rest, len(rest)):
         phrase = mention(facts.things[i], rng, rng.choice((1, 2, 3)))
         if facts.positions[i] and rng.random() < 0.8:
@@ -328,7 +327,7 @@ def captions_for(
     first = scene.things[0]
     rng = generator("captions", seed, index, first.x, first.y)
     facts, names, chances = facts_of(scene), tuple(weights), tuple(weights.values())
-    made: dict[str, WorldCaption] = {}
+    captions: dict[str, WorldCaption] = {}
     for _ in range(400 * count):  # a rare type may be the only one that fits
         kind = rng.choices(names, chances)[0]
         form = CAPTION_TYPES[kind][1](facts, config, rng)
@@ -336,12 +335,12 @@ def captions_for(
             continue
         wording = Wording(rng, config.synonyms, 0.5, rng.random() < 0.4, config.rare)
         text = dress(wording.caption(form), rng)
-        if text not in made:
-            made[text] = WorldCaption(text, kind, form)
-        if len(made) == count:
-            return tuple(made.values())
+        if text not in captions:
+            captions[text] = WorldCaption(text, kind, form)
+        if len(captions) == count:
+            return tuple(captions.values())
     raise CompoclipError(
-        f"world: only {len(made)} of {count} different captions exist for a scene; "
+        f"world: only {len(captions)} of {count} different captions exist for a scene; "
         "ask for fewer captions or allow more caption types"
     )
 

@@ -192,8 +192,8 @@ def train(options: WorldTrainOptions) -> Outcome:
     if options.suite is not None:
         shared = {f.name: getattr(options, f.name) for f in fields(WritesWorld)}
         of_suite = SuiteOptions(options.suite, options.suite_items, **{**shared, "split": "test"})
-        made, _, total = _suite(of_suite)
-        record["suite"] = made
+        suite_record, _, total = _suite(of_suite)
+        record["suite"] = suite_record
         text += f"\n{total}"
     return record, text
 
@@ -203,7 +203,7 @@ def pairs(options: PairsOptions) -> Outcome:
     from compoclip_world.pairs import PairSet, write_pair_set
 
     start = time.monotonic()
-    skills = [_skill_count(each) for each in options.skills]
+    skills = [_skill_count(text) for text in options.skills]
     counts = dict(skills)
     workers = processes(options.workers, sum(counts.values()), _MANY)
     if len(counts) < len(skills):
@@ -355,13 +355,17 @@ def pointing(options: PointingOptions) -> Outcome:
     from compoclip_world.pointing import measure_pointing, pointing_scenes, shares
 
     models = load_models(options.models, options.device)
-    size = max(max(each.preprocess.size) for each in models.values())
+    size = max(max(model.preprocess.size) for model in models.values())
     scenes = pointing_scenes(bundled_world(), options.scenes, size, options.seed)
     bootstrap = Bootstrap(options.resamples, options.seed)
-    found = {name: measure_pointing(model, scenes) for name, model in models.items()}
-    first = next(iter(found))
-    means = {name: shares(each, bootstrap) for name, each in found.items()}
-    gaps = {name: shares(found[name], bootstrap, found[first]) for name in found if name != first}
+    measured = {name: measure_pointing(model, scenes) for name, model in models.items()}
+    first = next(iter(measured))
+    means = {name: shares(values, bootstrap) for name, values in measured.items()}
+    gaps = {
+        name: shares(measured[name], bootstrap, measured[first])
+        for name in measured
+        if name != first
+    }
     records = [
         {
             "model": name,
@@ -371,15 +375,15 @@ def pointing(options: PointingOptions) -> Outcome:
             "shares": _pointing_record(means[name]),
             **({"against_first": _pointing_record(gaps[name])} if name in gaps else {}),
         }
-        for name in found
+        for name in measured
     ]
     if options.out is not None:
         write_json(options.out / "maps.json", records)
     return records, _pointing_text(options, means, gaps)
 
 
-def _pointing_record(found: Shares) -> dict[str, Any]:
-    return {kind: {m: asdict(s) for m, s in each.items()} for kind, each in found.items()}
+def _pointing_record(shares: Shares) -> dict[str, Any]:
+    return {kind: {m: asdict(s) for m, s in measures.items()} for kind, measures in shares.items()}
 
 
 def _pointing_text(
@@ -395,16 +399,19 @@ def _pointing_text(
     kinds = list(next(iter(means.values())))
     rows = []
     for kind in kinds:
-        rows += [[n, kind, *(cell(each[kind][m]) for m in MEASURES)] for n, each in means.items()]
+        rows += [
+            [n, kind, *(cell(model_shares[kind][m]) for m in MEASURES)]
+            for n, model_shares in means.items()
+        ]
         chance = next(iter(means.values()))[kind]
         rows.append(["chance", kind, *(f"{100 * chance[m].chance:.1f}" for m in MEASURES)])
     texts: list[str | Table] = [Table(rows, ["model", "words", *MEASURES], left=2)]
     if gaps:
         first = next(iter(means))
         rows = [
-            [name, kind, *(cell(each[kind][m], "+") for m in MEASURES)]
+            [name, kind, *(cell(model_shares[kind][m], "+") for m in MEASURES)]
             for kind in kinds
-            for name, each in gaps.items()
+            for name, model_shares in gaps.items()
         ]
         texts.append(Table(rows, [f"minus {first}", "words", *MEASURES], left=2))
     texts.append(
@@ -436,7 +443,7 @@ main = WHATS.main
 
 def _things(scene: Scene) -> list[str]:
     return [
-        f"{each.size} {each.pattern} {each.colour} {each.kind} at {each.x:.2f} from the left, "
-        f"{each.y:.2f} from the top"
-        for each in scene.things
+        f"{thing.size} {thing.pattern} {thing.colour} {thing.kind} at {thing.x:.2f} from the left, "
+        f"{thing.y:.2f} from the top"
+        for thing in scene.things
     ]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
+from compoclip.typed import require_kind
 from compoclip.workers import mapper
 from compoclip_world.captions import CAPTION_TYPES, captions_for
 from compoclip_world.sampling import scene_for
@@ -148,13 +149,12 @@ def world_of(data: Any, where: str) -> WorldConfig:
     Raises CompoclipError when it is malformed or names an unknown field, UsageError when a value is
     out of range.
     """
-    known = {f.name: type(getattr(WorldConfig(), f.name)) for f in fields(WorldConfig)}
-    if not isinstance(data, dict) or (unknown := sorted(set(data) - set(known))):
+    kinds = get_type_hints(WorldConfig)
+    if not isinstance(data, dict) or (unknown := sorted(set(data) - set(kinds))):
         named = f"unknown field '{unknown[0]}'" if isinstance(data, dict) else "not an object"
-        raise CompoclipError(f"{where}: {named}; a world configuration has: {', '.join(known)}")
+        raise CompoclipError(f"{where}: {named}; a world configuration has: {', '.join(kinds)}")
     values = {name: frozen(value) for name, value in data.items()}
     for name, value in values.items():
-        kind = known[name]
-        if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
-            raise CompoclipError(f"{where}: '{name}' must be a {kind.__name__}")
-    return replace(WorldConfig(), **values)
+        if name != "caption_weights":  # pairs, which `WorldConfig` checks
+            require_kind(f"{where}: '{name}'", value, kinds[name], "fix the file")
+    return WorldConfig(**values)

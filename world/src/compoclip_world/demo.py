@@ -129,7 +129,7 @@ def _run(options: DemoOptions) -> Outcome:
     record = {
         "report": str(report),
         "results": grounded.results_json(results),
-        "bounds": [asdict(each) for each in bounds],
+        "bounds": [asdict(bound) for bound in bounds],
     }
     minutes = (time.monotonic() - started) / 60
     return record, (

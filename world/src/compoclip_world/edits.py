@@ -9,7 +9,7 @@ from functools import partial, wraps
 from typing import Any, cast
 
 from compoclip_world.captions import WorldCaption
-from compoclip_world.geometry import CONVERSE, POSITIONS
+from compoclip_world.geometry import CONVERSE, PLACINGS, POSITIONS
 from compoclip_world.logic import (
     Attribute,
     Background,
@@ -39,7 +39,6 @@ from compoclip_world.vocabulary import (
 from compoclip_world.wording import Wording
 
 OPPOSITE = {"left": "right", "right": "left", "top": "bottom", "bottom": "top"}
-_PLACING = ("left", "right", "above", "below")
 
 
 def substitute(form: Form, changes: dict[int, Node]) -> Form:
@@ -82,12 +81,12 @@ def _edit(change: Callable[..., Iterable[Node]]) -> Callable[..., Iterator[Form]
 
 def _set(node: Node, family: str, value: str) -> Node:
     """The node with its attribute of this family set to the value."""
-    said = cast(NounPhrase | Claim, node)
+    described = cast(NounPhrase | Claim, node)
     return replace(
-        said,
+        described,
         modifiers=tuple(
             replace(m, value=value) if isinstance(m, Attribute) and m.family == family else m
-            for m in said.modifiers
+            for m in described.modifiers
         ),
     )
 
@@ -144,8 +143,8 @@ def swaps_of_arguments(node: Node) -> Iterator[Node]:
                 inner = replace(node, modifiers=tuple(m for m in node.modifiers if m is not link))
                 swapped = replace(link, object=inner)
                 yield replace(link.object, modifiers=(*link.object.modifiers, swapped))
-        case Claim(subject, (Relation() as said,)):
-            yield Claim(said.object, (replace(said, object=subject),))
+        case Claim(subject, (Relation() as relation,)):
+            yield Claim(relation.object, (replace(relation, object=subject),))
 
 
 @_edit
@@ -154,9 +153,9 @@ def replacements_of_relations(node: Node) -> Iterator[Node]:
     if isinstance(node, Relation) and node.name in CONVERSE and node.name != "same colour":
         others = [CONVERSE[node.name]]
         if node.name in ("inside", "around"):
-            others = list(_PLACING)
-        elif node.name in _PLACING:
-            others += [r for r in _PLACING if r not in (node.name, *others)]
+            others = list(PLACINGS)
+        elif node.name in PLACINGS:
+            others += [r for r in PLACINGS if r not in (node.name, *others)]
         yield from (replace(node, name=name) for name in others)
 
 
@@ -175,8 +174,8 @@ def negations(node: Node) -> Iterator[Node]:
             yield Exists(replace(phrase, quantifier=Quantifier.SOME))
         case Exists(phrase) if phrase.quantifier is Quantifier.SOME and phrase.number == 1:
             yield Exists(replace(phrase, quantifier=Quantifier.NONE))
-        case Claim(_, (Attribute() | Relation() | Position() as said,)):
-            yield replace(node, modifiers=(replace(said, negated=not said.negated),))
+        case Claim(_, (Attribute() | Relation() | Position() as claimed,)):
+            yield replace(node, modifiers=(replace(claimed, negated=not claimed.negated),))
 
 
 @_edit
@@ -292,7 +291,7 @@ def hard_positive(
     if form is None:
         return None
     text = _worded(caption.form, style, variants=0.0)
-    synonyms, variants = (float(rule == each) for each in ("synonym", "phrase"))
+    synonyms, variants = (float(rule == chosen) for chosen in ("synonym", "phrase"))
     other = _worded(form, style, synonyms, variants)
     if other == text or not (is_true(text, scene) and is_true(other, scene)):
         return None
@@ -304,8 +303,8 @@ def _converse(form: Form) -> Form | None:
     for place, node in enumerate(nodes_of(form)):
         if not isinstance(node, Relation) or node.name not in CONVERSE:
             continue
-        told = substitute(form, {place: replace(node, name=CONVERSE[node.name])})
-        return next(iter(swaps_of_arguments(told)), None)
+        turned = substitute(form, {place: replace(node, name=CONVERSE[node.name])})
+        return next(iter(swaps_of_arguments(turned)), None)
     return None
 
 

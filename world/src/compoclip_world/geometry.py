@@ -29,6 +29,8 @@ CENTRE = 0.12
 NOT_CENTRE = 0.2
 """Largest offset from the centre of the picture for "in the middle", and smallest for "not"."""
 
+PLACINGS: tuple[str, ...] = ("left", "right", "above", "below")
+"""The relations that say where one thing is as seen from another."""
 _TURNED = (("left", "right"), ("above", "below"), ("front", "behind"), ("bigger", "smaller"))
 CONVERSE: dict[str, str] = {
     name: other
@@ -113,5 +115,5 @@ def located(position: str, thing: Thing) -> bool | None:
     if position == "middle":
         off = max(abs(thing.x - 0.5), abs(thing.y - 0.5))
         return _within(off, CENTRE, NOT_CENTRE)
-    found = [_within(edges[word], EDGE, 0.5) for word in position.split()]
-    return False if False in found else None if None in found else True
+    holds = [_within(edges[word], EDGE, 0.5) for word in position.split()]
+    return False if False in holds else None if None in holds else True

@@ -8,15 +8,12 @@ tables are in `lexicon.yaml`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
-    COLOURS,
     KINDS,
-    PATTERNS,
-    SIZES,
+    SYNONYMS,
+    VALUES,
     pluralise,
     read_tables,
 )
@@ -66,18 +63,13 @@ NOUNS: dict[str, tuple[Kinds, bool]] = _nouns()
 
 
 def _adjectives() -> dict[str, tuple[str, str]]:
-    synonyms: dict[str, Mapping[str, tuple[str, ...]]] = {
-        "colour": {value: spec.synonyms for value, spec in COLOURS.items()},
-        "size": {value: spec.synonyms for value, spec in SIZES.items()},
-        "pattern": PATTERNS,
-    }
     table = {word: ("vague", word) for word in _TABLES["vague"]}
     table |= {word: ("maybe colour", kinds) for word, kinds in _meanings("maybe_colour").items()}
-    for family in synonyms:
+    for family in VALUES:
         table |= {word: (family, value) for word, value in _meanings(family).items()}
-    for family, values in synonyms.items():
-        for value, words in values.items():
-            table |= dict.fromkeys((value, *words), (family, value))
+    for family, values in VALUES.items():
+        for value in values:
+            table |= dict.fromkeys((value, *SYNONYMS[value]), (family, value))
     return table
 
 

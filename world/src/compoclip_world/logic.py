@@ -92,6 +92,17 @@ class NounPhrase:
     number: int = 1
     maybe: frozenset[str] = frozenset()
 
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        modifiers: tuple[Modifier, ...] = (),
+        quantifier: Quantifier = Quantifier.SOME,
+        number: int = 1,
+    ) -> NounPhrase:
+        """Return the phrase that names a kind by its canonical word."""
+        return cls(frozenset((kind,)), kind, modifiers, quantifier, number)
+
 
 @dataclass(frozen=True, slots=True)
 class Exists:
@@ -131,7 +142,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 def nodes_of(form: Iterable[Node]) -> list[Node]:
     """All statements, noun phrases and modifiers of a form, outermost first."""
-    return [each for node in form for each in (node, *nodes_of(children(node)))]
+    return [inner for node in form for inner in (node, *nodes_of(children(node)))]
 
 
 def count_atoms(form: Form) -> int:

@@ -205,8 +205,8 @@ def _relates(name: str | None, thing: Thing, phrase: NounPhrase, scene: Scene) -
             return _the(named, held, phrase.number)
         case Quantifier.EXACTLY:
             total = _number(_matches(phrase, scene), Quantifier.EXACTLY, phrase.number)
-            each = _number(both, Quantifier.EXACTLY, phrase.number)
-            return each if each is False or total else None
+            enough = _number(both, Quantifier.EXACTLY, phrase.number)
+            return enough if enough is False or total else None
     return _number(both, phrase.quantifier, phrase.number)
 
 

@@ -16,7 +16,7 @@ from compoclip.files import new_folder
 from compoclip.workers import mapper
 from compoclip_world.captions import extend, facts_of, mention
 from compoclip_world.edits import OPPOSITE
-from compoclip_world.geometry import CONVERSE, POSITIONS, located, related
+from compoclip_world.geometry import CONVERSE, PLACINGS, POSITIONS, located, related
 from compoclip_world.logic import (
     Attribute,
     Background,
@@ -51,7 +51,6 @@ from compoclip_world.wording import Wording
 
 # --- The skills of minimal pairs: how one scene becomes another, and what tells them apart. ---
 
-_PLACINGS = ("left", "right", "above", "below")
 Draft = tuple[Scene, Form, Form]
 """The second scene, and what the two captions say."""
 
@@ -73,9 +72,9 @@ def _need(holds: object) -> None:
 def _two(scene: Scene, rng: random.Random) -> tuple[int, int]:
     """Two things of different kinds."""
     things = scene.things
-    found = [(i, j) for i, a in enumerate(things) for j, b in enumerate(things) if a.kind != b.kind]
-    _need(found)
-    return rng.choice(found)
+    pairs = [(i, j) for i, a in enumerate(things) for j, b in enumerate(things) if a.kind != b.kind]
+    _need(pairs)
+    return rng.choice(pairs)
 
 
 def _fact(scene: Scene, rng: random.Random, *names: str) -> tuple[str, int, int]:
@@ -86,8 +85,8 @@ def _fact(scene: Scene, rng: random.Random, *names: str) -> tuple[str, int, int]
 
 
 def _say(thing: Thing, *families: str) -> NounPhrase:
-    said = tuple(Attribute(family, getattr(thing, family)) for family in families)
-    return NounPhrase(frozenset((thing.kind,)), thing.kind, said)
+    attributes = tuple(Attribute(family, getattr(thing, family)) for family in families)
+    return NounPhrase.of(thing.kind, attributes)
 
 
 def _bound(family: str) -> Callable[[Scene, random.Random], Draft]:
@@ -165,7 +164,7 @@ def _mirrored(scene: Scene, across: bool) -> Scene:
 
 def _related(scene: Scene, rng: random.Random) -> Draft:
     """Mirrored pictures: left of or right of, above or below."""
-    name, i, j = _fact(scene, rng, *_PLACINGS)
+    name, i, j = _fact(scene, rng, *PLACINGS)
     other = _mirrored(scene, name in ("left", "right"))
     return _tell(scene, other, i, j, (name, CONVERSE[name]), rng)
 
@@ -196,7 +195,7 @@ def _contained(scene: Scene, rng: random.Random) -> Draft:
     x, y = spot(rng, inner.radius, anchored=False)
     moved = replace(inner, x=x, y=y)
     other = _with(scene, {i: moved})
-    placed = [n for n in _PLACINGS if related(n, moved, scene.things[j])]
+    placed = [n for n in PLACINGS if related(n, moved, scene.things[j])]
     free = all(apart(moved, t) for k, t in enumerate(scene.things) if k != i)
     _need(placed and free)
     return _tell(scene, other, i, j, ("inside", rng.choice(placed)), rng)
@@ -214,8 +213,8 @@ def _placed(scene: Scene, rng: random.Random) -> Draft:
         if any(word in name for word in words):
             other = _mirrored(other, across)
     opposite = " ".join(OPPOSITE[word] for word in name.split())
-    said = mention(thing, rng, rng.choice((0, 1, 1)))
-    first, second = ((Exists(extend(said, Position(place))),) for place in (name, opposite))
+    phrase = mention(thing, rng, rng.choice((0, 1, 1)))
+    first, second = ((Exists(extend(phrase, Position(place))),) for place in (name, opposite))
     return other, first, second
 
 
@@ -229,9 +228,9 @@ def _both_placed(scene: Scene, rng: random.Random) -> Draft:
         one, other = other, one
     _need(located(one, a) and located(other, b))
     count = rng.choice((0, 1, 1))
-    said = mention(a, rng, count), mention(b, rng, count)
+    phrases = mention(a, rng, count), mention(b, rng, count)
     first, second = (
-        tuple(Exists(extend(phrase, Position(place))) for phrase, place in zip(said, places))
+        tuple(Exists(extend(phrase, Position(place))) for phrase, place in zip(phrases, places))
         for places in ((one, other), (other, one))
     )
     return _mirrored(scene, across), first, second
@@ -253,8 +252,8 @@ def _counted(scene: Scene, rng: random.Random) -> Draft:
         number = sum(
             t.kind == gone.kind and (not families or t.colour == gone.colour) for t in shown.things
         )
-        said = replace(_say(gone, *families), quantifier=Quantifier.EXACTLY, number=number)
-        forms.append((Exists(said),))
+        phrase = replace(_say(gone, *families), quantifier=Quantifier.EXACTLY, number=number)
+        forms.append((Exists(phrase),))
     return other, forms[0], forms[1]
 
 
@@ -277,8 +276,10 @@ def _backed(scene: Scene, rng: random.Random) -> Draft:
     colours = [c for c in BACKDROP_COLOURS if c != scene.backdrop.colour]
     other = replace(scene, backdrop=replace(scene.backdrop, colour=rng.choice(colours)))
     _need(_drawable(other))
-    said = mention(rng.choice(scene.things), rng, 1)
-    first, second = ((Exists(extend(said, Background(s.backdrop.colour))),) for s in (scene, other))
+    phrase = mention(rng.choice(scene.things), rng, 1)
+    first, second = (
+        (Exists(extend(phrase, Background(s.backdrop.colour))),) for s in (scene, other)
+    )
     return other, first, second
 
 
@@ -349,9 +350,9 @@ def pair(config: WorldConfig, seed: int, index: int, skill: str, split: str = "t
         scene = draw_scene(shaped, rng, split)
         if scene is None or not scene.things:
             continue
-        found = edited(scene, config, skill, rng, split)
-        if found is not None:
-            return found
+        edited_pair = edited(scene, config, skill, rng, split)
+        if edited_pair is not None:
+            return edited_pair
     raise CompoclipError(
         f"world: no pair of skill {skill!r} fits split {split!r} of this configuration; "
         "allow more kinds, colours and objects"
@@ -405,7 +406,7 @@ def neighbours(
     try:
         if scene is None:
             return None
-        name, i, j = _fact(scene, rng, *_PLACINGS)
+        name, i, j = _fact(scene, rng, *PLACINGS)
     except _UnfitError:
         return None
     b = scene.things[j]
@@ -417,7 +418,7 @@ def neighbours(
         (_mirrored(scene, name in ("left", "right")), CONVERSE[name]),
         *([] if index % 2 else [(_with(scene, {j: other}), name)]),
     ]
-    said = [
+    phrases = [
         (shown, extend(_say(one, "colour"), Relation(relation, _say(two, "colour"))))
         for shown, relation in drafts
         for one, two in [(shown.things[i], shown.things[j])]
@@ -425,15 +426,16 @@ def neighbours(
     if index % 2:
         without = replace(scene, things=tuple(t for t in scene.things if t is not b))
         denied = Lacking(replace(_say(b), quantifier=Quantifier.NONE))
-        said.append((without, extend(_say(scene.things[i], "colour"), denied)))
+        phrases.append((without, extend(_say(scene.things[i], "colour"), denied)))
     style = rng.randrange(2**32)
-    found = [
-        (Wording(random.Random(style)).caption((Exists(phrase),)), shown) for shown, phrase in said
+    group = [
+        (Wording(random.Random(style)).caption((Exists(phrase),)), shown)
+        for shown, phrase in phrases
     ]
     fits = all(
-        _drawable(s) and _known(s, config) and not any(held_out_in(s, config)) for _, s in found
+        _drawable(s) and _known(s, config) and not any(held_out_in(s, config)) for _, s in group
     )
-    return found if fits and _separated(found) else None
+    return group if fits and _separated(group) else None
 
 
 def _known(scene: Scene, config: WorldConfig) -> bool:
@@ -442,12 +444,12 @@ def _known(scene: Scene, config: WorldConfig) -> bool:
     return all(t.kind in kinds and t.colour in colours for t in scene.things)
 
 
-def _separated(found: Sequence[tuple[str, Scene]]) -> bool:
+def _separated(group: Sequence[tuple[str, Scene]]) -> bool:
     """True if every caption is true of its own scene and false of all others."""
     return all(
-        (is_true if own is shown else is_false)(text, shown)
-        for text, own in found
-        for _, shown in found
+        (is_true if scene is shown else is_false)(text, shown)
+        for text, scene in group
+        for _, shown in group
     )
 
 
@@ -502,16 +504,19 @@ def _write(job: tuple[str, int, int], folder: Path, spec: PairSet) -> list[dict[
     skill, start, end = job
     rows = []
     for index in range(start, end):
-        made = pair(spec.config, spec.seed, index, skill, spec.split)
-        scenes, captions = (made.scene_a, made.scene_b), (made.caption_a, made.caption_b)
+        drawn_pair = pair(spec.config, spec.seed, index, skill, spec.split)
+        scenes, captions = (
+            (drawn_pair.scene_a, drawn_pair.scene_b),
+            (drawn_pair.caption_a, drawn_pair.caption_b),
+        )
         names = [f"images/{skill}-{index:06d}-{which}.png" for which in "ab"]
-        for own, twin in ((0, 1), (1, 0)):
-            image = png_bytes(scenes[own], spec.config.size)
-            (folder / names[own]).write_bytes(image)
+        for number, twin in ((0, 1), (1, 0)):
+            image = png_bytes(scenes[number], spec.config.size)
+            (folder / names[number]).write_bytes(image)
             rows.append(
                 {
-                    "image": names[own],
-                    "caption": captions[own],
+                    "image": names[number],
+                    "caption": captions[number],
                     "neg_caption": captions[twin],
                     "neg_image": names[twin],
                     "group": f"{skill}-{index}",

@@ -252,9 +252,9 @@ class _Parser:
 
     def _took(self, mark: Mark) -> bool:
         """Take the next lexeme if it has that mark; return whether it has."""
-        found = self._mark() is mark
-        self._at += found
-        return found
+        matches = self._mark() is mark
+        self._at += matches
+        return matches
 
     def _need(self, mark: Mark) -> None:
         if not self._took(mark):
@@ -311,21 +311,21 @@ class _Parser:
                 return words
 
     def _predicates(self) -> tuple[Modifier, ...]:
-        found: list[Modifier] = []
+        modifiers: list[Modifier] = []
         while True:
             negated = self._took(Mark.NOT)
             if self._mark() in (Mark.ADJECTIVE, Mark.WORD):
                 attribute = read_attribute(self._take().text)
-                found.append(Attribute(attribute.family, attribute.value, negated))
+                modifiers.append(Attribute(attribute.family, attribute.value, negated))
             elif self._mark() in (Mark.RELATION, Mark.POSITION, Mark.LACKING):
-                found.extend(self._trailing(negated))
+                modifiers.extend(self._trailing(negated))
             else:
                 raise self._stuck()
             if self._mark() in _PREDICATE and self._mark() is not Mark.ADJECTIVE:
                 continue
             more = self._mark(1) in _PREDICATE or self._mark(1) is Mark.WORD
             if self._mark() is not Mark.JOIN or not more:
-                return tuple(found)
+                return tuple(modifiers)
             self._take()
 
     def _noun_phrase(self) -> NounPhrase | tuple[Background, ...]:

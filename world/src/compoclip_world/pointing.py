@@ -143,7 +143,7 @@ def _centres(grid: tuple[int, ...], region: Box, box: Box) -> Floats:
 
 
 def shares(
-    found: Pointing, bootstrap: Bootstrap, base: Pointing | None = None
+    measured: Pointing, bootstrap: Bootstrap, base: Pointing | None = None
 ) -> dict[str, dict[str, MeanShare]]:
     """Average a model's measures over images: kind -> measure -> mean, interval and chance.
 
@@ -151,13 +151,13 @@ def shares(
     of 0.
     """
     means: dict[str, dict[str, MeanShare]] = {}
-    for kind, each in found.items():
-        for measure, values in each.items():
+    for kind, measures in measured.items():
+        for measure, values in measures.items():
             chance = float(values[:, 1].mean()) if base is None else 0.0
             column = values[:, :1] if base is None else (values - base[kind][measure])[:, :1]
             (mean,) = MeanShare.of_means(column, bootstrap)
-            made = replace(mean, chance=chance, n=len(values))
-            means.setdefault(kind, {})[measure] = made
+            share = replace(mean, chance=chance, n=len(values))
+            means.setdefault(kind, {})[measure] = share
     return means
 
 
@@ -171,13 +171,11 @@ def pointing_scenes(world: WorldConfig, count: int, size: int, seed: int = 0) ->
         occlusion=0.0,
     )  # fmt: skip
     wording = Wording(generator("pointing", seed), synonyms=0.0, variants=0.0)
-    found = []
+    scenes = []
     for index in range(count):
         scene = scene_for(config, seed, "test", index)
         phrases = [
-            wording.noun_phrase(
-                NounPhrase(frozenset((t.kind,)), t.kind, (Attribute("colour", t.colour),))
-            ).split()
+            wording.noun_phrase(NounPhrase.of(t.kind, (Attribute("colour", t.colour),))).split()
             for t in scene.things
         ]
         boxes = [box_of(thing, size) for thing in scene.things]
@@ -191,8 +189,8 @@ def pointing_scenes(world: WorldConfig, count: int, size: int, seed: int = 0) ->
             start = last + 2  # "and" stands between
         caption = " and ".join(" ".join(words) for words in phrases)
         image = Image.fromarray(render(scene, size))
-        found.append(Pointed(image, caption, tuple(targets)))
-    return found
+        scenes.append(Pointed(image, caption, tuple(targets)))
+    return scenes
 
 
 def box_of(thing: Thing, size: int) -> tuple[float, float, float, float]:

@@ -19,6 +19,7 @@ from compoclip_world.vocabulary import (
     COLOURS,
     KINDS,
     PATTERNS,
+    SIZE_ORDER,
     SIZES,
     can_show,
     clashes,
@@ -109,7 +110,6 @@ _PLACE_TRIES = 16
 _SIZE_WEIGHTS = ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.2, 1.0, 0.5), (1.5, 1.0, 0.25))
 _TEXTURED = tuple(t for t in BACKDROP_TEXTURES if t != "plain")
 _PATTERNED = tuple(p for p in PATTERNS if p != "plain")
-_SIZE_NAMES = tuple(SIZES)
 _JITTER = (0.95, 1.0, 1.05)
 
 
@@ -184,10 +184,10 @@ def scene_for(config: WorldConfig, seed: int, split: str, index: int) -> Scene:
 
 def belongs(split: str, config: WorldConfig, *scenes: Scene) -> bool:
     """True if scenes may be of a split: none shows a held-out compound, or one of them does."""
-    found = [held_out_in(scene, config) for scene in scenes]
+    compounds = [held_out_in(scene, config) for scene in scenes]
     if split in ORDINARY:
-        return not any(pairs or triples for pairs, triples in found)
-    return any(each[split != NOVEL_ATTRIBUTE] for each in found)
+        return not any(pairs or triples for pairs, triples in compounds)
+    return any(held[split != NOVEL_ATTRIBUTE] for held in compounds)
 
 
 def draw_scene(config: WorldConfig, rng: random.Random, split: str = "train") -> Scene | None:
@@ -252,7 +252,7 @@ def _looks(
     pool: tuple[str, ...],
 ) -> tuple[str, str, str, str]:
     """(kind, colour, size, pattern) of the next thing; copies an earlier one now and then."""
-    size = rng.choices(_SIZE_NAMES, _SIZE_WEIGHTS[count - 1])[0]
+    size = rng.choices(SIZE_ORDER, _SIZE_WEIGHTS[count - 1])[0]
     pattern = rng.choice(_PATTERNED) if rng.random() < config.patterned else "plain"
     draw = rng.random()
     if earlier and draw < config.repeat:

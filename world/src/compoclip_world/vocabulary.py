@@ -62,7 +62,7 @@ _TABLES = read_tables("vocabulary")
 def frozen(value: Any) -> Any:
     """Return the value with tuples for lists."""
     if isinstance(value, dict):
-        return {key: frozen(each) for key, each in value.items()}
+        return {key: frozen(part) for key, part in value.items()}
     return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
@@ -87,23 +87,23 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 SCREEN_PHRASES = ("on {}", "against {}", "with {}")
 
-FAMILIES = ("colour", "size", "pattern")
-"""The properties of a thing, by the names of its fields."""
 VALUES: dict[str, tuple[str, ...]] = {
     "colour": tuple(COLOURS),
-    "size": tuple(SIZES),
+    "size": SIZE_ORDER,
     "pattern": tuple(PATTERNS),
 }
-"""Property -> its values."""
+"""Property of a thing, by the name of its field -> its values."""
+FAMILIES = tuple(VALUES)
 
 _IRREGULAR_PLURALS = {"fish": "fish", "trout": "trout", "hare": "hares"}
 
 
-def require_known(what: str, words: Iterable[str], known: Iterable[str]) -> None:
+def require_known(label: str, words: Iterable[str], names: Iterable[str]) -> None:
     """Raise UsageError when one of the words is none of the known ones."""
+    allowed = tuple(names)
     for word in words:
-        if word not in (names := tuple(known)):
-            raise UsageError(f"world: unknown {what} {word!r}; known: {', '.join(names)}")
+        if word not in allowed:
+            raise UsageError(f"world: unknown {label} {word!r}; known: {', '.join(allowed)}")
 
 
 def pluralise(noun: str) -> str:

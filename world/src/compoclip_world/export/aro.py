@@ -17,18 +17,18 @@ from compoclip_world.export.sugarcrepe import photos
 from compoclip_world.export.texts import (
     changed_words,
     foil,
-    is_false,
-    is_true,
     phrases_of,
     seemly,
     with_synonym,
 )
+from compoclip_world.geometry import PLACINGS
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.parser import parse
 from compoclip_world.scene import Scene
 from compoclip_world.vocabulary import FAMILIES, RELATION_PHRASES, usual
 
 _FOLDER = "aro/images"
-_OPEN = ("left", "right", "above", "below", "bigger", "smaller")
+_OPEN = (*PLACINGS, "bigger", "smaller")
 _LAYERED = ("front", "behind")
 _ORDER_WORDS = 7  # shuffles of fewer words are often as true as the caption
 _CANDIDATES = 64  # captions to choose from, many of which have a shuffle that is no other text
@@ -96,8 +96,8 @@ def _shuffled_apart(subtask: str, scene: Scene, image: str, text: str, number: i
         return False
     shuffles = shuffled(text, parse_caption(text).tokens, f"{subtask}/{image}#{number}")
     return not any(
-        same(pre_caption(text, WORDS), pre_caption(each, WORDS)) or is_true(each, scene)
-        for each in shuffles
+        same(pre_caption(text, WORDS), pre_caption(shuffle, WORDS)) or is_true(shuffle, scene)
+        for shuffle in shuffles
     )
 
 
@@ -111,11 +111,11 @@ def _row(pool: Photos, index: int, prefix: str = "") -> dict[str, Any]:
     return {"image_id": str(index), "image_path": prefix + pool.name(index)}
 
 
-def _boxed(pool: Photos, index: int, **said: Any) -> dict[str, Any]:
+def _boxed(pool: Photos, index: int, **entries: Any) -> dict[str, Any]:
     """A row of a Visual Genome file, with the whole image as a box."""
     side = pool.spec.config.size
     box = {"bbox_x": 0, "bbox_y": 0, "bbox_w": side, "bbox_h": side}
-    return {**_row(pool, index), **box, **said}
+    return {**_row(pool, index), **box, **entries}
 
 
 def _relations(spec: SuiteSpec) -> tuple[list[dict[str, Any]], dict[str, Scene]]:
@@ -136,8 +136,8 @@ def _relations(spec: SuiteSpec) -> tuple[list[dict[str, Any]], dict[str, Scene]]
         if not share:
             continue
         make = partial(_exchanged, spec=spec, name=name)
-        found = collect(pool, share, f"vg_relation {name}", make)
-        images |= pool.chosen(index for index, _ in found)
+        items = collect(pool, share, f"vg_relation {name}", make)
+        images |= pool.chosen(index for index, _ in items)
         rows += [
             _boxed(
                 pool,
@@ -146,7 +146,7 @@ def _relations(spec: SuiteSpec) -> tuple[list[dict[str, Any]], dict[str, Scene]]
                 false_caption=false,
                 relation_name=RELATION_PHRASES[name][0],
             )
-            for index, (true, false) in found
+            for index, (true, false) in items
         ]
     return rows, images
 
@@ -199,11 +199,11 @@ def hard_positives_build(spec: SuiteSpec) -> list[Part]:
     images: dict[str, Scene] = {}
     for task, name in _NAMES.items():
         make = partial(_attribute if task == "attribute" else _relation, spec=spec)
-        found = collect(pool, spec.items, f"hard positive {task}", make)
-        images |= pool.chosen(index for index, _ in found)
+        triples = collect(pool, spec.items, f"hard positive {task}", make)
+        images |= pool.chosen(index for index, _ in triples)
         rows = [
             (_row(pool, index, "data/VG_100K/") | {"false_caption": wrong}, first, second)
-            for index, (first, second, wrong) in found
+            for index, (first, second, wrong) in triples
         ]
         files |= _twins(name, rows)
     crops, swaps = _bindings(spec)
@@ -231,27 +231,27 @@ def _twins(name: str, rows: list[tuple[dict[str, Any], str, str]]) -> dict[str, 
 
 
 def _attribute(scene: Scene, rng: Random, spec: SuiteSpec) -> tuple[str, str, str] | None:
-    made = foil(scene, rng, spec.config, "replace_att")
-    if made is None:
+    base = foil(scene, rng, spec.config, "replace_att")
+    if base is None:
         return None
-    word, _ = changed_words(made.caption, made.negative)
-    second = with_synonym(made.caption, word, rng)
+    word, _ = changed_words(base.caption, base.negative)
+    second = with_synonym(base.caption, word, rng)
     if second is None or not is_true(second, scene):
         return None
-    return made.caption, second, made.negative
+    return base.caption, second, base.negative
 
 
 def _relation(scene: Scene, rng: Random, spec: SuiteSpec) -> tuple[str, str, str] | None:
-    made = foil(scene, rng, spec.config, "replace_rel")
-    if made is None:
+    base = foil(scene, rng, spec.config, "replace_rel")
+    if base is None:
         return None
-    words, _ = changed_words(made.caption, made.negative)
+    words, _ = changed_words(base.caption, base.negative)
     for phrases in RELATION_PHRASES.values():
-        said = phrases_of(phrases, made.caption)
-        others = [each for each in phrases if each != said]
-        if said is None or words not in said or not others:
+        phrase = phrases_of(phrases, base.caption)
+        others = [other for other in phrases if other != phrase]
+        if phrase is None or words not in phrase or not others:
             continue
-        second = f" {made.caption} ".replace(f" {said} ", f" {rng.choice(others)} ", 1).strip()
+        second = f" {base.caption} ".replace(f" {phrase} ", f" {rng.choice(others)} ", 1).strip()
         if is_true(second, scene):
-            return made.caption, second, made.negative
+            return base.caption, second, base.negative
     return None

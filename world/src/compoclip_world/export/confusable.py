@@ -28,9 +28,9 @@ def build(spec: SuiteSpec) -> list[Part]:
     groups = max(1, spec.items // 4)
     gallery: list[tuple[str, Scene]] = []
     for index in range(_PATIENCE * groups):
-        found = neighbours(spec.config, spec.seed, index, spec.split)
-        if found is not None and _apart(found, gallery) and _apart(gallery, found):
-            gallery += found
+        group = neighbours(spec.config, spec.seed, index, spec.split)
+        if group is not None and _apart(group, gallery) and _apart(gallery, group):
+            gallery += group
         if len(gallery) == 4 * groups:
             break
     else:

@@ -15,8 +15,8 @@ from typing import Any
 
 from compoclip.errors import CompoclipError
 from compoclip_world.export.part import Part, SuiteSpec
-from compoclip_world.export.texts import is_false, is_true
 from compoclip_world.logic import Relation, nodes_of
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.pairs import WorldPair, pair
 from compoclip_world.parser import parse
 from compoclip_world.sampling import generator
@@ -40,17 +40,17 @@ class _Task:
     choose: Choice
 
 
-def _any(found: WorldPair) -> WorldPair | None:
-    return found
+def _any(candidate: WorldPair) -> WorldPair | None:
+    return candidate
 
 
 def _with_relation(*names: str) -> Choice:
     """Only pairs whose first caption uses one of these relations."""
 
-    def choose(found: WorldPair) -> WorldPair | None:
-        nodes = nodes_of(parse(found.caption_a))
-        said = {node.name for node in nodes if isinstance(node, Relation)}
-        return found if said & set(names) else None
+    def choose(candidate: WorldPair) -> WorldPair | None:
+        nodes = nodes_of(parse(candidate.caption_a))
+        relations = {node.name for node in nodes if isinstance(node, Relation)}
+        return candidate if relations & set(names) else None
 
     return choose
 
@@ -69,14 +69,15 @@ UNSEEN_WORDINGS = (
 def _denied(*wordings: str) -> Choice:
     """ "a star" and "a mug" become "there is no mug" and "there is no star" in a wording."""
 
-    def choose(found: WorldPair) -> WorldPair | None:
-        a, b = found.scene_a, found.scene_b
-        absent = [text.removeprefix("there is ") for text in (found.caption_b, found.caption_a)]
+    def choose(candidate: WorldPair) -> WorldPair | None:
+        a, b = candidate.scene_a, candidate.scene_b
+        texts = candidate.caption_b, candidate.caption_a
+        absent = [text.removeprefix("there is ") for text in texts]
         wording = generator("denied", *absent, *(thing.x for thing in a.things)).choice(wordings)
         first, second = (wording.format(text.split(" ", 1)[1], text) for text in absent)
         right, wrong = ((first, a), (second, b)), ((first, b), (second, a))
-        held = all(is_true(*each) for each in right) and all(is_false(*each) for each in wrong)
-        return replace(found, caption_a=first, caption_b=second) if held else None
+        held = all(is_true(*case) for case in right) and all(is_false(*case) for case in wrong)
+        return replace(candidate, caption_a=first, caption_b=second) if held else None
 
     return choose
 
@@ -133,20 +134,20 @@ def build(spec: SuiteSpec) -> list[Part]:
             {
                 "id": number,
                 "image": f"{_FOLDER}/{about.source}_{index:05d}_a.png",
-                "caption": made.caption_a,
+                "caption": item.caption_a,
                 "negative_image": f"{_FOLDER}/{about.source}_{index:05d}_b.png",
-                "negative_caption": made.caption_b,
+                "negative_caption": item.caption_b,
                 "subtask": task,
                 "skill": about.skill,
             }
-            for number, (index, made) in enumerate(drawn[task])
+            for number, (index, item) in enumerate(drawn[task])
         ]
     for task, about in TASKS.items():
         rows = files[f"foils/{task}.jsonl"] = []
-        for index, made in drawn[task]:
+        for index, item in drawn[task]:
             names = [f"{about.source}_{index:05d}_{side}" for side in "ab"]
-            texts = (made.caption_a, made.caption_b)
-            for k, (name, scene) in enumerate(zip(names, (made.scene_a, made.scene_b))):
+            texts = (item.caption_a, item.caption_b)
+            for k, (name, scene) in enumerate(zip(names, (item.scene_a, item.scene_b))):
                 path = f"{_FOLDER}/{name}.png"
                 images[path] = scene
                 rows.append(
@@ -204,21 +205,21 @@ def draw_pairs(
     first: the index to start from; benchmarks that start millions apart share no scene. Raises
     CompoclipError when too few pairs come up.
     """
-    found: dict[str, list[tuple[int, WorldPair]]] = {task: [] for task in tasks}
+    chosen_pairs: dict[str, list[tuple[int, WorldPair]]] = {task: [] for task in tasks}
     for source in dict.fromkeys(_EVERY_TASK[task].source for task in tasks):
         names = [name for name in tasks if _EVERY_TASK[name].source == source]
         for index in range(first, first + _PATIENCE * count + _PATIENCE):
-            waiting = [name for name in names if len(found[name]) < count]
+            waiting = [name for name in names if len(chosen_pairs[name]) < count]
             if not waiting:
                 break
-            made = pair(spec.config, spec.seed, index, source, spec.split)
+            candidate = pair(spec.config, spec.seed, index, source, spec.split)
             for name in waiting:
-                if (chosen := _EVERY_TASK[name].choose(made)) is not None:
-                    found[name].append((index, chosen))
+                if (chosen := _EVERY_TASK[name].choose(candidate)) is not None:
+                    chosen_pairs[name].append((index, chosen))
         for name in names:
-            if len(found[name]) < count:
+            if len(chosen_pairs[name]) < count:
                 raise CompoclipError(
-                    f"world: only {len(found[name])} of {count} pairs of {name} came up; "
+                    f"world: only {len(chosen_pairs[name])} of {count} pairs of {name} came up; "
                     "ask for fewer items or allow more kinds and colours"
                 )
-    return found
+    return chosen_pairs

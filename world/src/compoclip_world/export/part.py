@@ -105,15 +105,15 @@ def collect(
     `make` gets a generator that belongs to the task and the scene. Tasks that share `photos` share
     scenes where both can. Raises CompoclipError when too few scenes yield one.
     """
-    found: list[tuple[int, T]] = []
+    items: list[tuple[int, T]] = []
     for index in range(_PATIENCE * count + _PATIENCE):
         rng = generator("suite", task, photos.spec.seed, photos.spec.split, photos.slot, index)
         item = make(photos.scene(index), rng)
         if item is not None:
-            found.append((index, item))
-        if len(found) == count:
-            return found
+            items.append((index, item))
+        if len(items) == count:
+            return items
     raise CompoclipError(
-        f"world: only {len(found)} of {count} items of {task} exist in the first scenes; "
+        f"world: only {len(items)} of {count} items of {task} exist in the first scenes; "
         "ask for fewer items or allow more kinds, colours and objects"
     )

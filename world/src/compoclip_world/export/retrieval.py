@@ -40,8 +40,8 @@ def build(spec: SuiteSpec) -> list[Part]:
     """
     style = crowded(spec.config)
     tuned = Photos(replace(spec, config=style), "flickr30k/images", _SLOT)
-    own = captioned(photos(spec), spec.items, "val2017/")
-    new = captioned(tuned, spec.items, "", _FEW, each=1, weights=style.caption_weights)
+    base_style = captioned(photos(spec), spec.items, "val2017/")
+    tuned_style = captioned(tuned, spec.items, "", _FEW, per_image=1, weights=style.caption_weights)
     return [
         Part(
             source,
@@ -60,7 +60,7 @@ def build(spec: SuiteSpec) -> list[Part]:
                 "retrieval:coco",
                 "world-retrieval",
                 "coco/coco_karpathy_test.json",
-                own,
+                base_style,
                 "in words that the base knows",
                 {},
             ),
@@ -68,7 +68,7 @@ def build(spec: SuiteSpec) -> list[Part]:
                 "retrieval:flickr30k",
                 "world-retrieval-style",
                 _FILE,
-                new,
+                tuned_style,
                 "in the style of the fine-tuning captions",
                 {"annotations": _FILE},
             ),
@@ -82,10 +82,10 @@ def captioned(
     prefix: str,
     candidates: int = _CANDIDATES,
     accepted: Callable[[Scene, str, str, int], bool] = lambda scene, image, text, number: True,
-    each: int = _EACH,
+    per_image: int = _EACH,
     weights: tuple[tuple[str, float], ...] = _WEIGHTS,
 ) -> tuple[list[dict[str, Any]], dict[str, Scene]]:
-    """Return `count` images of the pool with `each` short captions of their own, and the scenes.
+    """Return `count` images of the pool, `per_image` short captions of each, and the scenes.
 
     A caption is taken when the oracle calls it FALSE of every other image looked at and it is
     `accepted` as number so-and-so of its image; the shortest are taken. Images with fewer
@@ -100,14 +100,16 @@ def captioned(
         drawn = captions_for(scene, config, spec.seed, index, candidates)
         short_first = sorted(drawn, key=lambda caption: len(caption.text.split()))
         image = prefix + pool.name(index)
-        own = own_captions(short_first, index, scenes, partial(accepted, scene, image), each)
-        if len(own) == each:
-            rows.append({"image": image, "caption": own})
+        captions = own_captions(
+            short_first, index, scenes, partial(accepted, scene, image), per_image
+        )
+        if len(captions) == per_image:
+            rows.append({"image": image, "caption": captions})
             images[pool.path(index)] = scene
         if len(rows) == count:
             return rows, images
     raise CompoclipError(
-        f"world: only {len(rows)} of {count} images have {each} captions of their own; "
+        f"world: only {len(rows)} of {count} images have {per_image} captions of their own; "
         "ask for fewer items or allow more kinds and colours"
     )
 
@@ -122,16 +124,16 @@ def own_captions(
     """Return the first captions of scene `index`, at most `most`, that are false of all other
     scenes, accepted as number so-and-so, and not the same words again.
     """
-    found: list[str] = []
+    chosen: list[str] = []
     for caption in captions:
-        if any(same(caption.text, each) for each in found):
+        if any(same(caption.text, earlier) for earlier in chosen):
             continue
         others = (other for i, other in enumerate(scenes) if i != index)
-        if false_of(caption.form, others) and accepted(caption.text, len(found)):
-            found.append(caption.text)
-        if len(found) == most:
+        if false_of(caption.form, others) and accepted(caption.text, len(chosen)):
+            chosen.append(caption.text)
+        if len(chosen) == most:
             break
-    return found
+    return chosen
 
 
 def false_of(form: Form, scenes: Iterable[Scene]) -> bool:

@@ -43,19 +43,19 @@ def build(spec: SuiteSpec) -> list[Part]:
     shown: dict[str, Scene] = {}
     shown_pp: dict[str, Scene] = {}
     for task in TASKS:
-        found = collect(pool, spec.items, task, partial(_triple, config=spec.config, task=task))
-        files[f"sugarcrepe/{task}.json"] = _rows(pool, [(i, made) for i, (made, _) in found])
+        drawn = collect(pool, spec.items, task, partial(_triple, config=spec.config, task=task))
+        files[f"sugarcrepe/{task}.json"] = _rows(pool, [(i, base) for i, (base, _) in drawn])
         more[f"sugarcrepe_pp/{task}.json"] = [
             {
                 "id": row,
                 "filename": pool.name(index),
-                "caption": made.caption,
+                "caption": base.caption,
                 "caption2": second,
-                "negative_caption": made.negative,
+                "negative_caption": base.negative,
             }
-            for row, (index, (made, second)) in enumerate(found)
+            for row, (index, (base, second)) in enumerate(drawn)
         ]
-        shown_pp |= pool.chosen(index for index, _ in found)
+        shown_pp |= pool.chosen(index for index, _ in drawn)
     for task in ADDITIONS:
         added = collect(pool, spec.items, task, partial(foil, config=spec.config, task=task))
         files[f"sugarcrepe/{task}.json"] = _rows(pool, added)
@@ -71,18 +71,18 @@ def build(spec: SuiteSpec) -> list[Part]:
     ]
 
 
-def _rows(pool: Photos, found: Sequence[tuple[int, Foil]]) -> dict[str, dict[str, str]]:
+def _rows(pool: Photos, items: Sequence[tuple[int, Foil]]) -> dict[str, dict[str, str]]:
     return {
         str(row): {
             "filename": pool.name(index),
-            "caption": made.caption,
-            "negative_caption": made.negative,
+            "caption": base.caption,
+            "negative_caption": base.negative,
         }
-        for row, (index, made) in enumerate(found)
+        for row, (index, base) in enumerate(items)
     }
 
 
 def _triple(scene: Scene, rng: Random, config: WorldConfig, task: str) -> tuple[Foil, str] | None:
-    made = foil(scene, rng, config, task)
-    second = paraphrase(scene, made, rng) if made else None
-    return (made, second) if made and second else None
+    base = foil(scene, rng, config, task)
+    second = paraphrase(scene, base, rng) if base else None
+    return (base, second) if base and second else None

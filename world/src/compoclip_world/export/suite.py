@@ -69,10 +69,10 @@ def write_suite(
     wanted = dict.fromkeys(
         builders[name] for name in builders if name in benchmarks or not benchmarks
     )
-    with new_folder(out) as folder, mapper(workers) as each:
+    with new_folder(out) as folder, mapper(workers) as run:
         parts: list[Part] = []
-        for made in track(each(call, wanted, repeat(spec)), "making items", len(wanted)):
-            parts += made
+        for exported in track(run(call, wanted, repeat(spec)), "making items", len(wanted)):
+            parts += exported
         parts.sort(key=lambda part: part.id)
         shown = {path: scene for part in parts for path, scene in part.images.items()}
         images = sorted(shown.items())
@@ -89,7 +89,7 @@ def write_suite(
         for path, value in files.items():
             _write(folder / path, _encode(path, value))
         chunks = [images[i : i + _CHUNK] for i in range(0, len(images), _CHUNK)]
-        jobs = each(_draw, repeat(folder), chunks, repeat(spec.config.size))
+        jobs = run(_draw, repeat(folder), chunks, repeat(spec.config.size))
         for _ in track(jobs, "drawing images", len(chunks), f"times {_CHUNK}"):
             pass
     return parts

@@ -20,8 +20,7 @@ from compoclip_world.logic import (
     Relation,
     nodes_of,
 )
-from compoclip_world.oracle import is_false as is_false
-from compoclip_world.oracle import is_true as is_true
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.parser import parse
 from compoclip_world.sampling import names_held_out
 from compoclip_world.scene import Scene, WorldConfig
@@ -70,22 +69,25 @@ def foil(scene: Scene, rng: Random, config: WorldConfig, task: str) -> Foil | No
             continue
         if skills:
             base = WorldCaption("", kind, form)
-            made = hard_negative(scene, base, rng.choice(skills), rng)
-            found = Foil(made.caption, made.other, form) if made else None
+            contrast = hard_negative(scene, base, rng.choice(skills), rng)
+            candidate = Foil(contrast.caption, contrast.other, form) if contrast else None
         else:
-            found = _addition(facts, form, task, config, rng)
-        if found is None or (task.startswith("swap") and not _same_words(found)):
+            candidate = _addition(facts, form, task, config, rng)
+        if candidate is None or (task.startswith("swap") and not _same_words(candidate)):
             continue
-        if task == "replace_att" and changed_words(found.caption, found.negative)[1] in _SELDOM:
+        if (
+            task == "replace_att"
+            and changed_words(candidate.caption, candidate.negative)[1] in _SELDOM
+        ):
             continue
-        if seemly(parse(found.negative), config):
-            return found
+        if seemly(parse(candidate.negative), config):
+            return candidate
     return None
 
 
-def _same_words(found: Foil) -> bool:
+def _same_words(candidate: Foil) -> bool:
     """True if both captions use the same words, articles aside: a swap changes their order only."""
-    texts = (found.caption, found.negative)
+    texts = (candidate.caption, candidate.negative)
     first, second = (
         sorted(w for w in text.replace(",", "").split() if w not in ("a", "an")) for text in texts
     )
@@ -103,8 +105,8 @@ def _addition(facts: Facts, form: Form, task: str, config: WorldConfig, rng: Ran
         return None
     style, colour_first = rng.randrange(2**32), rng.random() < 0.4
     texts = [
-        Wording(Random(style), variants=0.5, colour_first=colour_first).caption(each)
-        for each in (form, longer)
+        Wording(Random(style), variants=0.5, colour_first=colour_first).caption(version)
+        for version in (form, longer)
     ]
     if task == "add_att" and changed_words(*texts)[0]:
         return None  # the new word made later words be put in another way
@@ -129,18 +131,18 @@ def _described(form: Form, rng: Random) -> Form | None:
     return substitute(form, {place: replace(node, modifiers=(new, *node.modifiers))})
 
 
-def paraphrase(scene: Scene, found: Foil, rng: Random) -> str | None:
-    """Another true caption that says the same as `found.caption` in other words or another order.
+def paraphrase(scene: Scene, base_foil: Foil, rng: Random) -> str | None:
+    """Another true caption that says the same as the base in other words or another order.
 
     None when no rule of `contrast` changes the text.
     """
     rules = [*POSITIVE_RULES]
     rng.shuffle(rules)
-    base = WorldCaption(found.caption, "", found.form)
+    base = WorldCaption(base_foil.caption, "", base_foil.form)
     for rule in rules:
-        made = hard_positive(scene, base, rule, rng)
-        if made and made.other not in (found.caption, found.negative):
-            return made.other
+        contrast = hard_positive(scene, base, rule, rng)
+        if contrast and contrast.other not in (base_foil.caption, base_foil.negative):
+            return contrast.other
     return None
 
 
@@ -216,5 +218,5 @@ def with_synonym(text: str, word: str, rng: Random) -> str | None:
 
 def phrases_of(texts: Sequence[str], text: str) -> str | None:
     """The longest of the phrases `texts` that occurs in the text, or None."""
-    found = [each for each in texts if f" {each} " in f" {text} "]
-    return max(found, key=len) if found else None
+    matches = [phrase for phrase in texts if f" {phrase} " in f" {text} "]
+    return max(matches, key=len) if matches else None

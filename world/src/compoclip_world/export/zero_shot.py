@@ -36,8 +36,8 @@ def build(spec: SuiteSpec) -> list[Part]:
     for slot, (name, values, templates) in enumerate(
         (("kinds", kinds, _TEMPLATES), ("colours", colours, [f"the {k} is {{}}" for k in kinds]))
     ):
-        shapes: dict[str, dict[str, Any]] = {each: {name: (each,)} for each in values}
-        names = {each: with_article(each) if name == "kinds" else each for each in values}
+        shapes: dict[str, dict[str, Any]] = {value: {name: (value,)} for value in values}
+        names = {value: with_article(value) if name == "kinds" else value for value in values}
         what = "kinds of thing" if name == "kinds" else name
         about = f"which of {len(values)} {what}"
         parts.append(_classes(spec, name, slot, shapes, names, templates, about))
@@ -52,15 +52,15 @@ def build(spec: SuiteSpec) -> list[Part]:
             names = {f"{c}_{k}": with_article(f"{c} {k}") for c, k in compounds}
             parts.append(_classes(spec, name, slot, shapes, names, _TEMPLATES, about, novel))
     looks = [
-        (pattern, *each)
+        (pattern, *value)
         for pattern in PATTERNS
-        for each in seen
-        if pattern != "plain" and can_show(each[1], "large")
+        for value in seen
+        if pattern != "plain" and can_show(value[1], "large")
     ]
     generator("looks", spec.seed).shuffle(looks)
     looks = sorted(looks[: 2 * spec.items])
-    shapes = {"_".join(each): _only(each[1], each[2], patterned=1.0) for each in looks}
-    names = {"_".join(each): with_article(" ".join(each)) for each in looks}
+    shapes = {"_".join(value): _only(value[1], value[2], patterned=1.0) for value in looks}
+    names = {"_".join(value): with_article(" ".join(value)) for value in looks}
     about = f"which of {len(looks)} patterns, colours and kinds"
     part = _classes(spec, "looks", 4, shapes, names, _TEMPLATES, about)
     images = {
