@@ -202,9 +202,8 @@ def _paraphrases(scene: Scene, captions: Sequence[str], rng: Random) -> dict[str
     found = {}
     for text in captions:
         form = parse(text)
-        base = WorldCaption(text, "", form)
-        made = (hard_positive(scene, base, rule, rng) for rule in POSITIVE_RULES)
-        others = tuple(dict.fromkeys(m.other for m in made if m and m.other != text))
+        made = (hard_positive(scene, form, rule, rng) for rule in POSITIVE_RULES)
+        others = tuple(dict.fromkeys(pair[1] for pair in made if pair and pair[1] != text))
         if others:
             found[text] = others
     return found
@@ -233,7 +232,6 @@ def _bag(
 
 def _contrasted(scene: Scene, caption: WorldCaption, rng: Random) -> tuple[str, str | None]:
     for skill in rng.sample(list(NEGATIVES), len(NEGATIVES)):
-        found = hard_negative(scene, caption, skill, rng)
-        if found is not None:
-            return found.caption, found.other
+        if texts := hard_negative(scene, caption.form, skill, rng):
+            return texts
     return caption.text, None

@@ -67,8 +67,8 @@ def changed(config: WorldConfig, seed: int, items: int) -> dict[str, list[tuple[
         rng = random.Random(index)
         for caption in captions_for(scene, told, seed, index, 2):
             for skill, each in found.items():
-                if len(each) < items and (made := hard_negative(scene, caption, skill, rng)):
-                    each.append((scene, made.caption, made.other))
+                if len(each) < items and (texts := hard_negative(scene, caption.form, skill, rng)):
+                    each.append((scene, *texts))
         index += 1
     note(f"single changes: {index} scenes looked at")
     return found

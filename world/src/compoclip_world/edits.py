@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, cast
 
-from compoclip_world.captions import WorldCaption
 from compoclip_world.geometry import CONVERSE, PLACINGS, POSITIONS
 from compoclip_world.logic import (
     Attribute,
@@ -221,61 +220,40 @@ NEGATIVE_SKILLS: tuple[str, ...] = (*NEGATIVES, "word-order")
 POSITIVE_RULES: tuple[str, ...] = ("synonym", "phrase", "converse", "and-swap")
 
 
-@dataclass(frozen=True, slots=True)
-class Contrast:
-    """A true caption and another text that differs from it by one edit.
-
-    other: false of the scene for a hard negative, true for a hard positive (`keeps_meaning`).
-    skill: a member of `NEGATIVE_SKILLS` or `POSITIVE_RULES`.
-    """
-
-    caption: str
-    other: str
-    skill: str
-    keeps_meaning: bool
-
-
 def hard_negative(
-    scene: Scene, caption: WorldCaption, skill: str, rng: random.Random
-) -> Contrast | None:
-    """A pair (true, false) for one skill; None when the caption offers no such edit.
+    scene: Scene, form: Form, skill: str, rng: random.Random
+) -> tuple[str, str] | None:
+    """Return a true caption of the form, and a false one; None when the form offers no such edit.
 
-    Both texts are worded anew in the same way, so that they differ by the edit alone. The oracle
-    has judged the first TRUE and the second FALSE. A "word-order" negative is a scrambled text,
-    which the oracle must not judge TRUE. Raises UsageError for an unknown skill.
+    Both texts are worded in the same way, so that they differ by the edit alone. The oracle has
+    judged the first TRUE and the second FALSE. A "word-order" negative is a scrambled text, which
+    the oracle must not judge TRUE. Raises UsageError for a skill that is none of `NEGATIVE_SKILLS`.
     """
     require_known("skill", (skill,), NEGATIVE_SKILLS)
     style = rng.randrange(2**32)
-    text = _worded(caption.form, style)
+    text = _worded(form, style)
     if not is_true(text, scene):
         return None
     if skill == "word-order":
-        return _scrambled(scene, text, rng)
-    forms = list(NEGATIVES[skill](caption.form))
+        words = text.split()
+        for _ in range(10):
+            rng.shuffle(words)
+            other = " ".join(words)
+            if other != text and not is_true(other, scene):
+                return text, other
+        return None
+    changed = list(NEGATIVES[skill](form))
     # Relations and positions list the most telling edit first; the others have no order.
     if skill not in ("replace-relation", "position") or rng.random() < 0.3:
-        rng.shuffle(forms)
-    for form in forms:
-        other = _worded(form, style)
-        if other != text and is_false(other, scene):
-            return Contrast(text, other, skill, keeps_meaning=False)
-    return None
-
-
-def _scrambled(scene: Scene, text: str, rng: random.Random) -> Contrast | None:
-    words = text.split()
-    for _ in range(10):
-        rng.shuffle(words)
-        other = " ".join(words)
-        if other != text and not is_true(other, scene):
-            return Contrast(text, other, "word-order", keeps_meaning=False)
-    return None
+        rng.shuffle(changed)
+    others = (_worded(other, style) for other in changed)
+    return next(((text, o) for o in others if o != text and is_false(o, scene)), None)
 
 
 def hard_positive(
-    scene: Scene, caption: WorldCaption, rule: str, rng: random.Random
-) -> Contrast | None:
-    """A pair (true, also true); None when the rule does not apply to the caption.
+    scene: Scene, form: Form, rule: str, rng: random.Random
+) -> tuple[str, str] | None:
+    """Return a true caption of the form, and another one; None when the rule does not apply.
 
     rule: "synonym" (other nouns and adjectives), "phrase" (other words for relations and
     positions), "converse" ("a star left of a mug" as "a mug right of a star") or "and-swap" (the
@@ -283,19 +261,19 @@ def hard_positive(
     """
     require_known("rule", (rule,), POSITIVE_RULES)
     style = rng.randrange(2**32)
-    form: Form | None = caption.form
+    changed: Form | None = form
     if rule == "converse":
-        form = _converse(caption.form)
+        changed = _converse(form)
     elif rule == "and-swap":
-        form = caption.form[::-1] if len(caption.form) == 2 else None
-    if form is None:
+        changed = form[::-1] if len(form) == 2 else None
+    if changed is None:
         return None
-    text = _worded(caption.form, style, variants=0.0)
+    text = _worded(form, style, variants=0.0)
     synonyms, variants = (float(rule == chosen) for chosen in ("synonym", "phrase"))
-    other = _worded(form, style, synonyms, variants)
+    other = _worded(changed, style, synonyms, variants)
     if other == text or not (is_true(text, scene) and is_true(other, scene)):
         return None
-    return Contrast(text, other, rule, keeps_meaning=True)
+    return text, other
 
 
 def _converse(form: Form) -> Form | None:

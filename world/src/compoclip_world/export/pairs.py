@@ -9,7 +9,7 @@ both captions at once, where a model that does not look at the pictures scores n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,36 +24,66 @@ from compoclip_world.scene import Scene
 
 _FOLDER = "winoground/images"
 _PATIENCE = 12
-Choice = Callable[[WorldPair], WorldPair | None]
 
 
 @dataclass(frozen=True)
 class _Task:
-    """source: skill of `world.pairs`. skill: one of `benchmarks.skills`. about: what it asks.
+    """Where the pairs of a sub-task come from.
 
-    choose: what to make of a pair of the source, None to pass it over.
+    source: skill of `world.pairs`. skill: one of `benchmarks.skills`. about: what it asks.
+    relations: of which the first caption must use one. wordings: in one of which "a star" and "a
+    mug" become "there is no mug" and "there is no star"; {0}: the noun phrase, {1}: with its
+    article.
     """
 
     source: str
     skill: str
     about: str
-    choose: Choice
+    relations: tuple[str, ...] = ()
+    wordings: tuple[str, ...] = ()
+
+    def choose(self, candidate: WorldPair) -> WorldPair | None:
+        """Return the item that a pair of the source makes; None without one."""
+        if self.relations:
+            nodes = nodes_of(parse(candidate.caption_a))
+            names = {node.name for node in nodes if isinstance(node, Relation)}
+            return candidate if names & {*self.relations} else None
+        if not self.wordings:
+            return candidate
+        a, b = candidate.scene_a, candidate.scene_b
+        texts = candidate.caption_b, candidate.caption_a
+        absent = [text.removeprefix("there is ") for text in texts]
+        wording = generator("denied", *absent, *(t.x for t in a.things)).choice(self.wordings)
+        first, second = (wording.format(text.split(" ", 1)[1], text) for text in absent)
+        right, wrong = ((first, a), (second, b)), ((first, b), (second, a))
+        held = all(is_true(*case) for case in right) and all(is_false(*case) for case in wrong)
+        return replace(candidate, caption_a=first, caption_b=second) if held else None
 
 
-def _any(candidate: WorldPair) -> WorldPair | None:
-    return candidate
-
-
-def _with_relation(*names: str) -> Choice:
-    """Only pairs whose first caption uses one of these relations."""
-
-    def choose(candidate: WorldPair) -> WorldPair | None:
-        nodes = nodes_of(parse(candidate.caption_a))
-        relations = {node.name for node in nodes if isinstance(node, Relation)}
-        return candidate if relations & set(names) else None
-
-    return choose
-
+TASKS: dict[str, _Task] = {
+    "object": _Task("object", "object", "which kind of thing is there"),
+    "negation": _Task(
+        "object", "negation", 'what is not there ("no star")', wordings=("there is no {0}",)
+    ),
+    "negation_missing": _Task(
+        "object",
+        "negation",
+        "the same in words that no rewrite has",
+        wordings=("the {0} is missing",),
+    ),
+    "position": _Task("position", "spatial", "where in the picture a thing is"),
+    "left_right": _Task("relation", "spatial", "left of or right of", ("left", "right")),
+    "above_below": _Task("relation", "spatial", "above or below", ("above", "below")),
+    "inside": _Task("inside", "relation", "inside or beside"),
+    "front_behind": _Task("depth", "relation", "in front of or behind"),
+    "bigger_smaller": _Task("comparison", "relation", "bigger or smaller than"),
+    "role": _Task("swap-object", "role", "which of two things is left of (above) the other"),
+    "count": _Task("count", "counting", "how many there are"),
+    "bind_colour": _Task("swap-colour", "binding", "which of two things has which colour"),
+    "bind_size": _Task("swap-size", "binding", "which of two things has which size"),
+    "bind_pattern": _Task("swap-pattern", "binding", "which of two things has which pattern"),
+}
+"""Sub-task of the foils and tag of Winoground -> where its pairs come from."""
 
 UNSEEN_WORDINGS = (
     "a picture of no {0}",
@@ -63,48 +93,7 @@ UNSEEN_WORDINGS = (
     "the {0} is missing",
     "there is nothing that is {1}",
 )
-"""Negations that no rewrite of the package writes. {0}: the noun phrase, {1}: with its article."""
-
-
-def _denied(*wordings: str) -> Choice:
-    """ "a star" and "a mug" become "there is no mug" and "there is no star" in a wording."""
-
-    def choose(candidate: WorldPair) -> WorldPair | None:
-        a, b = candidate.scene_a, candidate.scene_b
-        texts = candidate.caption_b, candidate.caption_a
-        absent = [text.removeprefix("there is ") for text in texts]
-        wording = generator("denied", *absent, *(thing.x for thing in a.things)).choice(wordings)
-        first, second = (wording.format(text.split(" ", 1)[1], text) for text in absent)
-        right, wrong = ((first, a), (second, b)), ((first, b), (second, a))
-        held = all(is_true(*case) for case in right) and all(is_false(*case) for case in wrong)
-        return replace(candidate, caption_a=first, caption_b=second) if held else None
-
-    return choose
-
-
-TASKS: dict[str, _Task] = {
-    "object": _Task("object", "object", "which kind of thing is there", _any),
-    "negation": _Task(
-        "object", "negation", 'what is not there ("no star")', _denied("there is no {}")
-    ),
-    "negation_missing": _Task(
-        "object", "negation", "the same in words that no rewrite has", _denied("the {} is missing")
-    ),
-    "position": _Task("position", "spatial", "where in the picture a thing is", _any),
-    "left_right": _Task(
-        "relation", "spatial", "left of or right of", _with_relation("left", "right")
-    ),
-    "above_below": _Task("relation", "spatial", "above or below", _with_relation("above", "below")),
-    "inside": _Task("inside", "relation", "inside or beside", _any),
-    "front_behind": _Task("depth", "relation", "in front of or behind", _any),
-    "bigger_smaller": _Task("comparison", "relation", "bigger or smaller than", _any),
-    "role": _Task("swap-object", "role", "which of two things is left of (above) the other", _any),
-    "count": _Task("count", "counting", "how many there are", _any),
-    "bind_colour": _Task("swap-colour", "binding", "which of two things has which colour", _any),
-    "bind_size": _Task("swap-size", "binding", "which of two things has which size", _any),
-    "bind_pattern": _Task("swap-pattern", "binding", "which of two things has which pattern", _any),
-}
-"""Sub-task of the foils and tag of Winoground -> where its pairs come from."""
+"""Negations that no rewrite of the package writes."""
 
 STRICT_TASKS: dict[str, _Task] = {
     **{name: task for name, task in TASKS.items() if name != "negation_missing"},
@@ -112,7 +101,7 @@ STRICT_TASKS: dict[str, _Task] = {
         "object",
         "negation",
         "the same in six wordings that no rewrite has",
-        _denied(*UNSEEN_WORDINGS),
+        wordings=UNSEEN_WORDINGS,
     ),
 }
 """Sub-task of the strict pairs -> where its pairs come from."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from compoclip_world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
+from compoclip_world.captions import CAPTION_TYPES, Facts, absent, facts_of
 from compoclip_world.edits import POSITIVE_RULES, hard_negative, hard_positive, substitute
 from compoclip_world.logic import (
     Attribute,
@@ -50,7 +50,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "swap_obj": (("relation",), ("swap-object",)),
     "swap_att": (("conjunction", "relation"), tuple(f"swap-{f}" for f in FAMILIES)),
 }
-"""Sub-task -> caption types it starts from, and the edits (of `contrast`) it may use."""
+"""Sub-task -> caption types it starts from, and the edits (`hard_negative`) it may use."""
 
 ADDITIONS = ("add_obj", "add_att")
 
@@ -68,9 +68,8 @@ def foil(scene: Scene, rng: Random, config: WorldConfig, task: str) -> Foil | No
         if form is None or not seemly(form, config):
             continue
         if skills:
-            base = WorldCaption("", kind, form)
-            contrast = hard_negative(scene, base, rng.choice(skills), rng)
-            candidate = Foil(contrast.caption, contrast.other, form) if contrast else None
+            texts = hard_negative(scene, form, rng.choice(skills), rng)
+            candidate = Foil(*texts, form) if texts else None
         else:
             candidate = _addition(facts, form, task, config, rng)
         if candidate is None or (task.startswith("swap") and not _same_words(candidate)):
@@ -131,18 +130,17 @@ def _described(form: Form, rng: Random) -> Form | None:
     return substitute(form, {place: replace(node, modifiers=(new, *node.modifiers))})
 
 
-def paraphrase(scene: Scene, base_foil: Foil, rng: Random) -> str | None:
+def paraphrase(scene: Scene, base: Foil, rng: Random) -> str | None:
     """Another true caption that says the same as the base in other words or another order.
 
-    None when no rule of `contrast` changes the text.
+    None when no rule of `hard_positive` changes the text.
     """
     rules = [*POSITIVE_RULES]
     rng.shuffle(rules)
-    base = WorldCaption(base_foil.caption, "", base_foil.form)
     for rule in rules:
-        contrast = hard_positive(scene, base, rule, rng)
-        if contrast and contrast.other not in (base_foil.caption, base_foil.negative):
-            return contrast.other
+        texts = hard_positive(scene, base.form, rule, rng)
+        if texts and texts[1] not in (base.caption, base.negative):
+            return texts[1]
     return None
 
 
