@@ -44,7 +44,7 @@ def cement_loss(f: Features, layout: Layout, margin: float, kinds: Sequence[str]
     Reference: Im et al., Concrete Jungle, arXiv 2604.13313 (2026), of which we know that the Cement
     loss has a margin that follows concreteness; the equation is ours.
     """
-    index, valid, level = layout.indices(_own, tuple(kinds))
+    index, valid, level = layout.indices(_negatives_of, tuple(kinds))
     if not margin:
         return symmetric_contrast(f, layout, columns=(captions_and_negatives,))
     texts = f.text.index_select(0, index.flatten()).view(*index.shape, f.text.shape[1])
@@ -56,7 +56,7 @@ def cement_loss(f: Features, layout: Layout, margin: float, kinds: Sequence[str]
     return symmetric_contrast(f, layout, columns=(captions_and_negatives,), extra=extra)
 
 
-def _own(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
+def _negatives_of(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
     """The negatives of each image, which there are, and the level of each."""
     index, valid = by_owner(host, Role.NEGATIVE)
     level = np.zeros(len(host.owner), np.int64)

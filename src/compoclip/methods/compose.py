@@ -243,9 +243,10 @@ def _set(target: Any, path: Sequence[str], value: str) -> Any:
     if path[0] not in names:
         raise unknown("", path[0], names)
     current = getattr(target, path[0])
-    if len(path) > 1 and not is_dataclass(current):
+    if len(path) == 1:
+        changed = converted(get_type_hints(type(target))[path[0]], value)
+    elif is_dataclass(current):
+        changed = _set(current, path[1:], value)
+    else:
         raise UsageError(f"{path[0]} has no '{path[-1]}'")
-    if len(path) > 1:
-        return replace(target, **{path[0]: _set(current, path[1:], value)})
-    kind = get_type_hints(type(target))[path[0]]
-    return replace(target, **{path[0]: converted(kind, value)})
+    return replace(target, **{path[0]: changed})

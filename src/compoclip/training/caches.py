@@ -297,7 +297,7 @@ def image_bank(encoder: DualEncoder, cached: CachedFeatures) -> ImageBank:
     """Return the features of the photos of a source, of at most `_BANK_IMAGES` of them."""
     images = cached.some(_BANK_IMAGES)
     keys = torch.from_numpy(item_keys(images).view(np.int32).astype(np.int64)).to(encoder.device)
-    parts = torch.stack([*images.values()]).split(_BANK_AT_ONCE)
+    parts = torch.split(torch.stack([*images.values()]), _BANK_AT_ONCE)
     works = (encoder.image_work(p.to(encoder.device), cached_at=cached.at) for p in parts)
     features = torch.cat([normalise(work.all().pooled.float()) for work in works])
     return ImageBank(features, keys)

@@ -171,23 +171,24 @@ def shared_batches(
             local["truncated"] = numbers.truncated if numbers else 0
             lengths = [n for request in requested.items() for n in _lengths(batch, *request)]
         table = _table([*(local.get(name, 0) for name in _EXCHANGED), *lengths], ranks).T
-        said = dict(zip(_EXCHANGED, table))
-        if said["words"].any():
+        of_ranks = dict(zip(_EXCHANGED, table))
+        if of_ranks["words"].any():
             records = ranks.exchange({"failure": failure(error), "bad": bad})
             raise_first([record["failure"] for record in records], error)
             for record in records:
                 loader.report_bad(record["bad"])
         if batch is None:
             return
-        if not said["drawn"].any():
+        if not of_ranks["drawn"].any():
             first = next(iter(loader.bad.values()), "none was found")
             raise CompoclipError(f"no image of a batch could be read ({first}); fix the data")
         peers = ALONE
         if ranks.world > 1:
             parts = np.split(table[len(_EXCHANGED) :], np.cumsum(list(requested.values()))[:-1])
             peers = RankPeers(ranks, dict(zip(requested, parts)), requested)
-        total = {name: int(said[name].sum()) for name in _ADDED}
-        yield batch, GlobalBatch(peers=peers, stop_signal=int(said["stop_signal"].max()), **total)
+        total = {name: int(of_ranks[name].sum()) for name in _ADDED}
+        signal = int(of_ranks["stop_signal"].max())
+        yield batch, GlobalBatch(peers=peers, stop_signal=signal, **total)
         reported = set(loader.bad)
 
 

@@ -341,7 +341,7 @@ class _Run:
         if method.trains.matrix == "after":
             attach_text_map(model.encoder.model)
         scale = model.encoder.logit_scale
-        own_scale = scale.detach().clone()
+        model_scale = scale.detach().clone()
         if method.trains.start_scale:
             scale.data.fill_(math.log(method.trains.start_scale))
         torch.manual_seed(settings.seed)  # for dropout; order, crops and rewrites draw their own
@@ -409,7 +409,7 @@ class _Run:
         encoder.teacher = None  # the run's, not the model's, as heads are
         encoder.heads.clear()
         if method.trains.start_scale:
-            scale.data.copy_(own_scale)
+            scale.data.copy_(model_scale)
         if texts is not None:
             note(
                 f"{texts.requested - texts.reused} of {counted(texts.requested, 'text')} encoded, "
