@@ -12,7 +12,7 @@ from typing import Any
 
 from compoclip_world.export.pairs import TASKS, draw_pairs
 from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip_world.export.texts import is_false, is_true
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.pairs import WorldPair
 from compoclip_world.sampling import held_out_in
 from compoclip_world.scene import Scene, Thing

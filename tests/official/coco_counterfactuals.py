@@ -6,7 +6,7 @@ from typing import Any
 
 from compoclip.errors import CompoclipError
 from compoclip_world.export.part import Part, SuiteSpec
-from compoclip_world.export.texts import is_false
+from compoclip_world.oracle import is_false
 from compoclip_world.pairs import WorldPair, pair
 from compoclip_world.scene import Scene
 

@@ -9,7 +9,7 @@ from compoclip.benchmarks.hooks_photos import url_key
 from compoclip.errors import CompoclipError
 from compoclip_world.captions import facts_of
 from compoclip_world.export.part import Part, Photos, SuiteSpec
-from compoclip_world.export.texts import is_false, is_true
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.scene import Scene
 from compoclip_world.vocabulary import RELATION_PHRASES, with_article
 

@@ -11,9 +11,10 @@ from typing import Any
 from compoclip_world import edits
 from compoclip_world.captions import definite, facts_of
 from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip_world.export.texts import is_false, is_true, seemly
+from compoclip_world.export.texts import seemly
 from compoclip_world.geometry import CONVERSE
 from compoclip_world.logic import Attribute, Claim, Form, NounPhrase, Quantifier, Relation
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.parser import parse
 from compoclip_world.scene import Scene
 from compoclip_world.wording import Wording

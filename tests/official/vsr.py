@@ -8,8 +8,9 @@ from typing import Any
 
 from compoclip_world.captions import facts_of
 from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip_world.export.texts import is_false, is_true, seemly
+from compoclip_world.export.texts import seemly
 from compoclip_world.geometry import CONVERSE
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.parser import parse
 from compoclip_world.scene import Scene
 from compoclip_world.vocabulary import RELATION_PHRASES

@@ -10,7 +10,7 @@ from compoclip.errors import CompoclipError
 from compoclip_world.captions import facts_of
 from compoclip_world.export.pairs import TASKS, draw_pairs
 from compoclip_world.export.part import Part, Photos, SuiteSpec
-from compoclip_world.export.texts import is_false, is_true
+from compoclip_world.oracle import is_false, is_true
 from compoclip_world.sampling import apart, held_out_in
 from compoclip_world.scene import Scene, Thing
 from compoclip_world.vocabulary import RELATION_PHRASES, with_article
