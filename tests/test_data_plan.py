@@ -254,7 +254,11 @@ def test_every_distinct_caption_is_parsed_once(
     prepare_captions(more, store, workers=1)
     assert len(store) == 3
     assert captions["An owl."] == parse("An owl.")  # is parsed when it is asked for
-    monkeypatch.setattr("compoclip.captions.store._encoded", None)
+
+    def parse_again(*_: object) -> list[str]:
+        raise AssertionError("parsed again")
+
+    monkeypatch.setattr("compoclip.captions.store._encoded", parse_again)
     again = prepare_captions(source, ParseStore(path), workers=1)
     for handle in (again, pickle.loads(pickle.dumps(again))):  # noqa: S301 our own object
         assert handle[TEXTS[1]] == parse(TEXTS[1])

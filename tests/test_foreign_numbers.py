@@ -47,6 +47,7 @@ from compoclip.programs.run import TrainOptions
 from compoclip.report.training import read_run
 from compoclip.search.index import _FIELDS, _VERSION, read_index
 from compoclip.training.state import Progress, load_state, save_state
+from compoclip.typed import build
 from lab.own_boxes import coco_boxes
 from report_study import make_run, make_study
 from test_state_files import PROGRESS, learner
@@ -141,8 +142,13 @@ def as_lines(path: Path, content: Any) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
+def read_pack_summary(path: Path) -> Any:
+    return build(PackSummary, read_json(path), str(path), "pack again")
+
+
 def as_index(path: Path, about: Any) -> None:
-    texts = {"names": "a.png\0", "stamps": "1-2\0", "about": json.dumps(about) + "\0"}
+    texts = {"names": "a.png\0", "stamps": "1-2\0", "captions": "\0"}
+    texts["about"] = json.dumps(about) + "\0"
     arrays = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}
     save_arrays(path, {**arrays, "features": np.ones((1, 4), np.float16)}, _VERSION)
 
@@ -241,7 +247,11 @@ def foreign_files(made: Path) -> dict[str, Foreign]:
         "Karpathy captions": (made / "dataset_coco.json", KARPATHY, read_captions),
         "captions of all": (made / "all.json", [{"caption": "a", "n": 1}], read_all_captions),
         "suite": (made / "suite.json", SUITE, lambda p: [each.options for each in read_suite(p)]),
-        "pack": (made / "pack.json", PACKED, lambda p: PackSummary.of(read_json(p), p)),
+        "pack": (
+            made / "pack.json",
+            PACKED,
+            lambda p: build(PackSummary, read_json(p), str(p), "pack again"),
+        ),
         "units": (made / "units.json", [UNIT], read_units),
     }
     found = {

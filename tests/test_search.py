@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from compoclip.analysis.maps import patch_maps
+from compoclip.analysis.maps import image_patches
 from compoclip.cli.main import main
 from compoclip.data.folders import HIDDEN, NO_IMAGE_FILE
 from compoclip.data.sources.open import Request
 from compoclip.data.vectors import nearest
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation import ModelEncoder
+from compoclip.losses.local import local_similarity
 from compoclip.models import load_model
 from compoclip.search import (
     PhotoIndex,
@@ -350,13 +352,21 @@ def test_local_order_is_that_of_tokens_and_patches(
     (found,) = search(index, encoder, ["a red star"], 5)
     (photos / found.hits[3].photo).unlink()  # one that cannot be read is left out
     again = rerank(index, loaded, found, "local")
-    expected = {
-        hit.photo: patch_maps(loaded, Image.open(photos / hit.photo).convert("RGB"), found.query)
-        for hit in found.hits[:3] + found.hits[4:]
-    }
+    with torch.inference_mode():
+        read = loaded.encoder.encode_texts(loaded.tokenizer([found.query]), tokens=True)
+        scale = loaded.encoder.logit_scale.exp()
+        expected = {
+            hit.photo: local_similarity(
+                read.tokens,
+                read.token_mask,
+                image_patches(loaded, Image.open(photos / hit.photo).convert("RGB")),
+                scale,
+            ).item()
+            for hit in found.hits[:3] + found.hits[4:]
+        }
     assert {hit.photo for hit in again.hits} == set(expected)
     for hit in again.hits:
-        assert hit.score == pytest.approx(expected[hit.photo].score, abs=1e-4)
+        assert hit.score == pytest.approx(expected[hit.photo], abs=1e-4)
     scores = [hit.score for hit in again.hits]
     assert scores == sorted(scores, reverse=True)
 

@@ -219,8 +219,8 @@ def test_a_frozen_tower_is_encoded_once(frozen: str, monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(tower, method, call)
 
-    count(model.encoder._image, "_encode", "image")
-    count(model.encoder._text, "_encode", "text")
+    count(model.encoder.image_tower, "_encode", "image")
+    count(model.encoder.text_tower, "_encode", "text")
     batch = batch_for(model)
     work = model.encoder.work(batch.normalised(CPU), model.tokenizer(list(batch.texts)), True, 2)
     pieces = {"image": 3, "text": len(work.micro_batches) - 3}

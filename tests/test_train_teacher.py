@@ -206,7 +206,7 @@ def test_a_frozen_tower_is_not_encoded_twice(monkeypatch: pytest.MonkeyPatch) ->
     def never(*_: object) -> None:
         raise AssertionError("encoded")
 
-    monkeypatch.setattr(model.encoder.teacher._image, "_encode", never)
+    monkeypatch.setattr(model.encoder.teacher.image_tower, "_encode", never)
     seen: list[Features] = []
 
     def look(features: Features, layout: Layout) -> Tensor:

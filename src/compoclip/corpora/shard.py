@@ -7,7 +7,7 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -352,8 +352,12 @@ def finished(task: ShardTask) -> Counts | None:
     if manifest.get("content") != content_hash(task.target):
         return None
     if manifest.get("state") == file_stamp(task.source):
-        counts = manifest.get("counts")
-        return counts if isinstance(counts, dict) else None
+        counts, usual = manifest.get("counts"), new_counts()
+        task.job.make([], usual)  # zeros
+        with suppress(AttributeError, TypeError):  # no counts
+            add_counts(usual, counts or {})
+            return usual if usual == counts else None
+        return None
     problem = f"was made from {manifest.get('source')}, not from {task.source}; choose another -o"
     require(manifest.get("source") == str(task.source.absolute()), task.target, problem)
     return None
