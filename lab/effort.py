@@ -347,7 +347,7 @@ def run_effort(
         if not finished.budgets:
             text = summary = "No run is finished yet."
         else:
-            summary = summary_table(finished, effort.shown, steps, BASE)
+            summary = summary_table(finished, effort.shown, BASE)
             tables = (
                 gains_table(finished, effort.against),
                 columns_table(finished.columns),

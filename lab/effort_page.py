@@ -103,12 +103,10 @@ def _difference(difference: Difference | None) -> str:
     return f"{100 * difference.difference:+.1f} [{interval}] {difference.word}"
 
 
-def summary_table(
-    finished: Finished, shown: Sequence[str], steps: Mapping[str, int], base: str
-) -> str:
+def summary_table(finished: Finished, shown: Sequence[str], base: str) -> str:
     """Return what a page for users shows of the whole compute, the highest gain first.
 
-    shown: sub-tasks of the benchmarks apart that get a column. steps: by recipe.
+    shown: sub-tasks of the benchmarks apart that get a column.
     """
     differences = differences_to(base, finished.learned)
     columns = [
@@ -116,7 +114,7 @@ def summary_table(
         for place, column in enumerate(finished.apart[base][0].columns)
         if column.part.name in shown
     ]
-    chance = ["chance", "", "0", "", *(f"{100 * blind:.1f}" for *_, blind in columns), ""]
+    chance = ["chance", "0", "", *(f"{100 * blind:.1f}" for *_, blind in columns), ""]
     rows = []
     for name, runs in finished.learned.items():
         difference = differences.get(name)
@@ -127,10 +125,9 @@ def summary_table(
         ]
         gain = _points([mean_gain(run) for run in runs])
         kept = _points([mean_gain(run) for run in finished.retained[name]])
-        count = f"{steps[name]:,}" if name in steps else ""
-        rows.append([name, count, gain, change, *scores, kept])
-    rows.sort(key=lambda row: float(row[2].split()[0]), reverse=True)
-    header = ["recipe", "steps", "mean grounded gain", f"against the {base}"]
+        rows.append([name, gain, change, *scores, kept])
+    rows.sort(key=lambda row: float(row[1].split()[0]), reverse=True)
+    header = ["recipe", "mean grounded gain", f"against the {base}"]
     return aligned([*header, *(title for _, title, _ in columns), "retained"], [chance, *rows])
 
 

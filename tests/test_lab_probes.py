@@ -317,8 +317,8 @@ def test_a_comparison_runs_to_its_tables_and_resumes(
     summary = (out / "summary.md").read_text().splitlines()
     assert "bind colour" in summary[0]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in summary[2:]]
-    assert cells[0][:3] == ["chance", "", "0"]
-    gains = {row[0]: row[2] for row in cells[1:]}
+    assert cells[0][:2] == ["chance", "0"]
+    gains = {row[0]: row[1] for row in cells[1:]}
     assert gains["negclip"] == gain
     assert [*gains] == sorted(gains, key=lambda name: -float(gains[name]))
     before = (out / "effort.md").read_text()

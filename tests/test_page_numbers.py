@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PAGES: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "docs/lab.md": (("lab", "effort", "probes"), {"4.0", "14.1", "99.8"}),
     "docs/real-photos.md": (("real-photos",), set()),
-    "docs/compo.md": (("compo", "lab", "real-photos", "demo"), {"32,000"}),
+    "docs/compo.md": (("compo", "lab", "effort", "real-photos", "demo"), {"32,000"}),
     "docs/base-model.md": (
         ("base-model",),
         {"0.1", "6.4", "12.9", "11.0", "13.1", "160,000", "60,000", "11,500", "20,000", "45,000"},
