@@ -88,19 +88,21 @@ def gains_table(finished: Finished, against: Sequence[str]) -> str:
         cells = [name]
         for runs in budgets.values():
             cells.append(_points([mean_gain(run) for run in runs.get(name, ())]))
-        cells += [_difference(by_name.get(name)) for by_name in differences]
+        for by_name in differences:
+            difference = by_name.get(name)
+            cells.append(f"{_change(difference)} {difference.word}" if difference else "")
         cells.append(_points([mean_gain(run) for run in finished.retained[name]]))
         rows.append(cells)
     header = ["recipe", *(f"gain at {share:.2g}" for share in budgets)]
     return aligned([*header, *(f"against {name}" for name in references), "retained"], rows)
 
 
-def _difference(difference: Difference | None) -> str:
-    """Return a difference in points with its interval and verdict."""
+def _change(difference: Difference | None) -> str:
+    """Return a difference in points with its interval, "" without one."""
     if difference is None:
         return ""
     interval = span(difference.low, difference.high, "+")
-    return f"{100 * difference.difference:+.1f} [{interval}] {difference.word}"
+    return f"{100 * difference.difference:+.1f} [{interval}]"
 
 
 def summary_table(finished: Finished, shown: Sequence[str], base: str) -> str:
@@ -117,8 +119,7 @@ def summary_table(finished: Finished, shown: Sequence[str], base: str) -> str:
     chance = ["chance", "0", "", *(f"{100 * blind:.1f}" for *_, blind in columns), ""]
     rows = []
     for name, runs in finished.learned.items():
-        difference = differences.get(name)
-        change = "" if difference is None else _difference(difference).rpartition("]")[0] + "]"
+        change = _change(differences.get(name))
         scores = [
             f"{100 * fmean(run.columns[place].score for run in finished.apart[name]):.1f}"
             for place, *_ in columns
