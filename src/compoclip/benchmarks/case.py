@@ -548,13 +548,15 @@ SKILLS: Mapping[str, str] = MappingProxyType(document()["_skills"])
 
 # --- What images and texts are called in results and audits: the same on every machine. ---
 
+UPRIGHT, MIRRORED = "#upright", "#mirrored"  # ends of the names of images
+
 
 def image_key(ref: ImageRef) -> str:
     """Name of an image in results: `ImageRef.photo`, "#left,upper,right,lower" when cropped,
-    "#upright" and "#mirrored"; `report.looks.ref_of_key` reads it."""
+    UPRIGHT and MIRRORED; `report.looks.ref_of_key` reads it."""
     box = "" if ref.box is None else f"#{','.join(f'{value:g}' for value in ref.box)}"
-    upright = "#upright" if ref.upright else ""
-    mirrored = "#mirrored" if ref.mirror else ""
+    upright = UPRIGHT if ref.upright else ""
+    mirrored = MIRRORED if ref.mirror else ""
     return f"{ref.photo}{box}{upright}{mirrored}"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from compoclip.archives import SUFFIXES, Members
-from compoclip.benchmarks.case import ImageRef
+from compoclip.benchmarks.case import MIRRORED, UPRIGHT, ImageRef
 from compoclip.data.decode import data_uri
 from compoclip.errors import CompoclipError, require
 from compoclip.report.study import Study
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a report without maps needs no torch
 
 PHOTO_SIDE = 160
 PHOTO_BUDGET = 2_200_000  # bytes of all pictures together, so that a page stays well below 5 MB
-_KEY = re.compile(r"(.*?)(?:#([-\d.e+]+(?:,[-\d.e+]+){3}))?(#upright)?(#mirrored)?", re.DOTALL)
+_KEY = re.compile(rf"(.*?)(?:#([-\d.e+]+(?:,[-\d.e+]+){{3}}))?({UPRIGHT})?({MIRRORED})?", re.DOTALL)
 _MEMBER = re.compile(rf"(.+(?:{'|'.join(map(re.escape, SUFFIXES))}))@(.+)", re.DOTALL)
 
 
