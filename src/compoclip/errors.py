@@ -8,7 +8,7 @@ import importlib.util
 import re
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,13 +82,6 @@ class UsageError(CompoclipError):
     """The request itself is wrong (unknown name, bad option). The command line exits 2."""
 
     exit_code = 2
-
-
-def refuse(problems: Mapping[str, object], kind: type[CompoclipError] = UsageError) -> None:
-    """Raise `kind` with the first of several sentences whose condition holds."""
-    for sentence, holds in problems.items():
-        if holds:
-            raise kind(sentence)
 
 
 def require(

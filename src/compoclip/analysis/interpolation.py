@@ -15,7 +15,7 @@ import torch
 
 from compoclip.benchmarks.case import Benchmark
 from compoclip.console import note
-from compoclip.errors import UsageError, refuse
+from compoclip.errors import UsageError
 from compoclip.evaluation.comparison import Difference, ScorePart, not_judged
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.groups import (
@@ -271,11 +271,11 @@ def choose(measured: Sweep, rule: Rule) -> Point:
         UsageError: an axis of the rule was not measured, or its loss is negative.
     """
     retained = KEPT[rule.keep]
-    problems = {"--max-loss must not be negative": not rule.max_loss >= 0}
+    if not rule.max_loss >= 0:
+        raise UsageError("--max-loss must not be negative")
     for axis in (COMPOSITION, retained):
-        needs = f"--keep {rule.keep} needs a benchmark of {axis.lower()} among --on"
-        problems[needs] = axis not in measured.axes
-    refuse(problems)
+        if axis not in measured.axes:
+            raise UsageError(f"--keep {rule.keep} needs a benchmark of {axis.lower()} among --on")
     floor = measured.base.scores[retained].value - rule.max_loss / 100 - 1e-9
     able = [point for point in measured.points if point.scores[retained].value >= floor]
     return max(

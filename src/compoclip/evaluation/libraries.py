@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from compoclip.errors import UsageError, optional, refuse, require
+from compoclip.errors import UsageError, optional, require
 from compoclip.evaluation.encoder import Precision
 from compoclip.models import names
 
@@ -277,13 +277,10 @@ class MtebEmbedder:
         customised = (
             options.precision != "fp32" or (options.text_prompt or options.image_prompt) is not None
         )
-        trusted = options.trust_remote_code
-        refuse(
-            {
-                f"{name}: its weights bring code; add --trust-remote-code to run it": not trusted,
-                f"{name}: has its own precision and prompts; leave yours out": customised,
-            }
-        )
+        if not options.trust_remote_code:
+            raise UsageError(f"{name}: its weights bring code; add --trust-remote-code to run it")
+        if customised:
+            raise UsageError(f"{name}: has its own precision and prompts; leave yours out")
         library, self._datasets = _packages("mteb", identifier)
         self.model = library.get_model(identifier, revision, device=str(options.device))
         about = self.model.mteb_model_meta

@@ -17,7 +17,7 @@ from compoclip.data.caption_plan import CaptionPlan as CaptionPlan
 from compoclip.data.caption_plan import Texts
 from compoclip.data.images import ImagePlan, Single
 from compoclip.data.texts import BY_VALUE
-from compoclip.errors import UsageError, refuse
+from compoclip.errors import UsageError
 from compoclip.losses.contract import HeadPlan, Loss, Role
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.methods.optim import Optim as Optim
@@ -143,21 +143,20 @@ class Trains:
     def __post_init__(self) -> None:
         """Raise UsageError for an unknown matrix, or a scale that no temperature can have."""
         matrices, scale = get_args(Matrix), self.start_scale
-        refuse(
-            {
-                f"trains.matrix '{self.matrix}' is not one of {', '.join(matrices[1:])}": (
-                    self.matrix not in matrices
-                ),
-                "trains.matrix: the text tower must be frozen, trains.text_tower=false": (
-                    self.matrix and self.text_tower
-                ),
-                f"trains.text_blocks {self.text_blocks:g}: must be above 0 and at most 1": (
-                    not 0 < self.text_blocks <= 1
-                ),
-                f"trains.start_scale {scale:g}: must be 0, or 1 to 100": scale
-                and not 1 <= scale <= 100,
-            }
-        )
+        if self.matrix not in matrices:
+            raise UsageError(
+                f"trains.matrix '{self.matrix}' is not one of {', '.join(matrices[1:])}"
+            )
+        if self.matrix and self.text_tower:
+            raise UsageError(
+                "trains.matrix: the text tower must be frozen, trains.text_tower=false"
+            )
+        if not 0 < self.text_blocks <= 1:
+            raise UsageError(
+                f"trains.text_blocks {self.text_blocks:g}: must be above 0 and at most 1"
+            )
+        if scale and not 1 <= scale <= 100:
+            raise UsageError(f"trains.start_scale {scale:g}: must be 0, or 1 to 100")
 
 
 @dataclass(frozen=True)

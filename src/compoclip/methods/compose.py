@@ -15,7 +15,7 @@ from compoclip.data.text_names import (
     OTHER_CAPTION,
     WRITTEN_POSITIVE,
 )
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses import Role, all_images_loss, similarity_distillation
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import LossTerm, Method, Teacher, names_in, sorts_of
@@ -103,7 +103,9 @@ def _with_texts(method: Method, name: str) -> Method:
             raise UsageError(f"{other.name} adds no texts to captions")
     more = tuple(part for part in added.texts if part.kinds and part not in plan.texts)
     taken = {part.name for part in plan.texts if part.kinds}
-    refuse({f"{method.name} draws {part.label} already": part.name in taken for part in more})
+    for part in more:
+        if part.name in taken:
+            raise UsageError(f"{method.name} draws {part.label} already")
     plan = replace(
         plan,
         rewrites=(*plan.rewrites, *(r for r in added.rewrites if r not in plan.rewrites)),
@@ -117,16 +119,13 @@ def _with_terms(method: Method, name: str) -> Method:
     require_term(name)
     taken = {term.name for term in method.losses}
     if local := loss_named(name[1:]):
-        lacks = local.reads and not method.kinds and local.name not in _TERMS
-        refuse(
-            {
+        if local.reads and not method.kinds and local.name not in _TERMS:
+            raise UsageError(
                 f"'{local.name}' reads further texts, and {method.name} has only captions; add "
-                "texts with --texts +NAME": lacks,
-                f"{method.name} has a term '{local.name}' already; rename yours": (
-                    local.name in taken
-                ),
-            }
-        )
+                "texts with --texts +NAME"
+            )
+        if local.name in taken:
+            raise UsageError(f"{method.name} has a term '{local.name}' already; rename yours")
         added, teacher = [local], method.teacher
     else:
         origin, _, term_name = name[1:].partition(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from compoclip.errors import refuse
+from compoclip.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,19 @@ class Optim:
         for name, value in vars(self).items():
             low = 1 if name in ("batch_size", "max_logit_scale") else 0
             must = f"--{name.replace('_', '-')} {value:g}: must be"
-            refuse(
-                {
-                    f"{must} a number from {low} on": not low <= value < math.inf,
-                    # Without eps, a zero gradient is divided by 0.
-                    f"{must} more than 0": name in ("epochs", "eps") and not value,
-                    f"{must} less than 1": name in ("beta1", "beta2") and value >= 1,
-                    f"{must} at most 1": name == "warmup_share" and value > 1,
-                    f"{must} at most --lr {self.lr:g}, the peak: lower it, or raise --lr": (
-                        name in ("min_lr", "warmup_lr") and value > self.lr
-                    ),
-                }
-            )
+            if not low <= value < math.inf:
+                raise UsageError(f"{must} a number from {low} on")
+            # Without eps, a zero gradient is divided by 0.
+            if name in ("epochs", "eps") and not value:
+                raise UsageError(f"{must} more than 0")
+            if name in ("beta1", "beta2") and value >= 1:
+                raise UsageError(f"{must} less than 1")
+            if name == "warmup_share" and value > 1:
+                raise UsageError(f"{must} at most 1")
+            if name in ("min_lr", "warmup_lr") and value > self.lr:
+                raise UsageError(
+                    f"{must} at most --lr {self.lr:g}, the peak: lower it, or raise --lr"
+                )
 
     def warmup_steps(self, total: int) -> int:
         """Return the steps of warm-up in a run of `total` steps."""

@@ -24,7 +24,7 @@ from compoclip.data.decode import Picture, name_of, photo_hash, unmirrored
 from compoclip.data.images import fixed_rng, photo_key
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, normalised
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Features, normalise
 from compoclip.methods.base import Method
@@ -55,16 +55,16 @@ def cached_at(method: Method, settings: RunSettings) -> CachedAt:
         return ""
     adapted = method.lora is not None and method.lora.towers == "text"
     still = not method.trains.image_tower or adapted
-    refuse(
-        {
+    if settings.crop and not settings.crops:
+        raise UsageError(
             "--cache-frozen cannot cache features of random crops: add --no-crop or a fixed number "
-            "of --crops, or leave it out": settings.crop and not settings.crops,
+            "of --crops, or leave it out"
+        )
+    if not still and "image-trunk" not in settings.freeze:
+        raise UsageError(
             f"--cache-frozen: {method.name} trains the image tower, so features change at every "
-            "step: freeze it (--freeze image or image-trunk), or leave it out": (
-                not still and "image-trunk" not in settings.freeze
-            ),
-        }
-    )
+            "step: freeze it (--freeze image or image-trunk), or leave it out"
+        )
     return "tower" if still else "trunk"
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compoclip.data.image_names import EXTENSIONS
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.base import Method
 from compoclip.ranks import Ranks
@@ -37,42 +37,54 @@ def require_together(
     teacher: ExternalTeacher | None = None,
 ) -> None:
     """Raise UsageError for settings that do not go together, with each other or the method."""
-    fsdp, matrix = settings.fsdp, method.trains.matrix
-    more = "a teacher" if method.needs_teacher else "heads"
+    fsdp = settings.fsdp
     texts = {part.name for part in method.plan.texts}
     lacking = [extra_pass.name for extra_pass in method.passes if extra_pass.needs not in texts]
-    refuse(
-        {
-            "--fsdp splits a model over processes: start with torchrun": fsdp and ranks.world == 1,
-            "--fsdp does not split adapters: leave --fsdp or LoRA out": (fsdp and method.lora),
-            "--fsdp cannot be combined with --compile: leave one of them out": (
-                fsdp and settings.compile
-            ),
-            f"--fsdp splits a single model, but {method.name} also has {more}: leave --fsdp out": (
-                fsdp and (method.needs_teacher or method.heads)
-            ),
+    if fsdp and ranks.world == 1:
+        raise UsageError("--fsdp splits a model over processes: start with torchrun")
+    if fsdp and method.lora:
+        raise UsageError("--fsdp does not split adapters: leave --fsdp or LoRA out")
+    if fsdp and settings.compile:
+        raise UsageError("--fsdp cannot be combined with --compile: leave one of them out")
+    if fsdp and (method.needs_teacher or method.heads):
+        more = "a teacher" if method.needs_teacher else "heads"
+        raise UsageError(
+            f"--fsdp splits a single model, but {method.name} also has {more}: leave --fsdp out"
+        )
+    if method.needs_teacher and method.teacher is None and teacher is None:
+        raise UsageError(
             f"{method.name} has terms that need a teacher, but it has no teacher: name one in the "
-            "recipe, Method(teacher=Teacher(decay=...))": (
-                method.needs_teacher and method.teacher is None and teacher is None
-            ),
+            "recipe, Method(teacher=Teacher(decay=...))"
+        )
+    if teacher and not method.needs_teacher:
+        raise UsageError(
             f"{method.name} has no term that compares with a teacher: add --terms +similarity, or "
-            "leave the teacher out": teacher and not method.needs_teacher,
+            "leave the teacher out"
+        )
+    if lacking:
+        raise UsageError(
             f"{method.name} has terms that read a second pass ({', '.join(lacking)}), but no texts "
-            "define it: add them to the recipe, CaptionPlan(texts=...)": lacking,
+            "define it: add them to the recipe, CaptionPlan(texts=...)"
+        )
+    if method.trains.matrix and (method.lora or fsdp):
+        raise UsageError(
             f"{method.name} trains a single matrix, which --lora and --fsdp do not support: leave "
-            "them out": matrix and (method.lora or fsdp),
-            "--ema cannot be combined with --fsdp, which splits the weights: leave one "
-            "of them out": fsdp and settings.ema,
-            **{
-                f"--lr-{part} cannot be combined with --lr 0; freeze the rest with --freeze": (
-                    rate is not None and not method.optim.lr
-                )
-                for part, rate in (("image", settings.lr_image), ("text", settings.lr_text))
-            },
+            "them out"
+        )
+    if fsdp and settings.ema:
+        raise UsageError(
+            "--ema cannot be combined with --fsdp, which splits the weights: leave one of them out"
+        )
+    for part, rate in (("image", settings.lr_image), ("text", settings.lr_text)):
+        if rate is not None and not method.optim.lr:
+            raise UsageError(
+                f"--lr-{part} cannot be combined with --lr 0; freeze the rest with --freeze"
+            )
+    if fsdp and watch is not None:
+        raise UsageError(
             "--on needs the whole model, and --fsdp splits it: leave --on out and evaluate the "
-            "checkpoint": fsdp and watch is not None,
-        }
-    )
+            "checkpoint"
+        )
 
 
 def require_precision(settings: RunSettings) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import Part, part_of
@@ -113,15 +113,13 @@ def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[st
         tower = {name: place for name, place in all_places.items() if place.part == part}
         trunk, blocks = word.endswith("-trunk"), max((p.blocks for p in tower.values()), default=0)
         number = int(count.rstrip("-") or 0)
-        refuse(
-            {
-                f"--freeze {word}: the {part} tower has {blocks} blocks": number > blocks,
+        if number > blocks:
+            raise UsageError(f"--freeze {word}: the {part} tower has {blocks} blocks")
+        if trunk and not any(place.projection for place in tower.values()):
+            raise UsageError(
                 f"--freeze {word}: the {part} tower has no projection apart from its trunk: freeze "
-                f"all of it (--freeze {part}), or its first blocks (--freeze {part}:N)": (
-                    trunk and not any(place.projection for place in tower.values())
-                ),
-            }
-        )
+                f"all of it (--freeze {part}), or its first blocks (--freeze {part}:N)"
+            )
         if not colon:
             still = [name for name in tower if not (trunk and tower[name].projection)]
         elif count.endswith("-"):
@@ -159,15 +157,15 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
         logit_scale=method.trains.logit_scale and "temperature" not in gone,
     )
     some = next((word for word in freeze if ":" in word), "")
-    refuse(
-        {
+    if method.lora and some:
+        raise UsageError(
             f"--freeze {some} cannot be combined with adapters, which freeze all other weights: "
-            "freeze a whole tower, or choose --lora-towers": method.lora and some,
-            f"--freeze {' '.join(freeze)}: leaves {method.name} no tower to train; freeze less": (
-                freeze and not (trains.image_tower or trains.text_tower or trains.matrix)
-            ),
-        }
-    )
+            "freeze a whole tower, or choose --lora-towers"
+        )
+    if freeze and not (trains.image_tower or trains.text_tower or trains.matrix):
+        raise UsageError(
+            f"--freeze {' '.join(freeze)}: leaves {method.name} no tower to train; freeze less"
+        )
     return replace(method, trains=trains)
 
 

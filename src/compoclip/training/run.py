@@ -19,7 +19,7 @@ from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import LABEL, Source
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import CompoclipError, UsageError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
@@ -204,17 +204,17 @@ class _Run:
             encoder.require_local(tower=None if self.method.needs_local else "image")
         biased = encoder.logit_bias is not None
         name, width = self.model.name, int(self.model.config.model_cfg["embed_dim"])
-        refuse(
-            {
-                f"--set matryoshka={n}: must be 1 to {width - 1}, below the {width} dimensions of "
-                f"{name}": not 0 < n < width
-                for n in settings.matryoshka
-            }
-            | {
+        for dimensions in settings.matryoshka:
+            if not 0 < dimensions < width:
+                raise UsageError(
+                    f"--set matryoshka={dimensions}: must be 1 to {width - 1}, below the {width} "
+                    f"dimensions of {name}"
+                )
+        if settings.contrast == "sigmoid" and not biased:
+            raise UsageError(
                 f"--set contrast=sigmoid: the logits of {name} have no bias; take a SigLIP model, "
-                "or leave contrast out": settings.contrast == "sigmoid" and not biased
-            }
-        )
+                "or leave contrast out"
+            )
         for further in self.method.passes:
             further.require(self.method.plan, encoder)
         self.heads = {
@@ -246,23 +246,27 @@ class _Run:
         self.settings = settings
         self.cached_at = cached_at(method, settings)
         remedies = [extra_pass.changes_images(method.plan) for extra_pass in method.passes]
-        refuse(
-            {
+        if self.cached_at and any(remedies):
+            raise UsageError(
                 f"--cache-frozen: {method.name} changes the images at every step, so their "
                 "features cannot be cached: leave it out, or "
-                f"{' and '.join(filter(None, remedies))}": (self.cached_at and any(remedies)),
+                f"{' and '.join(filter(None, remedies))}"
+            )
+        if method.needs_bank and self.cached_at != "tower":
+            raise UsageError(
                 f"{method.name} contrasts captions with all images, so the image tower must be "
-                "frozen and its features cached: add --freeze image --cache-frozen --no-crop": (
-                    method.needs_bank and self.cached_at != "tower"
-                ),
+                "frozen and its features cached: add --freeze image --cache-frozen --no-crop"
+            )
+        if method.needs_bank and LABEL in source.brings():
+            raise UsageError(
                 f"{method.name} contrasts captions with all images, and captions made of classes "
-                "are true of many: leave --terms +all-images out": (
-                    method.needs_bank and LABEL in source.brings()
-                ),
+                "are true of many: leave --terms +all-images out"
+            )
+        if self.teacher and self.cached_at:
+            raise UsageError(
                 "--cache-frozen stores no pixels, and the teacher needs them: leave --cache-frozen "
-                "or the teacher out": self.teacher and self.cached_at,
-            }
-        )
+                "or the teacher out"
+            )
         decisive = self.watch.decisive() if self.watch is not None else {}
         decisive |= {"teacher": self.teacher.about} if self.teacher is not None else {}
         self.begun: Fingerprint | None = None

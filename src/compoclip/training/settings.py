@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from compoclip.config import BenchmarkName, InputFolder, OutputFolder, Shown
-from compoclip.errors import UsageError, refuse
+from compoclip.errors import UsageError
 from compoclip.typed import Natural
 
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
@@ -35,8 +35,9 @@ _FROZEN_PARTS = (
 
 def require_frozen_parts(freeze: Iterable[str]) -> None:
     """Raise UsageError for an unknown word of --freeze."""
-    unknown = {f"--freeze {w}: must be {_FROZEN_PARTS}": not _FROZEN.fullmatch(w) for w in freeze}
-    refuse(unknown)
+    for word in freeze:
+        if not _FROZEN.fullmatch(word):
+            raise UsageError(f"--freeze {word}: must be {_FROZEN_PARTS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,21 +182,15 @@ class RunSettings:
     def __post_init__(self) -> None:
         """Raise UsageError for values that no run can use."""
         require_frozen_parts(self.freeze)
-        rates = {"image": self.lr_image, "text": self.lr_text}
-        refuse(
-            {
-                f"--lr-{part} {rate:g}: must be a number from 0 on": not 0 <= rate < math.inf
-                for part, rate in rates.items()
-                if rate is not None
-            }
-            | {
-                f"--layer-decay {self.layer_decay:g}: must be above 0 and at most 1": (
-                    not 0 < self.layer_decay <= 1
-                ),
-                f"--ema {self.ema:g}: must be at least 0 and below 1": not 0 <= self.ema < 1,
-                "--crops are random crops: leave --no-crop out": self.crops and self.crop is False,
-            }
-        )
+        for part, rate in (("image", self.lr_image), ("text", self.lr_text)):
+            if rate is not None and not 0 <= rate < math.inf:
+                raise UsageError(f"--lr-{part} {rate:g}: must be a number from 0 on")
+        if not 0 < self.layer_decay <= 1:
+            raise UsageError(f"--layer-decay {self.layer_decay:g}: must be above 0 and at most 1")
+        if not 0 <= self.ema < 1:
+            raise UsageError(f"--ema {self.ema:g}: must be at least 0 and below 1")
+        if self.crops and self.crop is False:
+            raise UsageError("--crops are random crops: leave --no-crop out")
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that checkpoints and trackers record, by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compoclip.errors import refuse
+from compoclip.errors import UsageError
 from compoclip.typed import is_a
 from compoclip_world.vocabulary import COLOURS, KINDS
 
@@ -98,26 +98,23 @@ class WorldConfig:
 
     def __post_init__(self) -> None:
         """Reject values out of range with one clear line. Raises UsageError."""
-        problems: dict[str, object] = {
-            f"world: {name} is {value}; give a share between 0 and 1": not 0.0 <= value <= 1.0
-            for name, value in vars(self).items()
-            if isinstance(value, float)
-        }
-        problems[f"world: image size {self.size} is out of range; give 16 to 1024"] = not (
-            16 <= self.size <= 1024
-        )
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not 0.0 <= value <= 1.0:
+                raise UsageError(f"world: {name} is {value}; give a share between 0 and 1")
+        if not 16 <= self.size <= 1024:
+            raise UsageError(f"world: image size {self.size} is out of range; give 16 to 1024")
         for name, weights, fewest, chances in (
             ("objects", self.objects, 1, "1 to 4 weights, none negative and one above zero"),
             ("attributes", self.attributes, 4, "4 weights, none negative and one above zero"),
         ):
-            good = fewest <= len(weights) <= 4 and min(weights) >= 0 and sum(weights) > 0
-            problems[f"world: {name} needs {chances}"] = not good
+            if not (fewest <= len(weights) <= 4 and min(weights) >= 0 and sum(weights) > 0):
+                raise UsageError(f"world: {name} needs {chances}")
         pairs = self.caption_weights
-        problems["world: caption_weights needs pairs of a caption type and a weight"] = not (
-            is_a(pairs, tuple[tuple[object, ...], ...])
-            and all(len(p) == 2 and is_a(p[0], str) and is_a(p[1], float) for p in pairs)
+        paired = is_a(pairs, tuple[tuple[object, ...], ...]) and all(
+            len(pair) == 2 and is_a(pair[0], str) and is_a(pair[1], float) for pair in pairs
         )
-        refuse(problems)
+        if not paired:
+            raise UsageError("world: caption_weights needs pairs of a caption type and a weight")
 
     @property
     def known_kinds(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
-from compoclip.errors import CompoclipError, refuse
+from compoclip.errors import CompoclipError, UsageError
 from compoclip_world.sampling import generator, scene_for
 from compoclip_world.scene import Scene, WorldConfig
 
@@ -34,14 +34,14 @@ class SuiteSpec:
 
     def __post_init__(self) -> None:
         """Reject values that make no suite. Raises UsageError."""
-        splits = " or ".join(EXPORT_SPLITS)
-        refuse(
-            {
+        if self.split not in EXPORT_SPLITS:
+            splits = " or ".join(EXPORT_SPLITS)
+            raise UsageError(
                 f"world: a suite is made from split {splits}, not {self.split!r}, so that it never "
-                "holds training scenes": self.split not in EXPORT_SPLITS,
-                f"world: {self.items} items per sub-task; give at least 2": self.items < 2,
-            }
-        )
+                "holds training scenes"
+            )
+        if self.items < 2:
+            raise UsageError(f"world: {self.items} items per sub-task; give at least 2")
 
 
 @dataclass(frozen=True)
