@@ -90,12 +90,18 @@ class PeerData:
 
     @cached_property
     def items(self) -> Path:
-        """Write photos, and SugarCrepe's items on them."""
+        """Write photos, and SugarCrepe's items on them: at least one of each part, since readers
+        refuse a part without items."""
         folder = self._folder / "items"
-        paths = sorted((self._real / _COCO).iterdir())[: self._photos]
-        names = {path.name for path in _copied(paths, folder / "val2017").iterdir()}
-        for part in PARTS:
-            items = read_json_object(self._real / _ITEMS / f"{part}.json")
+        paths = sorted((self._real / _COCO).iterdir())
+        names = {path.name for path in paths[: self._photos]}
+        parts = {part: read_json_object(self._real / _ITEMS / f"{part}.json") for part in PARTS}
+        for items in parts.values():
+            shown = {item["filename"] for item in items.values()}
+            if names.isdisjoint(shown):
+                names.add(next(path.name for path in paths if path.name in shown))
+        _copied([path for path in paths if path.name in names], folder / "val2017")
+        for part, items in parts.items():
             some = {key: item for key, item in items.items() if item["filename"] in names}
             (folder / f"{part}.json").write_text(json.dumps(some), encoding="utf-8")
         return folder

@@ -322,7 +322,7 @@ class Options:
             compoclip is measured.
         repeats: Runs of each tool.
         photos: Photos to evaluate and to search. The sets for zero-shot have at most as many,
-            but at least one per class.
+            but at least one per class, and SugarCrepe's items at least one per part.
         pairs: Pairs to train on, all in one step.
         real: Folder of real data, with photos/, annotations/ and classification/. Without it
             pictures are made.

@@ -13,7 +13,7 @@ import pytest
 
 from bench import peer_programs, peers
 from bench.__main__ import main
-from bench.peer_data import PeerData
+from bench.peer_data import PARTS, PeerData
 from bench.peer_programs import NUMBERS, SECONDS, losses_of, scores_of_photos
 from bench.peers import OURS, PEERS, READERS, WORKS, Measured, Task, Way, Work, compare
 from compoclip.cli.main import main as compoclip
@@ -161,9 +161,9 @@ def test_every_row_of_the_table_can_be_carried_out() -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> PeerData:
-    """Made data, with a thin model."""
+    """Made data of the size of --quick, with a thin model."""
     folder = tmp_path_factory.mktemp("peers")
-    made = PeerData(folder, None, photos=10, pairs=32)
+    made = PeerData(folder, None, photos=8, pairs=32)
     thin = create_model(ModelConfig(config(text={"vocab_size": 49408, "context_length": 32})))
     save_model(thin, folder / "model")
     made.__dict__["model"] = str(folder / "model")
@@ -173,15 +173,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> PeerData:
 @pytest.mark.parametrize(
     ("work", "names"),
     [
-        ("items", {"all items", "add_att", "swap_obj"}),
+        ("items", {"all items", *PARTS}),
         ("retrieval", {"t2i r1", "i2t r10"}),
         ("zero-shot", {"eurosat", "caltech101"}),
         ("train", {"first loss", "mean loss"}),
         ("negatives", {"first loss", "mean loss"}),
         ("cached", {"first loss", "mean loss"}),
         ("frozen", {"first loss", "mean loss"}),
-        ("index", {"0.jpg", "9.jpg"}),
-        ("find", {"query 9, 9.jpg"}),
+        ("index", {"0.jpg", "7.jpg"}),
+        ("find", {"query 7, 7.jpg"}),
         ("rewrite", {"captions"}),
     ],
 )
