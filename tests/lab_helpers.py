@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -39,11 +38,6 @@ def run_small(patch: pytest.MonkeyPatch, folder: Path, benchmarks: Sequence[str]
     patch.setattr("lab.pool.Workers", Here)
     patch.setattr("lab.run.differences", partial(differences, bootstrap=Bootstrap(50)))
     patch.setattr("lab.ground.write_suite", partial(write_suite, benchmarks=benchmarks))
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the JSON values of a file's lines."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def cells(table: str) -> list[list[str]]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from build.tables import write_json
+from build.tables import read_jsonl, write_json
 from lab.mirror_pairs import NOT_APART, main, mirror_rows
 from lab.own_boxes import Box, BoxedPhoto, BoxedThing, named
-from lab_helpers import coco, read_rows
+from lab_helpers import coco
 
 
 def photo(name: str = "1.jpg", **boxes: Box) -> BoxedPhoto:
@@ -88,7 +88,7 @@ def test_captions_and_held_out_photos(tmp_path: Path, capsys: pytest.CaptureFixt
     printed = capsys.readouterr()
     assert "1 left_right, 0 above_below" in printed.out
     assert f"photo held out by {held_out}: 1" in printed.err
-    (row,) = read_rows(out)
+    (row,) = read_jsonl(out)
     assert row["image"] == names[0]
     assert row["caption"].endswith(". A tidy room.")
     assert main([*words, "--without", str(tmp_path / "none.json")]) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from build.tables import write_json
+from build.tables import read_jsonl, write_json
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
@@ -33,7 +33,7 @@ from lab.page import (
     write_section,
 )
 from lab.settings import Arm, Effect, LabSettings, read_settings
-from lab_helpers import cells, read_rows
+from lab_helpers import cells
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "lab.json"
 TABLES = (("relations", (("object", 0.05), ("relation", 0.95))), ("sentences", (("object", 1.0),)))
@@ -281,7 +281,7 @@ def test_captions_tell_a_scene_from_its_copy() -> None:
 
 
 def test_tables_hold_what_the_recipes_read(data: Path) -> None:
-    scenes, rows = open_source(str(data / SCENES)), read_rows(data / SCENES)
+    scenes, rows = open_source(str(data / SCENES)), read_jsonl(data / SCENES)
     assert len(scenes) == SPEC.count
     assert scenes.brings() == {"negatives", "negative_image"}
     first = scenes[0]
@@ -295,13 +295,13 @@ def test_tables_hold_what_the_recipes_read(data: Path) -> None:
     assert sorted(groups.count(name) for name in set(groups) - {""}) == [2] * (SPEC.count // 4)
     images = [row["image"] for row in rows]
     for table, _ in TABLES:
-        assert [row["image"] for row in read_rows(data / f"{table}.jsonl")] == images
+        assert [row["image"] for row in read_jsonl(data / f"{table}.jsonl")] == images
         assert len(open_source(str(data / f"{table}.jsonl"))) == SPEC.count
     written = method_of(Arm("a", "hard-positives", {"positives": PARAPHRASES}), data)
     assert written.plan.written == str(data / PARAPHRASES)
     captions = {text for row in rows for text in row["caption"]}
-    assert {row["caption"] for row in read_rows(data / PARAPHRASES)} <= captions
-    assert {bag["id"] for bag in read_rows(data / BAGS)} == set(images)
+    assert {row["caption"] for row in read_jsonl(data / PARAPHRASES)} <= captions
+    assert {bag["id"] for bag in read_jsonl(data / BAGS)} == set(images)
 
 
 def test_data_are_the_same_again_and_written_once(data: Path, tmp_path: Path) -> None:

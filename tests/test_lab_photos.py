@@ -3,11 +3,11 @@ and whether two labs agree."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import shutil
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmark_files import expect_one_line
+from benchmark_files import expect_one_line, write_json
+from build.results import few_resamples
+from build.tables import read_jsonl
 from compoclip.benchmarks.retrieval import read_flickr8k
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError
@@ -30,7 +32,7 @@ from lab.photos import OWN, Photos, other_side, write_photos
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings, read_settings
 from lab.twins import twin_captions
-from lab_helpers import Here
+from lab_helpers import run_small
 from models_thin import config
 from train_helpers import FEW, few_merges
 
@@ -85,51 +87,58 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- The photos. ---
 
 
-def test_both_cuts_are_shown_in_equal_terms(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "data"
-    write_photos(out, photos, dev=6)
-    splits = {
-        split: (out / f"Flickr_8k.{split}Images.txt").read_text().split()
-        for split in ("train", "dev", "test")
+SPLITS = {"train": "photos", "dev": "dev", "test": "test"}
+"""Split -> its table."""
+
+
+@pytest.fixture(scope="module")
+def written(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written") / "data"
+    write_photos(folder, photos, dev=6)
+    return folder
+
+
+def names_of(folder: Path) -> dict[str, list[str]]:
+    """The photos of each split."""
+    return {s: (folder / f"Flickr_8k.{s}Images.txt").read_text().split() for s in SPLITS}
+
+
+def test_both_cuts_are_shown_in_equal_terms(photos: Path, written: Path, tmp_path: Path) -> None:
+    splits = names_of(written)
+    assert {split: len(names) for split, names in splits.items()} == {
+        "train": 18,
+        "dev": 6,
+        "test": 10,
     }
-    counts = {split: len(names) for split, names in splits.items()}
-    assert counts == {"train": 18, "dev": 6, "test": 10}
-    assert len({name for names in splits.values() for name in names}) == 34
-    write_photos(tmp_path / "more", photos, dev=8)
-    more = (tmp_path / "more" / "Flickr_8k.devImages.txt").read_text().split()
-    assert set(splits["dev"]) < set(more) < {*splits["dev"], *splits["train"]}
-    for names in splits.values():
-        for name in names:
-            with Image.open(out / "images" / name) as image:
-                assert (image.format, image.size, image.mode) == ("WEBP", (160, 160), "RGB")
+    everything = [name for names in splits.values() for name in names]
+    assert len(set(everything)) == 34
+    for name in everything:
+        with Image.open(written / "images" / name) as image:
+            assert (image.format, image.size, image.mode) == ("WEBP", (160, 160), "RGB")
     copied = (photos / "photos/flickr8k_more/images/40_a.webp").read_bytes()
-    assert (out / "images" / "40_a.webp").read_bytes() == copied  # not pressed twice
+    assert (written / "images" / "40_a.webp").read_bytes() == copied  # not pressed twice
     for split, names in splits.items():
-        read, _ = read_flickr8k(out / "Flickr8k.token.txt", out / f"Flickr_8k.{split}Images.txt")
-        assert [each.image for each in read] == names
-        for each in read:
-            k = int(each.image.partition("_")[0])
-            assert each.captions == tuple(caption(k, j) for j in range(3))
-    assert len(open_source(str(out / "photos.jsonl"))) == 18
-    for split, table in (("train", "photos"), ("dev", "dev"), ("test", "test")):
-        rows = [json.loads(line) for line in (out / f"{table}.jsonl").read_text().splitlines()]
-        assert [row["image"] for row in rows] == [f"images/{name}" for name in splits[split]]
+        read, _ = read_flickr8k(
+            written / "Flickr8k.token.txt", written / f"Flickr_8k.{split}Images.txt"
+        )
+        assert [photo.image for photo in read] == names
+        for photo in read:
+            k = int(photo.image.partition("_")[0])
+            assert photo.captions == tuple(caption(k, j) for j in range(3))
+        rows = read_jsonl(written / f"{SPLITS[split]}.jsonl")
+        assert [row["image"] for row in rows] == [f"images/{name}" for name in names]
+    assert len(open_source(str(written / "photos.jsonl"))) == 18
+    write_photos(tmp_path / "more", photos, dev=8)
+    more = set(names_of(tmp_path / "more")["dev"])
+    assert set(splits["dev"]) < more < {*splits["dev"], *splits["train"]}
 
 
-def test_another_draw_splits_all_photos_anew(photos: Path, tmp_path: Path) -> None:
-    splits = {}
-    for draw in (0, 1, 2):
-        write_photos(tmp_path / str(draw), photos, dev=6, draw=draw)
-        splits[draw] = {
-            split: frozenset(
-                (tmp_path / str(draw) / f"Flickr_8k.{split}Images.txt").read_text().split()
-            )
-            for split in ("train", "dev", "test")
-        }
-    sizes = {tuple(map(len, split.values())) for split in splits.values()}
-    assert len(sizes) == 1
-    assert len({frozenset.union(*split.values()) for split in splits.values()}) == 1
-    assert len({split["test"] for split in splits.values()}) == 3
+def test_another_draw_splits_all_photos_anew(photos: Path, written: Path, tmp_path: Path) -> None:
+    write_photos(tmp_path / "1", photos, dev=6, draw=1)
+    first, other = names_of(written), names_of(tmp_path / "1")
+    assert [len(names) for names in first.values()] == [len(names) for names in other.values()]
+    assert {*chain(*first.values())} == {*chain(*other.values())}
+    assert set(first["test"]) != set(other["test"])
     with pytest.raises(CompoclipError, match="made of other data"):
         write_photos(tmp_path / "1", photos, dev=6)
 
@@ -154,47 +163,74 @@ def test_the_caption_of_a_mirror_image(caption: str, other: str | None) -> None:
     assert other is None or other_side(other) == caption
 
 
-def test_captions_that_tell_a_side_come_with_their_mirror_image(
-    photos: Path, tmp_path: Path
-) -> None:
-    write_photos(tmp_path, photos, dev=6)
-    plain, sides = (
-        [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("photos", "sides")
-    )
-    told = [
+def test_captions_that_tell_a_side_come_with_their_mirror_image(written: Path) -> None:
+    plain, sides = (read_jsonl(written / f"{name}.jsonl") for name in ("photos", "sides"))
+    mirrored = [
         {**row, "caption": [text], "neg_caption": text.replace("left", "right"), "mirror": True}
         for row in plain
         for text in row["caption"][2:]
         if "left" in text
     ]
-    assert told
-    assert sides == plain + [row for row in told for _ in range(5)]
-    source = open_source(str(tmp_path / "sides.jsonl"))
+    assert mirrored
+    assert sides == plain + [row for row in mirrored for _ in range(5)]
+    source = open_source(str(written / "sides.jsonl"))
     assert source[len(plain)].negative_image is not None
     assert source[0].negative_image is None
 
 
-def test_photos_that_make_no_data_set(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "data"
-    write_photos(out, photos, 6)
-    before = (out / "data.json").stat().st_mtime_ns
-    write_photos(out, photos, 6)
-    assert (out / "data.json").stat().st_mtime_ns == before
-    with pytest.raises(CompoclipError, match="made of other data; delete it"):
-        write_photos(out, photos, 7)
-    for dev in (0, 24):
-        with pytest.raises(CompoclipError, match=f"dev: {dev} of 24 train photos cannot be held"):
-            write_photos(tmp_path / "x", photos, dev)
-    with pytest.raises(CompoclipError, match="name the folder that holds photos/flickr8k") as one:
-        write_photos(tmp_path / "x", tmp_path / "nowhere", 6)
-    expect_one_line(one.value, "nowhere")
-    broken = tmp_path / "broken"
-    shutil.copytree(photos, broken)
+def test_twins_exchange_two_photos_and_their_captions(written: Path) -> None:
+    rows = read_jsonl(written / "twins.jsonl")
+    twins = [row for row in rows if "neg_image" in row]
+    assert (len(rows), len(twins)) == (18 + 9, 9)
+    for row in twins:
+        places = (written / row["image"], written / row["neg_image"])
+        with Image.open(places[0]) as first, Image.open(places[1]) as second:
+            assert first.size == second.size == (160, 160)
+            left, right = np.asarray(first, float), np.asarray(second, float)
+        # WebP changes a pixel by a little.
+        assert np.abs(left[:, :80] - right[:, 80:]).mean() < 12
+        assert row["caption"] != row["neg_caption"]
+        words = [sorted(row[key][0].replace(",", "").split()) for key in ("caption", "neg_caption")]
+        assert words[0] == words[1]
+    assert {Path(row["image"]).parent for row in twins} == {Path("twins/train/images")}
+    for split, count in (("test", 5), ("dev", 3)):
+        items = read_jsonl(written / "twins" / split / "examples.jsonl")
+        assert len(items) == count
+        for item in items:
+            assert {Path(item[f"image_{k}"]).suffix for k in range(2)} == {".webp"}
+
+
+@pytest.mark.parametrize(
+    ("wording", "text"),
+    [
+        (0, "a dog runs on the left and two men sit on the right"),
+        (1, "on the left a dog runs, on the right two men sit"),
+        (5, "a dog runs, and to the right of it two men sit"),
+    ],
+)
+def test_captions_of_twins(wording: int, text: str) -> None:
+    first, second = twin_captions("A dog runs .", "Two men sit.", wording)
+    assert first == text
+    assert second == twin_captions("two men sit", "a dog runs", wording)[0]
+
+
+def test_photos_that_make_no_data_set(photos: Path, written: Path, tmp_path: Path) -> None:
+    before = (written / "data.json").stat().st_mtime_ns
+    write_photos(written, photos, 6)
+    assert (written / "data.json").stat().st_mtime_ns == before
+    broken = shutil.copytree(photos, tmp_path / "broken")
     (broken / "photos/flickr8k_more/images/41_a.webp").write_bytes(b"RIFF")
-    with pytest.raises(CompoclipError, match="no photo that can be read") as other:
-        write_photos(tmp_path / "x", broken, 6)
-    expect_one_line(other.value, "41_a.webp")
+    nothing = "name the folder that holds photos/flickr8k"
+    for folder, data, dev, message, place in (
+        (written, photos, 7, "made of other data; delete it", "data"),
+        (tmp_path / "x", photos, 0, "dev: 0 of 24 train photos cannot be held", ""),
+        (tmp_path / "x", photos, 24, "dev: 24 of 24 train photos cannot be held", ""),
+        (tmp_path / "x", tmp_path / "nowhere", 6, nothing, "nowhere"),
+        (tmp_path / "x", broken, 6, "no photo that can be read", "41_a.webp"),
+    ):
+        with pytest.raises(CompoclipError, match=message) as caught:
+            write_photos(folder, data, dev)
+        expect_one_line(caught.value, place)
     assert not (tmp_path / "x").exists()
 
 
@@ -258,9 +294,9 @@ def test_settings_that_make_no_lab_of_photos(
 ) -> None:
     values = {"arms": [{"name": "a", "method": "clip-ft"}], "benchmarks": list(OWN)}
     values |= {"control": "a", "photos": {"dev": 3}, **changes}
-    (tmp_path / "lab.json").write_text(json.dumps(values))
+    path = write_json(tmp_path / "lab.json", values)
     with pytest.raises(CompoclipError, match=message):
-        read_settings(tmp_path / "lab.json")
+        read_settings(path)
 
 
 # --- From start to table. ---
@@ -288,6 +324,7 @@ def lab_settings(data: Path, base: Path, **changes: Any) -> LabSettings:
     return LabSettings(**{**values, **changes})
 
 
+@few_resamples()
 def test_a_lab_of_photos_runs_to_its_table_and_goes_on(
     photos: Path,
     base: Path,
@@ -295,13 +332,12 @@ def test_a_lab_of_photos_runs_to_its_table_and_goes_on(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("lab.pool.Workers", Here)
+    run_small(monkeypatch, tmp_path)
     out, settings = tmp_path / "lab", lab_settings(photos, base)
     text = run_lab(settings, out, workers=1)
-    said = capsys.readouterr().err
-    assert "16 train, 8 dev, 10 test photos" in said
-    assert "learning rates: running 7 jobs" in said  # base, two bounds, two rates of two arms
+    notes = capsys.readouterr().err
+    assert "16 train, 8 dev, 10 test photos" in notes
+    assert "learning rates: running 7 jobs" in notes  # base, two bounds, two rates of two arms
     numbers = json.loads((out / "lab.json").read_text())
     names = ["base", "text only", "untrained", "clip-ft", "negclip"]
     assert [line["name"] for line in numbers["lines"]] == names
@@ -386,7 +422,7 @@ def test_what_a_lab_of_photos_cannot_do_without(photos: Path, base: Path, tmp_pa
 
 
 def test_the_suite_of_the_real_photos(shared_data: Path, tmp_path: Path) -> None:
-    """Every benchmark of the recipe is there; a cut of the photos, since all take a minute."""
+    """Every benchmark of the recipe is there; of a few photos, since all take a minute."""
     from compoclip.programs.run import Measuring
 
     data = tmp_path / "data"
@@ -401,11 +437,11 @@ def test_the_suite_of_the_real_photos(shared_data: Path, tmp_path: Path) -> None
         place.mkdir()
         (place / "images").symlink_to(source / "images")
         (place / "Flickr8k.token.txt").symlink_to(source / "Flickr8k.token.txt")
-        for split, count in (("train", 30), ("test", 25)):
+        for split, count in (("train", 14), ("test", 8)):
             names = (source / f"Flickr_8k.{split}Images.txt").read_text().split()[:count]
             (place / f"Flickr_8k.{split}Images.txt").write_text("\n".join(names))
     settings = read_settings(RECIPE)
-    settings = replace(settings, photos={"data": str(data), "dev": 20})
+    settings = replace(settings, photos={"data": str(data), "dev": 8})
     ground, out = settings.ground, tmp_path / "lab"
     ground.prepare(settings, out, choosing=True)
     suites = {}
@@ -415,11 +451,11 @@ def test_the_suite_of_the_real_photos(shared_data: Path, tmp_path: Path) -> None
     assert [each.name for each in suites["suite"]] == list(settings.benchmarks)
     assert [each.name for each in suites["choice-suite"]] == list(OWN)
     counts = {each.name: sum(each.content.counts().values()) for each in suites["suite"]}
-    assert counts["photo-retrieval"] == 50 + 250
-    assert counts["photo-rewrites"] > 800  # 250 of them of word order
+    assert counts["photo-retrieval"] == 16 + 80
+    assert counts["photo-rewrites"] > 250  # 80 of them of word order
     assert (counts["sugarcrepe"], counts["sugarcrepe_pp_tot"]) == (7511, 4757)
     assert (counts["caltech101"], counts["eurosat"]) == (202, 200)
-    with Image.open(io.BytesIO(next((out / "data/images").iterdir()).read_bytes())) as image:
+    with Image.open(next((out / "data/images").iterdir())) as image:
         assert image.size == (160, 160)
 
 
@@ -452,44 +488,3 @@ def test_labs_agree_over_the_recipes_that_both_have() -> None:
     assert p < 0.05
     few = {name: mine[name] for name in ("r0", "r1", "r2")}
     assert agreement(few, other) == []
-
-
-# --- Twins. ---
-
-
-def test_twins_exchange_two_photos_and_their_captions(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "data"
-    write_photos(out, photos, dev=6)
-    rows = [json.loads(line) for line in (out / "twins.jsonl").read_text().splitlines()]
-    twins = [row for row in rows if "neg_image" in row]
-    assert (len(rows), len(twins)) == (18 + 9, 9)
-    for row in twins:
-        with Image.open(out / row["image"]) as first, Image.open(out / row["neg_image"]) as second:
-            assert first.size == second.size == (160, 160)
-            left, right = np.asarray(first, float), np.asarray(second, float)
-        # WebP changes a pixel by a little.
-        assert np.abs(left[:, :80] - right[:, 80:]).mean() < 12
-        assert row["caption"] != row["neg_caption"]
-        words = [sorted(row[key][0].replace(",", "").split()) for key in ("caption", "neg_caption")]
-        assert words[0] == words[1]
-    names = {Path(row["image"]).parent for row in twins}
-    assert names == {Path("twins/train/images")}
-    for split, count in (("test", 5), ("dev", 3)):
-        items = (out / "twins" / split / "examples.jsonl").read_text().splitlines()
-        assert len(items) == count
-        for item in map(json.loads, items):
-            assert {Path(item[f"image_{k}"]).suffix for k in range(2)} == {".webp"}
-
-
-@pytest.mark.parametrize(
-    ("wording", "text"),
-    [
-        (0, "a dog runs on the left and two men sit on the right"),
-        (1, "on the left a dog runs, on the right two men sit"),
-        (5, "a dog runs, and to the right of it two men sit"),
-    ],
-)
-def test_captions_of_twins(wording: int, text: str) -> None:
-    first, second = twin_captions("A dog runs .", "Two men sit.", wording)
-    assert first == text
-    assert second == twin_captions("two men sit", "a dog runs", wording)[0]

@@ -7,29 +7,30 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 import pytest
 
 from build.results import few_resamples
+from build.tables import write_json
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.results import Results, load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap, holm, percentile_interval, sign_flip
 from compoclip.models.checkpoint import load_model
 from compoclip.report.plotting import Panel, write_figure
-from compoclip_world.export.suite import write_suite
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab import curves
 from lab.columns import COLUMNS, Column, best_rate, column_value, differences, merit
+from lab.effort import RATE, Searched, propose, read_effort, run_effort
 from lab.ground import World
 from lab.job import Job
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings
-from lab_helpers import Here
+from lab_helpers import cells, run_small
 
 QUICK = Options(resamples=50)
 EVEN = Column("even", ("binding",), "accuracy")
@@ -49,16 +50,33 @@ def measured(folder: Path, name: str, quality: float) -> list[Results]:
     return evaluate(name, encoder, benchmarks, folder / "out", QUICK)
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> list[list[Results]]:
+    """Two seeds of a model that is often wrong."""
+    folder = tmp_path_factory.mktemp("base")
+    return [measured(folder, f"b{seed}", 0.4) for seed in range(2)]
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> list[list[Results]]:
+    """Three seeds of a better one."""
+    folder = tmp_path_factory.mktemp("other")
+    return [measured(folder, f"o{seed}", 1.0) for seed in range(3)]
+
+
+Runs = Sequence[Sequence[Results]]
+
+
 def outcomes(run: Sequence[Results], benchmark: str, part: str) -> tuple[np.ndarray, np.ndarray]:
     """Outcomes of the items of a sub-task, and their photos."""
-    (table,) = [load_items(each) for each in run if each.benchmark == benchmark]
+    (table,) = [load_items(results) for results in run if results.benchmark == benchmark]
     rows = [i for i, name in enumerate(table["subtask"].to_pylist()) if name == part]
     values = np.array(table["used.accuracy"].to_pylist(), dtype=float)[rows]
     return values, np.array(table["cluster"].to_pylist())[rows]
 
 
-def test_a_column_is_the_mean_of_the_sub_tasks_of_its_skills(tmp_path: Path) -> None:
-    run = measured(tmp_path, "m", 1.0)
+def test_a_column_is_the_mean_of_the_sub_tasks_of_its_skills(other: Runs) -> None:
+    run = other[0]
     evens = [outcomes(run, name, "even")[0].mean() for name in ("one", "two")]
     odd = outcomes(run, "one", "odd")[0].mean()
     assert column_value(EVEN, run) == pytest.approx(fmean(evens))
@@ -68,38 +86,34 @@ def test_a_column_is_the_mean_of_the_sub_tasks_of_its_skills(tmp_path: Path) -> 
         column_value(Column("order", ("order",), "accuracy"), run[1:])
 
 
-def test_differences_match_plain_loops(tmp_path: Path) -> None:
-    base = [measured(tmp_path, f"b{seed}", 0.4) for seed in range(2)]
-    other = [measured(tmp_path, f"o{seed}", 1.0) for seed in range(3)]
-    found = differences(base, other, columns=(EVEN, BOTH, ODD), bootstrap=Bootstrap(300, 4))
-
-    values = {
-        column.name: [[column_value(column, run) for run in runs] for runs in (base, other)]
-        for column in (EVEN, BOTH, ODD)
-    }
-    for name, (mine, theirs) in values.items():
-        assert found[name].value == pytest.approx(fmean(theirs) - fmean(mine))
-        assert found[name].sd == pytest.approx(math.sqrt(stdev(mine) ** 2 + stdev(theirs) ** 2))
-        assert found[name].runs == 2
+def test_differences_match_plain_loops(base: Runs, other: Runs) -> None:
+    columns, bootstrap = (EVEN, BOTH, ODD), Bootstrap(300, 4)
+    together = differences(base, other, columns=columns, bootstrap=bootstrap)
+    for column in columns:
+        before, after = ([column_value(column, run) for run in runs] for runs in (base, other))
+        difference = together[column.name]
+        assert difference.value == pytest.approx(fmean(after) - fmean(before))
+        assert difference.sd == pytest.approx(math.hypot(stdev(before), stdev(after)))
+        assert difference.runs == 2
 
     # "odd" is one sub-task: its draws are those of one bootstrap over photos.
     mean = [
         np.mean([outcomes(run, "one", "odd")[0] for run in runs], axis=0) for runs in (base, other)
     ]
-    photos = [str(each) for each in load_items(base[0][0])["cluster"].to_pylist()]
+    photos = [str(name) for name in load_items(base[0][0])["cluster"].to_pylist()]
     gap, clusters = mean[1] - mean[0], outcomes(base[0], "one", "odd")[1]
     draws = loop_draws(gap, clusters, photos, 300, 4)
     count = len(set(clusters.tolist()))
-    low, high = percentile_interval(draws, count)
-    assert (found["odd"].low, found["odd"].high) == pytest.approx((low, high))
-    alone = differences(base, other, columns=(ODD,), bootstrap=Bootstrap(300, 4))["odd"]
+    interval = percentile_interval(draws, count)
+    assert (together["odd"].low, together["odd"].high) == pytest.approx(interval)
+    alone = {
+        column.name: differences(base, other, columns=(column,), bootstrap=bootstrap)[column.name]
+        for column in columns
+    }
     adds = np.bincount(np.unique(clusters, return_inverse=True)[1], weights=gap / len(gap))
-    assert (alone.photos, alone.p) == (count, pytest.approx(sign_flip(adds)))
-    singly = [
-        differences(base, other, columns=(column,), bootstrap=Bootstrap(300, 4))[column.name].p
-        for column in (EVEN, BOTH, ODD)
-    ]
-    assert [each.p for each in found.values()] == pytest.approx(holm(singly))
+    assert (alone["odd"].photos, alone["odd"].p) == (count, pytest.approx(sign_flip(adds)))
+    corrected = holm([difference.p for difference in alone.values()])
+    assert [difference.p for difference in together.values()] == pytest.approx(corrected)
 
 
 def loop_draws(
@@ -113,23 +127,20 @@ def loop_draws(
     return np.array(draws)
 
 
-def test_the_base_has_no_deviation_and_one_seed_has_none_either(tmp_path: Path) -> None:
-    base = [measured(tmp_path, "base", 0.4)]
-    other = [measured(tmp_path, f"o{seed}", 1.0) for seed in range(3)]
+def test_the_base_has_no_deviation_and_one_seed_has_none_either(base: Runs, other: Runs) -> None:
     seeds = [column_value(EVEN, run) for run in other]
-    found = differences(base, other, trained=False, columns=(EVEN,))["even"]
-    assert (found.sd, found.runs) == (pytest.approx(stdev(seeds)), 3)
-    single = differences(base, other[:1], trained=False, columns=(EVEN,))["even"]
+    untrained = differences(base[:1], other, trained=False, columns=(EVEN,))["even"]
+    assert (untrained.sd, untrained.runs) == (pytest.approx(stdev(seeds)), 3)
+    single = differences(base[:1], other[:1], trained=False, columns=(EVEN,))["even"]
     assert math.isnan(single.sd)
     assert math.isnan(single.least)
     assert single.sign == 0
-    assert math.isnan(differences(base, other, columns=(EVEN,))["even"].sd)
+    assert math.isnan(differences(base[:1], other, columns=(EVEN,))["even"].sd)
 
 
-def test_runs_on_other_benchmarks_cannot_be_compared(tmp_path: Path) -> None:
-    base, other = measured(tmp_path, "a", 0.4), measured(tmp_path, "b", 1.0)
-    with pytest.raises(CompoclipError, match="a and b were measured on different benchmarks"):
-        differences([base], [other[:1]], columns=(EVEN,))
+def test_runs_on_other_benchmarks_cannot_be_compared(base: Runs, other: Runs) -> None:
+    with pytest.raises(CompoclipError, match="b0 and o0 were measured on different benchmarks"):
+        differences(base[:1], [other[0][:1]], columns=(EVEN,))
 
 
 SETTINGS = LabSettings(
@@ -157,19 +168,23 @@ SETTINGS = LabSettings(
 )
 
 
+def shared_settings(base: Path, *further: str) -> dict[str, Any]:
+    """The fields of settings of plain fine-tuning, as a file has them."""
+    names = ("control", "scenes", "batch_size", "warmup", *further)
+    shared = {name: getattr(SETTINGS, name) for name in names}
+    return {**shared, "model": str(base), "arms": [{"name": "clip-ft", "method": "clip-ft"}]}
+
+
 FEW = ("augmented", "brittleness", "zero-shot", "i2t", "t2i", "style", "look-alikes")
 """Columns to which these benchmarks give values."""
 
 
 @pytest.mark.slow
+@few_resamples()
 def test_a_lab_runs_to_its_table_and_goes_on(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("lab.pool.Workers", Here)
-    monkeypatch.setattr("lab.run.differences", partial(differences, bootstrap=Bootstrap(50)))
-    built = ("confusable", "hard_positives", "retrieval", "zero_shot")
-    monkeypatch.setattr("lab.ground.write_suite", partial(write_suite, benchmarks=built))
+    run_small(monkeypatch, tmp_path, ("confusable", "hard_positives", "retrieval", "zero_shot"))
     columns = tuple(column for column in COLUMNS if column.name in FEW)
     monkeypatch.setattr(World, "columns", columns)
     monkeypatch.setattr(World, "shown", FEW)
@@ -179,8 +194,7 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     with pytest.raises(CompoclipError, match="nothing is finished yet"):
         run_lab(settings, out, budget=0, workers=1)
 
-    with few_resamples():
-        text = run_lab(settings, out, workers=1)
+    text = run_lab(settings, out, workers=1)
     said = capsys.readouterr().err
     assert "learning rates: running 8 jobs" in said  # the base, three bounds, two rates of each arm
     assert "measured: running 3 jobs" in said  # two seeds of the control
@@ -247,8 +261,7 @@ def test_a_lab_runs_to_its_table_and_goes_on(
 def test_another_seed_of_the_world_is_other_scenes_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = partial(write_suite, benchmarks=("confusable",))
-    monkeypatch.setattr("lab.ground.write_suite", built)
+    run_small(monkeypatch, tmp_path, ("confusable",))
     only = replace(SETTINGS, benchmarks=("world-confusable",))
     for seed in (0, 1):
         settings = replace(only, world_seed=seed)
@@ -268,27 +281,23 @@ def draw_first_and_last(
 
 
 @pytest.mark.slow
+@few_resamples()
 def test_curves_measure_a_long_run_on_the_way(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    names = ("control", "scenes", "batch_size", "warmup")
+    run_small(monkeypatch, tmp_path)
     others = ("world-aro", "world-foils", "world-sugarcrepe", "world-winoground")
-    settings = {name: getattr(SETTINGS, name) for name in names} | {
+    settings = {
+        **shared_settings(world / "base", "items"),
         "benchmarks": [*SETTINGS.benchmarks, *others],
-        "model": str(world / "base"),
-        "arms": [{"name": "clip-ft", "method": "clip-ft"}],
         "rates": {"clip-ft": 1e-3},
-        "items": 2,
     }
-    (tmp_path / "lab.json").write_text(json.dumps(settings))
-    monkeypatch.setattr("lab.curves.SETTINGS", tmp_path / "lab.json")
+    monkeypatch.setattr("lab.curves.SETTINGS", write_json(tmp_path / "lab.json", settings))
     monkeypatch.setattr("lab.curves.write_figure", draw_first_and_last)
     out = tmp_path / "out"
     words = ["--out", str(out), "--arms", "clip-ft", "--samples", "32", "--every", "2"]
     monkeypatch.setattr("sys.argv", ["lab.curves", *words])
-    with few_resamples():
-        assert curves.main() == 0
+    assert curves.main() == 0
     log = (out / "runs" / "clip-ft" / "train.jsonl").read_text()
     assert curves.main() == 0  # and does not train again
     assert (out / "runs" / "clip-ft" / "train.jsonl").read_text() == log
@@ -298,3 +307,133 @@ def test_curves_measure_a_long_run_on_the_way(
     assert found["16"] == {c.name: column_value(c, results) for c in curves.SHOWN}
     assert all(0 <= column_value(column, results) <= 1 for column in COLUMNS)
     assert (out / "curves.svg").is_file()
+
+
+# --- Comparisons at equal effort. ---
+
+
+RANGES = {RATE: [1e-4, 1e-2], "strength": [0.1, 3.0]}
+
+
+def test_proposals_are_a_function_of_the_trials_before() -> None:
+    recipe = Searched("compo", "compo", RANGES)
+    trials: list[tuple[dict[str, float], float]] = []
+    for number in range(6):
+        point = dict(propose(recipe, trials))
+        assert point == propose(recipe, trials)
+        assert point.keys() == RANGES.keys()
+        for name, (low, high) in RANGES.items():
+            assert 0.99 * low <= point[name] <= 1.01 * high
+        trials.append((point, float(-number)))
+    assert len({json.dumps(point) for point, _ in trials}) == 6
+
+
+def write_effort(folder: Path, base: Path, **changes: object) -> Path:
+    """A comparison of two recipes by a few steps, on three benchmarks."""
+    shared = {**shared_settings(base, "items", "choice_items"), "benchmarks": ["world-foils"]}
+    write_json(folder / "lab.json", shared)
+    search = {RATE: [1e-4, 1e-3]}
+    effort = {
+        "lab": "lab.json",
+        "positions": 8000,
+        "trials": 2,
+        "trial_share": 0.5,
+        "shares": [0.5, 1.0],
+        "seeds": [0],
+        "against": ["base", "negclip"],
+        "shown": ["bind_colour"],
+        "judged_on": ["world-foils"],
+        "kept_on": ["world-retrieval-style"],
+        "apart": ["world-strict"],
+        "recipes": [
+            {"name": name, "method": name, "search": search} for name in ("clip-ft", "negclip")
+        ],
+    }
+    return write_json(folder / "effort.json", {**effort, **changes})
+
+
+@pytest.mark.slow
+def test_a_comparison_runs_to_its_tables_and_resumes(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_small(monkeypatch, tmp_path, ("foils", "retrieval"))
+    path = write_effort(tmp_path, world / "base")
+    effort, settings = read_effort(path)
+    out = tmp_path / "out"
+    numbers, text = run_effort(effort, settings, out, budget=1e6, workers=1)
+    trials, chosen = numbers["trials"], numbers["chosen"]
+    assert {name: len(judged) for name, judged in trials.items()} == {"clip-ft": 2, "negclip": 2}
+    for name, judged in trials.items():
+        assert chosen[name] == max(judged, key=lambda pair: pair[1])[0]
+    plain, negatives = (
+        json.loads((out / "costs" / f"{name}.json").read_text())["positions"] for name in trials
+    )
+    assert negatives > 1.5 * plain  # a negative for nearly every caption
+
+    gains, columns, settings_of = map(cells, text.split("\n\n"))
+    assert gains[0] == [
+        *("recipe", "gain at 0.5", "gain at 1", "against base", "against negclip", "retained")
+    ]
+    assert [row[0] for row in gains[1:]] == ["base", "clip-ft", "negclip"]
+    differences = {row[0]: ["[" in cell for cell in row[3:5]] for row in gains[1:]}
+    assert differences["clip-ft"] == [True, True]
+    assert differences["negclip"] == [True, False]
+    assert "strict bind_colour" in [row[0] for row in columns]
+    assert [row[0] for row in settings_of[1:]] == ["clip-ft", "negclip"]
+    assert f"lr {chosen['negclip'][RATE]:g}" in settings_of[-1][1]
+
+    record = [line.split("\t") for line in (out / "effort.tsv").read_text().splitlines()]
+    header, blind, base, *rows = record
+    assert [blind[0], base[:3]] == ["blind", ["base", "0", "0"]]
+    assert [row[:3] for row in rows] == [
+        [name, share, "0"] for share in ("0.5", "1") for name in ("clip-ft", "negclip")
+    ]
+    gain = gains[-1][2]
+    assert rows[-1][header.index("gain")] == gain
+    assert any(name.startswith("strict") for name in header)
+    titles, chance, *summary = cells((out / "summary.md").read_text())
+    assert "bind colour" in titles
+    assert chance[:2] == ["chance", "0"]
+    by_name = {row[0]: row[1] for row in summary}
+    assert by_name["negclip"] == gain
+    assert [*by_name] == sorted(by_name, key=lambda name: -float(by_name[name]))
+
+    before = (out / "effort.md").read_text()
+    capsys.readouterr()
+    again, same = run_effort(effort, settings, out, budget=1e6, workers=1)
+    assert (again, same + "\n") == (json.loads(json.dumps(numbers)), before)
+    assert "0 of 4 runs to do" in capsys.readouterr().err
+
+    recipes = [
+        {**recipe, "chosen": chosen[recipe["name"]], "merits": [50.0, 51.5]}
+        for recipe in json.loads(path.read_text())["recipes"]
+    ]
+    recorded, settings = read_effort(write_effort(tmp_path, world / "base", recipes=recipes))
+    numbers, text = run_effort(recorded, settings, out, budget=1e6, workers=1)
+    assert numbers["trials"] == {}
+    merits = [(row[0], row[2]) for row in cells(text.split("\n\n")[-1])[1:]]
+    assert merits == [("clip-ft", "50.0 to 51.5"), ("negclip", "50.0 to 51.5")]
+    assert (out / "effort.tsv").read_text().splitlines() == ["\t".join(row) for row in record]
+
+
+def test_a_comparison_of_some_recipes(tmp_path: Path) -> None:
+    effort, _ = read_effort(write_effort(tmp_path, tmp_path / "base"))
+    assert [recipe.name for recipe in effort.only(["negclip"]).recipes] == ["negclip"]
+    with pytest.raises(UsageError, match="no recipe 'compo'; there are: clip-ft, negclip"):
+        effort.only(["compo"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"recipes": []}, "'recipes' must be a list"),
+        ({"recipes": [{"name": "a", "method": "negclip"}]}, r"recipes\[0\]: 'search' is missing"),
+        ({"positions": "many"}, "'positions' must be a whole number"),
+        ({"speed": 1}, "unknown field 'speed'"),
+    ],
+)
+def test_malformed_comparisons_are_one_line(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(CompoclipError, match=words):
+        read_effort(write_effort(tmp_path, tmp_path / "base", **changes))

@@ -40,6 +40,11 @@ def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
     return path
 
 
+def read_jsonl(path: Path) -> list[Any]:
+    """Return the JSON value of each line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def write_csv(path: Path, *rows: Row, delimiter: str = ",") -> Path:
     """Write rows below a header of the first one's columns."""
     text = io.StringIO()
