@@ -15,16 +15,11 @@ from compoclip_world.logic import NounPhrase, count_atoms, nodes_of
 from compoclip_world.oracle import Oracle
 from compoclip_world.parser import UngrammaticalError, parse
 from compoclip_world.sampling import scene_for
-from compoclip_world.scene import Backdrop, Scene, Thing, WorldConfig
+from compoclip_world.scene import Backdrop, Scene, WorldConfig
 from compoclip_world.vocabulary import SYNONYMS
+from world_helpers import thing
 
 ORACLE = Oracle()
-RADIUS = {"small": 0.11, "medium": 0.155, "large": 0.22}
-
-
-def thing(kind, colour, size="medium", pattern="plain", x=0.5, y=0.5, depth=0):
-    return Thing(kind, colour, size, pattern, x, y, RADIUS[size], depth)
-
 
 # A red striped star at the top left, a blue mug at the right, two green hats at the bottom.
 SCENE = Scene(
@@ -184,13 +179,17 @@ def test_counts_and_positions_agree_with_brute_force():
             assert says(corner, drawn) == "unknown"
 
 
-def test_the_parser_says_where_it_stopped():
-    with pytest.raises(UngrammaticalError, match="cannot read"):
-        parse("a red star the the")
-    with pytest.raises(UngrammaticalError, match="too early"):
-        parse("a red star above")
-    with pytest.raises(UngrammaticalError, match="no noun"):
-        parse("a red and a mug")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a red star the the", "cannot read"),
+        ("a red star above", "too early"),
+        ("a red and a mug", "no noun"),
+    ],
+)
+def test_the_parser_says_where_it_stopped(text, message):
+    with pytest.raises(UngrammaticalError, match=message):
+        parse(text)
 
 
 @pytest.mark.parametrize(

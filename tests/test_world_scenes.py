@@ -6,13 +6,14 @@ import hashlib
 import itertools
 import json
 import random
-from collections import Counter
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from build.tables import write_text
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import read_config
@@ -35,7 +36,7 @@ from compoclip_world.sampling import (
     held_out_relations,
     scene_for,
 )
-from compoclip_world.scene import Backdrop, Scene, Thing, WorldConfig
+from compoclip_world.scene import Backdrop, Scene, WorldConfig
 from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
@@ -47,22 +48,20 @@ from compoclip_world.vocabulary import (
     pluralise,
     with_article,
 )
+from world_helpers import thing
 
 # --- Configuration ---
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
+def read(folder: Path, text: str) -> WorldConfig:
+    return read_world_config(write_text(folder / "w.json", text))
 
 
 def test_fields_in_the_file_replace_the_defaults(tmp_path: Path) -> None:
-    text = '{"objects": [1, 2], "synonyms": 0, "caption_weights": [["object", 1.0]]}'
-    config = read_world_config(write(tmp_path / "w.json", text))
-    assert config.objects == (1, 2)
-    assert config.synonyms == 0
-    assert config.caption_weights == (("object", 1.0),)
-    assert config.patterned == WorldConfig().patterned
+    fields = '{"objects": [1, 2], "synonyms": 0, "caption_weights": [["object", 1.0]]}'
+    expected = WorldConfig(objects=(1, 2), synonyms=0, caption_weights=(("object", 1.0),))
+    config = read(tmp_path, fields)
+    assert config == expected
     hash(config)
 
 
@@ -81,8 +80,16 @@ def test_fields_in_the_file_replace_the_defaults(tmp_path: Path) -> None:
 )
 def test_malformed_files_are_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(CompoclipError, match=message) as error:
-        read_world_config(write(tmp_path / "w.json", text))
+        read(tmp_path, text)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change", [{"inside": 1.5}, {"size": 4}, {"objects": ()}, {"objects": (0.0, 0.0)}]
+)
+def test_bad_configs_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(change))):
+        WorldConfig(**change)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -108,10 +115,6 @@ CONFIG = WorldConfig()
 RECORDED = Path(__file__).parent / "golden" / "world" / "scenes.json"
 
 
-def thing(kind="star", colour="red", size="medium", pattern="plain", x=0.5, y=0.5, depth=0):
-    return Thing(kind, colour, size, pattern, x, y, SIZES[size].radius, depth)
-
-
 def scene(*things, colour="grey", texture="plain"):
     return Scene(tuple(things), Backdrop(colour, texture))
 
@@ -122,27 +125,28 @@ def digest(*values: object) -> str:
 
 def test_scenes_captions_and_edits_are_those_recorded():
     """Equal on every machine and in any order, so that suites of other versions compare."""
-    found = {}
+    digests = {}
     for split in SPLITS:
-        keys = [("forth", i) for i in range(12)] + [("back", i) for i in range(11, -1, -1)]
-        drawn = {key: scene_for(CONFIG, 3, split, key[1]) for key in keys}
-        scenes = [drawn["forth", i] for i in range(12)]
-        assert scenes == [drawn["back", i] for i in range(12)]
-        made = [captions_for(each, CONFIG, 3, i) for i, each in enumerate(scenes)]
+        scenes = [scene_for(CONFIG, 3, split, i) for i in range(12)]
+        assert scenes[::-1] == [scene_for(CONFIG, 3, split, i) for i in range(11, -1, -1)]
+        captions = [captions_for(scene, CONFIG, 3, i) for i, scene in enumerate(scenes)]
         rng = random.Random(0)
         edits = [
-            edit(each, caption.form, skill, rng)
-            for each, captions in zip(scenes, made)
-            for caption in captions
+            edit(scene, caption.form, skill, rng)
+            for scene, captions_of in zip(scenes, captions)
+            for caption in captions_of
             for edit, skills in ((hard_negative, NEGATIVE_SKILLS), (hard_positive, POSITIVE_RULES))
             for skill in skills
         ]
-        texts = [[(c.text, c.kind) for c in each] for each in made]
-        found[split] = {"scenes": digest(scenes), "captions": digest(texts)}
-        found[split]["edits"] = digest(edits)
+        texts = [[(c.text, c.kind) for c in captions_of] for captions_of in captions]
+        digests[split] = {
+            "scenes": digest(scenes),
+            "captions": digest(texts),
+            "edits": digest(edits),
+        }
     pairs = {skill: pair(CONFIG, 3, 0, skill) for skill in TAUGHT_SKILLS}
-    found["pairs"] = {name: digest(*astuple(each)) for name, each in pairs.items()}
-    assert found == json.loads(RECORDED.read_text())
+    digests["pairs"] = {name: digest(*astuple(scenes)) for name, scenes in pairs.items()}
+    assert digests == json.loads(RECORDED.read_text())
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -282,35 +286,34 @@ def test_nearer_things_cover_farther_ones():
 
 
 def test_captions_vary_in_type_and_length():
-    made = [
+    captions = [
         caption
         for i in range(300)
         for caption in captions_for(scene_for(CONFIG, 0, "train", i), CONFIG, 0, i)
     ]
-    assert len(made) == 1500
-    kinds, atoms = Counter(c.kind for c in made), Counter(count_atoms(c.form) for c in made)
-    assert set(kinds) == {name for name, (weight, _) in CAPTION_TYPES.items() if weight}
+    assert len(captions) == 1500
+    expected = {name for name, (weight, _) in CAPTION_TYPES.items() if weight}
+    assert {caption.kind for caption in captions} == expected
+    atoms = [count_atoms(caption.form) for caption in captions]
     assert min(atoms) == 1
-    assert max(atoms) <= 12
-    assert max(atoms) >= 9
-    assert sum(len(c.text.split()) <= 10 for c in made) > 0.7 * len(made)
+    assert 9 <= max(atoms) <= 12
+    assert sum(len(caption.text.split()) <= 10 for caption in captions) > 0.7 * len(captions)
 
 
 def test_every_caption_type_can_be_asked_for_alone():
     for wanted in CAPTION_TYPES:
         weights = tuple((name, float(name == wanted)) for name in CAPTION_TYPES)
         config = WorldConfig(objects=(0.0, 0.0, 0.0, 1.0), caption_weights=weights)
-        (made,) = captions_for(scene_for(config, 0, "train", 1), config, 0, 1, count=1)
-        assert made.kind == wanted
+        (caption,) = captions_for(scene_for(config, 0, "train", 1), config, 0, 1, count=1)
+        assert caption.kind == wanted
 
 
 def test_captions_of_one_image_differ_and_follow_the_weights():
     weights = tuple((name, 0.0) for name in CAPTION_TYPES if name != "position")
     config = WorldConfig(objects=(1.0,), anchored=1.0, caption_weights=weights)
-    drawn = scene_for(config, 0, "train", 0)
-    made = captions_for(drawn, config, 0, 0, count=8)
-    assert len({c.text for c in made}) == 8
-    assert {c.kind for c in made} == {"position"}
+    captions = captions_for(scene_for(config, 0, "train", 0), config, 0, 0, count=8)
+    assert len({caption.text for caption in captions}) == 8
+    assert {caption.kind for caption in captions} == {"position"}
 
 
 def test_words():
@@ -324,14 +327,6 @@ def test_words():
     words += [w for k, spec in SIZES.items() for w in (k, *spec.synonyms)]
     words += [w for k, others in PATTERNS.items() for w in (k, *others)]
     assert len(words) == len(set(words))
-
-
-@pytest.mark.parametrize(
-    "change", [{"inside": 1.5}, {"size": 4}, {"objects": ()}, {"objects": (0.0, 0.0)}]
-)
-def test_bad_configs_are_refused(change):
-    with pytest.raises(UsageError, match=next(iter(change))):
-        WorldConfig(**change)
 
 
 def test_bad_requests_are_refused():
