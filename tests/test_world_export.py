@@ -290,7 +290,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     tiny = WorldConfig(size=32, kinds=("star", "mug"), colours=("red", "blue"))
     for spec, options in (
         (SuiteSpec(CONFIG, 2), {"builders": {"aro": build}}),
-        (SuiteSpec(tiny, 40), {}),
+        (SuiteSpec(tiny, 4), {"benchmarks": ("confusable",)}),
     ):
         with pytest.raises(CompoclipError) as caught:
             write_suite(tmp_path / "suite", spec, **options)

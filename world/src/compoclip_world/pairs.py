@@ -407,11 +407,13 @@ def neighbours(
         if scene is None:
             return None
         name, i, j = _fact(scene, rng, *PLACINGS)
+        present = {thing.kind for thing in scene.things}
+        kinds = [k for k in config.known_kinds if k not in present and not KINDS[k].hollow]
+        _need(kinds)
     except _UnfitError:
         return None
     b = scene.things[j]
-    absent = [k for k in config.known_kinds if k not in {t.kind for t in scene.things}]
-    other = replace(b, kind=rng.choice([k for k in absent if not KINDS[k].hollow]))
+    other = replace(b, kind=rng.choice(kinds))
     drafts = [
         (scene, name),
         (_swapped(scene, i, j, "colour"), name),
