@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from bench import peer_programs, peers
-from bench.__main__ import main
 from bench.peer_data import PARTS, PeerData
 from bench.peer_programs import NUMBERS, SECONDS, losses_of, scores_of_photos
 from bench.peers import OURS, PEERS, READERS, WORKS, Measured, Task, Way, Work, compare
@@ -160,14 +159,14 @@ def test_every_row_of_the_table_can_be_carried_out() -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> PeerData:
-    """Made data of the size of --quick, with a thin model."""
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> PeerData:
+    """Made data with as few photos as --quick has, and a thin model."""
     folder = tmp_path_factory.mktemp("peers")
-    made = PeerData(folder, None, photos=8, pairs=32)
+    inputs = PeerData(folder, None, photos=8, pairs=16)
     thin = create_model(ModelConfig(config(text={"vocab_size": 49408, "context_length": 32})))
     save_model(thin, folder / "model")
-    made.__dict__["model"] = str(folder / "model")
-    return made
+    inputs.__dict__["model"] = str(folder / "model")
+    return inputs
 
 
 @pytest.mark.parametrize(
@@ -189,14 +188,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> PeerData:
 def test_our_commands_give_the_numbers_that_are_compared(
     work: Work,
     names: set[str],
-    made: PeerData,
+    inputs: PeerData,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     way = WORKS[work].ways[0]
-    for module, program, *words in way.words(made):
+    for module, program, *words in way.words(inputs):
         assert (module, program) == ("-m", OURS)
         assert compoclip(words) == 0, capsys.readouterr().err
         (tmp_path / "output.txt").write_text(capsys.readouterr().out)
@@ -227,19 +226,3 @@ def test_what_programs_write_is_read(tmp_path: Path) -> None:
     numbers = scores_of_photos([[("a.jpg", 0.5)], [("b.jpg", 0.25)]])
     (tmp_path / NUMBERS).write_text(json.dumps(numbers))
     assert READERS["program"](tmp_path) == {"query 0, a.jpg": 0.5, "query 1, b.jpg": 0.25}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--repeats=0"], "repeats"),
-        (["--photos=0"], "--photos must be at least 1"),
-        (["--tools", "juggler"], "no peer 'juggler'"),
-        (["--real", "nowhere"], "nowhere/photos/flickr8k: no such folder"),
-    ],
-)
-def test_bad_requests_are_refused(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["peers", *words]) == 2
-    assert message in capsys.readouterr().err
