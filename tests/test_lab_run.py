@@ -353,6 +353,7 @@ def write_effort(folder: Path, base: Path, **changes: object) -> Path:
 
 
 @pytest.mark.slow
+@few_resamples()
 def test_a_comparison_runs_to_its_tables_and_resumes(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
