@@ -291,14 +291,12 @@ def run_process(command: Sequence[str], folder: Path, limit: float, **variables:
     if not result.is_file():  # the command cannot be started, or the launcher was killed
         return Spent(0.0, problem=lines[-1] if lines else "was killed")
     record = read_json_object(result)
-    seconds, code = record["seconds"], record["code"]
-    problem = ""
-    if seconds >= limit:
+    stopped, code, problem = record["seconds"] >= limit, record.pop("code"), ""
+    if stopped:
         problem = f"stopped after {limit:.0f} s"
     elif code:
         problem = lines[-1] if lines else f"ended with {code} (out of memory?)"
-    stopped = seconds >= limit
-    return Spent(seconds, record["processor"], record["peak_bytes"], problem, stopped)
+    return Spent(**record, problem=problem, stopped=stopped)
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:

@@ -80,15 +80,15 @@ def count_step_memory(
     with SavedBytes(known) as saved:
         _, loss = weighted_loss(active, features, batch.layout(device, ids))
     del loss
-    learn = sum(_bytes(p) for p in encoder.parameters() if p.requires_grad)
+    learn = sum(p.nbytes for p in encoder.parameters() if p.requires_grad)
     whole = (features.image, features.text, features.patches, features.tokens)
     always = {
-        "weights": sum(map(_bytes, [*encoder.parameters(), *encoder.buffers()])),
+        "weights": sum(x.nbytes for x in (*encoder.parameters(), *encoder.buffers())),
         "gradients": learn,
         "moments of AdamW": 2 * learn,
-        "images of the batch": _bytes(batch.pixels) + _bytes(pixels),
+        "images of the batch": batch.pixels.nbytes + pixels.nbytes,
         "features of the batch and their gradients": 3
-        * sum(_bytes(x) for x in whole if x is not None),
+        * sum(x.nbytes for x in whole if x is not None),
     }
     all_pieces = images[0] * len(pixels) // len(seen[0]) + sum(texts)
     together = sum(always.values()) + all_pieces + saved.bytes
@@ -152,10 +152,6 @@ def _features(seen: Outputs, read: Outputs, images: int, texts: int, longest: in
         tokens=noise(texts, longest, width) if local else None,
         token_mask=torch.ones(texts, longest, dtype=torch.bool, device=device) if local else None,
     )
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 _GB = 1e9

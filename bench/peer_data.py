@@ -49,7 +49,7 @@ def make_data(folder: Path, count: int) -> Path:
             for key in range(first, count, len(PARTS))
         }
         (folder / _ITEMS / f"{part}.json").write_text(json.dumps(items), encoding="utf-8")
-    photo_files(folder / _FLICKR / "images", count)
+    shutil.copytree(folder / _COCO, folder / _FLICKR / "images")
     lines = [f"{names[k // 5]}#{k % 5}\t{texts[k]}" for k in range(5 * count)]
     (folder / _FLICKR / "Flickr8k.token.txt").write_text("\n".join(lines), encoding="utf-8")
     (folder / _FLICKR / "Flickr_8k.testImages.txt").write_text("\n".join(names), encoding="utf-8")

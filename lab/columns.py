@@ -132,21 +132,15 @@ def column_value(column: Column, run: Run) -> float:
     return fmean(values)
 
 
-def learnt_and_kept(values: Mapping[str, float]) -> tuple[float, float]:
-    """The mean of the columns of compositionality, higher being better, and that of KEPT."""
-    good = {name: 1 - v if name in LOWER_IS_BETTER else v for name, v in values.items()}
-    kept = fmean(value for name, value in good.items() if name in KEPT)
-    return fmean(value for name, value in good.items() if name not in KEPT), kept
-
-
 def merit(values: Mapping[str, float]) -> float:
     """The one number that learning rates are chosen by, from the values of all columns.
 
     Half is the mean of the columns of compositionality, half that of what the base can do already
     (KEPT): what is learnt and what is forgotten count the same, for every arm.
     """
-    learnt, kept = learnt_and_kept(values)
-    return (kept + learnt) / 2
+    good = {name: 1 - v if name in LOWER_IS_BETTER else v for name, v in values.items()}
+    kept = fmean(value for name, value in good.items() if name in KEPT)
+    return (kept + fmean(value for name, value in good.items() if name not in KEPT)) / 2
 
 
 def best_rate(merits: Mapping[float, float]) -> float:

@@ -34,7 +34,7 @@ from compoclip.benchmarks.case import Case, Form, ImageRef, Meta
 from compoclip.benchmarks.hooks_photos import PAIRS, asked_of_pair, positions_rules
 from compoclip.benchmarks.photo_set import coco_instances
 from compoclip.benchmarks.reader import CaseReader, Loading
-from compoclip.errors import UsageError, require
+from compoclip.errors import require
 from compoclip.rewrites.base import rng_for
 from compoclip.rewrites.edit import article_for
 
@@ -120,8 +120,7 @@ def positions(
     data: Loading, *, annotations: Path | None = None, seed: int = 42, most: int = 1000
 ) -> Iterator[Case]:
     """Yield items of boxes. most: photos of each axis. seed: of all that is drawn."""
-    if most < 1:
-        raise UsageError(f"positions_own: most must be at least 1, not {most}")
+    files.require_positive(data.name, "most", most)
     path = data.files["boxes"] = annotations or data.root / "positions_own" / "boxes.json"
     folder = data.photos("positions_own/images")
     data.stated += [f"seed {seed}", f"most {most}"]
