@@ -170,8 +170,8 @@ def run(stages: Mapping[str, str], name: str, arguments: Sequence[str]) -> int:
                 raise
             failed[stage] = str(error)
         seconds[stage] = round(time.monotonic() - start, 1)
-    device = torch.device("cpu")  # of rows from another one, their words say so
-    setting = {**asdict(options if every else asked), "quick": quick, **surroundings(device)}
+    around = surroundings(torch.device("cpu"))  # of rows from another device, their words say so
+    setting = {**asdict(options if every else asked), "quick": quick, **around}
     if "--json" in arguments:
         found = [
             {"bench": stage, **asdict(row), "ratio": row.ratio, "met": row.met}
@@ -182,7 +182,7 @@ def run(stages: Mapping[str, str], name: str, arguments: Sequence[str]) -> int:
         return 1 if failed else 0
     versions = ", ".join(f"{name} {version}" for name, version in setting["versions"].items())
     print(f"{setting['device']}, {setting['threads']} threads; {versions}")
-    told = (f"{key} {value}" for key, value in setting.items() if key not in surroundings(device))
+    told = (f"{key} {value}" for key, value in setting.items() if key not in around)
     print(f"{', '.join(told)}\n\n{shown(rows)}")
     for stage, reason in failed.items():
         print(f"{stage}: could not be measured: {reason}")
@@ -210,13 +210,16 @@ def _require_numbers(options: Any) -> None:
 
 def timed(work: Callable[[], Any], device: torch.device | None = None) -> tuple[float, float, Any]:
     """Return wall and processor seconds of some work, the device drained, and its result."""
-    for moment in range(2):
+
+    def now() -> tuple[float, float]:
         if device is not None and device.type == "cuda":
             torch.cuda.synchronize(device)
-        now = time.perf_counter(), time.process_time()
-        if moment == 0:
-            start, result = now, work()
-    return now[0] - start[0], max(now[1] - start[1], 1e-9), result
+        return time.perf_counter(), time.process_time()
+
+    start = now()
+    result = work()
+    end = now()
+    return end[0] - start[0], max(end[1] - start[1], 1e-9), result
 
 
 def in_turn(

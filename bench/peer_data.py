@@ -128,28 +128,27 @@ class PeerData:
 
         CLIP_benchmark reads cells as they are.
         """
-        table = self._folder / "captions.csv"
         lines = ["image,caption"]
         for path in list(self._captioned)[: self._photos]:
             texts = (text.replace(",", "").replace('"', "") for text in self._captioned[path])
             lines += [f"{path.name},{text.strip()}" for text in texts]
-        table.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return table
+        return self._lines("captions.csv", lines)
 
     @cached_property
     def queries(self) -> Path:
         """Write one caption of each of these photos, one per line."""
-        path = self._folder / "queries.txt"
-        texts = [texts[0] for texts in self._captioned.values()][: self._photos]
-        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
-        return path
+        texts = [texts[0] for texts in self._captioned.values()]
+        return self._lines("queries.txt", texts[: self._photos])
 
     @cached_property
     def sentences(self) -> Path:
         """Write all captions, one per line."""
-        path = self._folder / "sentences.txt"
         texts = [text for texts in self._captioned.values() for text in texts]
-        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        return self._lines("sentences.txt", texts)
+
+    def _lines(self, name: str, lines: Iterable[str]) -> Path:
+        path = self._folder / name
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return path
 
     @cached_property

@@ -32,10 +32,9 @@ def main() -> int:
         options.settings or (_PHOTOS if options.photos else _WORLD), options.quick
     )
     settings = settings.at(options.photos, options.base)
-    out = Path(f"{settings.ground.name}{'-quick' if options.quick else ''}-out")
+    out = options.out or Path(f"{settings.ground.name}{'-quick' if options.quick else ''}-out")
     seconds = 60 * options.budget_minutes
     name = options.settings.stem if options.settings else NAME
-    out = options.out or out
     publish(run_lab(settings, out, options.arms, seconds, name=name), options.page)
     if options.page is not None:
         write_text(options.page.with_suffix(".tsv"), read_text(out / f"{name}.tsv"))

@@ -211,9 +211,7 @@ SKILLS: dict[str, Skill] = {
         "inside",
         _facts(
             ("a {0} inside a {1}",),
-            tuple(
-                f"a {{0}} {place} a {{1}}" for place in ("left of", "right of", "above", "below")
-            ),
+            tuple(f"a {{0}} {place} a {{1}}" for place in _OUTSIDE),
             *_INNER,
         ),
     ),
