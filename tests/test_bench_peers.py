@@ -115,6 +115,10 @@ def test_numbers_that_both_have_are_compared(
     assert compare(ours, theirs, 1e-6) == words
 
 
+def test_equal_numbers_are_equal_within_nothing() -> None:
+    assert compare({"captions": 8.0}, {"captions": 8.0}, 0) == "equal: 1 number within 0"
+
+
 def test_numbers_of_peers_are_read_under_common_names(tmp_path: Path) -> None:
     files = {
         "sugar_crepe_add_att": {"image_acc": 1.0, "text_acc": 0.25},
