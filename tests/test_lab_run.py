@@ -1,4 +1,4 @@
-"""The lab's numbers against plain loops, and a lab of two arms from start to table."""
+"""The lab's numbers against plain loops; a lab, curves, a comparison from start to table."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ FEW = ("augmented", "brittleness", "zero-shot", "i2t", "t2i", "style", "look-ali
 
 @pytest.mark.slow
 @few_resamples()
-def test_a_lab_runs_to_its_table_and_goes_on(
+def test_a_lab_runs_to_its_table_and_resumes(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_small(monkeypatch, tmp_path, ("confusable", "hard_positives", "retrieval", "zero_shot"))
@@ -195,9 +195,11 @@ def test_a_lab_runs_to_its_table_and_goes_on(
         run_lab(settings, out, budget=0, workers=1)
 
     text = run_lab(settings, out, workers=1)
-    said = capsys.readouterr().err
-    assert "learning rates: running 8 jobs" in said  # the base, three bounds, two rates of each arm
-    assert "measured: running 3 jobs" in said  # two seeds of the control
+    notes = capsys.readouterr().err
+    assert (
+        "learning rates: running 8 jobs" in notes
+    )  # the base, three bounds, two rates of each arm
+    assert "measured: running 3 jobs" in notes  # two seeds of the control
     assert "not judged: one seed" in text
     assert text + "\n" == (out / "lab.md").read_text()
     numbers = json.loads((out / "lab.json").read_text())
@@ -230,29 +232,28 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     assert not (run["triplet"] / "state").exists()
 
     # Lost: one arm is run again, to the same numbers, and nothing else is touched.
-    kept = run["clip-ft"] / "done.json"
-    before = kept.stat().st_mtime_ns
+    finished = run["clip-ft"] / "done.json"
+    before = finished.stat().st_mtime_ns
     shutil.rmtree(run["triplet"])
     shutil.rmtree(out / "results" / run["triplet"].name)
     assert "jobs (not run: triplet)," in run_lab(settings, out, ["clip-ft"], workers=1)
     capsys.readouterr()
     assert "not run" not in run_lab(settings, out, ["triplet"], workers=1)
-    said = capsys.readouterr().err
-    assert "learning rates: 5 jobs of 6 finished before" in said
-    assert "measured: running 1 job," in said
-    assert kept.stat().st_mtime_ns == before
+    notes = capsys.readouterr().err
+    assert "learning rates: 5 jobs of 6 finished before" in notes
+    assert "measured: running 1 job," in notes
+    assert finished.stat().st_mtime_ns == before
     again = json.loads((out / "lab.json").read_text())
-    assert [line["values"] for line in again["lines"]] == [
-        line["values"] for line in numbers["lines"]
-    ]
+    values, same = ([line["values"] for line in record["lines"]] for record in (numbers, again))
+    assert same == values
     assert again["rates"] == numbers["rates"]
 
     # Rates that are stated are not chosen again.
     stated = {arm: choice["chosen"] for arm, choice in numbers["rates"].items()}
     run_lab(replace(settings, rates=stated), out, workers=1)
-    said = capsys.readouterr().err
-    assert "learning rates: 4 jobs of 4 finished before" in said  # base and bounds
-    assert "measured: 3 jobs of 3 finished before" in said
+    notes = capsys.readouterr().err
+    assert "learning rates: 4 jobs of 4 finished before" in notes  # base and bounds
+    assert "measured: 3 jobs of 3 finished before" in notes
 
     with pytest.raises(CompoclipError, match="made with other settings"):
         run_lab(replace(settings, steps=3), out, workers=1)
@@ -301,10 +302,10 @@ def test_curves_measure_a_long_run_on_the_way(
     log = (out / "runs" / "clip-ft" / "train.jsonl").read_text()
     assert curves.main() == 0  # and does not train again
     assert (out / "runs" / "clip-ft" / "train.jsonl").read_text() == log
-    found = json.loads((out / "curves.json").read_text())["clip-ft"]
-    assert list(found) == ["0", "16", "32"]
+    points = json.loads((out / "curves.json").read_text())["clip-ft"]
+    assert list(points) == ["0", "16", "32"]
     results = load_results(out / "runs" / "clip-ft" / "eval" / "step-00000002")
-    assert found["16"] == {c.name: column_value(c, results) for c in curves.SHOWN}
+    assert points["16"] == {c.name: column_value(c, results) for c in curves.SHOWN}
     assert all(0 <= column_value(column, results) <= 1 for column in COLUMNS)
     assert (out / "curves.svg").is_file()
 
