@@ -26,7 +26,7 @@ from compoclip_world.captions import captions_for
 from compoclip_world.export import aro
 from compoclip_world.export.pairs import STRICT_TASKS, TASKS, UNSEEN_WORDINGS
 from compoclip_world.export.part import Part, SuiteSpec
-from compoclip_world.export.suite import write_suite
+from compoclip_world.export.suite import BUILDERS, write_suite
 from compoclip_world.export.texts import changed_words, phrases_of, seemly, with_synonym
 from compoclip_world.oracle import Oracle, Truth
 from compoclip_world.parser import parse
@@ -283,17 +283,21 @@ def test_bad_specs_and_places(tmp_path: Path) -> None:
         write_suite(full / "notes.txt" / "suite", SuiteSpec(CONFIG, 2))
 
 
+TINY = WorldConfig(size=32, kinds=("star", "mug"), colours=("red", "blue"))
+
+
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     def build(spec: SuiteSpec) -> list[Part]:
         raise OSError(28, "No space left")
 
-    tiny = WorldConfig(size=32, kinds=("star", "mug"), colours=("red", "blue"))
-    for spec, options in (
-        (SuiteSpec(CONFIG, 2), {"builders": {"aro": build}}),
-        (SuiteSpec(tiny, 4), {"benchmarks": ("confusable",)}),
+    for config, items, benchmark, builders, message in (
+        (CONFIG, 2, "aro", {"aro": build}, "No space left"),
+        (TINY, 40, "retrieval", BUILDERS, "only 33 of 40 images have 5 captions of their own"),
+        (TINY, 4, "confusable", BUILDERS, "only 0 of 1 groups of neighbours came up"),
+        (TINY, 4, "winoground", BUILDERS, "no pair of skill 'inside' fits split 'test'"),
     ):
-        with pytest.raises(CompoclipError) as caught:
-            write_suite(tmp_path / "suite", spec, **options)
+        with pytest.raises(CompoclipError, match=message) as caught:
+            write_suite(tmp_path / "suite", SuiteSpec(config, items), 1, (benchmark,), builders)
         assert "\n" not in str(caught.value)
         assert list(tmp_path.iterdir()) == []
 
