@@ -133,12 +133,13 @@ def test_both_cuts_are_shown_in_equal_terms(photos: Path, written: Path, tmp_pat
     assert set(splits["dev"]) < more < {*splits["dev"], *splits["train"]}
 
 
-def test_another_draw_splits_all_photos_anew(photos: Path, written: Path, tmp_path: Path) -> None:
-    write_photos(tmp_path / "1", photos, dev=6, draw=1)
-    first, other = names_of(written), names_of(tmp_path / "1")
-    assert [len(names) for names in first.values()] == [len(names) for names in other.values()]
-    assert {*chain(*first.values())} == {*chain(*other.values())}
-    assert set(first["test"]) != set(other["test"])
+def test_every_draw_splits_all_photos_anew(photos: Path, written: Path, tmp_path: Path) -> None:
+    for draw in (1, 2):
+        write_photos(tmp_path / str(draw), photos, dev=6, draw=draw)
+    draws = [names_of(folder) for folder in (written, tmp_path / "1", tmp_path / "2")]
+    assert len({tuple(map(len, splits.values())) for splits in draws}) == 1
+    assert len({frozenset(chain(*splits.values())) for splits in draws}) == 1
+    assert len({frozenset(splits["test"]) for splits in draws}) == 3
     with pytest.raises(CompoclipError, match="made of other data"):
         write_photos(tmp_path / "1", photos, dev=6)
 
