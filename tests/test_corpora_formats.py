@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from build import tables
+from build.tables import write_text
 from compoclip.archives import add_member
 from compoclip.bounds import MAX_CAPTION_BYTES, MAX_TEXT_CHARACTERS
 from compoclip.captions.parser import parse
@@ -56,42 +58,30 @@ def done(source: Path, out: Path, job: Any = JOB, **options: Any) -> CorpusOutco
 
 def expected(id: str, text: str) -> dict[str, list[str]]:
     """What one caption gives, rewrite by rewrite."""
-    found: dict[str, list[str]] = {
+    cells: dict[str, list[str]] = {
         name: [] for name in ("neg_caption", "neg_rule", "positive", "positive_rule")
     }
-    if not text:
-        return found
-    for name in NAMES:
-        made = get_rewrite(name)(parse(text), rng_for(7, id, 0, name))
-        if isinstance(made, Rewritten):
-            kind = (
-                ("positive", "positive_rule") if made.keeps_meaning else ("neg_caption", "neg_rule")
-            )
-            found[kind[0]].append(made.text)
-            found[kind[1]].append(f"{name} {made.rule}")
-    return found
+    for name in NAMES if text else ():
+        rewritten = get_rewrite(name)(parse(text), rng_for(7, id, 0, name))
+        if isinstance(rewritten, Rewritten):
+            column, rule = ("positive",) * 2 if rewritten.keeps_meaning else ("neg_caption", "neg")
+            cells[column].append(rewritten.text)
+            cells[f"{rule}_rule"].append(f"{name} {rewritten.rule}")
+    return cells
 
 
 @pytest.mark.parametrize("kind", SHARD_FILES)
 def test_rows_get_the_rewrites_of_their_captions(kind: str, tmp_path: Path) -> None:
     source = corpus(tmp_path / "in", kind, shards=2)
     outcome = done(source, tmp_path / "out")
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        f"000{kind}",
-        f"001{kind}",
-        "manifest",
-    ]
-    for shard in range(2):
-        name = f"{shard:03d}{kind}"
-        rows = rows_of(tmp_path / "out" / name)
-        texts = captions(shard)
+    names = [f"000{kind}", f"001{kind}"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [*names, "manifest"]
+    for shard, name in enumerate(names):
+        rows, texts = rows_of(tmp_path / "out" / name), captions(shard)
         if kind == ".tar":
-            rows = [row for row in rows if row.get("caption") or row["neg_caption"]]
             by_key = {row["key"]: row for row in rows}
-            for i, text in enumerate(texts):
-                wanted = expected(f"{name}/{i:04d}", text)
-                if text:
-                    assert by_key[f"{i:04d}"].items() >= wanted.items()
+            for key, text in ((f"{i:04d}", text) for i, text in enumerate(texts) if text):
+                assert by_key[key].items() >= expected(f"{name}/{key}", text).items()
             continue
         before = rows_of(source / name)
         for i, (row, old, text) in enumerate(zip(rows, before, texts, strict=True)):
@@ -105,8 +95,6 @@ def test_rows_get_the_rewrites_of_their_captions(kind: str, tmp_path: Path) -> N
 
 
 def test_parquet_keeps_row_groups_metadata_types_and_compression(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
     table = pa.table(
         {
             "image": pa.array([{"bytes": b"\xff\xd8", "path": None}] * 3),
@@ -114,8 +102,8 @@ def test_parquet_keeps_row_groups_metadata_types_and_compression(tmp_path: Path)
             "score": pa.array([1.5, None, 2.5], pa.float32()),
         }
     ).replace_schema_metadata({"huggingface": "{}"})
-    pq.write_table(table, folder / "a.parquet", row_group_size=2, compression="zstd")
-    done(folder, tmp_path / "out")
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2, compression="zstd")
+    done(tmp_path / "a.parquet", tmp_path / "out")
     file = pq.ParquetFile(tmp_path / "out" / "a.parquet")
     assert [file.metadata.row_group(i).num_rows for i in range(2)] == [2, 1]
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
@@ -125,7 +113,6 @@ def test_parquet_keeps_row_groups_metadata_types_and_compression(tmp_path: Path)
 
 def test_lists_of_captions_and_several_columns(tmp_path: Path) -> None:
     folder = tmp_path / "in"
-    folder.mkdir()
     first, second = "a red car above a blue bus", "a cat on a small table"
     write_parquet(folder / "a.parquet", [[first, second], [], None], id=["x", "y", "z"])
     outcome = done(folder, tmp_path / "out")
@@ -133,10 +120,8 @@ def test_lists_of_captions_and_several_columns(tmp_path: Path) -> None:
     both = [expected("x", first), expected("x#1", second)]
     assert row["neg_caption"] == both[0]["neg_caption"] + both[1]["neg_caption"]
     assert outcome.total["left_out"] == {NO_CAPTION: 2}
-    table = tmp_path / "two" / "a.jsonl"
-    table.parent.mkdir()
-    table.write_text(json.dumps({"id": "x", "a": first, "b": second}) + "\n\n")
-    done(table, tmp_path / "out2", column="a, b")
+    row_of_two = json.dumps({"id": "x", "a": first, "b": second})
+    done(write_text(tmp_path / "a.jsonl", f"{row_of_two}\n\n"), tmp_path / "out2", column="a, b")
     (line,) = rows_of(tmp_path / "out2" / "a.jsonl")
     assert line["neg_caption"] == row["neg_caption"]
 
@@ -153,9 +138,8 @@ def test_json_lines_keep_their_bytes(tmp_path: Path) -> None:
     data = (tmp_path / "out2" / "a.jsonl.gz").read_bytes()
     assert data[3:8] == bytes(5)  # no flags, no time
     assert len(gzip.decompress(data).splitlines()) == len(CAPTIONS)
-    surrogate = tmp_path / "s.jsonl"
-    surrogate.write_text('{"caption": "a \\ud800 red car above a blue bus"}\n')
-    done(surrogate, tmp_path / "out3")
+    surrogate = '{"caption": "a \\ud800 red car above a blue bus"}\n'
+    done(write_text(tmp_path / "s.jsonl", surrogate), tmp_path / "out3")
     assert "\ud800" in rows_of(tmp_path / "out3" / "s.jsonl")[0]["neg_caption"][0]
 
 
@@ -253,9 +237,8 @@ def test_stored_parses_give_the_same_rewrites(kind: str, tmp_path: Path) -> None
     parsed = done(source, tmp_path / "parsed", ParseJob())
     assert parsed.total["parses"]["objects"] > 8
     name = f"000{kind}"
-    stored = [
-        row["parse"] for row in rows_of(tmp_path / "parsed" / name) if row["parse"]["records"]
-    ]
+    parses = [row["parse"] for row in rows_of(tmp_path / "parsed" / name)]
+    stored = [parse for parse in parses if parse["records"]]
     text = captions(0)[0]
     assert stored[0] == {"parser": parser_name("hanta"), "records": [encode(parse(text))]}
     assert decode(text, stored[0]["records"][0]) == parse(text)
@@ -263,57 +246,55 @@ def test_stored_parses_give_the_same_rewrites(kind: str, tmp_path: Path) -> None
     again = done(tmp_path / "parsed", tmp_path / "again")
     assert (plain.total["parsed"], plain.total.get("parses_read")) == (5, None)
     assert (again.total.get("parsed", 0), again.total["parses_read"]) == (0, 5)
-    fields = [field.name for field in JOB.fields]
-    both = [
-        [[row.get(field) for field in fields] for row in rows_of(folder / name)]
-        for folder in (tmp_path / "plain", tmp_path / "again")
-    ]
-    assert both[0] == both[1]
+    for one, two in zip(*(rows_of(tmp_path / out / name) for out in ("plain", "again"))):
+        assert [one.get(field.name) for field in JOB.fields] == [
+            two.get(field.name) for field in JOB.fields
+        ]
 
 
-@pytest.mark.parametrize("damage", ["parser", "records", "short", "none", "kind"])
-def test_parses_of_no_use_are_made_anew(damage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"parser": "0/other"},
+        {"records": ["[1,2"]},
+        {"records": []},
+        {"records": None},
+        {"records": [7]},
+    ],
+    ids=str,
+)
+def test_parses_of_no_use_are_made_anew(damage: dict[str, Any], tmp_path: Path) -> None:
     text = "a red car above a blue bus"
-    stored: Any = {"parser": parser_name("hanta"), "records": [encode(parse(text))]}
-    stored |= {
-        "parser": {"parser": "0/other"},
-        "records": {"records": ["[1,2"]},
-        "short": {"records": []},
-        "none": {"records": None},
-        "kind": {"records": [7]},
-    }[damage]
-    source = tmp_path / "a.jsonl"
-    source.write_text(json.dumps({"id": "x", "caption": text, "parse": stored}) + "\n")
-    outcome = done(source, tmp_path / "out")
+    stored = {"parser": parser_name("hanta"), "records": [encode(parse(text))], **damage}
+    row = {"id": "x", "caption": text, "parse": stored}
+    outcome = done(tables.write_jsonl(tmp_path / "a.jsonl", [row]), tmp_path / "out")
     assert outcome.total["parsed"] == 1
     assert rows_of(tmp_path / "out" / "a.jsonl")[0].items() >= expected("x", text).items()
 
 
-def test_finding_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_found_by_folder_file_or_pattern(tmp_path: Path) -> None:
     folder = corpus(tmp_path / "in", ".parquet", shards=3)
     (folder / "notes.txt").write_text("")
     (folder / ".hidden.parquet").write_text("")
     names = ["000.parquet", "001.parquet", "002.parquet"]
-    assert [p.name for p in find_shards(str(folder))] == names
-    assert [p.name for p in find_shards(f"{folder}/*1.parquet")] == names[1:2]
-    assert [p.name for p in find_shards(f"{folder}/{{000..001}}.parquet")] == names[:2]
-    assert [p.name for p in find_shards(f"{folder}/000.parquet")] == names[:1]
-    (tmp_path / "hub" / "data").mkdir(parents=True)
-    (folder / "000.parquet").rename(tmp_path / "hub" / "data" / "000.parquet")
-    assert [p.name for p in find_shards(str(tmp_path / "hub"))] == names[:1]
+    write_parquet(tmp_path / "hub" / "data" / "000.parquet", CAPTIONS)
+    for spec, expected_names in (
+        (str(folder), names),
+        (f"{folder}/*1.parquet", names[1:2]),
+        (f"{folder}/{{000..001}}.parquet", names[:2]),
+        (f"{folder}/000.parquet", names[:1]),
+        (str(tmp_path / "hub"), names[:1]),
+    ):
+        assert [p.name for p in find_shards(spec)] == expected_names
     write_tar(folder / "001.tar", CAPTIONS)
-    with pytest.raises(UsageError, match=r"several kinds \(.parquet, .tar\)"):
-        find_shards(str(folder))
-    with pytest.raises(UsageError, match=r"named 001.parquet"):
-        find_shards(f"{folder}/{{001,../in/001}}.parquet")
-    with pytest.raises(CompoclipError, match="no shard there"):
-        find_shards(f"{folder}/x*.parquet")
-    for text, wanted in {
-        "a cat.": False,
-        "a file a.parquet": False,
-        "x" * 5000: False,
-        "*.tar": True,
-        str(folder): True,
-        "a.jsonl.gz": True,
-    }.items():
-        assert names_shards(text) is wanted
+    for spec, error, message in (
+        (str(folder), UsageError, r"several kinds \(.parquet, .tar\)"),
+        (f"{folder}/{{001,../in/001}}.parquet", UsageError, "named 001.parquet"),
+        (f"{folder}/x*.parquet", CompoclipError, "no shard there"),
+    ):
+        with pytest.raises(error, match=message):
+            find_shards(spec)
+    for text in ("a cat.", "a file a.parquet", "x" * 5000):
+        assert names_shards(text) is False
+    for text in ("*.tar", str(folder), "a.jsonl.gz"):
+        assert names_shards(text) is True
