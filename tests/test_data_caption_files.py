@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from build.photos import write_captioned
-from build.tables import write_json
+from build.photos import write_captioned, write_photos
+from build.tables import write_json, write_text
 from compoclip.cli.caption_input import caption_items
 from compoclip.data import folders, image_names
 from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, NO_IMAGE, NO_TEXT
@@ -23,10 +23,6 @@ from compoclip.data.image_names import EXTENSIONS
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import CompoclipError, UsageError
-
-
-def open_flickr8k(path: Path, images: Path | None = None, split: str | None = None) -> Source:
-    return open_source(str(path), images=images, split=split)
 
 
 def opened(path: Path, images: Path | None = None, split: str | None = None) -> Source:
@@ -41,46 +37,31 @@ def test_karpathy_test_split(shared_data: Path, tmp_path: Path) -> None:
     source = opened(path, tmp_path)
     assert len(source) == 5000
     assert sum(1 for _ in source.captions()) == 25_010
-    counts = [len(source[i].captions) for i in range(len(source))]
-    assert (counts.count(5), counts.count(6)) == (4990, 10)
-    assert len({source[i].id for i in range(len(source))}) == 5000
+    assert Counter(map(len, source.column("captions"))) == {5: 4990, 6: 10}
+    assert len({*source.column("id")}) == 5000
     assert source[0].image == tmp_path / "val2014/COCO_val2014_000000391895.jpg"
     assert source[0].captions[0].endswith("dirt road.")  # the blank at the end is gone
     assert source.left_out == {}
 
 
-def original(tmp_path: Path) -> Path:
-    images = [
-        {
-            "filepath": folder,
-            "filename": f"{i}.jpg",
-            "split": split,
-            "sentences": [{"raw": f"text {i}"}, {"raw": f"more {i}"}],
-        }
-        for i, (folder, split) in enumerate(
-            [("train2014", "train"), ("val2014", "restval"), ("val2014", "test")]
-        )
-    ]
-    return write_json(tmp_path / "dataset_coco.json", {"images": images, "dataset": "coco"})
-
-
 def test_original_karpathy_file_and_its_splits(tmp_path: Path) -> None:
-    path = original(tmp_path)
-    ids = {}
-    left_out = {}
-    for split in (None, "train", "restval", "test", "all"):
+    places = (("train2014", "train"), ("val2014", "restval"), ("val2014", "test"))
+    images = [
+        {"filepath": folder, "filename": f"{i}.jpg", "split": split, "sentences": [{"raw": "x"}]}
+        for i, (folder, split) in enumerate(places)
+    ]
+    path = write_json(tmp_path / "dataset_coco.json", {"images": images, "dataset": "coco"})
+    names = ["train2014/0.jpg", "val2014/1.jpg", "val2014/2.jpg"]
+    unasked = {"sample of split 'test' (--split all takes it)": 1}
+    for split, ids, left_out in (
+        (None, names[:2], unasked),
+        ("train", names[:2], {}),
+        ("restval", names[1:2], {}),
+        ("test", names[2:], {}),
+        ("all", names, {}),
+    ):
         source = opened(path, split=split)
-        ids[split] = [source[i].id for i in range(len(source))]
-        left_out[split] = source.left_out
-    assert ids == {
-        None: ["train2014/0.jpg", "val2014/1.jpg"],
-        "train": ["train2014/0.jpg", "val2014/1.jpg"],
-        "restval": ["val2014/1.jpg"],
-        "test": ["val2014/2.jpg"],
-        "all": ["train2014/0.jpg", "val2014/1.jpg", "val2014/2.jpg"],
-    }
-    assert left_out.pop(None) == {"sample of split 'test' (--split all takes it)": 1}
-    assert not any(left_out.values())
+        assert (list(source.column("id")), source.left_out) == (ids, left_out)
     assert opened(path).describe().endswith("dataset_coco.json, split train")
     assert opened(path, split="all").describe().endswith("dataset_coco.json")
     with pytest.raises(UsageError, match="no split 'dev'; it has: restval, test, train"):
@@ -89,18 +70,17 @@ def test_original_karpathy_file_and_its_splits(tmp_path: Path) -> None:
 
 def test_captions_by_the_name_of_their_photo(tmp_path: Path) -> None:
     data = {"a.jpg": ["one", "two", " "], "b/c.PNG": "three", "./a.jpg": ["four"], "e.jpg": []}
-    source = open_source(str(write_json(tmp_path / "captions.json", data)))
-    found = {source[i].id: source[i].captions for i in range(len(source))}
-    assert found == {"a.jpg#0": ("one", "two", "four"), "b/c.PNG#1": ("three",)}
+    source = opened(write_json(tmp_path / "captions.json", data))
+    assert [(sample.id, sample.captions) for sample in source] == [
+        ("a.jpg#0", ("one", "two", "four")),
+        ("b/c.PNG#1", ("three",)),
+    ]
     assert source.left_out == {EMPTY_CAPTION: 1, NO_CAPTION: 1}
 
 
 def coco(**change: Any) -> dict[str, Any]:
-    data = {
-        "images": [{"id": 1, "file_name": "1.jpg"}],
-        "annotations": [{"image_id": 1, "caption": "x"}],
-    }
-    return {**data, **change}
+    images = [{"id": 1, "file_name": "1.jpg"}]
+    return {"images": images, "annotations": [{"image_id": 1, "caption": "x"}], **change}
 
 
 @pytest.mark.parametrize(
@@ -118,19 +98,13 @@ def coco(**change: Any) -> dict[str, Any]:
         ({"images": [3]}, "image 1 needs"),
         (coco(images=[{"id": 1, "file_name": "1.jpg"}] * 2), "images 2: .* id 1 occurs twice"),
         (coco(images=[{"id": 1, "file_name": 7}]), "1: 'file_name' must be a text, found 7"),
-        (
-            coco(images=[{"id": [1], "file_name": "1.jpg"}]),
-            r"images 1: 'id' must be a whole number or a text, found \[1\]",
-        ),
+        (coco(images=[{"id": [1], "file_name": "1.jpg"}]), r"'id' must be .* text, found \[1\]"),
         (coco(images=[{"id": 1}]), "images 1 needs id, file_name"),
         (coco(images=[{"id": 1, "file_name": "../1.jpg"}]), "images 1: image '../1.jpg' lies outs"),
         (coco(images=None), "lacks 'images'; are these COCO's"),
         (coco(annotations=[7]), "annotations 1 needs image_id, caption"),
         (coco(annotations=[{"image_id": 5, "caption": "x"}]), "1: no image has the id 5"),
-        (
-            coco(annotations=[{"image_id": 1, "caption": "\ud800"}]),
-            r"JSON \(Half a character: line 1",
-        ),
+        (coco(annotations=[{"image_id": 1, "caption": "\ud800"}]), r"JSON \(Half a .*: line 1"),
     ],
 )
 def test_malformed_json(tmp_path: Path, data: Any, reason: str) -> None:
@@ -163,21 +137,17 @@ def test_flickr8k_and_its_splits(shared_data: Path) -> None:
     path = shared_data / "photos/flickr8k/Flickr8k.token.txt"
     unasked = {"sample of split 'test' (--split all takes it)": 300}
     for split, count in ((None, 1000), ("all", 1300), ("train", 1000), ("test", 300)):
-        source = open_flickr8k(path, split=split)
+        source = opened(path, split=split)
         assert len(source) == count
         assert sum(1 for _ in source.captions()) == 5 * count
         assert source.left_out == ({} if split else unasked)
-        image = source[count - 1].image
-        assert isinstance(image, Path)
-        assert image.is_file()
+        assert Path(source[count - 1].image).is_file()
     with pytest.raises(UsageError, match="no split 'dev'; it has: test, train"):
-        open_flickr8k(path, split="dev")
+        opened(path, split="dev")
 
 
 def test_quirks_of_the_official_flickr8k_file(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    for name in ("a.jpg", "b.jpg"):
-        (tmp_path / "images" / name).touch()
+    write_photos(tmp_path / "images", "a.jpg", "b.jpg")
     path = tmp_path / "Flickr8k.token.txt"
     path.write_text(
         "a.jpg#0\tA child .\na.jpg#1 A blank for a TAB .\n"
@@ -187,61 +157,51 @@ def test_quirks_of_the_official_flickr8k_file(tmp_path: Path) -> None:
     )
     (tmp_path / "Flickr_8k.devImages.txt").write_text("b.jpg\nnowhere.jpg\n")
     with pytest.raises(UsageError, match=r"no split 'train'; it has: dev, .*--split all"):
-        open_flickr8k(path)
-    source = open_flickr8k(path, split="all")
-    assert [source[i].captions for i in range(2)] == [
+        opened(path)
+    source = opened(path, split="all")
+    assert list(source.column("captions")) == [
         ("A child .", "A blank for a TAB ."),
         ("Hash # sign and\ttab",),
     ]
     assert source.left_out == {NO_IMAGE: 1, EMPTY_CAPTION: 1, NO_CAPTION: 1}
-    dev = open_flickr8k(path, split="dev")
-    assert [dev[i].id for i in range(len(dev))] == ["b.jpg"]
+    dev = opened(path, split="dev")
+    assert list(dev.column("id")) == ["b.jpg"]
     assert dev.left_out == {NO_CAPTION: 1, EMPTY_CAPTION: 1}
-    assert len(open_flickr8k(path, split=str(tmp_path / "Flickr_8k.devImages.txt"))) == 1
+    assert len(opened(path, split=str(tmp_path / "Flickr_8k.devImages.txt"))) == 1
 
 
-@pytest.mark.parametrize("line", ["a.jpg\tno number", "../../etc/passwd#0\tx", "just words"])
-def test_malformed_token_line(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "t.txt"
-    path.write_text(f"a.jpg#0\tfine\n{line}\n")
-    with pytest.raises(CompoclipError, match=r"t\.txt: line 2 is not"):
-        open_flickr8k(path)
-
-
-def test_flickr8k_without_its_photos(tmp_path: Path) -> None:
-    path = tmp_path / "t.txt"
-    path.write_text("a.jpg#0\tfine\n")
-    with pytest.raises(CompoclipError, match="holds none of the photos"):
-        open_flickr8k(path)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a.jpg#0\tfine\na.jpg\tno number\n", r"t\.txt: line 2 is not"),
+        ("a.jpg#0\tfine\n../../etc/passwd#0\tx\n", r"t\.txt: line 2 is not"),
+        ("a.jpg#0\tfine\njust words\n", r"t\.txt: line 2 is not"),
+        ("a.jpg#0\tfine\n", "holds none of the photos"),
+        ("image,caption\n../a.jpg,x\n", r"t\.txt.* row 1: '../a.jpg' is not the name of a photo"),
+        ("image,caption\na\n", r"t\.txt.* line 2 has"),
+    ],
+)
+def test_malformed_files_of_flickr8k(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(CompoclipError, match=message):
+        opened(write_text(tmp_path / "t.txt", text))
     with pytest.raises(CompoclipError, match="nowhere"):
-        open_flickr8k(path, tmp_path / "nowhere")
-
-
-KAGGLE = 'image,caption\na.jpg,A child .\nb.jpg,"A dog, ""sitting"" ."\na.jpg,Again .\n'
+        opened(tmp_path / "t.txt", tmp_path / "nowhere")
 
 
 def test_captions_as_kaggle_has_them(tmp_path: Path) -> None:
-    (tmp_path / "Images").mkdir()
-    for name in ("a.jpg", "b.jpg"):
-        (tmp_path / "Images" / name).touch()
+    write_photos(tmp_path / "Images", "a.jpg", "b.jpg")
     path = tmp_path / "captions.txt"
-    path.write_text(f"{KAGGLE}gone.jpg,Gone .\n", encoding="utf-8-sig")
-    source = open_source(str(path))
-    assert [(source[i].id, source[i].captions) for i in range(2)] == [
+    rows = 'a.jpg,A child .\nb.jpg,"A dog, ""sitting"" ."\na.jpg,Again .\ngone.jpg,Gone .\n'
+    path.write_text(f"image,caption\n{rows}", encoding="utf-8-sig")
+    source = opened(path)
+    assert [(sample.id, sample.captions) for sample in source] == [
         ("a.jpg", ("A child .", "Again .")),
         ("b.jpg", ('A dog, "sitting" .',)),
     ]
     assert source[0].image == tmp_path / "Images" / "a.jpg"
     assert source.left_out == {NO_IMAGE: 1}
-    assert list(open_source(str(tmp_path)).column("id")) == list(source.column("id"))
+    assert list(opened(tmp_path).column("id")) == list(source.column("id"))
     assert [id for id, _ in caption_items(str(path), None, None)] == ["a.jpg", "b.jpg"]
-    for row, reason in (
-        ("../a.jpg,x", "row 1: '../a.jpg' is not the name of a photo"),
-        ("a", "line 2 has"),
-    ):
-        path.write_text(f"image,caption\n{row}\n")
-        with pytest.raises(CompoclipError, match=rf"captions\.txt.* {reason}"):
-            open_source(str(path))
 
 
 # NegCLIP
@@ -249,7 +209,7 @@ def test_captions_as_kaggle_has_them(tmp_path: Path) -> None:
 
 def test_negclip_validation_file(shared_data: Path, tmp_path: Path) -> None:
     source = opened(shared_data / "annotations/negclip/valid_neg_clip.tsv", tmp_path)
-    samples = [source[i] for i in range(len(source))]
+    samples = list(source)
     assert len(samples) == 4839
     assert sum(len(s.negatives) for s in samples) == 7370
     assert {len(s.negatives) for s in samples} == {1, 2, 3, 4, 5}
@@ -264,7 +224,7 @@ def test_malformed_negclip(tmp_path: Path) -> None:
     head = "\ttitle\tfilepath\tneg_caption\n"
     path.write_text(head + "0\tx\ta.jpg\t\n1\ty\tb.jpg\t['z', ' ']\n")
     source = opened(path)
-    assert [source[i].negatives for i in range(2)] == [(), ("z",)]
+    assert [sample.negatives for sample in source] == [(), ("z",)]
     assert source.left_out == {"empty negative": 1}
     for cell in ("not a list", "[1, 2]", "__import__('os').getcwd()", "['open"):
         path.write_text(head + f"0\tx\ta.jpg\t{cell}\n")
@@ -280,8 +240,8 @@ def test_folder_with_text_files(tmp_path: Path) -> None:
     write_captioned(tmp_path, texts)
     (tmp_path / ".hidden.jpg").touch()
     (tmp_path / "d.png").touch()
-    source = open_source(str(tmp_path))
-    assert [(source[i].id, source[i].captions) for i in range(len(source))] == [
+    source = opened(tmp_path)
+    assert [(sample.id, sample.captions) for sample in source] == [
         ("b.JPG", ("one", "two")),
         ("sub/a.JPG", ("three",)),
     ]
@@ -297,7 +257,7 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
     (tmp_path / "j.txt").write_text("no image")
     (tmp_path / "a.json").touch()  # belongs to a.jpg
     (tmp_path / "notes").touch()
-    source = open_source(str(tmp_path))
+    source = opened(tmp_path)
     read = ["a.jpg", "b.jfif", "c.JPE", "d.pnm", "e.j2k"]
     lost = {".jxl": 2, ".eps": 1, ".xyz": 1, ".svg": 1}
     if "avif" in EXTENSIONS:
@@ -311,21 +271,25 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
         if file.suffix.lower() not in (".jxl", ".txt"):
             file.unlink()
     with pytest.raises(CompoclipError, match=r"no usable sample .*not read \(\.jxl\): 2"):
-        open_source(str(tmp_path))
+        opened(tmp_path)
 
 
 def test_folder_with_metadata(tmp_path: Path) -> None:
-    (tmp_path / "metadata.csv").write_text("file_name,text\nx/1.jpg,A cat\n")
-    assert open_source(str(tmp_path))[0].image == tmp_path / "x" / "1.jpg"
+    write_text(tmp_path / "metadata.csv", "file_name,text\nx/1.jpg,A cat\n")
+    assert opened(tmp_path)[0].image == tmp_path / "x" / "1.jpg"
     write_json(tmp_path / "metadata.jsonl", {"file_name": "1.jpg", "text": "A dog", "tags": 3})
-    assert open_source(str(tmp_path))[0].captions == ("A dog",)
-    write_json(tmp_path / "metadata.jsonl", {"file_name": "../1.jpg", "text": "A dog"})
-    with pytest.raises(CompoclipError, match="lies outside"):
-        open_source(str(tmp_path))
+    assert opened(tmp_path)[0].captions == ("A dog",)
+    write_json(tmp_path / "bad" / "metadata.jsonl", {"file_name": "../1.jpg", "text": "A dog"})
     (tmp_path / "empty").mkdir()
-    for name, message in (("gone", "not found"), ("empty", "an empty folder")):
+    for name, message in (
+        ("bad", "lies outside"),
+        ("gone", "not found"),
+        ("empty", "an empty folder"),
+    ):
         with pytest.raises(CompoclipError, match=message):
-            open_source(str(tmp_path / name))
+            opened(tmp_path / name)
+    with pytest.raises(CompoclipError, match=r"gone: .*check the folder"):
+        list(image_files(tmp_path / "gone", Counter()))
 
 
 # --- The walk of a folder: what is read, what is passed over, and that the numbers add up. ---
@@ -378,9 +342,8 @@ def test_every_file_is_read_or_counted_by_its_reason(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(target)
     os.mkfifo(tmp_path / "pipe.jpg")
     left_out = Counter[str]()
-    assert list(image_files(tmp_path, left_out, EXCLUDE)) == [
-        *("1.jpg", "2.JFIF", "3.jp2", "linked.jpg", "deep/4.pbm", "deep/er/5.jpe")
-    ]
+    read = list(image_files(tmp_path, left_out, EXCLUDE))
+    assert read == [*READ[:3], "linked.jpg", *READ[3:]]
     others = [folders.LINKED_FOLDER, folders.BROKEN_LINK, folders.NO_FILE]
     assert left_out == Counter([*PASSED_OVER.values(), *others])
     assert 6 + left_out.total() == number_of_files(tmp_path)
@@ -399,11 +362,6 @@ def test_a_pattern_names_files_at_any_depth_or_from_the_folder_on(tmp_path: Path
     }
     for exclude, expected in cases.items():
         assert list(image_files(tmp_path, Counter(), exclude)) == expected, exclude
-
-
-def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CompoclipError, match=r"gone: .*check the folder"):
-        list(image_files(tmp_path / "gone", Counter()))
 
 
 NAMES = st.sampled_from(
@@ -428,20 +386,18 @@ def test_read_and_left_out_are_all_files(paths: set[tuple[str, ...]], exclude: s
 
 def test_endings_are_those_that_pillow_knows_for_the_formats() -> None:
     Image.init()
-    known = {
-        e[1:] for e, kind in Image.registered_extensions().items() if kind in image_names.FORMATS
-    }
-    assert known - {"pfm"} <= image_names.EXTENSIONS  # whose grey has no black and white
+    formats = Image.registered_extensions().items()
+    endings = {ending[1:] for ending, kind in formats if kind in image_names.FORMATS}
+    assert endings - {"pfm"} <= image_names.EXTENSIONS  # whose grey has no black and white
     assert image_names.EXTENSIONS.isdisjoint(image_names.UNREAD)
     cases = {"a.JPG": True, "a.b.tiff": True, "jpg": False, ".jpg": False, "x.jpg/a": False}
     assert {name: image_names.is_read(name) for name in cases} == cases
 
 
 def test_links_to_class_folders_are_classes_once_and_without_circles(tmp_path: Path) -> None:
-    """A subset of ImageNet is often a folder of links."""
     for name in ("full/n1/a.jpg", "full/n2/b.jpg", "full/n2/inner/c.jpg", "other/d.jpg"):
         touch(tmp_path, name)
-    for top in ("flat", "split/train"):
+    for top in ("flat", "split/train"):  # a subset of ImageNet is often a folder of links
         touch(tmp_path, f"{top}/n3/e.jpg")
         links = {"n1": "full/n1", "n2": "full/n2", "again": "full/n1", "up": ".", "here": top}
         for name, target in links.items():
@@ -452,7 +408,7 @@ def test_links_to_class_folders_are_classes_once_and_without_circles(tmp_path: P
     for folder, options in {"flat": {}, "split": {"split": "train"}}.items():
         source = Request(str(tmp_path / folder), needs="labels", **options).open()
         assert source.classes == ("again", "n2", "n3")
-        names = [Path(source[k].id).name for k in range(len(source))]
-        assert sorted(names) == ["a.jpg", "b.jpg", "c.jpg", "e.jpg"]
+        names = sorted(Path(id).name for id in source.column("id"))
+        assert names == ["a.jpg", "b.jpg", "c.jpg", "e.jpg"]
         assert source.left_out[folders.LINKED_FOLDER] == 4
         assert source.left_out[folders.BROKEN_LINK] == 1
