@@ -25,10 +25,6 @@ from compoclip.models.preprocess import Preprocess
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten
 
 
-def samples_of(source: Source) -> list[Sample]:
-    return [source[i] for i in range(len(source))]
-
-
 class Parses:
     """Parses every caption when it is asked for."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from compoclip.data.sources.open import Request, open_source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised, pixels_of
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess, random_crop
-from data_samples import samples_of
 
 
 def gradient(width: int = 8, height: int = 6) -> Image.Image:
@@ -39,26 +39,7 @@ def test_rgb_is_unchanged_from_bytes_and_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(encode(image))
     for source in (path, path.read_bytes()):
-        got = decode(source)
-        assert got.mode == "RGB"
-        assert np.array_equal(np.asarray(got), np.asarray(image))
-
-
-def test_transparency_is_laid_over_white() -> None:
-    image = Image.new("RGBA", (3, 1))
-    image.putdata([(10, 20, 30, 255), (10, 20, 30, 0), (0, 0, 0, 128)])
-    pixels = np.asarray(decode(encode(image)))[0]
-    assert pixels[0].tolist() == [10, 20, 30]
-    assert pixels[1].tolist() == [255, 255, 255]
-    assert pixels[2].tolist() == [127, 127, 127]
-
-
-def test_palette_with_a_transparent_colour() -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([200, 0, 0, 0, 200, 0])
-    image.putdata([0, 1])
-    data = encode(image, transparency=0)
-    assert np.asarray(decode(data))[0].tolist() == [[255, 255, 255], [0, 200, 0]]
+        assert (decode(source).mode, decode(source).tobytes()) == ("RGB", image.tobytes())
 
 
 def tiff(values: np.ndarray, bits: int, kind: int = 1, photometric: int = 1) -> bytes:
@@ -78,39 +59,63 @@ GREY = np.array([0, 257, 25_700, 65_535], np.uint16)
 TWELVE = np.array([0x00, 0x0F, 0xFF, 0x80, 0x00, 0x00], np.uint8)  # 000 FFF 800 000
 
 
-def test_deep_tiffs_are_scaled() -> None:
-    def row(data: bytes) -> list[int]:
-        return np.asarray(decode(data))[0, :, 0].tolist()
+COLOURS = np.stack([GREY, GREY[::-1], GREY], axis=1)
 
-    assert np.asarray(decode(encode(Image.new("L", (2, 1), 77)))).tolist() == [[[77] * 3] * 2]
-    assert row(encode(Image.fromarray(GREY[None]))) == [0, 1, 100, 255]
-    assert row(tiff(GREY, 16)) == [0, 1, 100, 255]
-    assert row(tiff(GREY, 16, photometric=0)) == [255, 254, 155, 0]  # 0 is white
-    rgb = np.stack([GREY, GREY[::-1], GREY], axis=1)
-    assert np.array_equal(np.asarray(decode(tiff(rgb, 16, photometric=2)))[0], rgb // 257)
-    assert row(tiff(TWELVE, 12)) == [0, 255, 127, 0]
+
+def row(mode: str, *pixels: Any, palette: Sequence[int] = ()) -> Image.Image:
+    image = Image.new(mode, (len(pixels), 1))
+    if palette:
+        image.putpalette(palette)
+    image.putdata(pixels)
+    return image
+
+
+ROWS: dict[str, tuple[bytes, list[Any]]] = {
+    # A file of one row, and its pixels: three values, or one that all three channels have.
+    "grey": (encode(row("L", 77, 78)), [77, 78]),
+    "transparency lies over white": (
+        encode(row("RGBA", (10, 20, 30, 255), (10, 20, 30, 0), (0, 0, 0, 128))),
+        [[10, 20, 30], 255, 127],
+    ),
+    "a transparent colour of a palette": (
+        encode(row("P", 0, 1, palette=[200, 0, 0, 0, 200, 0]), transparency=0),
+        [255, [0, 200, 0]],
+    ),
+    "16 bits in a PNG": (encode(Image.fromarray(GREY[None])), [0, 1, 100, 255]),
+    "16 bits in a TIFF": (tiff(GREY, 16), [0, 1, 100, 255]),
+    "16 bits of which 0 is white": (tiff(GREY, 16, photometric=0), [255, 254, 155, 0]),
+    "colours of 16 bits": (tiff(COLOURS, 16, photometric=2), (COLOURS // 257).tolist()),
+    "12 bits": (tiff(TWELVE, 12), [0, 255, 127, 0]),
+    "dark grey of 16 bits": (b"P5 2 1 65535\n" + np.array([0, 255], ">u2").tobytes(), [0, 0]),
+    "the first frame of an animation": (
+        encode(row("RGB", (255, 0, 0)), "GIF", save_all=True, append_images=[row("RGB", 0)]),
+        [[255, 0, 0]],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_every_mode_becomes_rgb(case: str) -> None:
+    data, pixels = ROWS[case]
+    expected = [pixel if isinstance(pixel, list) else [pixel] * 3 for pixel in pixels]
+    assert np.asarray(decode(data))[0].tolist() == expected
 
 
 @pytest.mark.parametrize(
-    ("values", "bits", "kind"),
+    "data",
     [
-        (np.linspace(0, 1, 4, dtype=np.float32), 32, 3),
-        (np.array([0, 300, 1e5, 7e6], np.float32), 32, 3),
-        (np.array([0, 200, 70_000, 1 << 30], np.int32), 32, 2),
-        (np.array([0, 200, 70_000, 1 << 30], np.uint32), 32, 1),
-        (np.array([0, -5, 100, 32_767], np.int16), 16, 2),
+        tiff(np.linspace(0, 1, 4, dtype=np.float32), 32, 3),
+        tiff(np.array([0, 300, 1e5, 7e6], np.float32), 32, 3),
+        tiff(np.array([0, 200, 70_000, 1 << 30], np.int32), 32, 2),
+        tiff(np.array([0, 200, 70_000, 1 << 30], np.uint32), 32, 1),
+        tiff(np.array([0, -5, 100, 32_767], np.int16), 16, 2),
+        b"Pf\n2 1\n-1.0\n" + np.array([0.25, 0.75], "<f4").tobytes(),
     ],
+    ids=["floats", "large floats", "signed", "unsigned", "negative", "float map"],
 )
-def test_depths_without_a_scale_are_refused(values: np.ndarray, bits: int, kind: int) -> None:
+def test_depths_without_a_scale_are_refused(data: bytes) -> None:
     with pytest.raises(CompoclipError, match=r"scan 7: grey of 32 bits .*no scale.*convert"):
-        decode(tiff(values, bits, kind), name="scan 7")
-
-
-def test_a_float_map_is_refused_and_a_dark_deep_grey_stays_dark() -> None:
-    with pytest.raises(CompoclipError, match="no scale from black to white"):
-        decode(b"Pf\n2 1\n-1.0\n" + np.array([0.25, 0.75], "<f4").tobytes())
-    dark = b"P5\n2 1\n65535\n" + np.array([0, 255], ">u2").tobytes()
-    assert np.asarray(decode(dark))[0, :, 0].tolist() == [0, 0]
+        decode(data, name="scan 7")
 
 
 def test_cmyk_jpeg() -> None:
@@ -118,12 +123,6 @@ def test_cmyk_jpeg() -> None:
     r, g, b = np.asarray(decode(encode(image, "JPEG", quality=95)))[8, 8].tolist()
     assert r > 200
     assert max(g, b) < 60
-
-
-def test_only_the_first_frame_of_an_animation() -> None:
-    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
-    data = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert np.asarray(decode(data))[0, 0].tolist() == [255, 0, 0]
 
 
 def test_box_cuts_out_pixels_and_pads_with_black() -> None:
@@ -167,19 +166,19 @@ def test_every_prefix_of_an_image_is_read_or_refused_in_one_line(format: str) ->
 
 
 def test_missing_not_an_image_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(CompoclipError, match=r"gone\.jpg: image not found"):
-        decode(tmp_path / "gone.jpg")
-    with pytest.raises(CompoclipError, match="sample 7: not an image"):
-        decode(b"<html>not found</html>", name="sample 7")
-    with pytest.raises(CompoclipError, match=r"damaged image .*folder, not a file"):
-        decode(tmp_path)
-    with pytest.raises(CompoclipError, match="not an image of a known format"):  # starts a program
-        decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
-    path = tmp_path / "cut.jpg"
-    path.write_bytes(encode(gradient(64, 64), "JPEG")[:-200])
-    with pytest.raises(CompoclipError, match=r"cut\.jpg: damaged image") as raised:
-        decode(path)
-    assert "\n" not in str(raised.value)
+    cut = tmp_path / "cut.jpg"
+    cut.write_bytes(encode(gradient(64, 64), "JPEG")[:-200])
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n"
+    for image, message in (
+        (tmp_path / "gone.jpg", r"gone\.jpg: image not found"),
+        (b"<html>not found</html>", "sample 7: not an image"),
+        (tmp_path, r"damaged image .*folder, not a file"),
+        (program, "not an image of a known format"),
+        (cut, r"cut\.jpg: damaged image"),
+    ):
+        with pytest.raises(CompoclipError, match=message) as raised:
+            decode(image, name="sample 7" if isinstance(image, bytes) else "")
+        assert "\n" not in str(raised.value)
 
 
 def saved(path: Path, array: np.ndarray, **options: object) -> Path:
@@ -190,22 +189,18 @@ def saved(path: Path, array: np.ndarray, **options: object) -> Path:
 def test_an_array_file_has_blue_first(tmp_path: Path) -> None:
     image = gradient()
     path = saved(tmp_path / "frame.npy", np.asarray(image)[:, :, ::-1])
-    got = decode(path)
-    assert got.mode == "RGB"
-    assert np.array_equal(np.asarray(got), np.asarray(image))
+    assert (decode(path).mode, decode(path).tobytes()) == ("RGB", image.tobytes())
     assert decode(path, box=(1, 2, 4, 6)).size == (3, 4)
     turned = saved(tmp_path / "f.npy", np.asfortranarray(np.asarray(image)[:, :, ::-1]))
-    assert np.array_equal(np.asarray(decode(turned)), np.asarray(image))
+    assert decode(turned).tobytes() == image.tobytes()
 
 
 def test_bad_array_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rgb = np.zeros((4, 5, 3), dtype=np.uint8)
     objects = saved(tmp_path / "o.npy", np.array([[[{}] * 3]], dtype=object), allow_pickle=True)
-    lie = tmp_path / "lie.npy"
+    lie, text, archive = (tmp_path / name for name in ("lie.npy", "text.npy", "archive.npy"))
     lie.write_bytes(saved(tmp_path / "a.npy", rgb).read_bytes().replace(b"(4, 5, 3)", b"(9, 9, 3)"))
-    text = tmp_path / "text.npy"
     text.write_bytes(b"no array")
-    archive = tmp_path / "archive.npy"
     with archive.open("wb") as file:
         np.savez(file, rgb)
     for path, message in (
@@ -302,9 +297,8 @@ def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     path.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
     with pytest.raises(CompoclipError, match=r"a\.heic: HEIC needs pillow_heif: pip install"):
         decode(path)
-    assert image_names.why_unread("a.heic").startswith(
-        "image of a kind that is not read (.heic: pip"
-    )
+    reason = image_names.why_unread("a.heic")
+    assert reason.startswith("image of a kind that is not read (.heic: pip")
     (tmp_path / "a.txt").write_text("a red square")
     with pytest.raises(CompoclipError, match=r"left out: .*\(\.heic: pip install .*\): 1"):
         Request(str(tmp_path)).open()
@@ -373,7 +367,7 @@ def test_a_draft_shows_the_same_part_of_the_image(crop: RandomCrop | None) -> No
         ImageTransform(Preprocess(size=(96, 96)), crop, draft) for draft in (True, False)
     )
     for seed in range(5):
-        one, two = (each.read(data, random.Random(seed)) for each in (fast, exact))
+        one, two = (transform.read(data, random.Random(seed)) for transform in (fast, exact))
         assert torch.equal(one, fast.read(data, random.Random(seed)))
         assert not torch.equal(one, two)
         assert (one.float() - two.float()).abs().mean() < 2  # of 255; a shift of a pixel gives more
@@ -404,9 +398,6 @@ def test_the_frame_is_what_evaluation_sees(mode: str, size: tuple[int, int]) -> 
 # --- Mirrored photos: as references, in rows and packs. ---
 
 
-# --- A picture that is shown mirrored. ---
-
-
 def test_mirrored_twice_is_the_picture_itself() -> None:
     for image in (encode(noise(0)), Path("a.png")):
         once = mirrored(image)
@@ -425,16 +416,13 @@ def test_it_is_mirrored_before_the_transform() -> None:
     data, turned = encode(noise(0)), encode(ImageOps.mirror(noise(0)))
     for crop in (None, RandomCrop((0.3, 0.6))):
         transform = ImageTransform(Preprocess(size=(8, 8)), crop)
-        found = transform.read(mirrored(data), random.Random(3))
-        assert torch.equal(found, transform.read(turned, random.Random(3)))
-        assert crop is None or not torch.equal(found, transform.read(data, random.Random(3)))
-
-
-# --- Rows, packs and caches. ---
+        shown = transform.read(mirrored(data), random.Random(3))
+        assert torch.equal(shown, transform.read(turned, random.Random(3)))
+        assert crop is None or not torch.equal(shown, transform.read(data, random.Random(3)))
 
 
 def write_rows(folder: Path) -> Path:
-    """A mirrored own image, a mirrored other one, an ordinary negative, and none."""
+    """A mirrored image of the row, a mirrored other one, an ordinary negative, and none."""
     folder.mkdir()
     for name in "abc":
         (folder / f"{name}.png").write_bytes(encode(noise(ord(name))))
@@ -449,7 +437,7 @@ def write_rows(folder: Path) -> Path:
 
 def negatives_of(source: Source) -> list[bytes | None]:
     """Return the pixels of the negative images."""
-    images = [sample.negative_image for sample in samples_of(source)]
+    images = [sample.negative_image for sample in source]
     return [None if image is None else decode(image).tobytes() for image in images]
 
 
@@ -462,9 +450,8 @@ def test_rows_and_packs_show_the_same(tmp_path: Path) -> None:
     assert source.brings() == {"negatives", "negative_image", "positives"}
     assert source[3].positives == ("one c", "see")
     assert source[0].negative_image == Mirrored(tmp_path / "in" / "a.png")
-    request = Request(str(table))
-    made = pack(request, tmp_path / "pack", PackSpec(keep=True))
-    assert made.as_they_were == 6  # four images and c.png twice: the own one is not stored again
+    summary = pack(Request(str(table)), tmp_path / "pack", PackSpec(keep=True))
+    assert summary.as_they_were == 6  # four images, c.png twice, a.png not again
     packed = open_source(str(tmp_path / "pack"))
     assert negatives_of(packed) == shown
     assert packed.brings() == source.brings()
@@ -476,9 +463,7 @@ def no_path(cell: object, origin: str) -> str:
 
 
 def test_a_bad_flag_is_one_clear_line() -> None:
-    with pytest.raises(
-        CompoclipError, match=r"x, row 1: mirror 'perhaps' .* is neither true nor false"
-    ):
+    with pytest.raises(CompoclipError, match=r"row 1: mirror 'perhaps' .* neither true nor false"):
         read_extras({"mirror": "perhaps"}, "x, row 1", no_path)
     for cell, flag in (("yes", True), ("0", False), (True, True), ("", False), (None, False)):
         assert read_extras({"mirror": cell}, "x", no_path).get("mirror", False) is flag

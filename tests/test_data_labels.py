@@ -6,20 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
-from build.tables import write_csv, write_jsonl, write_tar
+from build.photos import noise
+from build.tables import write_csv, write_json, write_jsonl, write_tar
 from compoclip.benchmarks.case import Retrieval
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
-from compoclip.data.columns import SAMPLE_REASONS
 from compoclip.data.images import shown_key
 from compoclip.data.prompts import fill, published, templates_of
-from compoclip.data.sources import LABEL, Source
+from compoclip.data.sources import LABEL
 from compoclip.data.sources.open import OpenedPart, Request, open_source, write_selection
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.training.checks import true_pair_share
@@ -31,15 +29,19 @@ LABELS = ("golden_retriever", "tabby", "", "golden_retriever", "tabby", "golden_
 
 def photo(path: Path, number: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    cells = np.random.default_rng(number).integers(0, 255, (4, 4, 3), np.uint8)
-    Image.fromarray(cells).resize((24, 24)).save(path)
+    noise(number).save(path)
     return path
 
 
-def features(names: list[str]) -> dict[bytes, bytes]:
-    """The metadata by which the library `datasets` names the numbers of a column."""
-    label = {"names": names, "_type": "ClassLabel"}
-    return {b"huggingface": json.dumps({"info": {"features": {"label": label}}}).encode()}
+def write_class_labels(path: Path, images: list[Any], labels: list[Any], names: list[str]) -> str:
+    """Write Parquet whose metadata name the numbers of labels, as the library `datasets` does."""
+    label: dict[str, Any] = {"names": names, "_type": "ClassLabel"}
+    if isinstance(labels[0], list):
+        label = {"feature": label, "_type": "Sequence"}
+    metadata = {b"huggingface": json.dumps({"info": {"features": {"label": label}}}).encode()}
+    table = pa.table({"image": images, "label": labels}).replace_schema_metadata(metadata)
+    pq.write_table(table, path)
+    return str(path)
 
 
 def written(form: str, folder: Path, labels: tuple[str, ...] = LABELS) -> str:
@@ -56,29 +58,26 @@ def written(form: str, folder: Path, labels: tuple[str, ...] = LABELS) -> str:
         classes = [(f"{k}.cls", str(n).encode()) for k, n in enumerate(numbers) if n >= 0]
         return str(write_tar(folder / "data.tar", sorted([*members, *classes])))
     if form == "ClassLabel":
-        cells: dict[str, Any] = {"image": [file.read_bytes() for file in photos]}
-        table = pa.table({**cells, "label": numbers}).replace_schema_metadata(features(names))
-        pq.write_table(table, folder / "data.parquet")
-        return str(folder / "data.parquet")
+        images = [file.read_bytes() for file in photos]
+        return write_class_labels(folder / "data.parquet", images, numbers, names)
     for k, label in enumerate(labels):
         photo(folder / "classes" / label / f"{k}.png", k)
     return str(folder / "classes")
 
 
+def captions(spec: str, templates: str | None, **options: Any) -> list[tuple[str, ...]]:
+    return [*open_source(spec, templates=templates, **options).column("captions")]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_labels_gives_the_same_captions(form: str, tmp_path: Path) -> None:
     spec = written(form, tmp_path)
-    with pytest.raises(
-        UsageError, match="labels, not captions; make captions of them with --templ"
-    ):
+    with pytest.raises(UsageError, match=r"labels, not captions; make captions .* with --templ"):
         open_source(spec)
     source = open_source(spec, templates=TEMPLATE)
     dogs, cats = ("a photo of a golden retriever.",), ("a photo of a tabby.",)
     assert sorted(source.column("captions")) == sorted([dogs, cats, dogs, cats, dogs])
     assert source.left_out == {"sample without a caption": 1}
-    assert len(source) + sum(
-        source.left_out[why] for why in SAMPLE_REASONS if why in source.left_out
-    ) == len(LABELS)
     assert {*source.column("label")} == {"golden retriever", "tabby"}
     assert len(open_source(spec, needs="photos")) == len(LABELS)
     classes = open_source(spec, needs="labels").classes
@@ -88,28 +87,22 @@ def test_every_form_of_labels_gives_the_same_captions(form: str, tmp_path: Path)
         for split in ("train", "val", "test")
     ]
     assert sum(map(len, parts)) == 5
-    assert all(sample.label in sample.captions[0] for part in parts for sample in samples(part))
-
-
-def samples(source: Source) -> list[Any]:
-    return [source.bare(k) for k in range(len(source))]
+    assert all(sample.label in sample.captions[0] for part in parts for sample in part)
 
 
 def test_templates_are_one_text_a_file_or_the_published_ones(tmp_path: Path) -> None:
     spec = written("table", tmp_path, ("cat", "dog"))
     file = tmp_path / "templates.txt"
     file.write_text("a {}\n\nthe {c} at night\n")
-    assert [*open_source(spec, templates=str(file)).column("captions")] == [
+    assert captions(spec, str(file)) == [
         ("a cat", "the cat at night"),
         ("a dog", "the dog at night"),
     ]
-    known = published("cifar-10")
-    cat = next(open_source(spec, templates="cifar-10").column("captions"))
-    assert cat == fill(known.templates, "cat")
+    cat = fill(published("cifar-10").templates, "cat")
+    assert captions(spec, "cifar-10")[0] == cat
     assert templates_of("imagenet-1k") == published("imagenet-1k").templates
     numbers = written("table", tmp_path / "numbers", ("3", "5"))
-    first = open_source(numbers, templates="cifar-10").column("captions")
-    assert next(first) == fill(known.templates, "cat")
+    assert captions(numbers, "cifar-10")[0] == cat
 
 
 def test_numbers_have_the_names_that_lie_beside_them(tmp_path: Path) -> None:
@@ -117,8 +110,7 @@ def test_numbers_have_the_names_that_lie_beside_them(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"by numbers \(0, 1, ...\).*put their names .*classn"):
         open_source(spec, templates=TEMPLATE)
     (tmp_path / "photos/classnames.txt").write_text("cat\ndog\n")
-    captions = [text for (text,) in open_source(spec, templates=TEMPLATE).column("captions")]
-    assert captions == ["a photo of a dog.", "a photo of a cat.", "a photo of a dog."]
+    assert captions(spec, "{}") == [("dog",), ("cat",), ("dog",)]
     (tmp_path / "photos/classnames.txt").write_text("cat\n")
     with pytest.raises(CompoclipError, match="label 1 has no name among 1; put their names in"):
         open_source(spec, templates=TEMPLATE)
@@ -126,10 +118,9 @@ def test_numbers_have_the_names_that_lie_beside_them(tmp_path: Path) -> None:
 
 def test_folders_have_the_names_of_an_index_wordnet_or_their_own(tmp_path: Path) -> None:
     spec = written("class folders", tmp_path, ("n02084071", "n02123045"))
-    captions = [*open_source(spec, templates="{}").column("captions")]
-    assert captions == [("dog",), ("tabby cat",)]
-    (Path(spec) / "index.json").write_text('{"n02084071": "hound", "n02123045": ["cat", "kitty"]}')
-    assert [*open_source(spec, templates="{}").column("captions")] == [("hound",), ("cat",)]
+    assert captions(spec, "{}") == [("dog",), ("tabby cat",)]
+    write_json(Path(spec) / "index.json", {"n02084071": "hound", "n02123045": ["cat", "kitty"]})
+    assert captions(spec, "{}") == [("hound",), ("cat",)]
 
 
 def test_a_photo_of_several_rows_or_numbers_has_captions_of_all_its_classes(tmp_path: Path) -> None:
@@ -138,21 +129,15 @@ def test_a_photo_of_several_rows_or_numbers_has_captions_of_all_its_classes(tmp_
     source = open_source(str(write_csv(tmp_path / "rows.csv", *rows)), templates="{}")
     assert [*source.column("captions")] == [("cat", "dog")]
     assert "1 photos from 3 rows" in source.describe()
-    lines = [{"image": "a.png", "label": [0, 2]}]
+    several = write_jsonl(tmp_path / "rows.jsonl", [{"image": "a.png", "label": [0, 2]}])
     (tmp_path / "classnames.txt").write_text("sun\nsea\nsand\n")
-    source = open_source(str(write_jsonl(tmp_path / "rows.jsonl", lines)), templates="{}")
-    assert [*source.column("captions")] == [("sand", "sun")]
+    assert captions(str(several), "{}") == [("sand", "sun")]
 
 
 def test_numbers_of_several_classes_have_the_names_of_a_class_label(tmp_path: Path) -> None:
-    label = {"names": ["red_fox", "badger", "owl"], "_type": "ClassLabel"}
-    several = {"feature": label, "_type": "Sequence"}
-    metadata = json.dumps({"info": {"features": {"label": several}}}).encode()
-    cells = {"image": ["a.png", "b.png", "c.png"], "label": [[0], [2, 0], [1]]}
-    table = pa.table(cells).replace_schema_metadata({b"huggingface": metadata})
-    pq.write_table(table, tmp_path / "data.parquet")
-    source = open_source(str(tmp_path / "data.parquet"), templates="{}")
-    assert [*source.column("captions")] == [("red fox",), ("owl", "red fox"), ("badger",)]
+    images, names = ["a.png", "b.png", "c.png"], ["red_fox", "badger", "owl"]
+    spec = write_class_labels(tmp_path / "data.parquet", images, [[0], [2, 0], [1]], names)
+    assert captions(spec, "{}") == [("red fox",), ("owl", "red fox"), ("badger",)]
 
 
 def test_a_sample_with_a_caption_keeps_it_and_has_no_class(tmp_path: Path) -> None:
@@ -167,10 +152,8 @@ def test_a_sample_with_a_caption_keeps_it_and_has_no_class(tmp_path: Path) -> No
     assert [*source.column("label")] == ["", "dog"]
     assert source.left_out == {"empty caption": 2, "sample without a caption": 1}
     assert [*open_source(spec).column("label")] == [""]
-    named = [{"image": "a.png", "species": "dog"}]
-    spec = str(write_csv(tmp_path / "named.csv", *named))
-    source = open_source(spec, templates=TEMPLATE, caption_column="species")
-    assert [*source.column("captions")] == [("a photo of a dog.",)]
+    spec = str(write_csv(tmp_path / "named.csv", {"image": "a.png", "species": "dog"}))
+    assert captions(spec, TEMPLATE, caption_column="species") == [("a photo of a dog.",)]
 
 
 def test_mixtures_and_selections_take_templates_where_they_have_a_use(tmp_path: Path) -> None:
@@ -184,9 +167,11 @@ def test_mixtures_and_selections_take_templates_where_they_have_a_use(tmp_path: 
     request = Request(labelled, templates="{}")
     without = [next(request.open().column("id"))]
     write_selection(tmp_path / "kept.json", request, without, "a reason")
-    for options, caption in (({}, "dog"), ({"templates": "my {}"}, "my dog")):
-        source = open_source(str(tmp_path / "kept.json"), **options)
-        assert [*source.column("captions")] == [(caption,)]
+    for templates, caption in ((None, "dog"), ("my {}", "my dog")):
+        assert captions(str(tmp_path / "kept.json"), templates) == [(caption,)]
+
+
+FILES = {"bad.txt": "no place", "empty.txt": "\n", "list.json": "[3]", "broken.json": "["}
 
 
 @pytest.mark.parametrize(
@@ -208,12 +193,7 @@ def test_wrong_templates_are_refused(
 ) -> None:
     spec = written("table", tmp_path, ("cat", "dog"))
     monkeypatch.chdir(tmp_path)
-    for name, text in (
-        ("bad.txt", "no place"),
-        ("empty.txt", "\n"),
-        ("list.json", "[3]"),
-        ("broken.json", "["),
-    ):
+    for name, text in FILES.items():
         Path(name).write_text(text)
     with pytest.raises(CompoclipError) as raised:
         open_source(spec, templates=templates)
@@ -222,10 +202,9 @@ def test_wrong_templates_are_refused(
 
 
 def test_images_of_a_class_are_no_negatives_of_each_other(tmp_path: Path) -> None:
-    """Captions of one class differ by their templates; contrasts leave them out by the class."""
     spec = written("table", tmp_path, ("cat", "cat", "dog", "cat"))
     source = open_source(spec, templates="cifar-10")
-    keys = [shown_key(sample) for sample in samples(source)]
+    keys = [shown_key(sample) for sample in source]  # captions of a class differ by templates
     assert keys == ["class cat", "class cat", "class dog", "class cat"]
     assert true_pair_share(source) == pytest.approx(6 / 12)
     assert LABEL in source.brings()

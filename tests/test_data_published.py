@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from build.photos import plain
-from build.tables import write_csv, write_json, write_parquet
+from build.tables import write_csv, write_json, write_parquet, write_rows, write_text
 from compoclip.benchmarks import negation
 from compoclip.cli.main import main
 from compoclip.data.columns import NO_ORIGINAL
@@ -20,7 +20,6 @@ from compoclip.data.decode import Mirrored, decode
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.published import NOT_UPDATED
 from compoclip.errors import CompoclipError, UsageError
-from data_samples import samples_of
 
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
 
@@ -57,7 +56,7 @@ def test_trohn_text(tmp_path: Path) -> None:
     parquet(tmp_path / "data" / "validation-00000-of-00001.parquet", TROHN)
     (tmp_path / "train2017").mkdir()
     source = open_source(str(tmp_path), images=tmp_path / "train2017")
-    first, second = samples_of(source)
+    first, second = source
     assert first.image == tmp_path / "train2017" / "000000391979.jpg"
     assert first.id == "000000391979.jpg#0"
     assert (first.captions, first.negatives) == (("a dog on a mat.",), ("a cat on a mat.",))
@@ -71,22 +70,24 @@ def test_trohn_img(tmp_path: Path) -> None:
     path = parquet(tmp_path / "train.parquet", columns)
     source = open_source(str(path))
     assert source.brings() == {"negatives", "negative_image"}
-    assert [colour_of(sample.negative_image) for sample in samples_of(source)] == ["blue", "green"]
+    assert [colour_of(sample.negative_image) for sample in source] == ["blue", "green"]
     assert source[1].image == tmp_path / "000000391980.jpg"
     none = parquet(tmp_path / "none.parquet", {**columns, "negative_image": [png("blue"), None]})
     assert open_source(str(none))[1].negative_image is None
 
 
 def test_malformed_trohn(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "train.parquet", {**TROHN, "image_id": ["../a.jpg", "b.jpg"]})
-    with pytest.raises(CompoclipError, match=r"train\.parquet, row 1: .* outside .*--images"):
-        open_source(str(path))
+    outside = parquet(tmp_path / "outside.parquet", {**TROHN, "image_id": ["../a.jpg", "b.jpg"]})
     odd = parquet(tmp_path / "odd.parquet", {**TROHN, "negative_caption": [1, 2]})
-    with pytest.raises(CompoclipError, match=r"odd\.parquet, row 1: neg_caption .* is not a list"):
-        open_source(str(odd))
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(CompoclipError, match=r"not a whole Parquet file .*fetch the file again"):
-        open_source(str(path))
+    cut = parquet(tmp_path / "cut.parquet", TROHN)
+    cut.write_bytes(cut.read_bytes()[:-20])
+    for path, message in (
+        (outside, r"outside\.parquet, row 1: .* outside .*--images"),
+        (odd, r"odd\.parquet, row 1: neg_caption .* is not a list"),
+        (cut, "not a whole Parquet file .*fetch the file again"),
+    ):
+        with pytest.raises(CompoclipError, match=message):
+            open_source(str(path))
 
 
 # --- VisMin. ---
@@ -108,12 +109,12 @@ def test_vismin_joins_edits_to_their_originals(tmp_path: Path) -> None:
     parquet(tmp_path / "data" / "train-0.parquet", half)
     parquet(tmp_path / "data" / "train-1.parquet", rest)
     source = open_source(str(tmp_path))
-    found = samples_of(source)
-    assert [sample.id for sample in found] == ["a#a_1", "a#a_2", "b"]
-    assert [colour_of(sample.image) for sample in found] == ["red"] * 3
-    assert [colour_of(sample.negative_image) for sample in found[:2]] == ["blue", "green"]
-    assert [sample.negatives for sample in found] == [("blue",), ("green",), ()]
-    assert found[2].negative_image is None
+    samples = list(source)
+    assert [sample.id for sample in samples] == ["a#a_1", "a#a_2", "b"]
+    assert [colour_of(sample.image) for sample in samples] == ["red"] * 3
+    assert [colour_of(sample.negative_image) for sample in samples[:2]] == ["blue", "green"]
+    assert [sample.negatives for sample in samples] == [("blue",), ("green",), ()]
+    assert samples[2].negative_image is None
     assert source.left_out[NO_ORIGINAL] == 1
     assert source.bare(0).image == b""
 
@@ -136,7 +137,7 @@ def test_vismin_json(tmp_path: Path) -> None:
     edits = [{"edited_image_path": "b.png", "edited_caption": "blue"}]
     plain = {"image_path": "c.png", "caption": "plain", "negatives": []}
     rows = [{"image_path": "a.png", "caption": "red", "negatives": edits}, plain]
-    first, second = samples_of(open_source(str(write_json(tmp_path / "v.json", rows))))
+    first, second = open_source(str(write_json(tmp_path / "v.json", rows)))
     assert (first.image, first.negative_image) == (tmp_path / "a.png", tmp_path / "b.png")
     assert (first.negatives, second.negatives) == (("blue",), ())
     for entry, message in (
@@ -156,7 +157,7 @@ DEGLA = {"image_id": 391895, "original": "a man", "enhanced": ["a boy", "man a",
 
 def test_degla(tmp_path: Path) -> None:
     source = open_source(str(write_json(tmp_path / "d.json", [DEGLA, {**DEGLA, "image_id": 7}])))
-    first, second = samples_of(source)
+    first, second = source
     assert first.image == tmp_path / "COCO_train2014_000000391895.jpg"
     assert second.id == "COCO_train2014_000000000007.jpg#1"
     assert first.negatives == ("a boy", "man a", "a cat")
@@ -190,16 +191,12 @@ def test_negationclip(tmp_path: Path) -> None:
     two = {"image_id": 2, "caption": "a cup"}
     path = negation_json(tmp_path, one, two)
     source = open_source(path)
-    assert [sample.captions for sample in samples_of(source)] == [
-        ("a dog, but no cat",),
-        ("a cup",),
-    ]
+    assert list(source.column("captions")) == [("a dog, but no cat",), ("a cup",)]
     assert source.left_out == {NOT_UPDATED: 1}
     both = open_source(path, caption_column="caption,updated_caption")
     assert both[0].captions == ("a dog", "a dog, but no cat")
     plain = open_source(path, caption_column="caption")
-    assert plain[0].captions == ("a dog",)
-    assert not plain.left_out
+    assert (plain[0].captions, plain.left_out) == (("a dog",), {})
     with pytest.raises(UsageError, match=r"no column 'text'; .*caption"):
         open_source(path, caption_column="text")
     with pytest.raises(CompoclipError, match="annotations 2: no image has the id 3"):
@@ -212,9 +209,9 @@ SEM = {"filename": "1.jpg", "caption": "a dog", "paraphrased": "one dog", "negat
 
 
 def test_semclip(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "sem.csv", *[SEM, {**SEM, "paraphrased": "", "filename": "2.jpg"}])
+    path = write_csv(tmp_path / "sem.csv", SEM, {**SEM, "paraphrased": "", "filename": "2.jpg"})
     source = open_source(str(path))
-    first, second = samples_of(source)
+    first, second = source
     assert first.image == tmp_path / "1.jpg"
     assert (first.positives, first.negatives) == (("one dog",), ("no dog",))
     assert (second.positives, second.negatives) == ((), ("no dog",))
@@ -241,39 +238,32 @@ HEIGHTS = {
 
 
 def test_counterfactual_positions(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "train_left_right_up_down_.csv", *[SIDES, HEIGHTS], delimiter="\t")
+    path = write_csv(tmp_path / "train_left_right_up_down_.csv", SIDES, HEIGHTS, delimiter="\t")
     (tmp_path / "f").mkdir()
-    first, second = samples_of(open_source(str(path), images=tmp_path / "f"))
+    first, second = open_source(str(path), images=tmp_path / "f")
     assert first.image == tmp_path / "f" / "12.jpg"
     assert first.negative_image == Mirrored(tmp_path / "f" / "12.jpg")
     assert second.negative_image == tmp_path / "f" / "up_down" / "13_x.jpg"
-    assert [s.negatives for s in (first, second)] == [
-        ("a dog to the right of a cat",),
-        ("a dog below a cat",),
-    ]
+    assert first.negatives == ("a dog to the right of a cat",)
+    assert second.negatives == ("a dog below a cat",)
 
 
 def test_counterfactual_attributes(tmp_path: Path) -> None:
     row = {"captions": "a red dog", "images": "x/1.png"}
     for kind, text in (("noun", "a red cat"), ("adj", "a blue dog"), ("rev", "nonexistent")):
         row |= {f"{kind}_captions": text, f"{kind}_images": f"/home/{kind}/1.png"}
-    none = {
-        key: value if key in ("captions", "images") else "nonexistent" for key, value in row.items()
-    }
-    path = write_csv(tmp_path / "attributes.csv", *[row, none], delimiter="\t")
-    found = samples_of(open_source(str(path)))
-    assert [s.id for s in found] == ["1.png#0/noun", "1.png#0/adj", "1.png#1"]
-    assert found[0].negative_image == tmp_path / "noun" / "1.png"
-    assert [s.negatives for s in found] == [("a red cat",), ("a blue dog",), ()]
-    del row["rev_images"], none["rev_images"]
-    path = write_csv(tmp_path / "lacks.tsv", *[row], delimiter="\t")
-    with pytest.raises(
-        CompoclipError,
-        match=r"lacks\.tsv, row 1 needs rev_captions, rev_images; it has",
-    ):
+    none = {**dict.fromkeys(row, "nonexistent"), "captions": "a red dog", "images": "x/1.png"}
+    path = write_csv(tmp_path / "attributes.csv", row, none, delimiter="\t")
+    samples = list(open_source(str(path)))
+    assert [sample.id for sample in samples] == ["1.png#0/noun", "1.png#0/adj", "1.png#1"]
+    assert samples[0].negative_image == tmp_path / "noun" / "1.png"
+    assert [sample.negatives for sample in samples] == [("a red cat",), ("a blue dog",), ()]
+    del row["rev_images"]
+    path = write_rows(tmp_path / "lacks.tsv", [row])
+    with pytest.raises(CompoclipError, match=r"lacks\.tsv, row 1 needs rev_captions, rev_images; "):
         open_source(str(path))
-    broken = tmp_path / "broken_left_right_.csv"
-    broken.write_text("captions\timages\tneg_captions\tneg_images\na\tb\n")
+    text = "captions\timages\tneg_captions\tneg_images\na\tb\n"
+    broken = write_text(tmp_path / "broken_left_right_.csv", text)
     with pytest.raises(CompoclipError, match="line 2 has 2 cells, the header has 4"):
         open_source(str(broken))
 
@@ -291,16 +281,12 @@ def test_macco(tmp_path: Path) -> None:
         "attribute_list": "['red']",
         "relation_attribute_phrase_bbox_list": "[[0, 0, 1, 1]]",
     }
-    (first,) = samples_of(
-        open_source(str(write_csv(tmp_path / "macco.tsv", *[row], delimiter="\t")))
-    )
+    (first,) = open_source(str(write_rows(tmp_path / "macco.tsv", [row])))
     assert (first.captions, first.negatives) == (("a red dog runs",), ("a red cat runs",))
     boxed = {key: value for key, value in row.items() if key != "neg_caption"}
-    (plain,) = samples_of(
-        open_source(str(write_csv(tmp_path / "cc3m.tsv", *[boxed], delimiter="\t")))
-    )
+    (plain,) = open_source(str(write_rows(tmp_path / "cc3m.tsv", [boxed])))
     assert (plain.captions, plain.negatives) == (("a red dog runs",), ())
-    bad = write_csv(tmp_path / "bad.tsv", {**row, "neg_caption": "[1]"}, delimiter="\t")
+    bad = write_rows(tmp_path / "bad.tsv", [{**row, "neg_caption": "[1]"}])
     with pytest.raises(CompoclipError, match=r"bad\.tsv, row 1: neg_caption .* is not a list"):
         open_source(str(bad))
 
@@ -326,22 +312,21 @@ def test_cc_neg(
     assert main(["data", "cc-neg", str(path), "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 3
     (tmp_path / "cc3m").mkdir()
-    found = samples_of(open_source(str(out), images=tmp_path / "cc3m"))
-    assert [s.captions for s in found] == [("a dog 0",), ("a dog 1",), ("a dog 2",)]
-    assert found[2].negatives == ("no dog 2",)
-    assert found[2].image == tmp_path / "cc3m" / "00000" / "2.jpg"
+    samples = list(open_source(str(out), images=tmp_path / "cc3m"))
+    assert [sample.captions for sample in samples] == [(f"a dog {i}",) for i in range(3)]
+    assert samples[2].negatives == ("no dog 2",)
+    assert samples[2].image == tmp_path / "cc3m" / "00000" / "2.jpg"
 
 
 def test_malformed_cc_neg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = cc_neg(tmp_path / "few.pt", 5)
-    asked = ["data", "cc-neg", str(path), "--out"]
-    assert main([*asked, str(tmp_path / "x.tsv")]) == 1
-    assert "few.pt: 5 rows, of which the last 40,000 are the test" in capsys.readouterr().err
-    assert main([*asked, str(tmp_path / "x.json")]) == 2
-    assert "must end in .tsv" in capsys.readouterr().err
-    evil = tmp_path / "evil.pt"
+    path, evil = cc_neg(tmp_path / "few.pt", 5), tmp_path / "evil.pt"
     evil.write_bytes(pickle.dumps({"image_paths": [Path("x")]}))
-    assert main(["data", "cc-neg", str(evil), "--out", str(tmp_path / "x.tsv")]) == 1
-    assert "no code in it is run" in capsys.readouterr().err
+    for source, name, code, message in (
+        (path, "x.tsv", 1, "few.pt: 5 rows, of which the last 40,000 are the test"),
+        (path, "x.json", 2, "must end in .tsv"),
+        (evil, "x.tsv", 1, "no code in it is run"),
+    ):
+        assert main(["data", "cc-neg", str(source), "--out", str(tmp_path / name)]) == code
+        assert message in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"few\.pt: a pickle may run anything.*data cc-neg"):
         open_source(str(path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,10 @@ from compoclip.data.sources.open import Request, open_source
 from compoclip.data.written import read_bags, read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.records import read_records
-from data_samples import samples_of
 
 
-def open_table(
-    files: Sequence[Path],
-    images: Path | None = None,
-    image: str | None = None,
-    caption: str | None = None,
-) -> Source:
-    columns = {"image_column": image, "caption_column": caption}
-    return tables.open_tables(files, Request(str(files[0]), images=images, **columns))
+def open_table(*files: Path, **options: Any) -> Source:
+    return tables.open_tables(files, Request(str(files[0]), **options))
 
 
 @pytest.fixture(autouse=True)
@@ -56,12 +48,7 @@ READ: dict[str, tuple[str, str, dict[str, object], list[str]]] = {
     "tabs": ("t.csv", 'image\tcaption\n1.jpg\t"a, b"\n', {}, ["a, b"]),
     "commas in a .tsv": ("t.tsv", "image,caption\n1.jpg,a dog\n", {}, ["a dog"]),
     "blanks after commas": ("t.csv", 'image, caption\n1.jpg, "a, b"\n', {}, ["a, b"]),
-    "quotes": (
-        "t.csv",
-        'image,caption\n1.jpg,"Go" it says\n',
-        {"quoting": False},
-        ['"Go" it says'],
-    ),
+    "quotes": ("t.csv", 'image,caption\n1.jpg,"Go" it\n', {"quoting": False}, ['"Go" it']),
     "quotes in tabs": ("t.tsv", 'image\ttext\n1.jpg\t"Go\n', {"quoting": False}, ['"Go']),
     "results.csv": (
         "results.csv",
@@ -95,9 +82,7 @@ def test_rows_of_one_photo_are_one_sample(tmp_path: Path, name: str) -> None:
     rows = [{"image": f"{i % 3}.jpg", "caption": f"text {i}"} for i in range(7)]
     rows.insert(1, {"image": "0.jpg", "caption": " "})
     source = open_source(str(write_rows(tmp_path / name, rows)))
-    assert [Path(str(source[i].image)).name for i in range(len(source))] == [
-        *("0.jpg", "1.jpg", "2.jpg")
-    ]
+    assert [Path(sample.image).name for sample in source] == ["0.jpg", "1.jpg", "2.jpg"]
     assert list(source.column("captions")) == [
         ("text 0", "text 3", "text 6"),
         ("text 1", "text 4"),
@@ -134,8 +119,8 @@ def test_an_empty_cell_of_any_column_brings_nothing(
 def test_several_columns_of_captions_and_a_folder_of_images(tmp_path: Path, name: str) -> None:
     rows = [{"img": f"{i}.jpg", "one": f"text {i}", "two": f"other {i}"} for i in range(5)]
     path, root = write_rows(tmp_path / name, rows), tmp_path / "photos"
-    source = open_table([path], root, "img", "one, two")
-    assert samples_of(source) == [
+    source = open_table(path, images=root, image_column="img", caption_column="one, two")
+    assert list(source) == [
         Sample(f"{i}.jpg#{i}", root / f"{i}.jpg", (f"text {i}", f"other {i}")) for i in range(5)
     ]
     assert source.left_out == {}
@@ -166,7 +151,7 @@ LEFT_OUT: dict[str, tuple[list[object], list[str], dict[str, int]]] = {
 def test_what_is_no_caption_is_left_out_and_counted(tmp_path: Path, case: str) -> None:
     cells, captions, left_out = LEFT_OUT[case]
     rows = [{"image": f"{i}.jpg", "caption": cell} for i, cell in enumerate(cells)]
-    source = open_table([write_rows(tmp_path / "a.jsonl", rows)])
+    source = open_table(write_rows(tmp_path / "a.jsonl", rows))
     assert list(source.captions()) == captions
     assert source.left_out == left_out
 
@@ -176,8 +161,8 @@ def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:
     for name in ("im/1.jpg", "im\\2.jpg"):
         (tmp_path / name).write_bytes(b"")
     rows = "".join(f"{name},a cat\n" for name in ("im\\1.jpg", "im\\2.jpg", "im\\3.jpg"))
-    source = open_table([write_text(tmp_path / "t.csv", f"image,caption\n{rows}")])
-    assert [source[i].image for i in range(3)] == [
+    source = open_table(write_text(tmp_path / "t.csv", f"image,caption\n{rows}"))
+    assert [sample.image for sample in source] == [
         tmp_path / "im" / "1.jpg",
         tmp_path / "im\\2.jpg",  # a name of this system
         tmp_path / "im\\3.jpg",
@@ -187,7 +172,7 @@ def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:
     (tmp_path.parent / "out.jpg").write_bytes(b"")
     outside = write_text(tmp_path / "o.csv", "image,caption\n..\\out.jpg,a cat\n")
     with pytest.raises(CompoclipError, match="lies outside"):
-        open_table([outside])
+        open_table(outside)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl"])
@@ -199,7 +184,7 @@ def test_wrong_column_lists_the_columns(name: str, tmp_path: Path) -> None:
         ("img", "words", "no column 'img'"),
     ):
         with pytest.raises(UsageError, match=message):
-            open_table([path], None, image, caption)
+            open_table(path, image_column=image, caption_column=caption)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +193,7 @@ def test_wrong_column_lists_the_columns(name: str, tmp_path: Path) -> None:
 def test_image_paths_may_not_leave_the_folder(tmp_path: Path, image: str) -> None:
     path = write_text(tmp_path / "a.jsonl", json.dumps({"image": image, "caption": "x"}))
     with pytest.raises(CompoclipError, match=r"a\.jsonl, line 1: "):
-        open_table([path], tmp_path)
+        open_table(path, images=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +222,7 @@ def test_malformed_files(tmp_path: Path, name: str, content: bytes, reason: str)
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(CompoclipError, match=reason) as raised:
-        open_table([path])
+        open_table(path)
     assert name in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -247,9 +232,9 @@ def test_parquet_text_that_is_not_utf8_names_the_file(tmp_path: Path) -> None:
     captions = pa.array([b"a red cup", b"caf\xe9"])
     unchecked = pa.Array.from_buffers(pa.string(), len(captions), captions.buffers())
     write_parquet(path, {"image": ["1.jpg", "2.jpg"], "caption": unchecked})
-    for read in (lambda: open_table([path]), lambda: list(read_records(path))):
+    for read in (open_table, lambda path: list(read_records(path))):
         with pytest.raises(CompoclipError, match=r"a\.parquet: holds text that is not UTF-8"):
-            read()
+            read(path)
 
 
 def parquet_of_images(path: Path, first: int, count: int, struct: bool) -> None:
@@ -265,7 +250,7 @@ def test_embedded_images_at_random(tmp_path: Path, struct: bool) -> None:
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     parquet_of_images(files[0], 0, 130, struct)
     parquet_of_images(files[1], 130, 70, struct)
-    source = open_table(files)
+    source = open_table(*files)
     assert len(source) == 160
     assert source.left_out == {EMPTY_CAPTION: 40, NO_CAPTION: 40}
     for at in (source, pickle.loads(pickle.dumps(source))):  # noqa: S301 our own object
@@ -279,14 +264,14 @@ def test_embedded_images_at_random(tmp_path: Path, struct: bool) -> None:
 def test_embedded_images_are_copied_anew_when_the_file_changes(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet_of_images(path, 0, 10, True)
-    open_table([path])
+    open_table(path)
     copy = next(tmp_path.glob(".a.parquet*"))
     before = copy.stat().st_mtime_ns
-    open_table([path])
+    open_table(path)
     assert copy.stat().st_mtime_ns == before
     parquet_of_images(path, 100, 10, True)
     os.utime(path, ns=(1, 1))
-    assert open_table([path])[0].image == b"image 101" * 3
+    assert open_table(path)[0].image == b"image 101" * 3
 
 
 @pytest.mark.parametrize("place", [300, -300, -40])
@@ -294,22 +279,19 @@ def test_a_damaged_copy_of_embedded_images_is_made_again(
     place: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = [bytes([k]) * 100 for k in range(9)]
-    path = tmp_path / "t.parquet"
-    write_parquet(path, {"image": images, "caption": ["a"] * 9})
-    before = open_table([path])
+    path = write_parquet(tmp_path / "t.parquet", {"image": images, "caption": ["a"] * 9})
+    open_table(path)
     copy = next(tmp_path.glob(".t.parquet*"))
     data = bytearray(copy.read_bytes())
     if place == 300:  # an image
         place = data.index(images[4])
     data[place : place + 8] = b"damaged!"
-    del before
     copy.write_bytes(data)
-    capsys.readouterr()
-    source = open_table([path])
-    assert [source[k].image for k in range(9)] == images
-    assert "copying the images of t.parquet once" in capsys.readouterr().err
-    assert [open_table([path])[k].image for k in range(9)] == images
-    assert capsys.readouterr().err == ""
+    for printed in ("copying the images of t.parquet once", ""):
+        capsys.readouterr()
+        assert [sample.image for sample in open_table(path)] == images
+        error = capsys.readouterr().err
+        assert printed in error if printed else not error
 
 
 def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
@@ -324,17 +306,17 @@ def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
     for part in (rows[:2], rows[2:]):
         columns = {name: [row[i] for row in part] for i, name in enumerate(names)}
         files.append(write_parquet(tmp_path / f"{len(files)}.parquet", columns))
-    source = open_table(files)
+    source = open_table(*files)
     assert source.brings() == {"negatives", "negative_image", "group"}
     for at in (source, pickle.loads(pickle.dumps(source))):  # noqa: S301 our own object
-        assert [at[i].image for i in range(3)] == [b"cat", b"cup", b"car"]
-        assert [at[i].negatives for i in range(3)] == [("a dog",), ("a jug", "a can"), ()]
-        assert [at[i].negative_image for i in range(3)] == [b"dog", None, b"bus"]
+        assert [sample.image for sample in at] == [b"cat", b"cup", b"car"]
+        assert [sample.negatives for sample in at] == [("a dog",), ("a jug", "a can"), ()]
+        assert [sample.negative_image for sample in at] == [b"dog", None, b"bus"]
         assert list(at.column("group")) == ["x", "", "x"]
         assert list(at.column("score")) == [1.5, None, 0.5]
         assert list(at.column("image_score")) == [20.0, None, None]
     copies = {path.name for path in tmp_path.glob(".*")}
-    open_table(files)
+    open_table(*files)
     assert {path.name for path in tmp_path.glob(".*")} == copies  # each column keeps its copy
     assert len(copies) == 4
 
@@ -343,19 +325,17 @@ def test_embedded_images_with_paths_or_rows_of_others(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     images, texts = [b"a", b"b", b"c"], ["one", "two", "three"]
     write_parquet(path, {"image": images, "text": texts, "neg_image": [[2], [0, 1], []]})
-    assert [open_table([path])[i].neighbours for i in range(3)] == [(2,), (0,), ()]
+    assert [sample.neighbours for sample in open_table(path)] == [(2,), (0,), ()]
     write_parquet(path, {"image": images, "text": texts, "neg_image": ["x.png", "", None]})
     os.utime(path, ns=(1, 1))
-    source = open_table([path])
-    assert [source[i].negative_image for i in range(3)] == [tmp_path / "x.png", None, None]
+    assert [s.negative_image for s in open_table(path)] == [tmp_path / "x.png", None, None]
     write_parquet(path, {"image": ["a.png"], "text": ["one"], "neg_image": [b"b"]})
     os.utime(path, ns=(2, 2))
-    (sample,) = [open_table([path])[0]]
+    (sample,) = open_table(path)
     assert (sample.image, sample.negative_image) == (tmp_path / "a.png", b"b")
-    other = tmp_path / "b.parquet"
-    write_parquet(other, {"image": [b"a"], "text": ["one"]})
+    other = write_parquet(tmp_path / "b.parquet", {"image": [b"a"], "text": ["one"]})
     with pytest.raises(CompoclipError, match=r"b\.parquet: holds images in other columns"):
-        open_table([path, other])
+        open_table(path, other)
 
 
 def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
@@ -370,18 +350,18 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
     }
     write_parquet(path, columns)
     for column in ("one", "two"):
-        source = open_table([path], None, None, column)
+        source = open_table(path, caption_column=column)
         assert list(source.captions()) == ["a cat", "a dög", "a cat"]
         assert source.left_out == {NO_CAPTION: 1}
         assert source[0].image == tmp_path / "0.jpg"
-        assert [source[i].negatives for i in range(3)] == [("no",), (), ()]
-    source = open_table([path], None, None, "several")
+        assert [sample.negatives for sample in source] == [("no",), (), ()]
+    source = open_table(path, caption_column="several")
     assert list(source.captions()) == ["x", "y"]
     assert source.left_out == {NO_TEXT: 1, NO_CAPTION: 2}
     images = pa.array([b"one", b"two", b"one"]).dictionary_encode()
     write_parquet(path, {"image": images, "text": ["a", "b", "c"]})
     os.utime(path, ns=(1, 1))
-    assert [open_table([path])[i].image for i in range(3)] == [b"one", b"two", b"one"]
+    assert [sample.image for sample in open_table(path)] == [b"one", b"two", b"one"]
 
 
 @pytest.mark.parametrize(
@@ -395,9 +375,9 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
 def test_columns_of_another_kind(
     columns: dict[str, Any], caption: str | None, reason: str, tmp_path: Path
 ) -> None:
-    write_parquet(tmp_path / "a.parquet", columns)
+    path = write_parquet(tmp_path / "a.parquet", columns)
     with pytest.raises(UsageError, match=reason):
-        open_table([tmp_path / "a.parquet"], None, None, caption)
+        open_table(path, caption_column=caption)
 
 
 def test_a_column_that_occurs_twice(tmp_path: Path) -> None:
@@ -405,9 +385,9 @@ def test_a_column_that_occurs_twice(tmp_path: Path) -> None:
     texts = [pa.array([name]) for name in ("1.jpg", "x", "y")]
     pq.write_table(pa.Table.from_arrays(texts, ["image", "caption", "caption"]), path)
     with pytest.raises(CompoclipError, match=r"a\.parquet: two columns are called 'caption'; keep"):
-        open_table([path])
+        open_table(path)
     blank = write_text(tmp_path / "b.csv", "image,caption,,\n1.jpg,x,,\n")
-    assert open_table([blank])[0].captions == ("x",)  # unnamed columns may be many
+    assert open_table(blank)[0].captions == ("x",)  # unnamed columns may be many
 
 
 def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:
@@ -415,14 +395,11 @@ def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:
     for name, images in (("a", [good, good]), ("b", [good, b"junk", good])):
         table = {"image": images, "text": [f"{name} {i}" for i in range(len(images))]}
         write_parquet(tmp_path / f"{name}.parquet", table)
-    request = Request(str(tmp_path))
     with pytest.raises(CompoclipError, match=r": b\.parquet, row 2: not an image of a known"):
-        pack(request, tmp_path / "pack", PackSpec())
-    other = tmp_path / "more"
-    other.mkdir()
-    write_parquet(other / "a.parquet", {"image": [good], "text": ["x"]})
-    source = open_table([tmp_path / "a.parquet", other / "a.parquet"])
-    assert list(source.column("id"))[2] == f"{other}/a.parquet, row 1"  # of one name in two folders
+        pack(Request(str(tmp_path)), tmp_path / "pack", PackSpec())
+    other = write_parquet(tmp_path / "more" / "a.parquet", {"image": [good], "text": ["x"]})
+    source = open_table(tmp_path / "a.parquet", other)
+    assert list(source.column("id"))[2] == f"{other}, row 1"  # of one name in two folders
 
 
 def test_texts_beside_the_data_must_be_texts(tmp_path: Path) -> None:
@@ -430,10 +407,9 @@ def test_texts_beside_the_data_must_be_texts(tmp_path: Path) -> None:
         shown = r"must be a .*ud800" if text[0] == "h" else "more than 65,536 characters"
         row = {"caption": "a", "positive": text, "id": "a", "sentences": ["x", text]}
         path = write_text(tmp_path / "a.jsonl", f"\n{json.dumps(row)}")
-        with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
-            read_written_texts(path)
-        with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
-            read_bags(path)
+        for read in (read_written_texts, read_bags):
+            with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
+                read(path)
 
 
 @pytest.mark.parametrize("column", ["caption", "image"])
@@ -447,4 +423,4 @@ def test_a_damaged_column_says_fetch_it_again(column: str, tmp_path: Path) -> No
     data = path.read_bytes()
     path.write_bytes(data[:start] + b"\xff" * 12 + data[start + 12 :])
     with pytest.raises(CompoclipError, match=r"not a whole Parquet file .*fetch the file again"):
-        open_table([path])
+        open_table(path)
