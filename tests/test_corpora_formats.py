@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from build import tables
-from build.tables import write_text
+from build.tables import sample, write_text
 from compoclip.archives import add_member
 from compoclip.bounds import MAX_CAPTION_BYTES, MAX_TEXT_CHARACTERS
 from compoclip.captions.parser import parse
@@ -146,14 +146,11 @@ def test_json_lines_keep_their_bytes(tmp_path: Path) -> None:
 def test_tar_members_stay_as_they_are(tmp_path: Path) -> None:
     more = [
         ("._0000.jpg", b"mac"),
-        ("b/0001.jpg", b"x"),
-        ("b/0001.cls", b"7"),
-        ("c.json", b"[1]"),
-        ("d.txt", b"a red car above a blue bus"),
-        ("d.json", b"{}"),
-        ("e.txt", b"a dog on a cat"),
-        ("e.json", b"{torn"),
-        ("f.JSON", b'{"text": "a cup on a plate", "n": 1e2 }\n'),
+        *sample("b/0001", jpg=b"x", cls=b"7"),
+        *sample("c", json=b"[1]"),
+        *sample("d", txt=b"a red car above a blue bus", json=b"{}"),
+        *sample("e", txt=b"a dog on a cat", json=b"{torn"),
+        *sample("f", JSON=b'{"text": "a cup on a plate", "n": 1e2 }\n'),
     ]
     source = write_tar(tmp_path / "a.tar", CAPTIONS, more)
     with tarfile.open(source, "a") as tar:
@@ -195,9 +192,9 @@ def test_a_sample_stays_whole_around_what_belongs_to_none(ends: bool, tmp_path: 
     with tarfile.open(tmp_path / "out" / "a.tar") as tar:
         names = [member.name for member in tar]
     assert names == ["0/1.jpg", "0", "0/.hidden", "0/1.txt", "0/1.json", *(["0"] if ends else [])]
-    (sample,) = open_source(str(tmp_path / "out" / "a.tar"))
-    assert sample.captions == ("a red car above a blue bus",)
-    assert sample.negatives
+    (read,) = open_source(str(tmp_path / "out" / "a.tar"))
+    assert read.captions == ("a red car above a blue bus",)
+    assert read.negatives
 
 
 def test_members_that_are_no_text_stay_and_are_counted(tmp_path: Path) -> None:

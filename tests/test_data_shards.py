@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from build.tables import write_tar
+from build.tables import sample, write_tar
 from compoclip import patterns
 from compoclip.archives import Members, add_member
 from compoclip.bounds import MAX_CAPTION_BYTES, MAX_TEXT_CHARACTERS
@@ -42,7 +42,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def numbered(path: Path, first: int, count: int) -> Path:
     members = []
     for i in range(first, first + count):
-        members += [(f"{i:04d}.jpg", b"J%d" % i * (i + 1)), (f"{i:04d}.txt", b"caption %d\n" % i)]
+        members += sample(f"{i:04d}", jpg=b"J%d" % i * (i + 1), txt=b"caption %d\n" % i)
     return write_tar(path, members)
 
 
@@ -57,10 +57,9 @@ def test_samples_of_several_shards_in_order(tmp_path: Path) -> None:
         source = open_shards(find_shards(spec))
         assert len(source) == 8
         for i in (7, 0, 4, 5):
-            sample = source[i]
-            assert sample.image == b"J%d" % i * (i + 1)
-            assert sample.captions == (f"caption {i}",)
-            assert sample.id == f"s-00{i // 5}.tar/{i:04d}"
+            assert source[i].image == b"J%d" % i * (i + 1)
+            assert source[i].captions == (f"caption {i}",)
+            assert source[i].id == f"s-00{i // 5}.tar/{i:04d}"
         assert list(source.captions()) == [f"caption {i}" for i in range(8)]
         assert source.left_out == {}
     again = pickle.loads(pickle.dumps(source))  # noqa: S301 our own object
@@ -70,10 +69,10 @@ def test_samples_of_several_shards_in_order(tmp_path: Path) -> None:
 
 
 def test_other_names_of_members(tmp_path: Path) -> None:
-    members = [("1.img", b"1"), ("1.cap", b"one"), ("d/2.Caption", b"two"), ("d/2.IMG", b"2")]
-    members += [("3.img", b"3"), ("3.txt", b"three"), ("3.caption", b"again")]
+    members = [*sample("1", img=b"1", cap=b"one"), *sample("d/2", Caption=b"two", IMG=b"2")]
+    members += sample("3", img=b"3", txt=b"three", caption=b"again")
     source = open_shards([write_tar(tmp_path / "a.tar", members)])
-    assert [(sample.id, sample.image, *sample.captions) for sample in source] == [
+    assert [(s.id, s.image, *s.captions) for s in source] == [
         ("a.tar/1", b"1", "one"),
         ("a.tar/d/2", b"2", "two"),
         ("a.tar/3", b"3", "three"),
@@ -82,31 +81,22 @@ def test_other_names_of_members(tmp_path: Path) -> None:
 
 
 def test_captions_from_json_and_what_is_left_out(tmp_path: Path) -> None:
-    path = write_tar(
-        tmp_path / "a.tar",
-        [
-            ("d/1.json", as_json(caption="one", alt="other")),
-            ("d/1.jpg", b"1"),
-            ("d/2.seg.png", b"not the image"),
-            ("d/2.json", as_json(text=["two", "zwei"])),
-            ("d/2.PNG", b"2"),
-            ("d/3.jpg", b"3"),
-            ("d/3.txt", b"  \n"),
-            ("4.txt", b"no image"),
-            ("5.jpg", b"5"),
-            ("6.jpg", b"6"),
-            ("6.json", b"{broken"),
-            ("7.jpg", b"7"),
-            ("7.json", as_json(caption=None)),
-            ("8.jpg", b"8"),
-            ("8.txt", b"from the text"),
-            ("8.json", as_json(caption="from json")),
-            ("9.jpg", b"9"),  # a cell as tables have it: turns of a conversation
-            ("9.json", as_json(caption=[{"from": "gpt", "value": "said"}])),
-        ],
-    )
+    turns = [{"from": "gpt", "value": "said"}]  # a cell as tables have it
+    members = [
+        *sample("d/1", json=as_json(caption="one", alt="other"), jpg=b"1"),
+        ("d/2.seg.png", b"not the image"),
+        *sample("d/2", json=as_json(text=["two", "zwei"]), PNG=b"2"),
+        *sample("d/3", jpg=b"3", txt=b"  \n"),
+        *sample("4", txt=b"no image"),
+        *sample("5", jpg=b"5"),
+        *sample("6", jpg=b"6", json=b"{broken"),
+        *sample("7", jpg=b"7", json=as_json(caption=None)),
+        *sample("8", jpg=b"8", txt=b"from the text", json=as_json(caption="from json")),
+        *sample("9", jpg=b"9", json=as_json(caption=turns)),
+    ]
+    path = write_tar(tmp_path / "a.tar", members)
     source = open_shards([path])
-    got = {sample.id: (sample.image, sample.captions) for sample in source}
+    got = {s.id: (s.image, s.captions) for s in source}
     assert got == {
         "a.tar/d/1": (b"1", ("one",)),
         "a.tar/d/2": (b"2", ("two", "zwei")),
@@ -132,9 +122,8 @@ def test_links_are_never_followed(tmp_path: Path) -> None:
 
 
 def test_a_key_that_comes_twice_gets_an_id_of_its_own(tmp_path: Path) -> None:
-    one = [("1.jpg", b"a"), ("1.txt", b"a")]
-    path = write_tar(tmp_path / "a.tar", [*one, ("2.jpg", b"b"), ("2.txt", b"b"), *one])
-    source = open_shards([path])
+    one, two = (sample(key, jpg=b"x", txt=b"x") for key in "12")
+    source = open_shards([write_tar(tmp_path / "a.tar", [*one, *two, *one])])
     assert list(source.column("id")) == ["a.tar/1", "a.tar/2", "a.tar/1#2"]
 
 
@@ -227,23 +216,21 @@ def test_brace_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_fields(key: str, **fields: object) -> list[tuple[str, bytes]]:
-    row = as_json(**{"caption": f"caption {key}", **fields})
-    return [(f"{key}.jpg", key.encode()), (f"{key}.json", row)]
+    row = {"caption": f"caption {key}", **fields}
+    return sample(key, jpg=key.encode(), json=as_json(**row))
 
 
 def test_extra_columns(tmp_path: Path) -> None:
-    first = write_tar(
-        tmp_path / "a.tar",
-        [
-            *with_fields("0", neg_caption=["no", " "], group="g", score=1.5, image_score=20),
-            ("0.neg_image.png", b"made of no"),
-            *with_fields("1", neg_caption="not", neg_image="./more/x.jpg"),
-            ("more/x.jpg", b"named"),
-            *with_fields("2", neg_image="gone.jpg", group=7),
-            ("3.txt", b"a caption above a .json member"),
-            *with_fields("3", neg_caption="never"),
-        ],
-    )
+    members = [
+        *with_fields("0", neg_caption=["no", " "], group="g", score=1.5, image_score=20),
+        ("0.neg_image.png", b"made of no"),
+        *with_fields("1", neg_caption="not", neg_image="./more/x.jpg"),
+        ("more/x.jpg", b"named"),
+        *with_fields("2", neg_image="gone.jpg", group=7),
+        ("3.txt", b"a caption above a .json member"),
+        *with_fields("3", neg_caption="never"),
+    ]
+    first = write_tar(tmp_path / "a.tar", members)
     source = open_shards([first])
     assert source.left_out == {EMPTY_NEGATIVE: 1, NO_CAPTION: 1, NO_NEGATIVE_IMAGE: 1}
     assert source.brings() == {"negatives", "negative_image", "group"}
@@ -264,53 +251,32 @@ def test_extra_columns(tmp_path: Path) -> None:
 
 
 def test_rows_of_neighbours_count_over_shards(tmp_path: Path) -> None:
-    paths = [
-        write_tar(
-            tmp_path / "a.tar",
-            [
-                *with_fields("0", neg_image=[1, 2, 3]),
-                ("1.jpg", b"row 1 has no caption"),
-                *with_fields("2", neg_image="[0, 99]"),
-            ],
-        ),
-        write_tar(tmp_path / "b.tar", [*with_fields("3", neg_image=[3, 4, 2]), *with_fields("4")]),
-    ]
+    none = sample("1", jpg=b"row 1 has no caption")
+    a = [*with_fields("0", neg_image=[1, 2, 3]), *none, *with_fields("2", neg_image="[0, 99]")]
+    b = [*with_fields("3", neg_image=[3, 4, 2]), *with_fields("4")]
+    paths = [write_tar(tmp_path / name, members) for name, members in (("a.tar", a), ("b.tar", b))]
     source = open_shards(paths)
     assert list(source.column("id")) == ["a.tar/0", "a.tar/2", "b.tar/3", "b.tar/4"]
-    assert [sample.neighbours for sample in source] == [(1, 2), (0,), (3, 1), ()]
+    assert [s.neighbours for s in source] == [(1, 2), (0,), (3, 1), ()]
     assert source.left_out == {NO_CAPTION: 1, NO_NEIGHBOUR: 2}
 
 
 def test_nothing_of_a_sample_is_passed_over_in_silence(tmp_path: Path) -> None:
-    path = write_tar(
-        tmp_path / "a.tar",
-        [
-            ("1.jpg", b"first"),
-            ("1.png", b"second"),
-            ("1.txt", b"one"),
-            ("1.TXT", b"eins"),
-            ("2.jpg", b"2"),
-            ("2.txt", b"caf\xe9"),
-            ("2.json", b'{"caption": "from json"}'),
-            ("3.jpg", b"3"),
-            ("3.json", b'{"caption": ["x", 5, "' + b"y" * (MAX_TEXT_CHARACTERS + 1) + b'"]}'),
-            ("4.jpg", b"4"),
-            ("4.json", b'{"caption": "half \\ud800"}'),
-            ("5.jpg", b"5"),
-            ("5.json", b'{"caption": "a", "caption": "b"}'),
-            ("6.jpg", b"6"),
-            ("6.txt", b"z" * (MAX_CAPTION_BYTES + 1)),
-            ("7.jpg", b"7"),
-            ("7.txt", b"\xef\xbb\xbfseven"),
-            ("8\udcff.jpg", b"8"),
-            ("8\udcff.txt", b"eight"),
-            ("9.jpg", b"9"),
-            ("9.json", as_json(caption="nine", neg_image="9.png")),
-            ("9.png", b"not nine"),
-        ],
-    )
+    several = b'{"caption": ["x", 5, "' + b"y" * (MAX_TEXT_CHARACTERS + 1) + b'"]}'
+    members = [
+        *sample("1", jpg=b"first", png=b"second", txt=b"one", TXT=b"eins"),
+        *sample("2", jpg=b"2", txt=b"caf\xe9", json=b'{"caption": "from json"}'),
+        *sample("3", jpg=b"3", json=several),
+        *sample("4", jpg=b"4", json=b'{"caption": "half \\ud800"}'),
+        *sample("5", jpg=b"5", json=b'{"caption": "a", "caption": "b"}'),
+        *sample("6", jpg=b"6", txt=b"z" * (MAX_CAPTION_BYTES + 1)),
+        *sample("7", jpg=b"7", txt=b"\xef\xbb\xbfseven"),
+        *sample("8\udcff", jpg=b"8", txt=b"eight"),
+        *sample("9", jpg=b"9", json=as_json(caption="nine", neg_image="9.png"), png=b"not nine"),
+    ]
+    path = write_tar(tmp_path / "a.tar", members)
     source = open_shards([path])
-    got = {sample.id[6:]: (sample.image, *sample.captions) for sample in source}
+    got = {s.id[6:]: (s.image, *s.captions) for s in source}
     assert got == {
         "1": (b"first", "one"),
         "2": (b"2", "from json"),

@@ -101,6 +101,11 @@ def write_tar(path: Path, members: Iterable[tuple[str, bytes]], mode: str = "w")
     return path
 
 
+def sample(key: str, **members: bytes) -> list[tuple[str, bytes]]:
+    """Return the members of a sample of a tar shard, named by their endings."""
+    return [(f"{key}.{ending}", content) for ending, content in members.items()]
+
+
 def write_zip(path: Path, members: Mapping[str, bytes | str], mode: str = "w") -> Path:
     """Write members of any name, also one that zipfile itself refuses."""
     path.parent.mkdir(parents=True, exist_ok=True)
