@@ -40,6 +40,8 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
 from data_samples import Parses, beside_tensors, few
 
+Capture = pytest.CaptureFixture[str]
+
 SIZE = Preprocess(size=(16, 16))
 MAIN = CaptionPlan(main=True)
 
@@ -69,13 +71,14 @@ def loader(
     images: ImagePlan,
     folder: Path,
     plan: CaptionPlan = MAIN,
+    crop: RandomCrop | None = None,
     **options: object,
 ) -> BatchLoader:
     companions = images.prepare(source, identity, SIZE, folder, resume=False)
     return BatchLoader(
         source,
         TextPlan(plan, seed=3, parsed=Parses()),
-        ImageTransform(SIZE, crop=None),
+        ImageTransform(SIZE, crop),
         seed=3,
         images=images,
         companions=companions,
@@ -103,31 +106,27 @@ def test_composites_hold_two_images_of_one_orientation_and_texts_of_both(tmp_pat
     source = shapes(12)
     batches = [b for e in (0, 1) for b in loader(source, Composed(), tmp_path).epoch(e)]
     assert [batch.kind for batch in batches] == ["composed", "single"] * 3
-    seen = 0
+    with_negatives = 0
     for batch in batches[::2]:
-        for place, id in enumerate(batch.ids):
+        for place, index in enumerate(int(id[3:]) for id in batch.ids):
             texts = [t for t, owner in zip(batch.texts, batch.owner) if owner == place]
             roles = [r for r, owner in zip(batch.role, batch.owner) if owner == place]
             assert roles[:4] == [Role.CAPTION, Role.POSITIVE, Role.POSITIVE, Role.POSITIVE]
-            own = source[int(id[3:])].captions[0]
-            assert texts[0].startswith(f"{own}. ")
-            other = texts[0].removeprefix(f"{own}. ")
+            caption = source[index].captions[0]
+            assert texts[0].startswith(f"{caption}. ")
+            other = texts[0].removeprefix(f"{caption}. ")
             partner = int(other.split()[3])
-            assert partner != int(id[3:])
-            assert partner % 2 == int(id[3:]) % 2
-            assert texts[1] == f"{other} {own}."
-            assert all(f"extra {i} " in texts[2] for i in (int(id[3:]), partner))
+            assert partner != index
+            assert partner % 2 == index % 2
+            assert texts[1] == f"{other} {caption}."
+            assert all(f"extra {i} " in texts[2] for i in (index, partner))
             assert texts[2] != texts[3]
             assert set(texts[4:]).isdisjoint(texts[:4])
-            seen += len(texts) > 4
-            levels = {10 * int(id[3:]), 10 * partner}
-            raw = batch.pixels[place]
-            halves = (
-                (raw[0, :8], raw[0, 8:]) if int(id[3:]) % 2 == 0 else (raw[0, :, :8], raw[0, :, 8:])
-            )
+            with_negatives += len(texts) > 4
+            halves = batch.pixels[place, 0].split(8, dim=index % 2)  # landscapes are stacked
             assert all((half == half.flatten()[0]).all() for half in halves)
-            assert {int(half.flatten()[0]) for half in halves} == levels
-    assert seen
+            assert {int(half.flatten()[0]) for half in halves} == {10 * index, 10 * partner}
+    assert with_negatives
     for batch in batches[1::2]:
         assert set(batch.role) == {Role.CAPTION}
         assert batch.texts == tuple(source[int(id[3:])].captions[0] for id in batch.ids)
@@ -158,11 +157,9 @@ def test_composites_may_be_normalised_as_released(tmp_path: Path) -> None:
         assert one.normalised(torch.device("cpu")).equal(expected) is not composed
 
 
-def test_an_image_without_a_partner_and_an_unreadable_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = shapes(3)  # two landscape, one portrait
-    batch = next(loader(source, Composed(), tmp_path, batch_size=3).epoch(0))
+def test_an_image_without_a_partner_and_an_unreadable_one(tmp_path: Path, capsys: Capture) -> None:
+    # Two landscapes, one portrait.
+    batch = next(loader(shapes(3), Composed(), tmp_path, batch_size=3).epoch(0))
     assert sorted(batch.ids) == ["id-0", "id-2"]
     assert batch.skipped == ("id-1",)
     assert "the only portrait image has no partner" in capsys.readouterr().err
@@ -189,11 +186,11 @@ def test_nearest_equals_a_plain_loop() -> None:
     features = torch.nn.functional.normalize(torch.randn(50, 6, generator=generator), dim=1)
     photo = torch.arange(50) // 2
     photo[7] = -1
-    found = nearest_others(features.numpy(), photo.numpy(), 4)
+    nearest = nearest_others(features.numpy(), photo.numpy(), 4)
     for i in range(50):
         others = [j for j in range(50) if photo[j] != photo[i] and photo[j] != -1]
         others.sort(key=lambda j: -float(features[i] @ features[j]))
-        assert found[i].tolist() == ([-1] * 4 if photo[i] == -1 else others[:4])
+        assert nearest[i].tolist() == ([-1] * 4 if photo[i] == -1 else others[:4])
     few = nearest_others(features[:3].numpy(), np.array([0, 0, 1]), 3)
     assert few[:2].tolist() == [[2, -1, -1]] * 2
     assert sorted(few[2].tolist()) == [-1, 0, 1]
@@ -216,10 +213,10 @@ def test_mined_neighbours_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
     assert (mine(shapes(6, bad=3), identity, SIZE, 3) == found.values).all()
 
 
-def table(folder: Path, name: str, rows: list[dict[str, object]]) -> Source:
+def table(folder: Path, rows: list[dict[str, object]]) -> Source:
     for i in range(10):
         (folder / f"{i}.png").write_bytes(png(10 * i, (16, 16)))
-    return open_source(str(write_jsonl(folder / name, rows)))
+    return open_source(str(write_jsonl(folder / "t.jsonl", rows)))
 
 
 def test_neighbours_bring_captions_and_negatives(tmp_path: Path) -> None:
@@ -232,12 +229,11 @@ def test_neighbours_bring_captions_and_negatives(tmp_path: Path) -> None:
         }
         for i in range(6)
     ]
-    source = table(tmp_path, "t.jsonl", rows)
-    assert [source[i].id for i in range(len(source))][2] == "3.png#3"
+    source = table(tmp_path, rows)
+    assert source[2].id == "3.png#3"
     assert source[0].neighbours == (1,)  # row 2 has no caption, row 99 is not there
-    assert source[4].neighbours == (0,) or source[4].neighbours == (0, 1)
-    plan = CaptionPlan(rewrites=("given",))
-    images = Neighbours(1)
+    assert source[4].neighbours == (0,)
+    plan, images = CaptionPlan(rewrites=("given",)), Neighbours(1)
     plan.require(source)
     images.require(source)
     batch = next(loader(source, images, tmp_path, plan, batch_size=5).epoch(0))
@@ -245,10 +241,10 @@ def test_neighbours_bring_captions_and_negatives(tmp_path: Path) -> None:
     assert batch.images == len(batch.pixels) > 5
     assert batch.photos[0] == str(tmp_path / batch.ids[0].partition("#")[0])
     for place in range(batch.images):
-        texts = [t for t, owner in zip(batch.texts, batch.owner) if owner == place]
-        assert texts[1] == f"no cat {texts[0].split()[-1]}"
-        level = 10 * int(texts[0].split()[-1])
-        assert (batch.pixels[place] == level).all()
+        caption, negative = (t for t, owner in zip(batch.texts, batch.owner) if owner == place)
+        number = caption.split()[-1]
+        assert negative == f"no cat {number}"
+        assert (batch.pixels[place] == 10 * int(number)).all()
 
 
 def test_negative_images_have_the_negative_for_a_caption(tmp_path: Path) -> None:
@@ -256,7 +252,7 @@ def test_negative_images_have_the_negative_for_a_caption(tmp_path: Path) -> None
         {"image": "1.png", "caption": "a cat", "neg_caption": "a dog", "neg_image": "2.png"},
         {"image": "3.png", "caption": "a cup", "neg_caption": ["a jug", "a can"]},
     ]
-    source = table(tmp_path, "t.jsonl", rows)
+    source = table(tmp_path, rows)
     plan = CaptionPlan(rewrites=("given",))
     plan.require(source)
     NegativeImages().require(source)
@@ -274,7 +270,7 @@ def test_groups_of_variations_among_pairs(tmp_path: Path) -> None:
         {"image": f"{i}.png", "caption": f"a cat {i}", "group": "abc"[i // 2] if i < 5 else ""}
         for i in range(10)
     ]
-    source = table(tmp_path, "t.jsonl", rows)
+    source = table(tmp_path, rows)
     images = Groups(variations=2, pairs=1)
     loading = loader(source, images, tmp_path, batch_size=6)
     assert loading.steps_per_epoch == 2  # 5 pairs, 2 a step
@@ -292,7 +288,7 @@ def test_groups_of_variations_among_pairs(tmp_path: Path) -> None:
 
 
 def test_variations_are_drawn_by_score_and_poor_ones_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture
 ) -> None:
     scores: list[dict[str, object]] = [
         {"score": 1.0, "image_score": 15},
@@ -308,7 +304,7 @@ def test_variations_are_drawn_by_score_and_poor_ones_left_out(
     pairs: list[dict[str, object]] = [
         {"image": f"{i}.png", "caption": f"a cat {i}", "score": -1.0} for i in range(5, 9)
     ]
-    source = table(tmp_path, "t.jsonl", [*rows, *pairs])
+    source = table(tmp_path, [*rows, *pairs])
     assert source.brings() == {"group"}
     steps, order = Groups(variations=1, pairs=1).schedule(source, 2, seed=0)
     assert steps == 4
@@ -330,7 +326,7 @@ def test_variations_are_drawn_by_score_and_poor_ones_left_out(
 def test_missing_columns_are_named(
     plan: CaptionPlan | ImagePlan, message: str, tmp_path: Path
 ) -> None:
-    source = table(tmp_path, "t.jsonl", [{"image": "1.png", "caption": "x"}])
+    source = table(tmp_path, [{"image": "1.png", "caption": "x"}])
     with pytest.raises(UsageError, match=message):
         plan.require(source)
     CaptionPlan().require(source)
@@ -352,7 +348,7 @@ def test_missing_columns_are_named(
 )
 def test_malformed_extra_columns(cells: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=message):
-        table(tmp_path, "t.jsonl", [{"image": "1.png", "caption": "x", **cells}])
+        table(tmp_path, [{"image": "1.png", "caption": "x", **cells}])
 
 
 @dataclass(frozen=True)
@@ -405,16 +401,7 @@ def test_photos_are_shown_whole_or_as_one_of_their_fixed_crops(
     images: ImagePlan, crop: RandomCrop | None, tmp_path: Path
 ) -> None:
     plan = CaptionPlan(main=True, rewrites=() if isinstance(images, Composed) else ("given",))
-    source = NOISE
-    loading = BatchLoader(
-        source,
-        TextPlan(plan, seed=3, parsed=Parses()),
-        ImageTransform(SIZE, crop),
-        batch_size=4,
-        seed=3,
-        images=images,
-        companions=images.prepare(source, identity, SIZE, tmp_path, resume=False),
-    )
+    loading = loader(NOISE, images, tmp_path, plan, crop)
     shown: dict[tuple[str, int], bytes] = {}
     count = 0
     for epoch in (*range(6), 0):
@@ -426,7 +413,7 @@ def test_photos_are_shown_whole_or_as_one_of_their_fixed_crops(
                 seen = pixels.numpy().tobytes()
                 assert shown.setdefault((photo, number), seen) == seen
                 count += 1
-    named = {photo_key(image) for i in range(len(source)) for image in images.shows(source[i])}
+    named = {photo_key(image) for sample in NOISE for image in images.shows(sample)}
     assert {photo for photo, _ in shown} <= named
     assert len(shown) < count  # some were met again
     assert len(set(shown.values())) > len(shown) // 2

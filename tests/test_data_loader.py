@@ -29,7 +29,7 @@ from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Layout, Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess, random_crop
-from compoclip.models.text_plan import TextPlanner
+from compoclip.models.text_plan import TextInputs, TextPlanner
 from compoclip.models.tokenizer import Tokenizer, build_tokenizer
 from compoclip.rewrites.base import rng_for
 from data_samples import SIZE, Photos, equal, loader, pictures
@@ -38,7 +38,7 @@ from ranks_helpers import warm_context
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
-def test_shapes_and_layout() -> None:
+def test_a_batch_has_pixels_and_texts_of_its_samples() -> None:
     loading = loader(pictures(9))
     batches = list(loading.epoch(0))
     assert len(batches) == loading.steps_per_epoch == 2
@@ -101,18 +101,17 @@ def test_workers_are_given_the_next_epoch_while_this_one_ends(
 def test_pixels_for_a_gpu_are_pinned_and_nothing_else_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pinned: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x.clone())
+    tensors: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: tensors.append(x) or x.clone())
     (batch,) = loader(pictures(4)).epoch(0)
-    made = batch.pin_memory()
-    assert pinned[0] is batch.pixels
-    assert made.pixels is not batch.pixels
-    assert equal(iter([batch]), iter([made]))
+    pinned = batch.pin_memory()
+    assert tensors[0] is batch.pixels
+    assert pinned.pixels is not batch.pixels
+    assert equal(iter([batch]), iter([pinned]))
 
 
 def test_workers_that_inherit_nothing_make_the_same_batches() -> None:
-    """As spawned ones: all that they know is sent to them."""
-    warm_context()  # from which workers of a fork server are forked
+    warm_context()  # from which workers of a fork server are forked; spawned ones inherit no more
     served = loader(pictures(8), workers=1, start_method="forkserver")
     assert equal(loader(pictures(8)).epoch(1), served.epoch(1))
 
@@ -173,24 +172,23 @@ def test_bad_images_are_left_out_and_reported(
         assert all(torch.equal(clean[id], row) for id, row in zip(batch.ids, batch.pixels))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_too_many_bad_images_end_the_run_with_their_names(workers: int) -> None:
-    for bad, allowed in ((frozenset({5}), 0), (frozenset({1, 5}), 1)):
-        source = pictures(8, Photos(bad))
-        with pytest.raises(
-            CompoclipError, match=r"unreadable images?, .*id-5: not an image"
-        ) as raised:
-            list(loader(source, workers=workers, max_bad=allowed).epoch(0))
-        assert "\n" not in str(raised.value)
-    with pytest.raises(CompoclipError, match="no image of a batch could be read"):
-        list(loader(pictures(4, Photos(frozenset(range(4)))), workers=workers, max_bad=99).epoch(0))
-
-
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_of_the_source_arrives_as_one_line(workers: int) -> None:
-    loading = loader(pictures(8, Photos(broken=frozenset({2}))), workers=workers)
-    with pytest.raises(CompoclipError, match=r"^shard of 2 is gone$"):
-        list(loading.epoch(0))
+@pytest.mark.parametrize(
+    ("photos", "allowed", "message"),
+    [
+        (Photos(bad=frozenset({5})), 0, "unreadable image, .*id-5: not an image"),
+        (Photos(bad=frozenset({1, 5})), 1, "unreadable images, .*id-5: not an image"),
+        (Photos(bad=frozenset(range(4))), 99, "no image of a batch could be read"),
+        (Photos(broken=frozenset({2})), 0, "^shard of 2 is gone$"),
+    ],
+)
+def test_images_that_end_the_run_are_named_in_one_line(
+    workers: int, photos: Photos, allowed: int, message: str
+) -> None:
+    source = pictures(4 if allowed == 99 else 8, photos)
+    with pytest.raises(CompoclipError, match=message) as raised:
+        list(loader(source, workers=workers, max_bad=allowed).epoch(0))
+    assert "\n" not in str(raised.value)
 
 
 # --- Killed workers. ---
@@ -215,11 +213,8 @@ def test_a_killed_worker_is_one_line_and_the_rest_can_be_had(impatient: None) ->
     seen = [next(batches)]
     assert signal.getsignal(signal.SIGCHLD) == before
     iterator = kill_a_worker(loading)
-    with pytest.raises(
-        CompoclipError, match=r"reads data was killed .*continue with --resume"
-    ) as raised:
+    with pytest.raises(CompoclipError, match=r"^.*reads data was killed .*with --resume.*$"):
         seen.extend(batches)
-    assert "\n" not in str(raised.value)
     assert not any(worker.is_alive() for worker in iterator._workers)
     rest = loading.epoch(0, len(seen))  # new workers
     assert equal(iter([*seen, *rest]), loader(pictures(80)).epoch(0))
@@ -244,11 +239,6 @@ def general(image: Image.Image, box: tuple[int, int, int, int], to: Preprocess) 
     return functional.normalize(functional.to_tensor(cropped), to.mean, to.std)
 
 
-def numbers(pixels: torch.Tensor, to: Preprocess) -> torch.Tensor:
-    assert pixels.dtype == torch.uint8
-    return normalised(pixels, to.mean, to.std)
-
-
 @pytest.mark.parametrize("size", [(40, 30), (16, 16), (9, 50)])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 def test_training_pixels_equal_the_general_transform(
@@ -257,17 +247,17 @@ def test_training_pixels_equal_the_general_transform(
     preprocess = Preprocess(size=(16, 16), interpolation=interpolation)
     image = noise(1, size)
     for seed in range(5):
-        got = numbers(ImageTransform(preprocess)(image, random.Random(seed)), preprocess)
+        pixels = ImageTransform(preprocess)(image, random.Random(seed))
+        assert pixels.dtype == torch.uint8
         box = random_crop(image.height, image.width, random.Random(seed))
-        assert torch.equal(got, general(image, box, preprocess))
+        expected = general(image, box, preprocess)
+        assert torch.equal(normalised(pixels, preprocess.mean, preprocess.std), expected)
 
 
 def test_the_loader_crops_with_the_generator_of_sample_and_epoch() -> None:
     crop = RandomCrop(scale=(0.3, 0.6), ratio=(0.8, 1.25))
-    loading = BatchLoader(
-        pictures(4), TextPlan(), ImageTransform(SIZE, crop), batch_size=4, seed=11
-    )
-    batch = next(loading.epoch(2))
+    transform = ImageTransform(SIZE, crop)
+    batch = next(BatchLoader(pictures(4), TextPlan(), transform, batch_size=4, seed=11).epoch(2))
     for id, pixels in zip(batch.ids, batch.normalised(torch.device("cpu"))):
         image = noise(int(id[3:]))
         box = random_crop(20, 24, rng_for(11, id, 2, "crop"), (0.3, 0.6), (0.8, 1.25))
@@ -294,18 +284,20 @@ def preparation(**planner: Any) -> Preparation:
     return Preparation(build_tokenizer({}), TextPlanner(**{**usual, **planner}))
 
 
+def tensors_of(inputs: TextInputs) -> list[torch.Tensor]:
+    tensors: list[torch.Tensor] = []
+    inputs.mapped(lambda tensor: tensors.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return tensors
+
+
 @pytest.mark.parametrize("planner", [{}, {"causal": False}, {"limit": 1}, {"end": 49407}])
 def test_the_tower_is_given_what_it_would_plan(planner: dict[str, Any]) -> None:
     prepare = preparation(**planner)
     texts, layout = prepare(BATCH).on(CPU)
     ids = prepare.tokenize(BATCH.texts)
     expected = prepare.planner.inputs(ids)
-    ours: list[torch.Tensor] = []
-    theirs: list[torch.Tensor] = []
-    texts.mapped(lambda tensor: ours.append(tensor) or tensor)  # type: ignore[func-returns-value]
-    expected.mapped(lambda tensor: theirs.append(tensor) or tensor)  # type: ignore[func-returns-value]
-    assert all(map(torch.equal, ours, theirs))
-    assert len(ours) == len(theirs)
+    for ours, theirs in zip(tensors_of(texts), tensors_of(expected), strict=True):
+        assert torch.equal(ours, theirs)
     assert texts.longest == expected.longest
     assert all(type(a) is type(b) for a, b in zip(texts.groups, expected.groups, strict=True))
     assert_same_layout(layout, BATCH.layout(ids=ids))
@@ -321,7 +313,7 @@ def assert_same_layout(layout: Layout, other: Layout) -> None:
 def features() -> Features:
     generator = torch.Generator().manual_seed(0)
     shapes = ((3, 4), (6, 4), (3, 2, 4), (6, 3, 4))
-    image, text, patches, tokens = (torch.randn(each, generator=generator) for each in shapes)
+    image, text, patches, tokens = (torch.randn(s, generator=generator) for s in shapes)
     mask = torch.ones(6, 3, dtype=torch.bool)
     return Features(image, text, torch.tensor(2.0), patches, tokens, mask)
 
@@ -355,51 +347,48 @@ def test_what_does_not_fit_is_computed_when_it_is_asked_for() -> None:
 
 
 def test_keys_tell_texts_and_photos_apart_in_every_part() -> None:
-    """What was hashed is the same where ids, or names of photos, are, also in another batch."""
-    made = pickle.loads(pickle.dumps(preparation()(BATCH)))  # noqa: S301
+    numbers = pickle.loads(pickle.dumps(preparation()(BATCH)))  # noqa: S301
     other = replace(BATCH, texts=BATCH.texts[::-1], photos=("r", "q", "p"))
-    texts, photos = made.on(CPU)[1].host.keys
+    texts, photos = numbers.on(CPU)[1].host.keys
     others, other_photos = preparation()(other).on(CPU)[1].host.keys
     ids = build_tokenizer({})(BATCH.texts)
     same = [[bool((a == b).all()) for a in ids] for b in ids.flip(0)]
     assert (others[:, None] == texts).tolist() == same
-    assert (other_photos[:, None] == photos).tolist() == [
-        [False] * 3,
-        [False, True, False],
-        [True, False, True],
-    ]
+    shared = [[False, False, False], [False, True, False], [True, False, True]]
+    assert (other_photos[:, None] == photos).tolist() == shared
     assert texts.dtype == photos.dtype == np.int64
-    kept = made.on(CPU)[1].host.only(("swap",))
-    assert kept.keys[0].tolist() == texts[[0, 1, 3, 4]].tolist()
+    selected = numbers.on(CPU)[1].host.only(("swap",))
+    assert selected.keys[0].tolist() == texts[[0, 1, 3, 4]].tolist()
 
 
 def test_an_empty_part_has_something_to_encode() -> None:
     nothing = Batch(torch.zeros(0, 3, 1, 1), (), (), (), ())
-    made = preparation()(nothing)
-    texts, layout = made.on(CPU)
+    numbers = preparation()(nothing)
+    texts, layout = numbers.on(CPU)
     assert texts.place.tolist() == [0]
     assert (layout.images, len(layout.owner), len(layout.host.keys[0])) == (0, 0, 0)
-    assert made.truncated == 0
+    assert numbers.truncated == 0
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_learns_what_losses_ask_for(workers: int) -> None:
-    made = loader(pictures(40), workers=workers)
-    made.prepare_with(preparation(), CPU)
-    method = load_recipe("clip-ft")()
-    known = []
-    for batch in made.epoch(0):
+    loading = loader(pictures(40), workers=workers)
+    loading.prepare_with(preparation(), CPU)
+    (term,) = load_recipe("clip-ft")().losses
+    answers = []
+    for batch in loading.epoch(0):
         assert isinstance(batch.numbers, Numbers)
         texts, layout = batch.numbers.on(CPU)
         assert len(texts.place) == len(batch.texts)
-        known.append(len(layout.answers))
+        answers.append(len(layout.answers))
         layout.unforeseen = batch.unforeseen
-        images, texts_ = batch.images, len(batch.texts)
-        seen = Features(torch.ones(images, 2), torch.ones(texts_, 2), torch.tensor(1.0))
-        method.losses[0].loss(seen, layout)
-    assert known[0] == 0
-    assert known[-1] == 1
-    made.close()
+        image, text = torch.ones(batch.images, 2), torch.ones(len(batch.texts), 2)
+        term.loss(Features(image, text, torch.tensor(1.0)), layout)
+    assert (answers[0], answers[-1]) == (0, 1)
+    loading.close()
+
+
+VOCABULARY = {"<pad>": 0, "a": 1, "square": 2, "not": 3}
 
 
 class Words:
@@ -407,14 +396,13 @@ class Words:
 
     context_length = 6
     tokenizer_mode = "words"
-    words = ("<pad>", "a", "square", "not")
 
     @property
     def tokenizer(self) -> Any:
         return self
 
     def get_vocab(self) -> dict[str, int]:
-        return {word: i for i, word in enumerate(self.words)}
+        return VOCABULARY
 
     @staticmethod
     def clean_fn(text: str) -> str:
@@ -425,19 +413,19 @@ class Words:
             return SimpleNamespace(input_ids=texts.split())
         ids = torch.zeros(len(texts), context_length, dtype=torch.int64)
         for row, text in zip(ids, texts):
-            found = [self.get_vocab().get(word, 1) for word in self.clean_fn(text).split()]
-            row[: len(found)] = torch.tensor(found[:context_length])
+            known = [VOCABULARY.get(word, 1) for word in self.clean_fn(text).split()]
+            row[: len(known)] = torch.tensor(known[:context_length])
         return ids
 
 
 def test_other_tokenizers_work_in_workers() -> None:
     tokenize = Tokenizer(Words(), Words.context_length)
     planner = TextPlanner(causal=False, pools_at_end=False, end=None, cost=1)
-    made = loader(pictures(8))
+    loading = loader(pictures(8))
     sent = pickle.loads(pickle.dumps(Preparation(tokenize, planner)))  # noqa: S301 our own object
-    made.prepare_with(sent, CPU)
-    for batch in made.epoch(0):
+    loading.prepare_with(sent, CPU)
+    for batch in loading.epoch(0):
         texts, _ = batch.numbers.on(CPU)
         assert torch.equal(texts.groups[0].ids, tokenize(batch.texts))
         assert batch.numbers.truncated == tokenize.truncated(batch.texts)
-    made.close()
+    loading.close()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -49,6 +48,10 @@ class Photo:
         """The bytes that the data hold."""
         return None if self.missing else self.content
 
+    def place(self, *folders: str) -> str:
+        """The path of the file below folders, of which some may be empty."""
+        return "/".join(filter(None, (*folders, self.name)))
+
 
 def shapes(number: int) -> Image.Image:
     """Return an image of smooth shapes; each number has others."""
@@ -72,10 +75,10 @@ def photos(count: int = 4) -> list[Photo]:
     ]
 
 
-def put(folder: Path, data: Sequence[Photo], name: Callable[[Photo], str] | None = None) -> None:
-    """Write the files of photos; name: where each lies, by default in the folder itself."""
+def put(folder: Path, data: Sequence[Photo], place: Callable[[Photo], str] = Photo.place) -> None:
+    """Write the files of photos; place: where each lies, by default in the folder itself."""
     for photo in data:
-        path = folder / (name(photo) if name else photo.name)
+        path = folder / place(photo)
         path.parent.mkdir(parents=True, exist_ok=True)
         if photo.stored is None:
             continue
@@ -169,19 +172,16 @@ def shards(folder: Path, data: Sequence[Photo]) -> Opened:
 
 
 def caption_files(folder: Path, data: Sequence[Photo]) -> Opened:
-    def place(photo: Photo) -> str:
-        parts = (photo.split, "" if photo.captions else photo.label, photo.name)
-        return "/".join(filter(None, parts))
-
-    put(folder, data, place)
+    put(folder, data, lambda photo: photo.place(photo.split, "" if photo.captions else photo.label))
     for photo in data:
         if photo.captions:
-            write_text((folder / place(photo)).with_suffix(".txt"), "\n".join(photo.captions))
+            text = (folder / photo.place(photo.split)).with_suffix(".txt")
+            write_text(text, "\n".join(photo.captions))
     return str(folder), {}
 
 
 def class_folder(folder: Path, data: Sequence[Photo]) -> Opened:
-    put(folder, data, lambda photo: "/".join(filter(None, (photo.split, photo.label, photo.name))))
+    put(folder, data, lambda photo: photo.place(photo.split, photo.label))
     return str(folder), {"needs": "labels"}
 
 
@@ -350,13 +350,9 @@ def copies(quality: int) -> Callable[[], list[Photo]]:
     """Photos, and each once more under another name."""
 
     def write() -> list[Photo]:
-        return [
-            *photos(COPIED),
-            *(
-                replace(photo, content=jpeg(k, quality))
-                for k, photo in enumerate(photos(2 * COPIED)[COPIED:])
-            ),
-        ]
+        data = photos(2 * COPIED)
+        data[COPIED:] = [replace(p, content=jpeg(k, quality)) for k, p in enumerate(data[COPIED:])]
+        return data
 
     return write
 
@@ -365,18 +361,14 @@ def system_folders(folder: Path) -> None:
     for name in ("__MACOSX", "@eaDir"):
         (folder / name).mkdir()
         for place in (folder, *(below for below in folder.iterdir() if below.is_dir())):
-            (place / name).mkdir(exist_ok=True)
+            write_text(place / name / "p0.txt", "no photo of the data")
             (place / name / "p0.jpg").write_bytes(jpeg(99))
-            (place / name / "p0.txt").write_text("no photo of the data")
 
 
 def linked_folder(folder: Path) -> None:
-    other = folder.parent / "more"
-    other.mkdir()
+    other = write_text(folder.parent / "more" / "x.txt", "no photo of the data").parent
     (other / "x.jpg").write_bytes(jpeg(98))
-    (other / "x.txt").write_text("no photo of the data")
-    if folder.is_dir() and not (folder / "linked").exists():
-        os.symlink(other, folder / "linked")
+    (folder / "linked").symlink_to(other)
 
 
 SITUATIONS = {
@@ -417,6 +409,7 @@ IN_FILE = "The form holds the bytes of the photo: without them the image is null
 CAPTIONS_ALONE = "The form has no place for labels."
 PACKED = "The pack counts in pack.json what it leaves out, and holds the split it was made of."
 LABELS_ALONE = "A class folder has labels and no captions; other columns of the row are equal."
+FILES_ALONE = "A folder names no photo but its files."
 SYSTEM = "file of the system (such as @eaDir, __MACOSX or Thumbs.db)"
 COUNTED = "A folder is walked, and what is passed over is counted."
 EXCEPTIONS: dict[tuple[str, str], tuple[str, str]] = {
@@ -447,21 +440,12 @@ EXCEPTIONS: dict[tuple[str, str], tuple[str, str]] = {
     ("flickr8k", "label instead of caption"): ("error: unknown format", CAPTIONS_ALONE),
     ("pack", "label instead of caption"): ("error: the data have labels", CAPTIONS_ALONE),
     ("class folder", "several captions"): ("4 samples, 0 captions", LABELS_ALONE),
-    ("class folder", "null image"): (
-        "3 samples, 0 captions",
-        "A folder names no photo but its files.",
-    ),
-    ("class folder", "missing file"): (
-        "3 samples, 0 captions; 3 readable",
-        "A folder names no photo but its files.",
-    ),
+    ("class folder", "null image"): ("3 samples, 0 captions", FILES_ALONE),
+    ("class folder", "missing file"): ("3 samples, 0 captions; 3 readable", FILES_ALONE),
     ("class folder", "empty text"): ("4 samples, 0 captions", LABELS_ALONE),
     ("class folder", "odd ending"): ("4 samples, 0 captions; 4 readable", LABELS_ALONE),
     ("class folder", "system folder"): (f"4 samples, 0 captions, 18 x {SYSTEM}", COUNTED),
-    ("class folder", "link"): (
-        "5 samples, 1 captions; 5 readable",
-        "A link to a folder is a class.",
-    ),
+    ("class folder", "link"): ("5 samples, 1 captions; 5 readable", "Linked folders are classes."),
 }
 
 
@@ -510,13 +494,12 @@ ROWS += ("caption files", "karpathy", "coco", "flickr8k")
 
 @pytest.mark.parametrize("form", ROWS)
 def test_samples_and_those_left_out_are_all_photos(form: str, tmp_path: Path) -> None:
-    """All reasons at once, over two splits: no photo and no caption is lost uncounted."""
     rng = np.random.default_rng(7)
     names = [*KINDS, *rng.choice(list(KINDS), 13).tolist(), "plain"]
-    plain = photos(len(names))
+    splits = ("train", "test") * len(names)
     data = [
-        replace(photo, split=("train", "test")[k % 2], **KINDS[kind])
-        for k, (photo, kind) in enumerate(zip(plain, names))
+        replace(photo, split=split, **KINDS[kind])
+        for photo, split, kind in zip(photos(len(names)), splits, names)
     ]
     if form == "json by photo":  # whose keys are photos, of which one alone may be ""
         data = [photo for photo in data if photo.content is not None]
@@ -535,8 +518,7 @@ def test_samples_and_those_left_out_are_all_photos(form: str, tmp_path: Path) ->
     texts = sum(len(photo.captions) for photo in data if photo.content is not None)
     if form == "caption files":  # a blank line between others is no caption
         texts -= sum(photo.captions == ("a photo", " ") for photo in data)
-    others = {*SAMPLE_REASONS}
-    lost = sum(n for reason, n in whole.left_out.items() if reason not in others)
+    lost = sum(n for reason, n in whole.left_out.items() if reason not in SAMPLE_REASONS)
     assert sum(1 for _ in whole.captions()) + lost == texts
     default = opened(spec, options)
     parts = {part: opened(spec, options, split=part) for part in ("train", "test")}

@@ -16,6 +16,8 @@ from compoclip.data.overlap import coco_number, held_out_photos, overlap
 from compoclip.data.sources.open import KEY, Request, open_source, write_selection
 from compoclip.errors import CompoclipError, UsageError
 
+Capture = pytest.CaptureFixture[str]
+
 
 def train_table(folder: Path, numbers: Sequence[int]) -> Path:
     rows = [{"image": f"{n:012d}.jpg", "caption": f"photo {n}"} for n in numbers]
@@ -79,7 +81,7 @@ def test_overlap_looks_at_negative_photos_too(tmp_path: Path) -> None:
     assert found == ({"one": both, "two": both[1:]}, 1)
 
 
-def test_the_audit_reports_and_drops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_audit_reports_and_drops(tmp_path: Path, capsys: Capture) -> None:
     path = train_table(tmp_path, range(1, 11))
     rows = [{"image": f"COCO_val2014_{n:012d}.jpg"} for n in (3, 7)]
     held, kept = write_json(tmp_path / "test.json", rows), tmp_path / "kept.json"
@@ -142,9 +144,7 @@ def test_malformed_selections(
         open_source(str(kept))
 
 
-def test_selections_take_no_options_and_not_themselves(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_selections_take_no_options_and_not_themselves(tmp_path: Path, capsys: Capture) -> None:
     path = train_table(tmp_path, [1])
     kept = tmp_path / "kept.json"
     write_selection(kept, Request(str(path), images=tmp_path), [], "held out")

@@ -46,13 +46,9 @@ NEGCLIP = [
     {"title": row["caption"], "filepath": row["image"], "neg_caption": row["neg_caption"]}
     for row in ROWS
 ]
+SENTENCES = [{"raw": "a cat"}, {"raw": "two cats"}]
 KARPATHY = [
-    {
-        "filename": f"{i}.jpg",
-        "filepath": "train2014",
-        "split": split,
-        "sentences": [{"raw": "a cat"}, {"raw": "two cats"}],
-    }
+    {"filename": f"{i}.jpg", "filepath": "train2014", "split": split, "sentences": SENTENCES}
     for i, split in enumerate(("train", "restval", "test"))
 ]
 COCO = {
@@ -101,7 +97,6 @@ def plain(value: Any) -> str:
 
 
 def spoilt_rows(data: st.DataObject) -> list[dict[str, Any]]:
-    """The rows with a value changed."""
     rows = in_value(data, json.loads(json.dumps(ROWS)))
     kept = [row for row in rows if isinstance(row, dict) and row] if isinstance(rows, list) else []
     return kept or ROWS
@@ -120,7 +115,7 @@ def write_parquet(folder: Path, data: st.DataObject) -> Path:
 
 
 def arrow(values: list[Any]) -> Any:
-    """An array of the values, as texts where they are of several kinds."""
+    """Return the values, as texts where they are of several kinds."""
     try:
         return pa.array(values)
     except (pa.ArrowException, UnicodeEncodeError, OverflowError, TypeError):

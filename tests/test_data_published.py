@@ -21,6 +21,8 @@ from compoclip.data.sources.open import open_source
 from compoclip.data.sources.published import NOT_UPDATED
 from compoclip.errors import CompoclipError, UsageError
 
+Capture = pytest.CaptureFixture[str]
+
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
 
 
@@ -216,9 +218,6 @@ def test_semclip(tmp_path: Path) -> None:
     assert (first.positives, first.negatives) == (("one dog",), ("no dog",))
     assert (second.positives, second.negatives) == ((), ("no dog",))
     assert source.brings() == {"negatives", "positives"}
-    path.write_text(path.read_text() + "3.jpg,too few\n")
-    with pytest.raises(CompoclipError, match=r"sem\.csv: line 4 has 2 cells, the header has 4"):
-        open_source(str(path))
 
 
 # --- Flickr30k-Counterfactuals. ---
@@ -286,9 +285,6 @@ def test_macco(tmp_path: Path) -> None:
     boxed = {key: value for key, value in row.items() if key != "neg_caption"}
     (plain,) = open_source(str(write_rows(tmp_path / "cc3m.tsv", [boxed])))
     assert (plain.captions, plain.negatives) == (("a red dog runs",), ())
-    bad = write_rows(tmp_path / "bad.tsv", [{**row, "neg_caption": "[1]"}])
-    with pytest.raises(CompoclipError, match=r"bad\.tsv, row 1: neg_caption .* is not a list"):
-        open_source(str(bad))
 
 
 # --- CC-Neg: a pickle, written as a table once. ---
@@ -304,9 +300,7 @@ def cc_neg(path: Path, rows: int) -> Path:
     return path
 
 
-def test_cc_neg(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cc_neg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(negation, "TEST_ROWS", 2)
     path, out = cc_neg(tmp_path / "ccneg_preprocessed.pt", 5), tmp_path / "cc_neg.tsv"
     assert main(["data", "cc-neg", str(path), "--out", str(out), "--json"]) == 0
@@ -318,7 +312,7 @@ def test_cc_neg(
     assert samples[2].image == tmp_path / "cc3m" / "00000" / "2.jpg"
 
 
-def test_malformed_cc_neg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_cc_neg(tmp_path: Path, capsys: Capture) -> None:
     path, evil = cc_neg(tmp_path / "few.pt", 5), tmp_path / "evil.pt"
     evil.write_bytes(pickle.dumps({"image_paths": [Path("x")]}))
     for source, name, code, message in (
