@@ -17,18 +17,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from build.photos import encode, smooth, snapshot
-from build.tables import write_json, write_parquet
+from build.photos import encode, smooth, snapshot, write_photo
+from build.runs import command
+from build.tables import write_json, write_jsonl, write_parquet, write_text
 from compoclip.cli.main import main
 from compoclip.data import fingerprint as module
 from compoclip.data.decode import decode
 from compoclip.data.fingerprint import FILE, Fingerprint, checksums, make_once
 from compoclip.data.pack import RECORD, PackSpec, PackSummary, pack, packed_image
-from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request, open_source
 from compoclip.differences import listed
 from compoclip.errors import CompoclipError, UsageError
-from train_helpers import write_config, write_data
+from corpus_shards import tar_members
+from record_files import lines
+
+Capture = pytest.CaptureFixture[str]
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -39,30 +42,23 @@ SPEC = PackSpec(size=24, shard_size=3)
 def write_rows(folder: Path, count: int = 8, bad: tuple[int, ...] = ()) -> Path:
     """Photos of growing size in a table with every extra column."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = []
+    rows = []
     for i in range(count):
         data = b"junk" if i in bad else snapshot(20 + 4 * i, 60)
         (folder / f"{i}.jpg").write_bytes(data)
         row: dict[str, object] = {"image": f"{i}.jpg", "caption": [f"photo {i}", f"picture {i}"]}
+        near = [(i + 1) % count, (i + 2) % count]
         if i % 2:
-            row |= {
-                "neg_caption": [f"no photo {i}"],
-                "neg_image": [(i + 1) % count, (i + 2) % count],
-            }
+            row |= {"neg_caption": [f"no photo {i}"], "neg_image": near}
         else:
-            row |= {"neg_image": f"{(i + 1) % count}.jpg", "group": f"g{i // 4}"}
+            row |= {"neg_image": f"{near[0]}.jpg", "group": f"g{i // 4}"}
             row |= {"score": i / 2, "image_score": i + 10.5}
-        lines.append(json.dumps(row))
-    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
-    return folder / "rows.jsonl"
+        rows.append(row)
+    return write_jsonl(folder / "rows.jsonl", rows)
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if not p.name.startswith(".")}
-
-
-def content(sample: Sample) -> tuple[object, ...]:
-    return sample.captions, sample.negatives, sample.neighbours
 
 
 def test_a_pack_reads_as_its_source_does(tmp_path: Path) -> None:
@@ -70,16 +66,15 @@ def test_a_pack_reads_as_its_source_does(tmp_path: Path) -> None:
     packed = pack(Request(str(table)), tmp_path / "out", SPEC)
     source, small = open_source(str(table)), open_source(str(tmp_path / "out"))
     assert len(source) == len(small) == 8
-    assert list(source.column("score")) == list(small.column("score"))
-    assert list(source.column("image_score")) == list(small.column("image_score"))
+    for column in ("captions", "negatives", "score", "image_score"):
+        assert list(source.column(column)) == list(small.column(column))
     assert source.brings() == small.brings()
-    for i in range(8):
-        one, two = source[i], small[i]
-        assert content(one) == content(two)
+    for i, (one, two) in enumerate(zip(source, small)):
+        assert one.neighbours == two.neighbours
         assert isinstance(two.image, bytes)
         assert min(decode(two.image).size) == min(24, 20 + 4 * i)
         assert (one.negative_image is None) == (two.negative_image is None)
-        if one.negative_image is not None:
+        if two.negative_image is not None:
             assert isinstance(two.negative_image, bytes)
             assert min(decode(two.negative_image).size) == 24
     assert (packed.samples, packed.shards, packed.scaled, packed.as_they_were) == (8, 3, 9, 3)
@@ -127,21 +122,16 @@ def test_what_cannot_be_read_is_counted_and_keeps_its_number(tmp_path: Path) -> 
     small = open_source(str(tmp_path / "out"))
     assert len(small) == 7
     assert small.left_out["sample without an image"] == 1
-    assert [small[i].captions[0] for i in range(7)] == [f"photo {i}" for i in (0, 1, 2, 4, 5, 6, 7)]
+    assert [captions[0][-1] for captions in small.column("captions")] == list("0124567")
     assert small[1].neighbours == (2,)  # 3 is gone
     assert small[2].negative_image is None
     assert small[4].neighbours == (5, 6)  # rows 6 and 7
-    with tarfile.open(tmp_path / "out" / "pack-000001.tar") as tar:
-        file = tar.extractfile("00000003.json")
-        assert file is not None
-        assert "not an image" in json.load(file)["left_out"]
+    members = {name: data for name, _, data in tar_members(tmp_path / "out" / "pack-000001.tar")}
+    assert "not an image" in json.loads(members["00000003.json"])["left_out"]
 
 
-def test_bytes_do_not_depend_on_order_or_interruptions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = write_rows(tmp_path / "in")
-    request = Request(str(table))
+def test_bytes_do_not_depend_on_order_or_interruptions(tmp_path: Path, capsys: Capture) -> None:
+    request = Request(str(write_rows(tmp_path / "in")))
     pack(request, tmp_path / "whole", SPEC)
 
     def backwards(work, tasks):  # type: ignore[no-untyped-def]
@@ -170,15 +160,13 @@ def test_another_pack_is_not_mixed_in(tmp_path: Path) -> None:
     table = write_rows(tmp_path / "in")
     request = Request(str(table))
     pack(request, tmp_path / "out", SPEC)
-    with pytest.raises(
-        UsageError, match=r"another pack \(spec\.quality was 90, is 80\); choose another --out"
-    ):
+    other = r"another pack \(spec\.quality was 90, is 80\); choose another --out"
+    with pytest.raises(UsageError, match=other):
         pack(request, tmp_path / "out", replace(SPEC, quality=80))
     table.write_text(table.read_text().replace("photo 7", "photo seven"))
     with pytest.raises(UsageError, match="captions of 1 of 8 rows changed"):
         pack(request, tmp_path / "out", SPEC)
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "x").write_text("")
+    write_text(tmp_path / "taken" / "x", "")
     with pytest.raises(UsageError, match="is not a pack"):
         pack(request, tmp_path / "taken", SPEC)
     (tmp_path / "out" / RECORD).write_text("{")
@@ -189,8 +177,7 @@ def test_another_pack_is_not_mixed_in(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_whole_shards_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = write_rows(tmp_path / "in")
-    request = Request(str(table))
+    request = Request(str(write_rows(tmp_path / "in")))
     write, calls = tarfile.TarFile.addfile, []
 
     def full(self: tarfile.TarFile, info: tarfile.TarInfo, file: io.BytesIO) -> None:
@@ -200,16 +187,9 @@ def test_a_full_disk_leaves_whole_shards_only(
         write(self, info, file)
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", full)
-    with pytest.raises(
-        CompoclipError, match=r"pack-000001\.tar: cannot be written \(No space left"
-    ):
+    with pytest.raises(CompoclipError, match=r"pack-000001\.tar: cannot be written \(No space"):
         pack(request, tmp_path / "out", SPEC)
-    assert sorted(bytes_of(tmp_path / "out")) == [
-        FILE,
-        "pack-000000.json",
-        "pack-000000.tar",
-        RECORD,
-    ]
+    assert [*bytes_of(tmp_path / "out")] == [FILE, "pack-000000.json", "pack-000000.tar", RECORD]
     assert not [p for p in (tmp_path / "out").iterdir() if p.name.endswith(".tmp")]
     monkeypatch.undo()
     pack(request, tmp_path / "out", SPEC)
@@ -218,46 +198,39 @@ def test_a_full_disk_leaves_whole_shards_only(
 
 
 @pytest.mark.slow
-def test_processes_write_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_processes_write_the_same_bytes(tmp_path: Path, capsys: Capture) -> None:
     table = write_rows(tmp_path / "in", bad=(5,))
-    asked = ["data", "pack", str(table), "--size=24", "--shard-size=3", "--max-bad=2", "--json"]
+    packing = ["data", "pack", str(table), "--size=24", "--shard-size=3", "--max-bad=2", "--json"]
     for workers, out in ((1, "a"), (3, "b")):
-        assert main([*asked, "--out", str(tmp_path / out), "--workers", str(workers)]) == 0
+        assert main([*packing, "--out", str(tmp_path / out), "--workers", str(workers)]) == 0
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
     assert '"unreadable image": 1' in capsys.readouterr().out
 
 
-def test_the_verb_tells_what_became_of_the_images(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verb_tells_what_became_of_the_images(tmp_path: Path, capsys: Capture) -> None:
     table = write_rows(tmp_path / "in", bad=(1,))
-    asked = ["data", "pack", str(table), "--out", str(tmp_path / "out"), "--size=24"]
-    assert main(asked) == 1
+    packing = ["data", "pack", str(table), "--out", str(tmp_path / "out"), "--size=24"]
+    assert main(packing) == 1
     assert "raise --max-bad and go on with the same command" in capsys.readouterr().err
-    assert main([*asked, "--max-bad=2"]) == 0
+    assert main([*packing, "--max-bad=2"]) == 0
     shown = capsys.readouterr()
     assert "8 samples in 1 shard, " in shown.out
     assert "9 images scaled down, 1 as they were" in shown.out
     assert "left out: " in shown.err
     assert "1 x unreadable image" in shown.err
-    assert main([*asked, "--size=0"]) == 2
-    assert main([*asked, "--quality=101"]) == 2
-    assert main([*asked, "--workers=0"]) == 2
+    for option in ("--size=0", "--quality=101", "--workers=0"):
+        assert main([*packing, option]) == 2
     assert main(["data", "pack", str(tmp_path / "no.csv"), "--out", str(tmp_path / "x")]) == 1
 
 
 # --- Fingerprints: every part counts, and a difference is named. ---
 
 
-ROW_COUNT = 8
-
-
 def as_parquet(folder: Path) -> str:
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    rows = lines(folder / "rows.jsonl")
     images = [{"bytes": (folder / row["image"]).read_bytes(), "path": None} for row in rows]
-    captions = [row["caption"] for row in rows]
-    write_parquet(folder / "rows.parquet", {"image": images, "caption": captions})
-    return str(folder / "rows.parquet")
+    columns = {"image": images, "caption": [row["caption"] for row in rows]}
+    return str(write_parquet(folder / "rows.parquet", columns))
 
 
 def as_shards(folder: Path) -> str:
@@ -272,8 +245,7 @@ def as_mixture(folder: Path) -> str:
 
 def as_selection(folder: Path) -> str:
     left = {"selection_of": {"spec": str(folder / "rows.jsonl")}, "without": ["0.jpg#0"]}
-    write_json(folder / "selection.json", left)
-    return str(folder / "selection.json")
+    return str(write_json(folder / "selection.json", left))
 
 
 KINDS: dict[str, Callable[[Path], str]] = {
@@ -325,19 +297,18 @@ def test_whatever_a_source_holds_counts_and_is_named(kind: str, tmp_path: Path) 
     folder = tmp_path / "in"
     for change, (make, name) in CHANGES.items():
         shutil.rmtree(folder, ignore_errors=True)
-        write_rows(folder, ROW_COUNT)
-        write_rows(folder / "other", ROW_COUNT)
+        write_rows(folder)
+        write_rows(folder / "other")
         before = open_source(KINDS[kind](folder)).fingerprint()
         before.save(tmp_path)
         assert Fingerprint.load(tmp_path).differences(before) == {}
         make(folder)
         if kind in ("parquet", "shards"):  # a file of images that is written again
             (folder / "5.jpg").touch()
-        found = before.differences(open_source(KINDS[kind](folder)).fingerprint())
+        differences = before.differences(open_source(KINDS[kind](folder)).fingerprint())
         if kind == "parquet" and name not in ("captions", "images"):
             name = "images"  # the table, written again
-        assert name in found, (change, found)
-        assert found[name].startswith(f"{name} of "), found
+        assert differences[name].startswith(f"{name} of "), change
 
 
 def test_what_is_said_of_differences(tmp_path: Path) -> None:
@@ -345,16 +316,14 @@ def test_what_is_said_of_differences(tmp_path: Path) -> None:
     digest = "0123456789abcdef"
     before = Fingerprint({"lr": 5e-4, "lora": {"rank": 4}, "my.py": digest, "old.py": digest}, rows)
     before.save(tmp_path)
-    other = checksums({"captions": ["a", "B", "C"]})
-    now = Fingerprint(
-        {"lr": 1e-4, "lora": {"rank": 8}, "my.py": digest[::-1], "freeze": ("image",)}, other
-    )
-    said = Fingerprint.load(tmp_path).differences(now)
-    assert listed(said) == (
+    values = {"lr": 1e-4, "lora": {"rank": 8}, "my.py": digest[::-1], "freeze": ("image",)}
+    now = Fingerprint(values, checksums({"captions": ["a", "B", "C"]}))
+    differences = Fingerprint.load(tmp_path).differences(now)
+    assert listed(differences) == (
         "lr was 0.0005, is 0.0001; lora.rank was 4, is 8; my.py changed; old.py is gone; "
         "freeze was none, is ['image']; captions of 2 of 3 rows changed and 1 more"
     )
-    assert said["negatives"] == "negatives are gone"
+    assert differences["negatives"] == "negatives are gone"
     assert "old.py" not in before.differences(now, whole=False)
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-1])
     with pytest.raises(CompoclipError, match="does not record what the folder was made from"):
@@ -365,12 +334,11 @@ def test_a_fingerprint_holds_no_row_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path, stamp and text of every image were there until the last."""
-    count, table = 10_000, tmp_path / "rows.jsonl"
+    count = 3000
     rows = ({"image": f"{number}.jpg", "caption": "a red mug"} for number in range(count))
-    table.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    source = open_source(str(table), split="all")
-    monkeypatch.setattr("compoclip.data.sources._CHUNK", 500)
-    monkeypatch.setattr(module, "_CHUNK", 500)
+    source = open_source(str(write_jsonl(tmp_path / "rows.jsonl", rows)), split="all")
+    monkeypatch.setattr("compoclip.data.sources._CHUNK", 150)
+    monkeypatch.setattr(module, "_CHUNK", 150)
     source.fingerprint()  # imports what it needs
     peaks = []
     for _ in range(2):  # in one of them Python's table of interned names may grow
@@ -388,65 +356,45 @@ def test_what_a_fingerprint_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     source = open_source(str(table))
     crc32 = module.zlib.crc32
     hashed: list[int] = []
-    monkeypatch.setattr(
-        module.zlib, "crc32", lambda data: [hashed.append(len(data)), crc32(data)][1]
-    )
+    monkeypatch.setattr(module.zlib, "crc32", lambda x: [hashed.append(len(x)), crc32(x)][1])
     opened: list[str] = []
-    sys.addaudithook(lambda event, args: opened.append(args[0]) if event == "open" else None)
+    sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
     source.fingerprint()
     monkeypatch.undo()
     files = sorted(str(tmp_path / "in" / f"{i}.jpg") for i in range(40))
-    assert sorted(str(each) for each in opened if str(each).endswith(".jpg")) == files
+    assert sorted(name for name in opened if name.endswith(".jpg")) == files
     assert max(hashed) <= 2 * 16384
     assert sum(hashed) < 2 * table.stat().st_size + 60 * 60 + 40 * 2 * 16384
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with data, and runs of them that stopped, and ended."""
-    folder = tmp_path_factory.mktemp("begun")
-    write_config(folder / "config.json", merges=100)
-    write_data(folder / "data")
-    for run, more in (("run", "--set=stop_after=1"), ("done", "--set=log_every=1")):
-        assert main(arguments(folder, run, more)) == 0
+def begun(written_squares: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The squares, and runs on them that stopped, and ended."""
+    folder = shutil.copytree(written_squares, tmp_path_factory.mktemp("begun"), dirs_exist_ok=True)
+    for run, more in (("run", ["--set=stop_after=1"]), ("done", [])):
+        assert main(command(folder, run, "--epochs=0.4", *more)) == 0
     return folder
-
-
-def arguments(folder: Path, run: str, *more: str) -> list[str]:
-    options = ["--from-scratch", f"--model={folder / 'config.json'}", f"--out={folder / run}"]
-    sizes = ["--batch-size=8", "--epochs=0.4", "--warmup=1", "--device=cpu", "--workers=0"]
-    return ["train", "clip-ft", *options, f"--data={folder / 'data/data.tsv'}", *sizes, *more]
 
 
 def change_captions(folder: Path) -> None:
     table = folder / "data" / "data.tsv"
-    lines = table.read_text().splitlines()
-    table.write_text("\n".join([lines[0], *(f"{line} too" for line in lines[1:4]), *lines[4:]]))
+    head, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([head, *(f"{row} too" for row in rows[:3]), *rows[3:]]))
 
 
 def replace_image(folder: Path) -> None:
-    Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(folder / "data" / "3.png")
+    write_photo(folder / "data" / "3.png", size=(9, 9))
 
 
 @pytest.mark.parametrize(
-    ("run", "change", "more", "said"),
+    ("run", "change", "more", "message"),
     [
         ("run", change_captions, (), "captions of 3 of 40 rows changed; use the same, or another"),
         ("done", replace_image, (), "images of 1 of 40 rows changed"),
-        (
-            "run",
-            None,
-            ("--images={folder}/copy",),
-            "images folder was {folder}/data, is",
-        ),
+        ("run", None, ("--images={folder}/copy",), "images folder was {folder}/data, is"),
         ("done", None, ("--lr=1e-4", "--seed=1"), "lr was 5e-06, is 0.0001; seed was 0, is 1"),
         ("run", None, ("--epochs=2",), "epochs was 0.4, is 2.0; the learning rate follows"),
-        (
-            "done",
-            None,
-            ("--epochs=2",),
-            "train on from the finished model, --model",
-        ),
+        ("done", None, ("--epochs=2",), "train on from the finished model, --model"),
         ("run", None, ("--freeze=image",), "freeze was none, is ['image']; "),
     ],
 )
@@ -455,24 +403,23 @@ def test_resume_names_what_differs(
     run: str,
     change: Callable[[Path], None] | None,
     more: tuple[str, ...],
-    said: str,
+    message: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
-    kept = tmp_path / "data"
-    shutil.copytree(begun / "data", kept)  # with its times
+    shutil.copytree(begun / "data", tmp_path / "data")  # with its times
     shutil.copytree(begun / "data", begun / "copy", dirs_exist_ok=True)
-    words = [each.format(folder=begun) for each in more]
     try:
         if change:
             change(begun)
-        assert main(arguments(begun, run, "--resume", *words)) == 1
-        told = capsys.readouterr().err.splitlines()[-1]
-        assert "made with other settings: " in told
-        assert said.format(folder=begun, run=run) in told
+        words = [word.format(folder=begun) for word in more]
+        assert main(command(begun, run, "--epochs=0.4", "--resume", *words)) == 1
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "made with other settings: " in error
+        assert message.format(folder=begun) in error
     finally:
         shutil.rmtree(begun / "data")
-        shutil.copytree(kept, begun / "data")
+        shutil.copytree(tmp_path / "data", begun / "data")
     assert not (begun / "run" / "model").exists()
 
 
@@ -480,7 +427,7 @@ def test_resume_names_what_differs(
 
 
 def test_a_product_is_made_once_and_again_for_other_inputs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     product = tmp_path / "out.txt"
     texts = iter(["one", "two", "three", "four", "five"])
@@ -493,8 +440,7 @@ def test_a_product_is_made_once_and_again_for_other_inputs(
     assert product.read_text() == "one"
     assert making(seed=1, photos="0012cd34ef56")
     assert product.read_text() == "two"
-    said = capsys.readouterr().err
-    assert "out.txt: made anew: seed was 0, is 1; photos changed" in said
+    assert "out.txt: made anew: seed was 0, is 1; photos changed" in capsys.readouterr().err
     monkeypatch.setattr(module, "__version__", "0.0.0")
     assert making(seed=1, photos="0012cd34ef56")
     assert "compoclip was" in capsys.readouterr().err

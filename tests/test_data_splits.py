@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from safetensors.torch import load_file
 
-from build.photos import write_captioned
-from build.runs import write_base
-from build.tables import write_csv, write_json, write_jsonl, write_parquet, write_rows, write_tar
+from build.photos import write_captioned, write_photo
+from build.runs import command
+from build.tables import (
+    Row,
+    write_csv,
+    write_json,
+    write_jsonl,
+    write_parquet,
+    write_rows,
+    write_tar,
+)
 from compoclip.cli.main import main
 from compoclip.config import read_config
 from compoclip.data.decode import Picture
@@ -25,6 +31,7 @@ from compoclip.data.images import BatchBuilder
 from compoclip.data.loader import BatchLoader
 from compoclip.data.places import mixture_of
 from compoclip.data.plan import TextPlan
+from compoclip.data.sources import Source
 from compoclip.data.sources.mixture import WeightedMix
 from compoclip.data.sources.open import Request, open_source, write_selection
 from compoclip.data.sources.splits import _head, _number
@@ -35,17 +42,15 @@ from compoclip.models.config import RECORD
 from compoclip.training.log import Tracker, Trackers, read_log
 from data_samples import SIZE, equal
 from method_data import arguments
-from train_helpers import write_config, write_data
+from train_helpers import weight_hashes, write_data
+
+Capture = pytest.CaptureFixture[str]
 
 
-def write_shard(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write_shard(path: Path, rows: Sequence[Row]) -> Path:
     members = [(row["image"], b"JPEG") for row in rows]
     members += [(row["image"].replace("jpg", "json"), json.dumps(row).encode()) for row in rows]
     return write_tar(path, sorted(members))
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    return write_shard(path, rows) if path.suffix == ".tar" else write_rows(path, rows)
 
 
 def read(path: Path, split: str | None = None) -> tuple[list[str], dict[str, int]]:
@@ -68,10 +73,10 @@ ROWS = [
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_a_table_that_says_the_split_of_every_row(ending: str, tmp_path: Path) -> None:
     path = write_rows(tmp_path / f"t.{ending}", ROWS)
-    trained = ["train 1", "restval 2"]
-    assert read(path) == (trained, {**unasked("sample", test=2, val=1), LOST: 1})
-    assert read(path, "train") == (trained, {LOST: 1})
-    assert read(path, "val") == (["val 3"], {LOST: 1})
+    trained, lost = ["train 1", "restval 2"], {"similar image that the data has not": 1}
+    assert read(path) == (trained, {**unasked("sample", test=2, val=1), **lost})
+    assert read(path, "train") == (trained, lost)
+    assert read(path, "val") == (["val 3"], lost)
     assert read(path, "all") == ([row["caption"] for row in ROWS], {})
     source = open_source(str(path))
     assert source[0].neighbours == (1,)  # rows keep their numbers
@@ -82,9 +87,6 @@ def test_a_table_that_says_the_split_of_every_row(ending: str, tmp_path: Path) -
     held_out = write_rows(tmp_path / f"h.{ending}", ROWS[3:])
     with pytest.raises(UsageError, match=r"no split 'train'; it has: test, val; .*--split all"):
         read(held_out)
-
-
-LOST = "similar image that the data has not"
 
 
 def test_a_split_column_of_a_negclip_table_counts_too(tmp_path: Path) -> None:
@@ -100,10 +102,7 @@ def test_a_split_column_of_a_negclip_table_counts_too(tmp_path: Path) -> None:
 def test_folders_named_after_splits(tmp_path: Path) -> None:
     parts = ("train2014", "val2014", "more")
     write_captioned(tmp_path, {f"{part}/1.jpg": part for part in parts})
-    lost = {
-        "sample of no split (--split all takes it)": 1,
-        "sample of split 'val' (--split all takes it)": 1,
-    }
+    lost = {"sample of no split (--split all takes it)": 1, **unasked("sample", val=1)}
     assert read(tmp_path) == (["train2014"], lost)
     assert read(tmp_path, "val") == (["val2014"], {})
     assert read(tmp_path, "all") == (["more", "train2014", "val2014"], {})
@@ -124,8 +123,8 @@ def test_rows_decide_where_names_of_files_do_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet", "tar"])
 def test_rows_decide_where_all_files_are_named_after_one_split(ending: str, tmp_path: Path) -> None:
-    """As the test files of Flickr30k at Hugging Face, which hold its three splits."""
-    write(tmp_path / f"test-0.{ending}", ROWS[:3])
+    write = write_shard if ending == "tar" else write_rows
+    write(tmp_path / f"test-0.{ending}", ROWS[:3])  # as Flickr30k at Hugging Face
     write(tmp_path / f"test-1.{ending}", ROWS[3:])
     assert read(tmp_path, "test")[0] == ["test 0", "test 4"]
     assert read(tmp_path)[0] == ["train 1", "restval 2"]
@@ -135,9 +134,8 @@ def test_rows_decide_where_all_files_are_named_after_one_split(ending: str, tmp_
 
 
 def test_names_of_shards_decide_where_rows_say_no_split(tmp_path: Path) -> None:
-    for number, part in enumerate(("test-0", "test-1")):
-        rows = [{"image": f"{number}.jpg", "caption": part}]
-        write_shard(tmp_path / f"{part}.tar", rows)
+    for part in ("test-0", "test-1"):
+        write_shard(tmp_path / f"{part}.tar", [{"image": "0.jpg", "caption": part}])
     assert read(tmp_path, "test")[0] == ["test-0", "test-1"]
     with pytest.raises(UsageError, match="no split 'train'; it has: test"):
         read(tmp_path)
@@ -151,10 +149,9 @@ def test_data_without_splits_is_read_whole(tmp_path: Path) -> None:
         assert read(path, split) == (["x"], {})
     with pytest.raises(UsageError, match="names no splits, so takes no --split dev"):
         read(path, "dev")
-    coco = tmp_path / "captions.json"
     images, annotations = [{"id": 1, "file_name": "1.jpg"}], [{"image_id": 1, "caption": "y"}]
-    write_json(coco, {"images": images, "annotations": annotations})
-    assert read(coco, "all") == (["y"], {})
+    coco = {"images": images, "annotations": annotations}
+    assert read(write_json(tmp_path / "captions.json", coco), "all") == (["y"], {})
 
 
 def test_names_of_splits() -> None:
@@ -169,36 +166,26 @@ def test_names_of_splits() -> None:
     assert named_splits(names[2:], None) == [""]
 
 
-def write_karpathy(folder: Path, parts: str) -> Path:
-    folder.mkdir()
+def test_training_and_packing_leave_the_test_out_and_say_so(
+    squares: Path, tmp_path: Path, capsys: Capture
+) -> None:
     entries = []
-    for i, part in enumerate(parts.split()):
-        Image.new("RGB", (32, 32), (20 * i, 0, 200)).save(folder / f"{i}.png")
+    for i, part in enumerate(("train", "train", "restval", "val", "test", "test")):
+        write_photo(tmp_path / f"{i}.png", colour=20 * i, size=(32, 32))
         sentence = {"raw": f"a square of colour {i}"}
         entries.append({"filename": f"{i}.png", "split": part, "sentences": [sentence]})
-    path = folder / "dataset_coco.json"
-    return write_json(path, {"images": entries, "dataset": "coco"})
-
-
-def test_training_and_packing_leave_the_test_out_and_say_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_karpathy(tmp_path / "coco", "train train restval val test test")
-    config = write_config(tmp_path / "config.json")
-    train = ["train", "clip-ft", "--from-scratch", f"--model={config}", f"--data={path}"]
-    train += ["--batch-size=3", "--epochs=1"]
+    path = write_json(tmp_path / "dataset_coco.json", {"images": entries, "dataset": "coco"})
+    options = (f"--data={path}", "--batch-size=3")
     lost = [f"{n} x sample of split {part!r}" for part, n in (("test", 2), ("val", 1))]
-    assert main([*train, f"--out={tmp_path / 'run'}"]) == 0
-    said = next(line for line in capsys.readouterr().err.splitlines() if "3 samples" in line)
-    assert all(each in said for each in lost)
-    assert "--split all" in said
-    assert main([*train, f"--out={tmp_path / 'all'}", "--split=all"]) == 0
+    assert main(command(squares, "run", *options)) == 0
+    line = next(line for line in capsys.readouterr().err.splitlines() if "3 samples" in line)
+    assert all(words in line for words in (*lost, "--split all"))
+    assert main(command(squares, "all", *options, "--split=all")) == 0
     assert "clip-ft: 6 samples, " in capsys.readouterr().err
-    pack = ["data", "pack", str(path), f"--out={tmp_path / 'pack'}"]
-    assert main(pack) == 0
+    assert main(["data", "pack", str(path), f"--out={tmp_path / 'pack'}"]) == 0
     captured = capsys.readouterr()
     assert "3 samples" in captured.out
-    assert all(each in captured.err for each in lost)
+    assert all(words in captured.err for words in lost)
     assert main(["data", "audit", "--train", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "3 rows" in printed
@@ -210,37 +197,32 @@ def test_training_and_packing_leave_the_test_out_and_say_so(
 
 def write_photos(folder: Path, number: int) -> Path:
     """Photos of which each has two rows, and each third one a copy under another name."""
-    folder.mkdir(exist_ok=True)
-    lines = ["image,caption"]
+    rows = []
     for k in range(number):
-        names = [f"{k}.png", f"again-{k}.png"] if k % 3 == 0 else [f"{k}.png"]
-        for name in names:
-            Image.new("RGB", (4, 4), (k % 256, k // 256, 7)).save(folder / name)
-            lines += [f"{name},one of {name}", f"{name},two of {name}"]
-    (folder / "t.csv").write_text("\n".join(lines))
-    return folder / "t.csv"
+        for name in [f"{k}.png", f"again-{k}.png"] if k % 3 == 0 else [f"{k}.png"]:
+            write_photo(folder / name, colour=(k, 0, 7), size=(4, 4))
+            rows += [{"image": name, "caption": f"{count} of {name}"} for count in ("one", "two")]
+    return write_csv(folder / "t.csv", *rows)
+
+
+def photos_of(source: Source) -> list[str]:
+    return [id.partition("#")[0].removeprefix("again-") for id in source.column("id")]
 
 
 def test_a_photo_is_on_one_side_only(tmp_path: Path) -> None:
     path = write_photos(tmp_path / "a", 120)
     whole = open_source(str(path))
     parts = {split: open_source(str(path), split=split) for split in ("train", "val", "test")}
-    sides = {
-        id.partition("#")[0].removeprefix("again-"): split
-        for split, part in parts.items()
-        for id in part.column("id")
-    }
-    assert len(sides) == 120  # a copy is where its original is
+    sides = [{*photos_of(part)} for part in parts.values()]
+    assert sum(map(len, sides)) == len(set.union(*sides)) == 120  # copies are with their originals
     assert sum(map(len, parts.values())) == len(whole) == 160
-    assert {len(each) for part in parts.values() for each in part.column("captions")} == {2}
+    assert {len(texts) for part in parts.values() for texts in part.column("captions")} == {2}
     assert 4 <= len(parts["val"]) <= 28
     assert 4 <= len(parts["test"]) <= 28
     assert "photos, by a hash of the photo" in parts["val"].describe()
     assert parts["val"].left_out == {}
     more = open_source(str(write_photos(tmp_path / "a", 150)), split="val")  # moves no photo
-    assert {each for each, side in sides.items() if side == "val"} <= {
-        id.partition("#")[0].removeprefix("again-") for id in more.column("id")
-    }
+    assert sides[1] <= {*photos_of(more)}
 
 
 def test_share_and_seed_of_the_hash(tmp_path: Path) -> None:
@@ -320,46 +302,42 @@ def test_a_share_is_taken_of_the_split_and_of_every_data_set_of_a_mixture(tmp_pa
     assert mixed.fingerprint().values[str(parts[0])]["fraction"] == 0.3
 
 
-@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1, float("nan"), float("inf")])
-def test_impossible_shares(tmp_path: Path, fraction: float) -> None:
+def test_impossible_shares(tmp_path: Path) -> None:
     path = str(shares_table(tmp_path, 3))
-    with pytest.raises(UsageError, match=r"--fraction \S+: must be above 0 and at most 1"):
-        open_source(path, fraction=fraction)
-
-
-def test_a_share_without_a_sample(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"0 of 3 samples by a hash of the id; raise --fraction"):
-        open_source(str(shares_table(tmp_path, 3)), fraction=0.1)
+    for fraction in (0.0, -0.1, 1.1, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match=r"--fraction \S+: must be above 0 and at most 1"):
+            open_source(path, fraction=fraction)
+    with pytest.raises(UsageError, match="0 of 3 samples by a hash of the id; raise --fraction"):
+        open_source(path, fraction=0.1)
 
 
 def test_a_selection_of_a_share_and_a_share_of_a_selection(tmp_path: Path) -> None:
     path = str(shares_table(tmp_path, 40))
-    half = Request(path, fraction=0.5)
+    half, selection = Request(path, fraction=0.5), tmp_path / "kept.json"
     first, *others = half.open().column("id")
-    write_selection(tmp_path / "kept.json", half, [first], "as a test")
-    assert [*open_source(str(tmp_path / "kept.json")).column("id")] == others
-    assert len(open_source(str(tmp_path / "kept.json"), fraction=0.5)) == 10
+    write_selection(selection, half, [first], "as a test")
+    assert [*open_source(str(selection)).column("id")] == others
+    assert len(open_source(str(selection), fraction=0.5)) == 10
 
 
 def test_a_run_on_a_share_is_recorded_and_resumed_on_that_share_alone(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     run = tmp_path / "run"
-    words = [*arguments(world, "clip-ft", run), "--set"]
+    command = [*arguments(world, "clip-ft", run), "--set"]
     number = len(open_source(str(world / "plain.jsonl")))
-    assert main([*words, "fraction=0.5", "stop_after=1"]) == 0
+    assert main([*command, "fraction=0.5", "stop_after=1"]) == 0
     lost = number - round(number / 2)
     assert f"left out of the data: {lost} x sample outside the fraction" in capsys.readouterr().err
     for fraction in ("1.0", "0.25"):
-        assert main([*words, f"fraction={fraction}", "--resume"]) == 1
+        assert main([*command, f"fraction={fraction}", "--resume"]) == 1
         assert "other settings" in capsys.readouterr().err
-    assert main([*words, "fraction=0.5", "--resume"]) == 0
+    assert main([*command, "fraction=0.5", "--resume"]) == 0
     assert read_config(run / "config.yaml")["fraction"] == 0.5
     record = json.loads((run / "model" / "compoclip.json").read_text())
     assert "samples by a hash of the id" in record["provenance"]["data"]
     capsys.readouterr()
-    words = [*arguments(world, "clip-ft", tmp_path / "new"), "--set"]
-    assert main([*words, "fraction=0"]) == 2
+    assert main([*arguments(world, "clip-ft", tmp_path / "new"), "--set", "fraction=0"]) == 2
     assert "--set fraction=0: must be above 0" in capsys.readouterr().err
 
 
@@ -409,10 +387,8 @@ def test_what_names_a_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for name in ("a.tsv", "b c.tsv", "d=1 e=2"):
         Path(name).touch()
     assert mixture_of("a.tsv=0.7 'b c.tsv'=.3") == {"a.tsv": 0.7, "b c.tsv": 0.3}
-    assert mixture_of("x-{0..9}.tar=2 hf:me/data/train=1") == {
-        "x-{0..9}.tar": 2,
-        "hf:me/data/train": 1,
-    }
+    shards = {"x-{0..9}.tar": 2, "hf:me/data/train": 1}
+    assert mixture_of("x-{0..9}.tar=2 hf:me/data/train=1") == shards
     for single in ("a.tsv", "b c.tsv", "no such file", "d=1 e=2", "it's"):
         assert mixture_of(single) is None
     Path("link.tsv").symlink_to("a.tsv")
@@ -431,15 +407,14 @@ def test_what_names_a_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The base and squares of `write_base`, and 6 further ones with two captions each."""
-    write_base(tmp_path)
-    lines = []
-    for row in write_data(tmp_path / "few", 6).read_text().splitlines()[1:]:
+def folder(squares: Path) -> Path:
+    """The base and squares, and 6 further ones with two captions each."""
+    rows = []
+    for row in write_data(squares / "few", 6).read_text().splitlines()[1:]:
         image, caption = row.split("\t")
-        lines.append(json.dumps({"image": image, "caption": [caption, f"a photo of {caption}"]}))
-    (tmp_path / "few" / "rows.jsonl").write_text("\n".join(lines) + "\n")
-    return tmp_path
+        rows.append({"image": image, "caption": [caption, f"a photo of {caption}"]})
+    write_jsonl(squares / "few" / "rows.jsonl", rows)
+    return squares
 
 
 def spec(folder: Path) -> list[str]:
@@ -455,14 +430,8 @@ def test_batches_are_the_same_for_any_workers_and_from_any_step(
     assert source.describe().startswith("0.25 of ")
 
     def loading(workers: int = 0) -> BatchLoader:
-        return BatchLoader(
-            source,
-            TextPlan([], seed=5),
-            ImageTransform(SIZE, RandomCrop()),
-            batch_size=6,
-            seed=5,
-            workers=workers,
-        )
+        plan, transform = TextPlan([], seed=5), ImageTransform(SIZE, RandomCrop())
+        return BatchLoader(source, plan, transform, batch_size=6, seed=5, workers=workers)
 
     whole = list(loading().steps(0, 14))
     assert equal(loading(2).steps(0, 14), iter(whole))
@@ -489,38 +458,29 @@ def test_batches_are_the_same_for_any_workers_and_from_any_step(
     assert counts.samples_by_source(14)[names[1]] == pytest.approx(0.75 * 84, abs=5)
 
 
-def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(folder: Path, capsys: Capture) -> None:
     def run(out: str, *more: str, data: list[str] | None = None) -> int:
-        options = ["--batch-size=10", "--epochs=1", "--lr=1e-3", "--warmup=2", "--set=log_every=1"]
-        model = [f"--model={folder / 'base'}", f"--out={folder / out}", "--device=cpu"]
-        return main(
-            ["train", "fsc-clip", *model, "--data", *(data or spec(folder)), *options, *more]
-        )
-
-    def weights(out: str) -> dict[str, bytes]:
-        state = load_file(folder / out / "model" / "open_clip_model.safetensors")
-        return {name: value.numpy().tobytes() for name, value in state.items()}
+        options = ["--batch-size=10", "--lr=1e-3", *more, "--data", *(data or spec(folder))]
+        return main(command(folder, out, *options, method="fsc-clip"))
 
     assert run("whole") == 0
-    said = capsys.readouterr().out
-    names = [each.rpartition("=")[0] for each in spec(folder)]
+    names = [part.rpartition("=")[0] for part in spec(folder)]
     drawn = read_log(folder / "whole" / "train.jsonl")[-1]["drawn"]
     assert list(drawn) == names
     assert sum(drawn.values()) == 40
-    assert f"{drawn[names[1]]} samples of {names[1]}" in said
+    assert f"{drawn[names[1]]} samples of {names[1]}" in capsys.readouterr().out
     record = json.loads((folder / "whole" / "model" / RECORD).read_text())
     assert record["provenance"]["run"]["drawn"] == drawn
     assert "0.75 of" in record["provenance"]["data"]
 
     # Other weights are another run: other batches, and no state to go on from.
-    others = [each.replace("=0.25", "=0.5") for each in spec(folder)]
+    others = [part.replace("=0.25", "=0.5") for part in spec(folder)]
     assert run("stopped", "--set=stop_after=2") == 0
     assert run("stopped", "--resume", data=others) == 1
     assert "other settings" in capsys.readouterr().err
     assert run("stopped", "--resume") == 0
-    assert weights("stopped") == weights("whole")
+    stopped, whole = (weight_hashes(folder / out / "model") for out in ("stopped", "whole"))
+    assert stopped == whole
     assert read_log(folder / "stopped" / "train.jsonl")[-1]["drawn"] == drawn
 
 
@@ -532,21 +492,16 @@ def test_trackers_show_what_was_drawn(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("compoclip.training.log._OPEN", {"json": noting})
     record = {"step": 1, "loss": 2.0, "drawn": {"a": 3, "b": 1}}
-    (tmp_path / "train.jsonl").write_text(json.dumps(record) + "\n")
+    write_jsonl(tmp_path / "train.jsonl", [record])
     with Trackers(("json",), tmp_path, {}, lambda record, total: None) as report:
         report(record, 9)
     assert seen == [{"loss": 2.0, "drawn/a": 3.0, "drawn/b": 1.0}]
 
 
 def test_an_option_goes_to_those_that_have_a_use_for_it(folder: Path) -> None:
-    captions = folder / "pictures"
-    captions.mkdir()
-    for place in (folder / "few").glob("*.png"):
-        shutil.copy(place, captions)
-        (captions / f"{place.stem}.txt").write_text("a square\n")
-    rows = folder / "rows.jsonl"
-    shutil.copy(folder / "few" / "rows.jsonl", rows)
-    images = folder / "few"
+    captions, images = folder / "pictures", folder / "few"
+    write_captioned(captions, {f"{k}.png": "a square" for k in range(6)})
+    rows = shutil.copy(images / "rows.jsonl", folder)
     mixed = open_source(f"{captions}=1 {rows}=1", images=images)
     assert mixed[6].image == images / "0.png"
     assert mixed[0].image == captions / "0.png"
