@@ -5,14 +5,13 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from build.tables import write_jsonl
 from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore
 from compoclip.captions.types import Caption
@@ -21,29 +20,29 @@ from compoclip.data.caption_plan import NONE_GIVEN, TOO_LONG, CaptionPlan
 from compoclip.data.drawing import EQUALS_CAPTION, EQUALS_OTHER, Drawn, PlanCounts
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Sample
-from compoclip.data.sources.open import open_source
+from compoclip.data.text_names import GIVEN, GIVEN_POSITIVE
 from compoclip.data.texts import TargetPlan
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
-from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
+from compoclip.rewrites.base import Refused, Rewritten, rng_for
 from data_samples import Parses, Unparsed, few
 
 
 @dataclass(frozen=True)
 class Fake:
-    """Puts a number after the caption, says what it is told to, or refuses."""
+    """Puts a number after the caption, gives a fixed text, or refuses."""
 
     name: str
-    says: str = ""
+    text: str = ""
     keeps_meaning: bool = False
     version: str = "1"
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        if self.says == "refuse":
+        if self.text == "refuse":
             return Refused("no-legal-pair")
-        text = self.says or f"{caption.text} {rng.randrange(10**9)}"
+        text = self.text or f"{caption.text} {rng.randrange(10**9)}"
         return Rewritten(text, self.name, self.keeps_meaning, "fake", ())
 
 
@@ -62,12 +61,8 @@ FAKES = {
 }
 
 
-def resolve(name: str) -> Rewrite:
-    return FAKES[name]
-
-
 def plan(*names: str, seed: int = 0) -> TextPlan:
-    return TextPlan(names, seed=seed, parsed=Unparsed(), resolve=resolve)
+    return TextPlan(names, seed=seed, parsed=Unparsed(), resolve=FAKES.__getitem__)
 
 
 CAT = Sample("cat", b"", ("a cat, sitting",))
@@ -124,21 +119,31 @@ def test_a_negative_may_not_be_another_true_caption_but_a_positive_may() -> None
     assert plan("human").draw(TWO, epoch)[1].accepted == {"human": 1}
 
 
-def test_given_negatives() -> None:
-    given = TextPlan(["given"])
+@pytest.mark.parametrize(
+    ("name", "field", "texts", "role"),
+    [
+        (GIVEN, "negatives", ("a dog .", "a god", "no dog"), Role.NEGATIVE),
+        (GIVEN_POSITIVE, "positives", ("a god", "no dog"), Role.POSITIVE),
+    ],
+)
+def test_given_texts_are_drawn_or_their_lack_is_counted(
+    name: str, field: str, texts: tuple[str, ...], role: Role
+) -> None:
+    given = TextPlan([name])
     assert not given.plan.needs_parsing
-    sample = Sample("x", b"", ("A dog.",), ("a dog .", "a god", "no dog"))
-    texts = {given.draw(sample, epoch)[0][1].text for epoch in range(30)}
-    assert texts == {"a god", "no dog"}
-    assert given.draw(sample, 0)[0][1].role is Role.NEGATIVE
-    for negatives, reason in (
+    sample = replace(Sample("x", b"", ("A dog.",)), **{field: texts})
+    drawn = {given.draw(sample, epoch)[0][1] for epoch in range(30)}
+    assert {text.text for text in drawn} == {"a god", "no dog"}
+    assert {(text.role, text.rewrite) for text in drawn} == {(role, name)}
+    for unfit, reason in (
         ((), NONE_GIVEN),
         (("a dog",), None),  # without the full stop it is another text
-        (("A dog .",), EQUALS_CAPTION),
+        (("A dog .",), EQUALS_CAPTION if role is Role.NEGATIVE else EQUALS_OTHER),
         (("dog " * 76,), TOO_LONG),
     ):
-        counts = given.draw(Sample("x", b"", ("A dog.",), negatives), 0)[1]
-        assert counts.refused == ({("given", reason): 1} if reason else {})
+        result, counts = given.draw(replace(sample, **{field: unfit}), 0)
+        assert len(result) == (1 if reason else 2)
+        assert counts.refused == ({(name, reason): 1} if reason else {})
 
 
 def test_counts_add_up_whatever_the_grouping() -> None:
@@ -164,7 +169,7 @@ def test_an_unknown_rewrite_and_lacking_parses_are_refused_before_training() -> 
     with pytest.raises(UsageError, match="no rewrite 'oops'"):
         TextPlan(["oops"], parsed=Unparsed())
     with pytest.raises(ValueError, match="parsed captions"):
-        TextPlan(["number"], resolve=resolve)
+        TextPlan(["number"], resolve=FAKES.__getitem__)
 
 
 THREE = ("a red cat on a blue mat", "a cat lies on a mat", "the mat has a cat on it")
@@ -182,8 +187,7 @@ def test_another_caption_is_a_positive() -> None:
     assert not plan.needs_parsing
     seen = set()
     for epoch in range(20):
-        texts, counts = drawn(plan, epoch=epoch)
-        caption, other = texts
+        (caption, other), counts = drawn(plan, epoch=epoch)
         assert (other.role, other.rewrite) == (Role.POSITIVE, "other-caption")
         assert {caption.text, other.text} < set(THREE)
         assert counts.accepted == {"other-caption": 1}
@@ -235,17 +239,12 @@ def test_composed_texts_keep_how_often_they_stand() -> None:
 TEXTS = ["A red cat sits.", "Two dogs run.", "A red cat sits."]
 
 
-def table(folder: Path) -> Path:
-    rows = [{"image": f"{i}.jpg", "caption": text} for i, text in enumerate(TEXTS)]
-    return write_jsonl(folder / "t.jsonl", rows)
-
-
 def test_every_distinct_caption_is_parsed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "compoclip" / "parses.sqlite"  # by default
-    source = open_source(str(table(tmp_path)))
+    source = few([Sample(str(i), b"", (text,)) for i, text in enumerate(TEXTS)])
     captions = prepare_captions(source, workers=1)
     store = ParseStore(path)
     assert len(store) == 2
@@ -262,26 +261,3 @@ def test_every_distinct_caption_is_parsed_once(
     again = prepare_captions(source, ParseStore(path), workers=1)
     for handle in (again, pickle.loads(pickle.dumps(again))):  # noqa: S301 our own object
         assert handle[TEXTS[1]] == parse(TEXTS[1])
-
-
-@pytest.mark.parametrize("extras", [{}, {"neg_caption": "no owl"}, {"neg_image": [0]}])
-def test_what_every_source_answers_is_what_its_samples_say(
-    extras: dict[str, object], tmp_path: Path
-) -> None:
-    rows: list[dict[str, object]] = [
-        {"file_name": "a.png", "text": ["an owl", "a bird"], "group": "owl"},
-        {"file_name": "b.png", "text": "a cat", **extras},
-        {"file_name": "c.png", "text": "a dog"},
-    ]
-    write_jsonl(tmp_path / "rows.jsonl", rows)
-    for name in "abc":
-        (tmp_path / f"{name}.png").write_bytes(b"")
-    source = open_source(str(tmp_path / "rows.jsonl"))
-    bare = few([*source])
-    assert list(bare.column("id")) == list(source.column("id"))
-    assert list(bare.captions()) == list(source.captions())
-    assert list(bare.column("captions")) == list(source.column("captions"))
-    assert bare.brings() == source.brings() != frozenset()
-    assert list(bare.column("group")) == list(source.column("group"))
-    assert list(bare.column("image_score")) == list(source.column("image_score"))
-    assert dict(bare.left_out) == {}

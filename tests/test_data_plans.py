@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,20 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from build.photos import encode
+from build.photos import plain as plain_photo
 from build.tables import write_json, write_jsonl
 from compoclip.captions.clip_text import token_key
 from compoclip.captions.types import Caption
 from compoclip.cli.main import main
 from compoclip.data.batch import Batch
-from compoclip.data.caption_plan import NONE_GIVEN, TOO_LONG, CaptionPlan, OneOf
+from compoclip.data.caption_plan import CaptionPlan, OneOf
 from compoclip.data.drawing import (
     EQUALS_CAPTION,
     EQUALS_OTHER,
     NONE_APPLIES,
     NOT_CHOSEN,
+    Drawn,
     PlanCounts,
 )
 from compoclip.data.images import SINGLE, BatchBuilder, Companions
@@ -61,6 +60,7 @@ from compoclip.training.loop import freeze
 from data_samples import Parses, Unparsed, few
 from method_data import arguments
 from models_thin import config
+from record_files import lines
 
 UNPARSED = Unparsed()
 
@@ -89,32 +89,33 @@ def samples(count: int, text: str = "a cat on mat") -> list[Sample]:
 
 def test_one_of_several_is_uniform_among_those_that_apply() -> None:
     drawing = plan(CaptionPlan(rewrites=(OneOf("bad", ("x", "y", "z")),)))
-    drawn = [drawing.draw(sample, 0)[0] for sample in samples(600)]
-    found = Counter(texts[1].rewrite for texts in drawn)
-    assert all(len(texts) == 2 for texts in drawn)
-    assert all(150 < found[name] < 250 for name in "xyz")
-    drawn = [drawing.draw(sample, 0)[0] for sample in samples(600, "a mat not y")]
-    found = Counter(texts[1].rewrite for texts in drawn)
-    assert found["y"] == 0
-    assert all(240 < found[name] < 360 for name in "xz")
-    texts, counts = drawing.draw(samples(1, "not x not y not z")[0], 0)
+    for text, names, least, most in (
+        ("a cat on mat", "xyz", 150, 250),
+        ("a mat not y", "xz", 240, 360),
+    ):
+        drawn = [drawing.draw(sample, 0)[0] for sample in samples(600, text)]
+        assert all(len(texts) == 2 for texts in drawn)
+        counts = Counter(texts[1].rewrite for texts in drawn)
+        assert counts.keys() == set(names)
+        assert all(least < count < most for count in counts.values())
+    texts, plan_counts = drawing.draw(samples(1, "not x not y not z")[0], 0)
     assert len(texts) == 1
-    assert counts.refused["bad", NONE_APPLIES] == 1
-    assert counts.covered["bad"] == 0
+    assert plan_counts.refused["bad", NONE_APPLIES] == 1
+    assert plan_counts.covered["bad"] == 0
 
 
 def test_a_share_of_captions_has_negatives_always_the_same_ones() -> None:
     def chosen(share: float, epoch: int) -> set[str]:
         drawing = plan(CaptionPlan(rewrites=("good", "bad"), hn_fraction=share))
-        found = set()
+        ids = set()
         for sample in samples(400):
             texts, counts = drawing.draw(sample, epoch)
             roles = [text.role for text in texts]
             assert roles[:2] == [Role.CAPTION, Role.POSITIVE]
             assert counts.refused["bad", NOT_CHOSEN] == (len(roles) == 2)
             if Role.NEGATIVE in roles:
-                found.add(sample.id)
-        return found
+                ids.add(sample.id)
+        return ids
 
     quarter, half = chosen(0.25, 0), chosen(0.5, 0)
     assert 70 < len(quarter) < 130
@@ -127,16 +128,18 @@ def test_a_share_of_captions_has_negatives_always_the_same_ones() -> None:
         CaptionPlan(hn_fraction=1.5)
 
 
+LONG = "a small black cat sitting on a red wooden chair next to a large white dog"
+SCENE = Sample("x", b"", (LONG,))
+
+
 def test_a_curriculum_limits_graph_texts_by_epoch() -> None:
     graph = GraphPlan.published(0.2, second_stage=2)
     assert graph.stages == (Stage(0, 1, 1), Stage(2, 3, 6))
     assert graph.weights == pytest.approx((0.2, 0.4, 0.4))
     assert [graph.at(epoch).negatives for epoch in range(4)] == [1, 1, 6, 6]
     drawing = plan(CaptionPlan(texts=(graph,)), Parses())
-    caption = "a small black cat sitting on a red wooden chair next to a large white dog"
-    sample = Sample("x", b"", (caption,))
     for epoch in range(5):
-        texts, counts = drawing.draw(sample, epoch)
+        texts, counts = drawing.draw(SCENE, epoch)
         roles = Counter(text.role for text in texts[1:])
         most = graph.at(epoch)
         assert 1 <= roles[Role.POSITIVE] <= most.positives
@@ -144,9 +147,9 @@ def test_a_curriculum_limits_graph_texts_by_epoch() -> None:
         assert {text.rewrite for text in texts[1:]} <= set(drawing.plan.kinds)
         assert counts.accepted[GRAPH_POSITIVE] == roles[Role.POSITIVE]
         assert counts.coverage(GRAPH_POSITIVE) == 1
-        assert drawing.draw(sample, epoch)[0] == texts
+        assert drawing.draw(SCENE, epoch)[0] == texts
     assert roles[Role.NEGATIVE] > 1
-    without = plan(CaptionPlan(texts=(graph,), hn_fraction=0.0), Parses()).draw(sample, 4)[0]
+    without = plan(CaptionPlan(texts=(graph,), hn_fraction=0.0), Parses()).draw(SCENE, 4)[0]
     assert {text.role for text in without[1:]} == {Role.POSITIVE}
 
 
@@ -155,8 +158,7 @@ def test_at_most_so_many_graph_texts(positives: int, negatives: int) -> None:
     graph = GraphPlan.published(0.2, 1, positives=positives, negatives=negatives)
     first = Stage(0, min(1, positives), min(1, negatives))
     assert graph.stages == (first, Stage(1, positives, negatives))
-    caption = "a small black cat sitting on a red wooden chair next to a large white dog"
-    texts, _ = plan(CaptionPlan(texts=(graph,)), Parses()).draw(Sample("x", b"", (caption,)), 1)
+    texts, _ = plan(CaptionPlan(texts=(graph,)), Parses()).draw(SCENE, 1)
     roles = Counter(text.role for text in texts[1:])
     both = min(positives, negatives) > 0  # every positive has a negative
     assert roles == ({Role.POSITIVE: positives, Role.NEGATIVE: negatives} if both else {})
@@ -183,15 +185,21 @@ def test_impossible_plans(make, message: str) -> None:  # type: ignore[no-untype
         make()
 
 
+def write_bags(folder: Path, *rows: Mapping[str, object]) -> str:
+    return str(write_jsonl(folder / "bags.jsonl", rows))
+
+
+def of_kind(texts: Sequence[Drawn], kind: str) -> list[str]:
+    return [text.text for text in texts if text.rewrite == kind]
+
+
 def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
-    path = write_jsonl(
-        tmp_path / "bags.jsonl",
-        [
-            {"id": "0", "sentences": ["one", "two ", " "], "negatives": ["not one", None, "blank"]},
-            {"id": "1", "sentences": [f"part {i}" for i in range(9)]},
-        ],
+    path = write_bags(
+        tmp_path,
+        {"id": "0", "sentences": ["one", "two ", " "], "negatives": ["not one", None, "blank"]},
+        {"id": "1", "sentences": [f"part {i}" for i in range(9)]},
     )
-    once = BagPlan(str(path), size=4, negatives=("bad",), draw="distinct")
+    once = BagPlan(path, size=4, negatives=("bad",), draw="distinct")
     drawing = plan(CaptionPlan(texts=(once,)))
     first, second, third = samples(3)
     texts, counts = drawing.draw(first, 0)
@@ -204,7 +212,7 @@ def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
     by_rule = f"{BAG_NEGATIVE} (bad)"
     assert counts.accepted == {BAG: 2, BAG_NEGATIVE: 2, by_rule: 1}
     assert counts.covered == {BAG: 1, BAG_NEGATIVE: 1, by_rule: 1}
-    drawn = [[t.text for t in drawing.draw(second, e)[0] if t.rewrite == BAG] for e in range(9)]
+    drawn = [of_kind(drawing.draw(second, epoch)[0], BAG) for epoch in range(9)]
     assert all(len(texts) == 4 and texts == sorted(texts) for texts in drawn)
     assert len({text for texts in drawn for text in texts}) == 9
     # A bag may go by the image when the sample is a row of a table.
@@ -223,11 +231,10 @@ def test_the_other_captions_as_a_bag() -> None:
     bags_seen = set()
     for epoch in range(30):
         texts, counts = drawing.draw(sample, epoch)
-        bag = [text.text for text in texts if text.rewrite == BAG]
+        bag = of_kind(texts, BAG)
         assert len(bag) == counts.accepted[BAG] == 2
         assert len({token_key(text) for text in (texts[0].text, *bag)}) == 3
-        wrong = [text.text for text in texts if text.rewrite == BAG_NEGATIVE]
-        assert wrong == [f"{text} bad" for text in bag]
+        assert of_kind(texts, BAG_NEGATIVE) == [f"{text} bad" for text in bag]
         bags_seen.update(bag)
     assert {token_key(text) for text in bags_seen} == {token_key(text) for text in captions}
     texts, counts = drawing.draw(Sample("1", b"", ("a cat",)), 0)
@@ -236,27 +243,25 @@ def test_the_other_captions_as_a_bag() -> None:
 
 
 def test_a_bag_drawn_with_replacement_has_the_caption_in_it(tmp_path: Path) -> None:
-    path = write_jsonl(
-        tmp_path / "bags.jsonl",
-        [{"id": "0", "sentences": ["one", "two"], "negatives": ["not one", None]}],
-    )
-    drawing = plan(CaptionPlan(texts=(BagPlan(str(path), size=10, negatives=("bad",)),)))
+    row = {"id": "0", "sentences": ["one", "two"], "negatives": ["not one", None]}
+    bags = BagPlan(write_bags(tmp_path, row), size=10, negatives=("bad",))
+    drawing = plan(CaptionPlan(texts=(bags,)))
     sample, other = samples(2)
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for epoch in range(40):
         texts, counts = drawing.draw(sample, epoch)
-        bag = [text.text for text in texts if text.rewrite == BAG]
+        bag = of_kind(texts, BAG)
         assert len(bag) == counts.accepted[BAG] == 10
         # Each time a sentence is drawn it comes with a negative.
-        wrong = [text.text for text in texts if text.rewrite == BAG_NEGATIVE]
-        assert wrong == [{"one": "not one"}.get(text, f"{text} bad") for text in bag]
+        negatives = [{"one": "not one"}.get(text, f"{text} bad") for text in bag]
+        assert of_kind(texts, BAG_NEGATIVE) == negatives
         assert {text.role for text in texts if text.rewrite == BAG_NEGATIVE} == {Role.NEGATIVE}
         assert counts.covered[BAG] == counts.covered[BAG_NEGATIVE] == 1
         assert not counts.refused
         assert drawing.draw(sample, epoch)[0] == texts
-        found.update(bag)
-    assert set(found) == {"one", "two", sample.captions[0]}
-    assert min(found.values()) > 90  # of 400, a third each
+        totals.update(bag)
+    assert set(totals) == {"one", "two", sample.captions[0]}
+    assert min(totals.values()) > 90  # of 400, a third each
     # An image without a bag has its caption, as often, and that is counted.
     texts, counts = drawing.draw(other, 0)
     caption = other.captions[0]
@@ -265,39 +270,36 @@ def test_a_bag_drawn_with_replacement_has_the_caption_in_it(tmp_path: Path) -> N
 
 
 def test_a_sentence_of_a_bag_is_no_negative_too(tmp_path: Path) -> None:
-    path = write_jsonl(
-        tmp_path / "bags.jsonl",
-        [
-            {"id": "0", "sentences": ["one"], "negatives": ["a cat on mat 0"]},
-            {"id": "1", "sentences": ["a cat on mat 1 bad"]},
-        ],
+    path = write_bags(
+        tmp_path,
+        {"id": "0", "sentences": ["one"], "negatives": ["a cat on mat 0"]},
+        {"id": "1", "sentences": ["a cat on mat 1 bad"]},
     )
-    drawing = plan(CaptionPlan(("bad",), texts=(BagPlan(str(path), size=10, negatives=("bad",)),)))
+    drawing = plan(CaptionPlan(("bad",), texts=(BagPlan(path, size=10, negatives=("bad",)),)))
     first, second = samples(2)
     for epoch in range(5):
         texts, counts = drawing.draw(first, epoch)  # a negative of the file that is the caption
         negatives = [text.text for text in texts if text.role is Role.NEGATIVE]
         assert first.captions[0] not in negatives
-        assert (
-            counts.refused[BAG_NEGATIVE, EQUALS_CAPTION] == 10 - counts.accepted[BAG_NEGATIVE] > 0
-        )
+        refused = counts.refused[BAG_NEGATIVE, EQUALS_CAPTION]
+        assert refused == 10 - counts.accepted[BAG_NEGATIVE] > 0
         texts, counts = drawing.draw(second, epoch)  # a sentence that is the caption's negative
-        bag = [text.text for text in texts if text.rewrite == BAG]
+        bag = of_kind(texts, BAG)
         assert set(bag) == {second.captions[0]}
         assert counts.refused[BAG, EQUALS_OTHER] == 10 - len(bag) > 0
 
 
 def test_negatives_of_bags_are_of_one_of_several_kinds(tmp_path: Path) -> None:
     sentences = [f"part {i} not y" if i % 3 else f"part {i}" for i in range(30)]
-    path = write_jsonl(tmp_path / "bags.jsonl", [{"id": "0", "sentences": sentences}])
-    several = BagPlan(str(path), size=30, negatives=("x", "y"), draw="distinct")
+    path = write_bags(tmp_path, {"id": "0", "sentences": sentences})
+    several = BagPlan(path, size=30, negatives=("x", "y"), draw="distinct")
     drawing = plan(CaptionPlan((OneOf("both", ("x", "y")),), texts=(several,)))
     sample = samples(1)[0]
     total = PlanCounts()
     for epoch in range(20):
         texts, counts = drawing.draw(sample, epoch)
         total.add(counts)
-        kinds = Counter(text.text[-1] for text in texts if text.rewrite == BAG_NEGATIVE)
+        kinds = Counter(text[-1] for text in of_kind(texts, BAG_NEGATIVE))
         assert kinds.total() == counts.accepted[BAG_NEGATIVE] == 30
         for name in "xy":
             assert kinds[name] == counts.accepted[f"{BAG_NEGATIVE} ({name})"]
@@ -309,15 +311,13 @@ def test_negatives_of_bags_are_of_one_of_several_kinds(tmp_path: Path) -> None:
 
 
 def test_negatives_of_bags_from_a_file_of_written_ones(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "bags.jsonl", [{"id": "0", "sentences": ["one dog", "two dogs"]}])
-    texts = tmp_path / "written.jsonl"
-    texts.write_text(json.dumps({"caption": "one dog", "negative": "one cat"}) + "\n")
-    what = CaptionPlan(
-        texts=(BagPlan(str(path), size=2, negatives=(WRITTEN_NEGATIVE,), draw="distinct"),),
-        written=str(texts),
-    )
+    path = write_bags(tmp_path, {"id": "0", "sentences": ["one dog", "two dogs"]})
+    row = {"caption": "one dog", "negative": "one cat"}
+    bags = BagPlan(path, size=2, negatives=(WRITTEN_NEGATIVE,), draw="distinct")
+    written = write_jsonl(tmp_path / "written.jsonl", [row])
+    what = CaptionPlan(texts=(bags,), written=str(written))
     drawn, counts = plan(what).draw(samples(1)[0], 0)
-    assert [text.text for text in drawn if text.rewrite == BAG_NEGATIVE] == ["one cat"]
+    assert of_kind(drawn, BAG_NEGATIVE) == ["one cat"]
     assert counts.refused[f"{BAG_NEGATIVE} ({WRITTEN_NEGATIVE})", NONE_WRITTEN] == 1
     assert counts.refused[BAG_NEGATIVE, NONE_APPLIES] == 1
     with pytest.raises(UsageError, match="file of written texts"):
@@ -325,12 +325,12 @@ def test_negatives_of_bags_from_a_file_of_written_ones(tmp_path: Path) -> None:
 
 
 def test_captions_are_cleaned_all_or_those_of_variations_alone() -> None:
-    five = CaptionPlan(main=True, pre_caption=5)
-    for caption, shown in (
+    five = plan(CaptionPlan(main=True, pre_caption=5))
+    for caption, cleaned_text in (
         ('A "Red" dog; it runs (fast). One', "a red dog it runs"),
         ("...", "..."),
     ):
-        assert plan(five).draw(Sample("0", b"", (caption, "x")), 0)[0][0].text == shown
+        assert five.draw(Sample("0", b"", (caption, "x")), 0)[0][0].text == cleaned_text
     with pytest.raises(UsageError, match="must be 0"):
         CaptionPlan(pre_caption=-1)
     pair = Sample("0", b"", ('A dog: "Rex"!',))
@@ -353,10 +353,10 @@ def test_captions_are_cleaned_all_or_those_of_variations_alone() -> None:
         ({"id": "0", "sentences": ["a"]}, "a second bag '0'"),
     ],
 )
-def test_malformed_bags(tmp_path: Path, row: object, message: str) -> None:
-    path = write_jsonl(tmp_path / "bags.jsonl", [{"id": "0", "sentences": ["x"]}, row])
+def test_malformed_bags(tmp_path: Path, row: dict[str, object], message: str) -> None:
+    path = write_bags(tmp_path, {"id": "0", "sentences": ["x"]}, row)
     with pytest.raises(CompoclipError, match=f"line 2.*{message}"):
-        read_bags(path)
+        read_bags(Path(path))
 
 
 def test_a_method_that_needs_bags_says_so() -> None:
@@ -417,19 +417,6 @@ def test_several_given_negatives_are_drawn_without_replacement() -> None:
     assert len(one) == 2
 
 
-def test_given_positives() -> None:
-    drawing = recipe_texts(rewrites=(GIVEN_POSITIVE,))
-    sample = replace(SAMPLE, positives=("the cup", "some cup"))
-    found = {drawing.draw(sample, epoch)[0][1] for epoch in range(20)}
-    assert {text.text for text in found} == {"the cup", "some cup"}
-    assert {(text.role, text.rewrite) for text in found} == {(Role.POSITIVE, GIVEN_POSITIVE)}
-    for positives, reason in (((), NONE_GIVEN), (("x " * 100,), TOO_LONG)):
-        texts, counts = drawing.draw(replace(sample, positives=positives), 0)
-        assert len(texts) == 1
-        assert counts.refused[GIVEN_POSITIVE, reason] == 1
-    assert not CaptionPlan(rewrites=(GIVEN_POSITIVE,)).needs_parsing
-
-
 def test_captions_say_what_is_absent_and_other_texts_are_made_of_the_original() -> None:
     sample = Sample("1", b"", ("a dog on a couch", "A lamp stands beside it."))
     drawing = recipe_texts(rewrites=("crepe-negate",), absent=True)
@@ -449,8 +436,7 @@ def test_captions_say_what_is_absent_and_other_texts_are_made_of_the_original() 
 
 def test_data_without_positives_is_refused_in_one_line(tmp_path: Path) -> None:
     row = {"image": "a.jpg", "caption": "a", "neg_caption": "b"}
-    write_json(tmp_path / "t.jsonl", row)
-    source = open_source(str(tmp_path / "t.jsonl"))
+    source = open_source(str(write_json(tmp_path / "t.jsonl", row)))
     with pytest.raises(UsageError, match=r"brings no captions in other words; .* pos_caption"):
         load_recipe("sem-clip")().plan.require(source)
     load_recipe("sem-clip")(statements="made").plan.require(source)
@@ -466,7 +452,7 @@ def test_composing_with_texts_of_the_data() -> None:
 
 
 def picture(value: int) -> bytes:
-    return encode(Image.new("RGB", (8, 8), (value, 0, 0)))
+    return plain_photo((value, 0, 0))
 
 
 def builder(source: Source, known: np.ndarray) -> BatchBuilder:
@@ -480,8 +466,7 @@ def shown(images: Distractors, samples: Sequence[Sample], known: Mapping[int, li
     batch = builder(few(samples), table)
     for index, sample in enumerate(samples):
         images.add_to_batch(batch, index, sample)
-    made = batch.batch(((0.0,) * 3, (1.0,) * 3))
-    return made, batch.bad
+    return batch.batch(((0.0,) * 3, (1.0,) * 3)), batch.bad
 
 
 def test_distractors_of_the_data_and_mined_ones() -> None:
@@ -524,27 +509,24 @@ def test_data_without_distractors_train_without() -> None:
 # --- What trains. ---
 
 
+def trained_by(recipe: str, text_layers: int) -> set[str]:
+    """Return the names of the parameters that a recipe trains."""
+    text = {"layers": text_layers, "width": 16, "heads": 2, "context_length": 77, "vocab_size": 64}
+    model = build_model(config({"layers": 1, "width": 16, "head_width": 8}, text))
+    freeze(model, load_recipe(recipe)().trains)
+    return {name for name, p in model.named_parameters() if p.requires_grad}
+
+
 def test_the_last_norm_of_the_text_tower_may_stay() -> None:
-    model = build_model(
-        config({"layers": 1, "width": 16, "head_width": 8},
-               {"layers": 1, "width": 16, "heads": 2, "context_length": 77, "vocab_size": 64})
-    )  # fmt: skip
-    freeze(model, load_recipe("negation-clip")().trains)
-    learns = {name for name, p in model.named_parameters() if p.requires_grad}
+    learns = trained_by("negation-clip", text_layers=1)
     assert not any(name.startswith(("visual.", "ln_final")) for name in learns)
     assert {"text_projection", "logit_scale", "token_embedding.weight"} <= learns
 
 
 def test_the_first_blocks_of_the_text_tower_may_learn_alone() -> None:
-    """Of three blocks half are two: rounded up, so that some always learn."""
-    model = build_model(
-        config({"layers": 1, "width": 16, "head_width": 8},
-               {"layers": 3, "width": 16, "heads": 2, "context_length": 77, "vocab_size": 64})
-    )  # fmt: skip
-    freeze(model, load_recipe("omni-negclip")().trains)
-    learns = {name for name, p in model.named_parameters() if p.requires_grad}
+    learns = trained_by("omni-negclip", text_layers=3)
     blocks = {name.split(".")[2] for name in learns if name.startswith("transformer.resblocks.")}
-    assert blocks == {"0", "1"}
+    assert blocks == {"0", "1"}  # half of three, rounded up, so that some always learn
     assert {"token_embedding.weight", "positional_embedding", "ln_final.weight"} <= learns
     assert {"text_projection", "logit_scale"} <= learns
     assert not any(name.startswith("visual.") for name in learns)
@@ -569,8 +551,8 @@ def test_no_caption_of_the_image_names_the_absent_object() -> None:
 def test_runs_without_distractors_or_counterparts_are_named_so(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [json.loads(line) for line in (world / "pairs.jsonl").read_text().splitlines()]
-    data = write_jsonl(tmp_path / "pairs.jsonl", ({**row, "neg_image": ""} for row in rows))
+    rows = ({**row, "neg_image": ""} for row in lines(world / "pairs.jsonl"))
+    data = write_jsonl(tmp_path / "pairs.jsonl", rows)
     more = (f"--data={data}", f"--images={world}", "--max-steps=1")
     for name in ("con-clip", "trohn-img"):
         assert main(arguments(world, name, tmp_path / name, *more)) == 0
