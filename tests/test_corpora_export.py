@@ -148,9 +148,9 @@ def test_the_card_says_how_it_was_made(exports: Path) -> None:
         ("{pairs} --to=negclip", 2, "negatives named by --rewrites"),
         ("{pairs} --to=negclip --rewrites=synonym", 2, "synonym keeps the meaning"),
         ("{pairs} --to=negclip --rewrites=replace --engine=ray", 2, "runs on this machine alone"),
-        ("captions.txt --licence=x", 2, "--licence goes with --to"),
+        ("a.txt --licence=x", 2, "--licence goes with --to"),
         ("none.txt --to=negclip --rewrites=replace", 1, "none.txt: not found"),
-        ("captions.txt --to=negclip --rewrites=replace", 2, "captions is rewritten without --to"),
+        ("a.txt --to=negclip --rewrites=replace", 2, "list of captions is rewritten without --to"),
         ("lost.csv --to=negclip --rewrites=replace", 1, "no.jpg: no such file; check --images"),
         ("odd.csv --to=open-clip --rewrites=replace", 1, "odd.jpg: is neither JPEG, PNG nor WebP"),
         ("{tar} --to=negclip --rewrites=replace", 2, "choose --to sentence-transformers"),
@@ -167,7 +167,7 @@ def test_mistakes_are_one_line_and_write_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("captions.txt").write_text("a red cup on a table\n")
+    Path("a.txt").write_text("a red cup on a table\n")
     Path("lost.csv").write_text("filepath,title\nno.jpg,a red cup on a table\n")
     Path("odd.csv").write_text("filepath,title\nodd.jpg,a red cup on a table\n")
     Image.new("RGB", (8, 8)).save("odd.jpg", "GIF")

@@ -23,13 +23,7 @@ from compoclip.corpora.run import CorpusOutcome, process
 from compoclip.corpora.shard import find_shards
 from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.data.sources.open import open_source
-from compoclip.data.sources.shards import (
-    BAD_JSON,
-    BAD_NAME,
-    BAD_TEXT,
-    SECOND,
-    TOO_LONG,
-)
+from compoclip.data.sources.shards import BAD_JSON, BAD_NAME, BAD_TEXT, SECOND, TOO_LONG
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.patterns import SHARD_FILES, names_shards
 from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
@@ -64,9 +58,9 @@ def expected(id: str, text: str) -> dict[str, list[str]]:
     for name in NAMES if text else ():
         rewritten = get_rewrite(name)(parse(text), rng_for(7, id, 0, name))
         if isinstance(rewritten, Rewritten):
-            column, rule = ("positive",) * 2 if rewritten.keeps_meaning else ("neg_caption", "neg")
-            cells[column].append(rewritten.text)
-            cells[f"{rule}_rule"].append(f"{name} {rewritten.rule}")
+            cells["positive" if rewritten.keeps_meaning else "neg_caption"].append(rewritten.text)
+            rules = cells["positive_rule" if rewritten.keeps_meaning else "neg_rule"]
+            rules.append(f"{name} {rewritten.rule}")
     return cells
 
 
@@ -234,8 +228,8 @@ def test_stored_parses_give_the_same_rewrites(kind: str, tmp_path: Path) -> None
     parsed = done(source, tmp_path / "parsed", ParseJob())
     assert parsed.total["parses"]["objects"] > 8
     name = f"000{kind}"
-    parses = [row["parse"] for row in rows_of(tmp_path / "parsed" / name)]
-    stored = [parse for parse in parses if parse["records"]]
+    cells = [row["parse"] for row in rows_of(tmp_path / "parsed" / name)]
+    stored = [cell for cell in cells if cell["records"]]
     text = captions(0)[0]
     assert stored[0] == {"parser": parser_name("hanta"), "records": [encode(parse(text))]}
     assert decode(text, stored[0]["records"][0]) == parse(text)
@@ -243,10 +237,9 @@ def test_stored_parses_give_the_same_rewrites(kind: str, tmp_path: Path) -> None
     again = done(tmp_path / "parsed", tmp_path / "again")
     assert (plain.total["parsed"], plain.total.get("parses_read")) == (5, None)
     assert (again.total.get("parsed", 0), again.total["parses_read"]) == (0, 5)
-    for one, two in zip(*(rows_of(tmp_path / out / name) for out in ("plain", "again"))):
-        assert [one.get(field.name) for field in JOB.fields] == [
-            two.get(field.name) for field in JOB.fields
-        ]
+    one, two = (rows_of(tmp_path / out / name) for out in ("plain", "again"))
+    for field in JOB.fields:
+        assert [row.get(field.name) for row in one] == [row.get(field.name) for row in two]
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_what_cannot_be_done_is_one_line(
         ("photos", ["--temperature=-1"], "--temperature"),
         ("no", [], "no: not found"),
         ("captions.txt", [], "captions.txt"),
-        ("captions.txt", ["--task=negatives", "--images=photos"], "--images goes with --task pho"),
+        ("captions.txt", ["--task=dense", "--images=photos"], "--images goes with --task photos"),
         ("t.parquet", [], "a caption needs a photo with a file of its own"),
         ("damaged", [], "no photo has got a caption ("),
     ):

@@ -463,7 +463,8 @@ def no_path(cell: object, origin: str) -> str:
 
 
 def test_a_bad_flag_is_one_clear_line() -> None:
-    with pytest.raises(CompoclipError, match=r"row 1: mirror 'perhaps' .* neither true nor false"):
+    message = r"x, row 1: mirror 'perhaps' .* is neither true nor false"
+    with pytest.raises(CompoclipError, match=message):
         read_extras({"mirror": "perhaps"}, "x, row 1", no_path)
     for cell, flag in (("yes", True), ("0", False), (True, True), ("", False), (None, False)):
         assert read_extras({"mirror": cell}, "x", no_path).get("mirror", False) is flag

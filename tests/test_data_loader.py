@@ -213,7 +213,7 @@ def test_a_killed_worker_is_one_line_and_the_rest_can_be_had(impatient: None) ->
     seen = [next(batches)]
     assert signal.getsignal(signal.SIGCHLD) == before
     iterator = kill_a_worker(loading)
-    with pytest.raises(CompoclipError, match=r"^.*reads data was killed .*with --resume.*$"):
+    with pytest.raises(CompoclipError, match=r"^.*data was killed .*continue with --resume.*$"):
         seen.extend(batches)
     assert not any(worker.is_alive() for worker in iterator._workers)
     rest = loading.epoch(0, len(seen))  # new workers

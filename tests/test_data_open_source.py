@@ -136,10 +136,12 @@ def test_what_is_elsewhere_is_not_supported(spec: str, tmp_path: Path) -> None:
 
 
 def test_a_name_of_the_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CompoclipError, match=r"check the path.*hf download nlphuji/.* --repo-type"):
-        open_source("nlphuji/flickr30k")
-    with pytest.raises(CompoclipError, match=r"nlphuji/rows\.csv: not found; check the path"):
-        open_source("nlphuji/rows.csv")
+    for spec, message in (
+        ("flickr30k", "check the path.*hf download nlphuji/flickr30k --repo-type dataset"),
+        ("rows.csv", r"nlphuji/rows\.csv: not found; check the path"),
+    ):
+        with pytest.raises(CompoclipError, match=message):
+            open_source(f"nlphuji/{spec}")
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "s3:" / "a.csv", CSV)
     assert len(open_source("./s3:/a.csv")) == 1

@@ -187,7 +187,8 @@ def test_a_full_disk_leaves_whole_shards_only(
         write(self, info, file)
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", full)
-    with pytest.raises(CompoclipError, match=r"pack-000001\.tar: cannot be written \(No space"):
+    message = r"pack-000001\.tar: cannot be written \(No space left"
+    with pytest.raises(CompoclipError, match=message):
         pack(request, tmp_path / "out", SPEC)
     assert [*bytes_of(tmp_path / "out")] == [FILE, "pack-000000.json", "pack-000000.tar", RECORD]
     assert not [p for p in (tmp_path / "out").iterdir() if p.name.endswith(".tmp")]

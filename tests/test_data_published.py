@@ -259,7 +259,8 @@ def test_counterfactual_attributes(tmp_path: Path) -> None:
     assert [sample.negatives for sample in samples] == [("a red cat",), ("a blue dog",), ()]
     del row["rev_images"]
     path = write_rows(tmp_path / "lacks.tsv", [row])
-    with pytest.raises(CompoclipError, match=r"lacks\.tsv, row 1 needs rev_captions, rev_images; "):
+    message = r"lacks\.tsv, row 1 needs rev_captions, rev_images; it has"
+    with pytest.raises(CompoclipError, match=message):
         open_source(str(path))
     text = "captions\timages\tneg_captions\tneg_images\na\tb\n"
     broken = write_text(tmp_path / "broken_left_right_.csv", text)

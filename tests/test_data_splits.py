@@ -324,15 +324,15 @@ def test_a_run_on_a_share_is_recorded_and_resumed_on_that_share_alone(
     world: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     run = tmp_path / "run"
-    command = [*arguments(world, "clip-ft", run), "--set"]
+    training = [*arguments(world, "clip-ft", run), "--set"]
     number = len(open_source(str(world / "plain.jsonl")))
-    assert main([*command, "fraction=0.5", "stop_after=1"]) == 0
+    assert main([*training, "fraction=0.5", "stop_after=1"]) == 0
     lost = number - round(number / 2)
     assert f"left out of the data: {lost} x sample outside the fraction" in capsys.readouterr().err
     for fraction in ("1.0", "0.25"):
-        assert main([*command, f"fraction={fraction}", "--resume"]) == 1
+        assert main([*training, f"fraction={fraction}", "--resume"]) == 1
         assert "other settings" in capsys.readouterr().err
-    assert main([*command, "fraction=0.5", "--resume"]) == 0
+    assert main([*training, "fraction=0.5", "--resume"]) == 0
     assert read_config(run / "config.yaml")["fraction"] == 0.5
     record = json.loads((run / "model" / "compoclip.json").read_text())
     assert "samples by a hash of the id" in record["provenance"]["data"]
