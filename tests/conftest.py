@@ -111,6 +111,13 @@ def restored_environment() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test's own for what is cached of data, in the place of the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real photos, captions and annotations kept beside the project; skips when absent.

@@ -25,6 +25,8 @@ from compoclip.data.sources import Source
 from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError
 
+pytestmark = pytest.mark.usefixtures("user_cache")
+
 
 @dataclass(frozen=True)
 class Photo:
@@ -458,11 +460,6 @@ def outcome(form: str, situation: str, folder: Path) -> str:
         return case.seen(spec, options)
     except (CompoclipError, KeyError, TypeError) as error:
         return f"error: {error}"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("form", FORMS)

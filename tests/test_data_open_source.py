@@ -18,11 +18,7 @@ from compoclip.data.decode import Picture, decode
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
+pytestmark = pytest.mark.usefixtures("user_cache")
 
 TAR = [("1.jpg", b"x"), ("1.txt", b"x")]
 BLIP = json.dumps({"image": "1.jpg", "caption": "x", "image_id": "coco_1"})

@@ -32,11 +32,7 @@ from compoclip.data.sources.table import EMPTY_NEGATIVE, NO_NEIGHBOUR
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.patterns import expand_braces
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("user_cache")
 
 
 def numbered(path: Path, first: int, count: int) -> Path:
@@ -150,7 +146,7 @@ def test_the_index_is_made_once_and_again_when_the_shard_changes(
 
 
 def test_the_index_goes_to_the_cache_folder_when_the_shard_is_read_only(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, user_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "data"
     path = numbered(folder / "a.tar", 0, 3)
@@ -164,7 +160,7 @@ def test_the_index_goes_to_the_cache_folder_when_the_shard_is_read_only(
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert len(open_shards([path])) == 3
     assert [p.name for p in folder.iterdir()] == ["a.tar"]
-    assert len(list((cache / "compoclip").iterdir())) == 1
+    assert len(list((user_cache / "compoclip").iterdir())) == 1
     monkeypatch.setattr(shards, "_scan", lambda *a: pytest.fail("indexed twice"))
     assert len(open_shards([path])) == 3
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +16,7 @@ import torch
 
 from build.photos import write_captioned, write_photo
 from build.runs import command
-from build.tables import (
-    Row,
-    write_csv,
-    write_json,
-    write_jsonl,
-    write_parquet,
-    write_rows,
-    write_tar,
-)
+from build.tables import write_csv, write_json, write_jsonl, write_parquet, write_rows, write_tar
 from compoclip.cli.main import main
 from compoclip.config import read_config
 from compoclip.data.decode import Picture
@@ -47,7 +40,7 @@ from train_helpers import weight_hashes, write_data
 Capture = pytest.CaptureFixture[str]
 
 
-def write_shard(path: Path, rows: Sequence[Row]) -> Path:
+def write_shard(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     members = [(row["image"], b"JPEG") for row in rows]
     members += [(row["image"].replace("jpg", "json"), json.dumps(row).encode()) for row in rows]
     return write_tar(path, sorted(members))

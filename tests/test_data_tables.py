@@ -31,15 +31,11 @@ from compoclip.data.written import read_bags, read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.records import read_records
 
+pytestmark = pytest.mark.usefixtures("user_cache")
+
 
 def open_table(*files: Path, **options: Any) -> Source:
     return tables.open_tables(files, Request(str(files[0]), **options))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 READ: dict[str, tuple[str, str, dict[str, object], list[str]]] = {
