@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from build.photos import noise
 from compoclip.analysis.maps import (
     overlay,
     patch_grid,
@@ -29,15 +30,11 @@ from compoclip.models.text_tower import TextFeatures
 from models_thin import config, timm_config
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1, "context_length": 8}
+PHOTO = noise(0, (40, 32))
 
 
 def new(cfg: dict[str, Any] | None = None) -> LoadedModel:
     return create_model(ModelConfig(cfg or config(text=TEXT)), seed=1)
-
-
-def photo(width: int = 40, height: int = 32) -> Image.Image:
-    noise = np.random.default_rng(0).integers(0, 255, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(noise)
 
 
 class StandIn:
@@ -64,7 +61,7 @@ class StandIn:
 
 def test_similarities_by_hand() -> None:
     model = replace(new(), encoder=cast(DualEncoder, StandIn()))
-    maps = patch_maps(model, photo(32, 32), "red cat")
+    maps = patch_maps(model, noise(0, (32, 32)), "red cat")
     assert maps.grid == (2, 2)
     assert [w.word for w in maps.words] == ["red", "cat"]
     assert word_positions(model, "red cat") == ((("red", (1,)), ("cat", (2,))), ())
@@ -104,11 +101,14 @@ def test_words_are_where_the_tokenizer_puts_them() -> None:
 
 def test_words_beyond_the_context_are_named() -> None:
     model, caption = new(), "one two three four five six seven eight"
-    maps = patch_maps(model, photo(), caption)
+    maps = patch_maps(model, PHOTO, caption)
     assert [word.word for word in maps.words] == ["one", "two", "three", "four", "five", "six"]
     spans, _ = word_positions(model, caption)
     assert spans[-1] == ("six", (6,))  # the end token stands at 7
     assert maps.left_out == ("seven", "eight")
+
+
+RESNET = {"layers": [1, 1, 1, 1], "width": 8, "image_size": 64, "patch_size": None}
 
 
 @pytest.mark.parametrize(
@@ -116,45 +116,33 @@ def test_words_beyond_the_context_are_named() -> None:
     [
         (config(text=TEXT), (4, 4)),
         (config(vision={"image_size": [32, 64]}, text=TEXT), (4, 8)),
-        (
-            config(
-                vision={"layers": [1, 1, 1, 1], "width": 8, "image_size": 64, "patch_size": None},
-                text=TEXT,
-            ),
-            (2, 2),
-        ),
+        (config(vision=RESNET, text=TEXT), (2, 2)),
         ({**timm_config("mobilenetv2_050", 64), "text_cfg": TEXT}, (2, 2)),
     ],
     ids=["vit", "wide vit", "resnet", "timm"],
 )
 def test_every_kind_of_tower_has_maps(cfg: dict[str, Any], grid: tuple[int, int]) -> None:
     model = new(cfg)
-    maps = patch_maps(model, photo(), "a red cat")
+    maps = patch_maps(model, PHOTO, "a red cat")
     assert maps.grid == grid
     for word in maps.words:
         assert word.attention.sum() == pytest.approx(1, abs=1e-5)
         assert word.attention.min() >= 0
-    assert overlay(photo(), maps.words[0].attention, maps.region).size == (40, 32)
+    assert overlay(PHOTO, maps.words[0].attention, maps.region).size == (40, 32)
 
 
-def test_a_tower_without_patches_is_one_clear_error() -> None:
-    model = new(config(vision={"attentional_pool": True, "attn_pooler_heads": 4}, text=TEXT))
-    with pytest.raises(
-        CompoclipError, match=r"patch maps need patch features.*learned queries"
-    ) as e:
-        patch_maps(model, photo(), "a cat")
-    assert "\n" not in str(e.value)
-
-
-def test_what_cannot_be_mapped_is_refused() -> None:
-    with pytest.raises(CompoclipError, match="at least one word"):
-        patch_maps(new(), photo(), " \n ")
+def test_what_cannot_be_mapped_is_one_clear_error() -> None:
     model = new()
+    with pytest.raises(CompoclipError, match="at least one word"):
+        patch_maps(model, PHOTO, " \n ")
     with torch.no_grad():
-        model.encoder.logit_scale.copy_(torch.tensor(1.0))
         model.encoder.model.visual.proj.fill_(float("nan"))  # type: ignore[union-attr,operator]
     with pytest.raises(CompoclipError, match="not finite"):
-        patch_maps(model, photo(), "a cat")
+        patch_maps(model, PHOTO, "a cat")
+    pooled = new(config(vision={"attentional_pool": True, "attn_pooler_heads": 4}, text=TEXT))
+    with pytest.raises(CompoclipError, match=r"need patch features.*learned queries") as caught:
+        patch_maps(pooled, PHOTO, "a cat")
+    assert "\n" not in str(caught.value)
 
 
 def test_grids() -> None:
@@ -165,19 +153,23 @@ def test_grids() -> None:
         patch_grid(50, (224, 224))
 
 
-def test_what_the_model_sees() -> None:
-    shortest, squash = Preprocess(size=(10, 10)), Preprocess(size=(10, 10), resize_mode="squash")
-    assert seen_region(shortest, 40, 20) == (10, 0, 30, 20)
-    assert seen_region(shortest, 20, 40) == (0, 10, 20, 30)
-    assert seen_region(squash, 40, 20) == (0, 0, 40, 20)
-    longest = Preprocess(size=(10, 10), resize_mode="longest")
-    assert seen_region(longest, 40, 20) == (0, -10, 40, 30)
-    wide = Preprocess(size=(10, 20))
-    assert seen_region(wide, 40, 40) == (0, 10, 40, 30)
+@pytest.mark.parametrize(
+    ("preprocess", "photo", "region"),
+    [
+        ({}, (40, 20), (10, 0, 30, 20)),
+        ({}, (20, 40), (0, 10, 20, 30)),
+        ({"resize_mode": "squash"}, (40, 20), (0, 0, 40, 20)),
+        ({"resize_mode": "longest"}, (40, 20), (0, -10, 40, 30)),
+        ({"size": (10, 20)}, (40, 40), (0, 10, 40, 30)),
+    ],
+)
+def test_the_region_that_the_model_sees(
+    preprocess: dict[str, Any], photo: tuple[int, int], region: tuple[int, ...]
+) -> None:
+    assert seen_region(Preprocess(**{"size": (10, 10), **preprocess}), *photo) == region
 
 
 def test_the_region_is_what_the_transform_keeps() -> None:
-    """A white image but for a black frame right outside of the region comes out white."""
     model = Preprocess(size=(16, 16), mean=(0.0,) * 3, std=(1.0,) * 3)
     image = Image.new("RGB", (64, 32), "black")
     left, upper, right, lower = (round(edge) for edge in seen_region(model, 64, 32))
@@ -203,7 +195,6 @@ def test_an_overlay_is_brightest_where_the_map_is() -> None:
 
 
 def test_an_overlay_is_bilinear_between_patches() -> None:
-    """A row of two patches: from the middle of one to that of the other the colours pass evenly."""
     from matplotlib import colormaps
 
     made = np.asarray(overlay(Image.new("RGB", (8, 2)), np.array([[0.0, 1.0]]), (0, 0, 8, 2), 1))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from benchmark_files import red_cubes, write_mini
+from build.photos import noise
 from compoclip.analysis.interpolation import (
     BASE,
     SWAPPED,
@@ -25,8 +24,6 @@ from compoclip.analysis.interpolation import (
     Sweep,
     choose,
     shares,
-    study_towers,
-    sweep,
 )
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
@@ -35,7 +32,6 @@ from compoclip.evaluation import encoder
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.numerals import with_interval
 from compoclip.evaluation.results import Score, load_results
-from compoclip.evaluation.run import Options
 from compoclip.models.checkpoint import (
     LoadedModel,
     create_model,
@@ -66,11 +62,10 @@ def tuned(base: LoadedModel) -> LoadedModel:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SugarCrepe in miniature over 6 photos, and 2 classes of 3 photos."""
     root = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(1)
-    for name in ("cube/a", "cube/b", "cube/c", "ball/a", "ball/b", "ball/c"):
+    for number, name in enumerate(("cube/a", "cube/b", "cube/c", "ball/a", "ball/b", "ball/c")):
         place = root / f"elevater/shapes/{name}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 255, size=(40, 48, 3), dtype=np.uint8)).save(place)
+        noise(10 + number, (48, 40)).save(place)
     return write_mini(root, 6, **red_cubes(6))
 
 
@@ -90,47 +85,91 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-CPU = torch.device("cpu")
+@pytest.fixture
+def saved(base: LoadedModel, tuned: LoadedModel, tmp_path: Path) -> list[str]:
+    for name, loaded in (("b", base), ("t", tuned)):
+        save_model(loaded, tmp_path / name)
+    return [str(tmp_path / "b"), str(tmp_path / "t")]
 
 
-def measure(base: LoadedModel, tuned: LoadedModel, data: Path, out: Path) -> Sweep:
-    benchmarks = [target.load() for target in parse_targets(ON, data)]
-    options = Options(cache=out / ".features", resamples=50)
-    return sweep(
-        BaseAndTuned(base, tuned),
-        ("all", "image", "text"),
-        shares(2),
-        benchmarks,
-        out / "r",
-        options,
-        CPU,
-    )
-
-
-def test_a_sweep_encodes_each_tower_once_and_goes_on_where_it_stopped(
-    base: LoadedModel, tuned: LoadedModel, data: Path, tmp_path: Path, seen: Counter[str]
+def test_a_sweep_encodes_each_tower_once_and_writes_the_picked_model(
+    saved: list[str],
+    data: Path,
+    tmp_path: Path,
+    seen: Counter[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = measure(base, tuned, data, tmp_path)
-    distinct_images, distinct_texts = 12, 2 * 28 + len(zero_shot_texts(data))
+    out = tmp_path / "wise"
+    command = ["wise-ft", *saved, "--sweep", "--steps=2", "--scope", "all", "image", "text"]
+    command += ["--on", *ON, f"--data={data}", f"--out={out}", "--resamples=50"]
+    command += ["--keep=zero-shot", "--max-loss=100"]
+    assert main(command) == 0
     # three states of each tower: base, half, tuned; seven models
-    assert seen == {"images": 3 * distinct_images, "texts": 3 * distinct_texts}
-    assert [point.mix.name for point in found.points] == [
-        "base", "all-0.5", "tuned", "image-0", "image-0.5", "text-0", "text-0.5",
-    ]  # fmt: skip
-    assert found.axes == {
-        COMPOSITION: ("sugarcrepe@mini",),
-        RECOGNITION: ("zero_shot_shapes@mini",),
+    assert seen == {"images": 3 * 12, "texts": 3 * (2 * 28 + len(zero_shot_texts(data)))}
+    assert f"{COMPOSITION}: mean of sugarcrepe@mini" in capsys.readouterr().out
+    for ending in ("png", "svg"):
+        assert (out / f"trajectory.{ending}").stat().st_size > 1000
+    record = json.loads((out / "sweep.json").read_text())
+    assert record["axes"] == {
+        COMPOSITION: ["sugarcrepe@mini"],
+        RECOGNITION: ["zero_shot_shapes@mini"],
     }
-    written = load_results(tmp_path / "r")
-    assert {each.model for each in written} == {point.mix.name for point in found.points}
-    seen.clear()
-    assert measure(base, tuned, data, tmp_path) == found
-    assert not seen
-
-    values = {each.mix.name: each.scores for each in found.points}
-    for result in written:
+    assert {scope: [mix["name"] for mix in line] for scope, line in record["lines"].items()} == {
+        "all": ["base", "all-0.5", "tuned"],
+        "image": ["image-0", "image-0.5", "tuned"],
+        "text": ["text-0", "text-0.5", "tuned"],
+    }
+    scores = {mix["name"]: mix["scores"] for line in record["lines"].values() for mix in line}
+    results = load_results(out / "results")
+    assert {result.model for result in results} == scores.keys()
+    for result in results:
         axis = COMPOSITION if result.benchmark.startswith("sugar") else RECOGNITION
-        assert values[result.model][axis] == result.aggregates[result.headline]
+        assert scores[result.model][axis] == asdict(result.aggregates[result.headline])
+
+    picked = record["picked"]["name"]
+    composition = {name: values[COMPOSITION]["value"] for name, values in scores.items()}
+    assert picked != "base"
+    assert composition[picked] == max(composition.values())
+    (result,) = load_results(out / "results" / picked / "sugarcrepe@mini.json")
+    model = load_model(out / "model")
+    assert model.identity.weights == result.identity["weights"]
+    assert "at most 100 points of zero-shot" in model.provenance["picked"]
+
+    seen.clear()
+    assert main([*command, "--json"]) == 0  # nothing is left to measure or to write
+    assert json.loads(capsys.readouterr().out) == record
+    assert not seen
+    shutil.rmtree(out / "model")
+    save_model(load_model(saved[0]), out / "model")
+    assert main(command) == 1
+    assert "holds a model that was selected earlier" in capsys.readouterr().err
+
+
+def test_a_study_of_towers_adds_up(
+    saved: list[str],
+    data: Path,
+    tmp_path: Path,
+    seen: Counter[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "towers"
+    command = ["towers", *saved, "--on", *ON, f"--data={data}", f"--out={out}"]
+    assert main([*command, "--resamples=200"]) == 0
+    assert "beyond the sum" in capsys.readouterr().out
+    assert seen["images"] == 2 * 12
+    assert {path.name for path in (out / "results").iterdir()} == set(SWAPPED)
+    groups = json.loads((out / "towers.json").read_text())["groups"]
+    assert groups.keys() >= {COMPOSITION, RECOGNITION, "sugarcrepe@mini vl_compo"}
+    for group in groups.values():
+        value = {name: score["value"] for name, score in group["scores"].items()}
+        assert value.keys() == set(SWAPPED)
+        alone = sum(value[name] - value["base"] for name in ("tuned-image", "tuned-text"))
+        more = group["interplay"]
+        assert more["value"] == pytest.approx(value["tuned"] - value["base"] - alone)
+        assert more["low"] <= more["value"] <= more["high"]
+        for name, change in group["against_base"].items():
+            assert change["difference"] == pytest.approx(value[name] - value["base"])
+    assert with_interval(0.05, None, None, "+") == "+5.0 [-]"
 
 
 def zero_shot_texts(data: Path) -> set[str]:
@@ -148,24 +187,6 @@ def test_swapped_towers_are_those_of_the_models(base: LoadedModel, tuned: Loaded
             wanted = image if key.startswith("visual.") else text
             if key != "logit_scale":
                 assert torch.equal(value, wanted.encoder.model.state_dict()[key]), (name, key)
-
-
-def test_a_tower_study_adds_up(
-    base: LoadedModel, tuned: LoadedModel, data: Path, tmp_path: Path, seen: Counter[str]
-) -> None:
-    benchmarks = [target.load() for target in parse_targets(ON, data)]
-    options = Options(cache=tmp_path / "c", resamples=200)
-    study = study_towers(BaseAndTuned(base, tuned), benchmarks, tmp_path / "r", options, CPU)
-    assert seen["images"] == 2 * 12
-    for group in (COMPOSITION, RECOGNITION, "sugarcrepe@mini vl_compo"):
-        value = {name: found[group].value for name, found in study.scores.items()}
-        alone = sum(value[name] - value["base"] for name in ("tuned-image", "tuned-text"))
-        more = study.interplay[group]
-        assert more.value == pytest.approx(value["tuned"] - value["base"] - alone)
-        assert more.low <= more.value <= more.high
-        for name, found in study.differences.items():
-            assert found[group].difference == pytest.approx(value[name] - value["base"])
-    assert with_interval(0.05, None, None, "+") == "+5.0 [-]"
 
 
 def point(name: str, comp: float, zero_shot: float) -> Point:
@@ -186,87 +207,28 @@ LINE = (
 )
 
 
+MEASURED = Sweep(LINE[0], {"all": LINE}, {COMPOSITION: ("c",), RECOGNITION: ("z",)})
+
+
 @pytest.mark.parametrize(
     ("max_loss", "picked"), [(0, "base"), (0.5, "all-0.25"), (1, "all-0.5"), (20, "tuned")]
 )
 def test_the_rule_picks_the_most_compositional_within_the_loss(
     max_loss: float, picked: str
 ) -> None:
-    measured = Sweep(LINE[0], {"all": LINE}, {COMPOSITION: ("c",), RECOGNITION: ("z",)})
-    assert choose(measured, Rule("zero-shot", max_loss)).mix.name == picked
+    assert choose(MEASURED, Rule("zero-shot", max_loss)).mix.name == picked
 
 
 def test_the_rule_needs_its_axes() -> None:
-    measured = Sweep(LINE[0], {"all": LINE}, {COMPOSITION: ("c",), RECOGNITION: ("z",)})
-    with pytest.raises(
-        UsageError, match=f"--keep retrieval needs a benchmark of {RETRIEVAL.lower()}"
-    ):
-        choose(measured, Rule("retrieval", 1))
+    needs = f"--keep retrieval needs a benchmark of {RETRIEVAL.lower()}"
+    with pytest.raises(UsageError, match=needs):
+        choose(MEASURED, Rule("retrieval", 1))
     with pytest.raises(UsageError, match="must not be negative"):
-        choose(measured, Rule("zero-shot", -1))
+        choose(MEASURED, Rule("zero-shot", -1))
 
 
-def test_shares() -> None:
+def test_shares_have_no_rounding_noise() -> None:
     assert shares(10) == (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
-
-
-@pytest.fixture
-def saved(base: LoadedModel, tuned: LoadedModel, tmp_path: Path) -> list[str]:
-    for name, loaded in (("b", base), ("t", tuned)):
-        save_model(loaded, tmp_path / name)
-    return [str(tmp_path / "b"), str(tmp_path / "t")]
-
-
-def test_the_command_writes_numbers_plot_and_the_picked_model(
-    saved: list[str], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "wise"
-    command = ["wise-ft", *saved, "--sweep", "--steps", "2", "--on", *ON, "--data", str(data)]
-    command += ["--out", str(out), "--resamples", "50", "--scope", "all", "image"]
-    keep = ["--keep", "zero-shot", "--max-loss", "100"]
-    assert main([*command, *keep]) == 0
-    shown = capsys.readouterr().out
-    record = json.loads((out / "sweep.json").read_text())
-    assert [each["name"] for each in record["lines"]["image"]] == ["image-0", "image-0.5", "tuned"]
-    assert f"{COMPOSITION}: mean of sugarcrepe@mini" in shown
-    for ending in ("png", "svg"):
-        assert (out / f"trajectory.{ending}").stat().st_size > 1000
-    best = max(
-        (each for line in record["lines"].values() for each in line),
-        key=lambda each: each["scores"][COMPOSITION]["value"],
-    )
-    picked = record["picked"]
-    assert best["scores"][COMPOSITION]["value"] == next(
-        each["scores"][COMPOSITION]["value"]
-        for line in record["lines"].values()
-        for each in line
-        if each["name"] == picked["name"]
-    )
-    assert picked["name"] != "base"
-    (result,) = load_results(out / "results" / picked["name"] / "sugarcrepe@mini.json")
-    model = load_model(out / "model")
-    assert model.identity.weights == result.identity["weights"]
-    assert "at most 100 points of zero-shot" in model.provenance["picked"]
-    assert main([*command, *keep, "--json"]) == 0  # again: nothing to measure, nothing to write
-    assert json.loads(capsys.readouterr().out) == record
-    save_model(load_model(saved[0]), tmp_path / "other")
-    shutil.rmtree(out / "model")
-    (tmp_path / "other").rename(out / "model")
-    assert main([*command, *keep]) == 1
-    assert "holds a model that was selected earlier" in capsys.readouterr().err
-
-
-def test_the_towers_command(
-    saved: list[str], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "towers"
-    command = ["towers", *saved, "--on", *ON, "--data", str(data), "--out", str(out)]
-    assert main([*command, "--resamples", "50"]) == 0
-    shown = capsys.readouterr().out
-    assert "beyond the sum" in shown
-    record = json.loads((out / "towers.json").read_text())
-    assert set(record["groups"][COMPOSITION]["scores"]) == set(SWAPPED)
-    assert {path.name for path in (out / "results").iterdir()} == set(SWAPPED)
 
 
 @pytest.mark.parametrize(
