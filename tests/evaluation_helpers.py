@@ -30,6 +30,8 @@ from compoclip.evaluation.encoder import Pending, Precision, TextKey
 from compoclip.evaluation.forms import score
 from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.evaluation.results import Results
+from compoclip.evaluation.run import Options
+from compoclip.evaluation.run import evaluate as measure
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.models.config import ModelIdentity
 
@@ -250,6 +252,19 @@ def choice_benchmark(
         for k in range(n)
     )
     return replace(Benchmark(name=name, content=cases, data_hash="d1"), **changes)
+
+
+def measured(
+    folder: Path, name: str, right: Iterable[int], *benchmarks: Benchmark, **options: Any
+) -> list[Results]:
+    """Measure a model that is right on items of these numbers in every `choice_benchmark`."""
+    settings = Options(**{"resamples": 50, **options})
+    return measure(name, Scripted(name, {*right}), benchmarks, folder / "out", settings)
+
+
+def right_items(even: int, odd: int) -> set[int]:
+    """The numbers of so many items of each sub-task of a `choice_benchmark`."""
+    return {*range(0, 2 * even, 2), *range(1, 2 * odd, 2)}
 
 
 def bootstrap_means(

@@ -83,20 +83,6 @@ def test_bootstrap_draws_equal_a_plain_loop_for_a_nested_rule():
         assert got == pytest.approx(np.mean(parts))
 
 
-def test_bootstrap_is_linear_so_differences_can_be_drawn_at_once():
-    rng = np.random.default_rng(2)
-    one, two = rng.random(90), rng.random(90)
-    subtasks = [("a", "b")[k % 2] for k in range(90)]
-    clusters = np.arange(90) // 3
-    applies = {"accuracy": np.ones(90, dtype=bool)}
-    tree = plan(Aggregate(("a", "b")), Listed(subtasks, [{}] * 90), applies, "accuracy")
-    draws = [
-        resample([tree], {"accuracy": v}, clusters, Bootstrap(50, 1))[0]
-        for v in (one, two, one - two)
-    ]
-    assert draws[2] == pytest.approx(draws[0] - draws[1])
-
-
 def test_items_are_sorted_once_not_per_block_of_draws(monkeypatch):
     """A million photos have a thousand blocks; sorting in each of them made that quadratic."""
     sorts = []

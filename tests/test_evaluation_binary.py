@@ -81,37 +81,27 @@ def test_scores_by_hand():
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.7])
 def test_chance_of_plain_accuracy_is_what_one_answer_reaches(share):
-    n = 40
+    n, tuned_on = 40, {"test": "dev"}
     rows = [(binary(f"{part}{k}", int(k < share * n), part), 0.3) for k in range(n)
             for part in ("test", "dev")]  # fmt: skip
-    scores, aggregates = summarise(scored(rows, {"test": "dev"}), RULES, None, Bootstrap(20))
+    scores, aggregates = summarise(scored(rows, tuned_on), RULES, None, Bootstrap(20))
     accuracy = scores["test"]["accuracy"]
     assert accuracy.chance == max(share, 1 - share)
     assert accuracy.value == share  # a constant is called true: its threshold lies below it
-    assert aggregates["balanced_accuracy"].chance == 0.5
-    assert aggregates["auc"].chance == 0.5
-    rng = np.random.default_rng(0)
-    guessed = [
-        summarise(
-            scored([(case, rng.random()) for case, _ in rows], {"test": "dev"}),
-            {},
-            None,
-            Bootstrap(2),
-        )
-        for _ in range(60)
-    ]
-    mean = np.mean([scores["test"]["accuracy"].value for scores, _ in guessed])
-    assert mean == pytest.approx(0.5, abs=0.05)  # and a random score has no more than 1/2
+    assert aggregates["balanced_accuracy"].chance == aggregates["auc"].chance == 0.5
+    rng, guesses = np.random.default_rng(0), []
+    for _ in range(60):
+        items = scored([(case, rng.random()) for case, _ in rows], tuned_on)
+        guesses.append(items.outcomes["accuracy"].used.mean())
+    assert np.mean(guesses) == pytest.approx(0.5, abs=0.05)  # a random score has no more than 1/2
 
 
 def test_ties_count_only_where_a_true_and_a_false_item_are_equal():
-    rows = [(case, score) for case, score in ROWS[:5]]
+    rows = ROWS[:5]
     rows[1] = (rows[1][0], 0.2)
-    rows.append((binary("f", 1), 0.8))
-    items = scored(rows)
-    _, aggregates = summarise(
-        items, {"relations": RULES["relations"], "auc": RULES["auc"]}, None, Bootstrap(50)
-    )
+    items = scored([*rows, (binary("f", 1), 0.8)])
+    rules = {name: RULES[name] for name in ("relations", "auc")}
+    _, aggregates = summarise(items, rules, None, Bootstrap(50))
     score = aggregates["auc"]
     assert score.ties == 2  # b and e
     assert score.value == score.fractional == pytest.approx((3 + 3 + 1.5) / 9)
@@ -162,22 +152,15 @@ def test_what_cannot_be_judged_is_named(cases, tuned_on, message):
 
 def binary_benchmark(folder: Path, n: int = 40, **changes) -> Benchmark:
     refs = list(photos(folder, [f"photo{k}_t{k}" for k in range(n)]).values())
-    cases = tuple(
-        Case(
-            f"{part}{k}",
-            Form.BINARY,
-            (refs[k],),
-            (f"{part} {k}_t{k}" if k % 2 else f"{part} {k}_x{k}",),
-            part,
-            k % 2,
-            {"label": ("false", "true")[k % 2], "relation": f"r{k // 2 % 4}"},
-        )
-        for k in range(n)
-        for part in ("test", "dev")
-    )
+    cases = []
+    for k, photo in enumerate(refs):
+        labels = {"label": ("false", "true")[k % 2], "relation": f"r{k // 2 % 4}"}
+        for part in ("test", "dev"):
+            text = f"{part} {k}_{'t' if k % 2 else 'x'}{k}"
+            cases.append(Case(f"{part}{k}", Form.BINARY, (photo,), (text,), part, k % 2, labels))
     made = Benchmark(
         "bin",
-        cases,
+        tuple(cases),
         "d",
         tuned_on={"test": "dev"},
         expected={"test": n, "dev": n},
@@ -200,15 +183,13 @@ def test_from_evaluation_to_comparison_and_tables(tmp_path):
     assert one[0].aggregates["auc"].expected == 40
     assert "auc" in str(results_table(one[0]))
     found = compare(one, two, 200)
-    (headline,) = found.headlines
-    assert headline.base == pytest.approx(one[0].aggregates["auc"].value)
+    (headline,), (subtask,) = found.headlines, found.subtasks
     assert headline.difference == pytest.approx(headline.other - headline.base)
     assert headline.low <= headline.difference <= headline.high
-    assert [d.base_only for d in found.subtasks] == [None]
-    assert found.subtasks[0].difference == pytest.approx(headline.difference)
-    by_rule = {d.name: d for d in found.rules}
-    for name in ("balanced_accuracy", "relations"):
-        assert by_rule[name].base == pytest.approx(one[0].aggregates[name].value)
+    assert (subtask.base_only, subtask.difference) == (None, pytest.approx(headline.difference))
+    for change in (headline, *found.rules):
+        assert change.base == pytest.approx(one[0].aggregates[change.name].value)
+    assert {"balanced_accuracy", "relations"} <= {change.name for change in found.rules}
     assert "bin auc" in str(comparison_table(found))
     same = compare(one, one, 50)
     assert {d.verdict for d in (*same.headlines, *same.subtasks)} == {"equivalent within 1 point"}
@@ -223,26 +204,18 @@ def test_from_evaluation_to_comparison_and_tables(tmp_path):
 
 
 def test_dev_items_count_for_coverage(tmp_path):
-    benchmark = binary_benchmark(tmp_path / "photos")
-    extra = replace(benchmark, expected={"test": 40, "dev": 50})
+    extra = binary_benchmark(tmp_path / "photos", expected={"test": 40, "dev": 50})
     with pytest.raises(CompoclipError, match="only 80 of 90 items"):
         evaluate("m", FakeEncoder(), [extra], tmp_path / "out")
-    (found,) = evaluate(
-        "m", FakeEncoder(), [extra], tmp_path / "out", Options(allow_partial=True, resamples=50)
-    )
+    options = Options(allow_partial=True, resamples=50)
+    (found,) = evaluate("m", FakeEncoder(), [extra], tmp_path / "out", options)
     assert found.partial
     assert found.aggregates["auc"].expected == found.aggregates["auc"].n == 40
 
 
-def choice(name: str, pair: str, whole: str) -> Case:
-    return Case(
-        name,
-        Form.CHOOSE_TEXT,
-        (ref(name),),
-        (f"{name} r", f"{name} w"),
-        "part",
-        labels={"pair": pair, "set": whole},
-    )
+def choice(name: str, pair: str, whole: str, photo: str = "") -> Case:
+    texts, labels = (f"{name} r", f"{name} w"), {"pair": pair, "set": whole}
+    return Case(name, Form.CHOOSE_TEXT, (ref(photo or name),), texts, "part", labels=labels)
 
 
 def test_a_group_is_right_when_all_its_items_are():
@@ -278,12 +251,12 @@ def test_a_group_is_right_when_all_its_items_are():
 
 
 def test_no_interval_is_a_point_because_all_items_are_wrong():
-    cases = [choice(f"x{k}", f"{k // 2}", "s") for k in range(8)]
-    shared = [replace(case, images=(ref(f"p{k // 2}"),)) for k, case in enumerate(cases)]
-    table = {f"p{k // 2}": {} for k in range(8)}
-    for k, case in enumerate(shared):
-        table[f"p{k // 2}"] |= {case.texts[0]: 0.1, case.texts[1]: 0.2}
-    items = score_items(shared, features_from(table))
+    cases = [choice(f"x{k}", "", "", f"p{k // 2}") for k in range(8)]
+    table = {f"p{k}": {} for k in range(4)}
+    for case in cases:
+        right, wrong = case.texts
+        table[case.images[0].path.name] |= {right: 0.1, wrong: 0.2}
+    items = score_items(cases, features_from(table))
     scores, aggregates = summarise(items, {"macro": Aggregate(("part",))}, None, Bootstrap(50))
     for score in (aggregates["macro"], scores["part"]["accuracy"]):
         assert (score.value, score.low, score.interval) == (0.0, 0.0, "wilson")

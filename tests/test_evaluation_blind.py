@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
+from build.photos import write_photo
+from build.tables import write_csv, write_jsonl
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.evaluation.blind import CaptionModel, TextOnlyEncoder
@@ -61,18 +62,17 @@ def test_cosines_rise_with_probability_and_ignore_the_picture() -> None:
 def test_evaluate_takes_captions_as_a_blind_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    captions = tmp_path / "captions.csv"
-    captions.write_text("image,caption\n" + "".join(f"none.jpg,{text}\n" for text in CAPTIONS))
-    foils = tmp_path / "foils" / "stars.jsonl"
-    foils.parent.mkdir()
-    rows = [("a red star", "a star red"), ("ball a ring", "a blue ring")]
-    foils.write_text(
-        "".join(
-            json.dumps({"image": "wall.png", "caption": true, "negative_caption": false}) + "\n"
-            for true, false in rows
-        )
+    rows = [{"image": "none.jpg", "caption": text} for text in CAPTIONS]
+    captions = write_csv(tmp_path / "captions.csv", *rows)
+    foils = [("a red star", "a star red"), ("ball a ring", "a blue ring")]
+    write_jsonl(
+        tmp_path / "foils" / "stars.jsonl",
+        (
+            {"image": "wall.png", "caption": true, "negative_caption": false}
+            for true, false in foils
+        ),
     )
-    Image.new("RGB", (4, 4)).save(tmp_path / "wall.png")
+    write_photo(tmp_path / "wall.png")
     options = ["--on", "foils", f"--data={tmp_path}", f"--out={tmp_path / 'out'}", "--device=cpu"]
     assert main(["evaluate", f"blind=blind:{captions}", *options]) == 0
     printed = capsys.readouterr().out
@@ -91,8 +91,7 @@ def test_evaluate_takes_captions_as_a_blind_model(
 
 
 def test_a_blind_model_is_no_teacher(tmp_path: Path) -> None:
-    captions = tmp_path / "captions.csv"
-    captions.write_text(f"image,caption\nnone.jpg,{CAPTIONS[0]}\n")
+    captions = write_csv(tmp_path / "c.csv", {"image": "none.jpg", "caption": CAPTIONS[0]})
     options = TrainOptions(
         data=str(captions), out=tmp_path / "out", teacher=f"blind:{captions}", precision="fp32"
     )

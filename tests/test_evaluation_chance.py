@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +53,9 @@ def nothing_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "save_results", lambda results, items, folder: results)
 
 
-@pytest.fixture(scope="module")
-def suites(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Suite]:
-    folder = tmp_path_factory.mktemp("world")
-    return cache(lambda maker: Suite(folder / maker, maker))
+@pytest.fixture(scope="module", params=NAMES)
+def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    return Suite(tmp_path_factory.mktemp("world"), request.param)
 
 
 class Guess(FakeEncoder):
@@ -81,11 +79,10 @@ class Guess(FakeEncoder):
 
 
 class Constant(FakeEncoder):
-    def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
-        return np.tile(np.eye(self.width, dtype=np.float32)[0], (len(images), 1))
-
-    def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
+    def encode_texts(self, texts: Sequence[object]) -> np.ndarray:
         return np.tile(np.eye(self.width, dtype=np.float32)[0], (len(texts), 1))
+
+    encode_images = encode_texts
 
 
 def main_scores(result: Results) -> dict[str, tuple[str, Score]]:
@@ -94,29 +91,26 @@ def main_scores(result: Results) -> dict[str, tuple[str, Score]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_a_guess_gets_chance(name: str, suites: Callable[[str], Suite], tmp_path: Path) -> None:
-    made = suites(name).benchmarks
-    runs = [evaluate(f"guess-{k}", Guess(k), made, tmp_path, QUICK) for k in range(GUESSES)]
-    for place, first in enumerate(runs[0]):
-        several = [results[place] for results in runs]
-        found = {"": [each.headline_score for each in several]} | {
-            subtask: [each.scores[subtask][metric] for each in several]
+def test_a_guess_gets_chance(suite: Suite, tmp_path: Path) -> None:
+    runs = [
+        evaluate(f"guess-{k}", Guess(k), suite.benchmarks, tmp_path, QUICK) for k in range(GUESSES)
+    ]
+    for results in zip(*runs):
+        first = results[0]
+        tables = {"": [each.headline_score for each in results]} | {
+            subtask: [each.scores[subtask][metric] for each in results]
             for subtask, (metric, _) in main_scores(first).items()
         }
-        for subtask, scores in found.items():
+        for subtask, scores in tables.items():
             values, score = np.array([each.value for each in scores]), scores[0]
             least = np.sqrt(score.chance * (1 - score.chance) / score.n)
             error = max(values.std(ddof=1), least) / np.sqrt(GUESSES)
             assert abs(values.mean() - score.chance) < 4 * error, (first.benchmark, subtask)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_constant_gets_what_the_tie_rule_gives(
-    name: str, suites: Callable[[str], Suite], tmp_path: Path
-) -> None:
-    made = suites(name).benchmarks
-    for benchmark, result in zip(made, evaluate("same", Constant(), made, tmp_path, QUICK)):
+def test_a_constant_gets_what_the_tie_rule_gives(suite: Suite, tmp_path: Path) -> None:
+    results = evaluate("same", Constant(), suite.benchmarks, tmp_path, QUICK)
+    for benchmark, result in zip(suite.benchmarks, results):
         for subtask, (_, score) in main_scores(result).items():
             if score.metric == "ap11":
                 # one step of the curve: the share of images that show the class
@@ -164,21 +158,14 @@ class Knowing(FakeEncoder):
     def __init__(self, benchmark: Benchmark, scenes: dict[Path, Scene]) -> None:
         super().__init__("oracle")
         content = benchmark.content
-        every = set(scenes)
-        self.alone = isinstance(content, tuple)
+        self.alone = isinstance(content, tuple) and not any(case.images for case in content)
         pairs: dict[str, set[Path]] = {}
         if isinstance(content, Retrieval | Classification):
-            paths = {ref.path for ref in content.images}
-            texts = (
-                content.texts
-                if isinstance(content, Retrieval)
-                else [text for several in content.prompts for text in several]
-            )
-            pairs = dict.fromkeys(texts, paths)
+            shown = {ref.path for ref in content.images}
+            pairs = dict.fromkeys(content.texts, shown)
         else:
             for case in content:
-                asked = {ref.path for ref in case.images} or every
-                self.alone = self.alone and not case.images
+                asked = {ref.path for ref in case.images} or set(scenes)
                 for text in case.texts:
                     pairs.setdefault(text, set()).update(asked)
         self.place = {
@@ -201,13 +188,9 @@ class Knowing(FakeEncoder):
         return out / np.linalg.norm(out, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_oracle_gets_everything(
-    name: str, suites: Callable[[str], Suite], tmp_path: Path
-) -> None:
-    made = suites(name)
-    for benchmark in made.benchmarks:
-        encoder = Knowing(benchmark, made.scenes)
+def test_the_oracle_gets_everything(suite: Suite, tmp_path: Path) -> None:
+    for benchmark in suite.benchmarks:
+        encoder = Knowing(benchmark, suite.scenes)
         (result,) = evaluate("oracle", encoder, [benchmark], tmp_path, QUICK)
         for subtask, (_, score) in main_scores(result).items():
             assert score.value == 1.0, (benchmark.name, subtask)

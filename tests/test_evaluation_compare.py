@@ -15,40 +15,27 @@ from scipy.stats import binomtest
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import Difference, compare_all, corrected, one_model
-from compoclip.evaluation.results import Results, load_items
+from compoclip.evaluation.results import load_items
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap, holm, percentile_interval, sign_flip
 from compoclip.evaluation.tables import comparison_table, results_table
 from evaluation_helpers import (
     FakeEncoder,
-    Scripted,
     bootstrap_means,
     choice_benchmark,
     compare,
+    measured,
     photos,
 )
 
-QUICK = Options(resamples=200)
-
-
-def measured(tmp_path, name: str, right, benchmarks) -> list[Results]:
-    return evaluate(name, Scripted(name, set(right)), benchmarks, tmp_path / "out", QUICK)
-
-
-def test_numbers_do_not_depend_on_what_else_is_compared(tmp_path):
-    one = choice_benchmark(tmp_path / "p", n=60, shared=20, name="one")
-    two = choice_benchmark(tmp_path / "p", n=30, shared=20, name="two")
-    base = measured(tmp_path, "base", range(40), [one, two])
-    other = measured(tmp_path, "other", range(10, 60), [one, two])
-    alone = compare(base[1:], other[1:], resamples=100).headlines[0]
-    among = compare(base, other, resamples=100).headlines[1]
-    assert (alone.low, alone.high, alone.p) == (among.low, among.high, among.p)
+QUICK = Options(resamples=50)
+PARTIAL = replace(QUICK, allow_partial=True)
 
 
 def test_counts_p_values_and_intervals_match_the_outcomes(tmp_path):
     toy = choice_benchmark(tmp_path / "p", n=60, shared=20)
-    base = measured(tmp_path, "base", range(40), [toy])
-    other = measured(tmp_path, "other", range(10, 60), [toy])
+    base = measured(tmp_path, "base", range(40), toy)
+    other = measured(tmp_path, "other", range(10, 60), toy)
     found = compare(base, other, resamples=300, seed=4)
     (headline,) = found.headlines
     assert headline.name == "micro"
@@ -69,24 +56,22 @@ def test_counts_p_values_and_intervals_match_the_outcomes(tmp_path):
 
 def test_items_without_a_photo_in_common_make_mcnemars_test(tmp_path):
     apart = choice_benchmark(tmp_path / "p", n=60)
-    base = measured(tmp_path, "base", range(40), [apart])
-    other = measured(tmp_path, "other", range(10, 60), [apart])
-    found = compare(base, other, resamples=50)
+    base = measured(tmp_path, "base", range(40), apart)
+    found = compare(base, measured(tmp_path, "other", range(10, 60), apart), resamples=50)
     few, all_ = (pytest.approx(binomtest(n, 3 * n).pvalue) for n in (5, 10))
     assert [(d.photos, d.p) for d in found.subtasks] == [(30, few)] * 2
     assert found.headlines[0].p == all_
 
 
 def test_subtasks_of_items_that_share_photos_are_judged_by_the_photos(tmp_path):
-    # 20 items only the other model gets right, all of them of 4 photos
+    # 40 items only the other model gets right, all of them of 4 photos
     shared = choice_benchmark(tmp_path / "p", n=120, shared=12)
-    wrong = {k for k in range(120) if k % 12 in (0, 2, 4, 6)}
-    base = measured(tmp_path, "base", set(range(120)) - wrong, [shared])
-    other = measured(tmp_path, "other", range(120), [shared])
-    even, odd = compare(base, other, resamples=50).subtasks
+    base = measured(tmp_path, "base", (k for k in range(120) if k % 12 not in (0, 2, 4, 6)), shared)
+    found = compare(base, measured(tmp_path, "other", range(120), shared), resamples=50)
+    even, odd = found.subtasks
     assert (even.base_only, even.other_only) == (0, 40)
     assert (even.photos, odd.photos) == (6, 6)
-    headline = compare(base, other, resamples=50).headlines[0]
+    (headline,) = found.headlines
     assert (headline.photos, headline.p, headline.verdict) == (12, 2 * 2**-4, "not significant")
 
 
@@ -94,45 +79,28 @@ def test_subtasks_of_items_that_share_photos_are_judged_by_the_photos(tmp_path):
 def test_few_photos_are_not_judged(tmp_path, number):
     toy = choice_benchmark(tmp_path / "p", n=80, shared=number, name="toy")
     whole = choice_benchmark(tmp_path / "q", n=80, name="whole")
-    base = measured(tmp_path, "base", (), [toy, whole])
-    other = measured(tmp_path, "other", range(80), [toy, whole])
+    base = measured(tmp_path, "base", (), toy, whole)
+    other = measured(tmp_path, "other", range(80), toy, whole)
     found = compare(base, other, resamples=50)
     few, enough = found.headlines
     assert (few.photos, enough.verdict, few.difference) == (number, "higher", 1)
-    text, plain = str(comparison_table(found)), json.loads(json.dumps(asdict(found)))
     if number == 10:
         assert (few.verdict, few.p_holm) == ("higher", 2**-9)
         return
     assert few.verdict == found.overall.verdict == f"too few photos: {number}"
     assert (few.p, few.p_holm) == (None, None)
     assert enough.p_holm == enough.p  # a family of one
-    row = re.split(r"  +", text.splitlines()[3])
+    row = re.split(r"  +", str(comparison_table(found)).splitlines()[3])
     assert row[-3:] == ["-", "-", f"too few photos: {number}"]
-    assert (row[4] == "-") == (number == 1)
-    assert plain["headlines"][0]["verdict"] == few.verdict
-    assert (few.low is None) == (plain["headlines"][0]["high"] is None) == (number == 1)
-
-
-def test_a_clear_gain_is_higher_and_the_same_outcomes_are_equivalent(tmp_path):
-    toy = choice_benchmark(tmp_path / "p", n=80)
-    base = measured(tmp_path, "base", range(20), [toy])
-    better = measured(tmp_path, "better", range(70), [toy])
-    same = measured(tmp_path, "same", range(20), [toy])
-    up, down = compare(base, better), compare(better, base)
-    assert [d.verdict for d in (*up.headlines, *up.subtasks)] == ["higher"] * 3
-    assert [d.verdict for d in (*down.headlines, *down.subtasks)] == ["lower"] * 3
-    level = compare(base, same)
-    assert [d.verdict for d in (*level.headlines, *level.subtasks)] == [
-        "equivalent within 1 point"
-    ] * 3
-    assert (level.headlines[0].p, level.subtasks[0].p) == (1, 1)
-    assert "equivalent within 1 point" in str(comparison_table(level))
+    plain = json.loads(json.dumps(asdict(found)))["headlines"][0]
+    assert plain["verdict"] == few.verdict
+    assert (row[4] == "-") == (few.low is None) == (plain["high"] is None) == (number == 1)
 
 
 def test_several_models_are_one_family(tmp_path):
     toy = choice_benchmark(tmp_path / "p", n=80)
     base, *others = (
-        measured(tmp_path, name, range(right), [toy])
+        measured(tmp_path, name, range(right), toy)
         for name, right in (("base", 40), ("one", 47), ("two", 46), ("three", 40))
     )
     alone = [compare(base, other, 50) for other in others]
@@ -142,8 +110,8 @@ def test_several_models_are_one_family(tmp_path):
     for kind in ("headlines", "subtasks"):
         family = [d for each in found for d in getattr(each, kind)]
         assert [d.p_holm for d in family] == holm([d.p for d in family])
-        own = [d for each in alone for d in getattr(each, kind)]
-        assert [(d.p, d.low) for d in own] == [(d.p, d.low) for d in family]
+        single = [d for each in alone for d in getattr(each, kind)]
+        assert [(d.p, d.low) for d in single] == [(d.p, d.low) for d in family]
     assert "of 3 models" in str(comparison_table(found[0], models=3))
 
 
@@ -167,12 +135,14 @@ def test_only_what_lies_within_the_margin_is_equivalent(low, high, p, verdict):
 
 
 def test_several_benchmarks_are_averaged_and_unmatched_ones_named(tmp_path):
-    one = choice_benchmark(tmp_path / "p", n=40, name="one")
-    two = replace(one, name="two", aggregates={"paper": Aggregate(("odd",))}, headline="paper")
-    three = replace(one, name="three")
-    base = measured(tmp_path, "base", range(20), [one, two, three])
-    other = measured(tmp_path, "other", range(36), [one, two])
-    found = compare(base, other)
+    one = choice_benchmark(tmp_path / "p", n=60, shared=20, name="one")
+    rules = {"paper": Aggregate(("odd",))}
+    two = choice_benchmark(
+        tmp_path / "p", n=30, shared=20, name="two", aggregates=rules, headline="paper"
+    )
+    base = measured(tmp_path, "base", range(20), one, two, replace(one, name="three"))
+    other = measured(tmp_path, "other", range(10, 56), one, two)
+    found = compare(base, other, resamples=200)
     assert found.unmatched == ("three",)
     assert [d.name for d in found.headlines] == ["micro", "paper"]
     gains = [d.difference for d in found.headlines]
@@ -181,20 +151,16 @@ def test_several_benchmarks_are_averaged_and_unmatched_ones_named(tmp_path):
     text = str(comparison_table(found))
     assert "mean of headlines" in text
     assert "measured for one of them only: three" in text
+    # numbers do not depend on what else is compared
+    among, (alone,) = found.headlines[1], compare(base[1:2], other[1:], resamples=200).headlines
+    assert (alone.low, alone.high, alone.p) == (among.low, among.high, among.p)
 
 
 def test_only_common_items_count(tmp_path):
     toy = choice_benchmark(tmp_path / "p", n=20)
-    base = measured(tmp_path, "base", range(20), [toy])
+    base = measured(tmp_path, "base", range(20), toy)
     toy.content[7].images[0].path.unlink()
-    other = evaluate(
-        "other",
-        Scripted("other", set()),
-        [toy],
-        tmp_path / "out",
-        replace(QUICK, allow_partial=True),
-    )
-    found = compare(base, other)
+    found = compare(base, measured(tmp_path, "other", (), toy, allow_partial=True))
     assert found.headlines[0].n == 19
     assert found.partial == ("toy",)
     assert "PARTIAL data: toy" in str(comparison_table(found))
@@ -212,22 +178,21 @@ def test_only_common_items_count(tmp_path):
 )
 def test_what_cannot_be_compared_is_refused(tmp_path, changes, message):
     toy = choice_benchmark(tmp_path / "p", n=4)
-    base = measured(tmp_path, "base", [0], [toy])
-    (other,) = measured(tmp_path, "other", [1], [toy])
+    base = measured(tmp_path, "base", [0], toy)
+    (other,) = measured(tmp_path, "other", [1], toy)
     with pytest.raises(CompoclipError, match=message):
         compare(base, [replace(other, **changes)])
 
 
 def test_retrieval_over_different_galleries_is_refused(tmp_path):
     refs = tuple(photos(tmp_path / "p", ["a", "b", "c"]).values())
-    content = Retrieval(refs, ("x", "y", "z"), ((0, 0), (1, 1), (2, 2)))
-    benchmark = Benchmark("ret", content, "d")
-    base = evaluate("base", FakeEncoder("1"), [benchmark], tmp_path, QUICK)
-    full = evaluate("full", FakeEncoder("2"), [benchmark], tmp_path, QUICK)
+    benchmark = Benchmark("ret", Retrieval(refs, tuple("xyz"), ((0, 0), (1, 1), (2, 2))), "d")
+    base, full = (
+        evaluate(name, FakeEncoder(name), [benchmark], tmp_path, QUICK) for name in ("base", "full")
+    )
     assert compare(base, full).headlines[0].n == 6
     refs[0].path.unlink()
-    options = replace(QUICK, allow_partial=True)
-    part = evaluate("part", FakeEncoder("3"), [benchmark], tmp_path, options)
+    part = evaluate("part", FakeEncoder("3"), [benchmark], tmp_path, PARTIAL)
     with pytest.raises(CompoclipError, match=r"galleries differ \(6 and 4 queries\)"):
         compare(base, part)
 
@@ -235,21 +200,19 @@ def test_retrieval_over_different_galleries_is_refused(tmp_path):
 def test_names_of_gallery_items_do_not_move_when_an_image_is_missing(tmp_path):
     refs = tuple(photos(tmp_path / "p", ["a", "b"]).values())
     same = ImageRef(refs[1].path)
-    content = Retrieval((*refs, same), ("x", "y", "z"), ((0, 0), (1, 1), (2, 2)))
-    options = replace(QUICK, allow_partial=True)
-    (full,) = evaluate("full", FakeEncoder(), [Benchmark("r", content, "d")], tmp_path, options)
+    content = Retrieval((*refs, same), tuple("xyz"), ((0, 0), (1, 1), (2, 2)))
+    (full,) = evaluate("full", FakeEncoder(), [Benchmark("r", content, "d")], tmp_path, PARTIAL)
     names = load_items(full)["item"].to_pylist()
     assert names[:3] == ["p/a.jpg", "p/b.jpg", "p/b.jpg (2)"]
     assert names[3:] == ["p/a.jpg text 0", "p/b.jpg text 0", "p/b.jpg (2) text 0"]
     refs[0].path.unlink()
-    (part,) = evaluate("part", FakeEncoder(), [Benchmark("r", content, "d")], tmp_path, options)
+    (part,) = evaluate("part", FakeEncoder(), [Benchmark("r", content, "d")], tmp_path, PARTIAL)
     assert set(load_items(part)["item"].to_pylist()) < set(names)
 
 
 def test_folders_with_several_models_and_double_results_are_refused(tmp_path):
     toy = choice_benchmark(tmp_path / "p", n=4)
-    base = measured(tmp_path, "base", [0], [toy])
-    other = measured(tmp_path, "other", [1], [toy])
+    base, other = (measured(tmp_path, name, [0], toy) for name in ("base", "other"))
     assert one_model(base, Path("x")) == base
     with pytest.raises(CompoclipError, match=r"several models \(base, other\)"):
         one_model(base + other, Path("x"))
@@ -263,8 +226,7 @@ def test_the_table_shows_chance_ties_coverage_and_flags(tmp_path):
         Case(f"{k}", Form.CHOOSE_TEXT, (refs["a"],), ("Same", "same"), "s") for k in range(2)
     )
     benchmark = Benchmark("tie", cases, "d", expected={"s": 5}, left_out={"no caption": 3})
-    options = replace(QUICK, allow_partial=True)
-    (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path, options)
+    (result,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path, PARTIAL)
     text = str(results_table(result))
     assert "2 (strict 0.0, fractional 50.0)" in text
     assert "2 of 5" in text

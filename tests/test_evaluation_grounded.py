@@ -25,18 +25,21 @@ from compoclip.evaluation.grounded import (
 )
 from compoclip.evaluation.items import BOTH_IMAGES, Values
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.tables import overview_table
 from compoclip.models.names import BLIND
-from evaluation_helpers import Scripted, choice_benchmark, features_from, photos, ref, score_items
+from evaluation_helpers import (
+    choice_benchmark,
+    features_from,
+    measured,
+    photos,
+    ref,
+    right_items,
+    score_items,
+)
 
 # Items of the sub-tasks "even" and "odd", 20 each, that a model has right.
 RIGHT = {"model": (18, 7), "better": (20, 7), "blind": (12, 19), "worse": (4, 7)}
-
-
-def right_items(counts: Sequence[int]) -> set[int]:
-    return {2 * k + part for part, count in enumerate(counts) for k in range(count)}
 
 
 @pytest.fixture(scope="module")
@@ -48,76 +51,72 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Resul
     swapped = tuple(replace(case, texts=case.texts[::-1], truth=1, subtask="x") for case in even)
     again = Benchmark("again", swapped, "d2")
     return {
-        name: evaluate(name, Scripted(name, right_items(counts)), [toy, again], folder / "out",
-                       Options(resamples=50))
-        for name, counts in RIGHT.items()
-    }  # fmt: skip
+        name: measured(folder, name, right_items(*right), toy, again)
+        for name, right in RIGHT.items()
+    }
 
 
-def columns_of(grounded: Grounded) -> dict[str, ColumnGain]:
-    return {column.part.name: column for column in grounded.columns}
+def grounded(
+    results: Sequence[Results], blind: Sequence[Results] = ()
+) -> tuple[Grounded, dict[str, ColumnGain]]:
+    """The gains of a model, and its columns by sub-task."""
+    gains = ground(results, blind, Bootstrap(50))
+    return gains, {column.part.name: column for column in gains.columns}
 
 
 def test_blind_is_the_better_of_chance_and_the_blind_model(
     results: Mapping[str, list[Results]],
 ) -> None:
-    alone = ground(results["model"], bootstrap=Bootstrap(50))
-    assert {(c.blind, c.blind_by) for c in alone.columns} == {(0.5, CHANCE)}
+    alone, columns = grounded(results["model"])
+    assert {(c.blind, c.blind_by) for c in columns.values()} == {(0.5, CHANCE)}
     assert [column.credited for column in alone.counted()] == pytest.approx([0.4, 0.0])
-    columns = columns_of(ground(results["model"], results["blind"], bootstrap=Bootstrap(50)))
+    gains, columns = grounded(results["model"], results["blind"])
     even, odd = columns["even"], columns["odd"]
     assert (even.score, even.blind, even.blind_by) == pytest.approx((0.9, 0.6, "blind"))
     assert even.gain.value == pytest.approx(0.3)
-    assert even.gain.low is not None
-    assert even.gain.high is not None
     assert even.gain.low < 0.3 < even.gain.high
     assert odd.apart == "needs no image"
     assert odd.blind == pytest.approx(0.95)
-    # A blind model below chance is no reference.
-    low = columns_of(ground(results["model"], results["worse"], bootstrap=Bootstrap(50)))
-    assert low["even"].blind_by == CHANCE
+    # the same items count once
+    assert columns["x"].apart == "repeats toy even"
+    assert [column.part.name for column in gains.counted()] == ["even"]
+    assert gains.mean().value == pytest.approx(0.3)
+    assert gains.mean(others=True) is None
 
 
-def test_the_same_items_count_once(results: Mapping[str, list[Results]]) -> None:
-    grounded = ground(results["model"], results["blind"], bootstrap=Bootstrap(50))
-    assert columns_of(grounded)["x"].apart == "repeats toy even"
-    assert [column.part.name for column in grounded.counted()] == ["even"]
-    mean = grounded.mean()
-    assert mean is not None
-    assert mean.value == pytest.approx(0.3)
-    assert grounded.mean(others=True) is None
-
-
-def test_a_further_true_text_of_the_same_words_makes_no_other_question(tmp_path: Path) -> None:
-    def measured(form: Form, name: str, *texts: str) -> Results:
-        shown = tuple(photos(tmp_path / "p", ["photo1"]).values())
-        images = () if form is Form.TEXT_ONLY else shown
-        case = Case("1", form, images, texts, name)
-        return evaluate("m", Scripted("m", {1}), [Benchmark(name, (case,), "d")], tmp_path)[0]
-
-    true, false = "right 1 cup and plate", "wrong 1 cup and plate"
-    plain = measured(Form.CHOOSE_TEXT, "plain", true, false)
-    swap = measured(Form.TRIPLE, "swap", true, "right 1 plate and cup", false)
-    other = measured(Form.TRIPLE, "other", true, "right 1 mug and plate", false)
-    alone = measured(Form.TEXT_ONLY, "texts", true, "right 1 plate and cup", false)
-    grounded = ground([plain, swap, other, alone], bootstrap=Bootstrap(0))
-    assert [column.apart for column in grounded.columns] == [
-        "",
-        "repeats plain plain",
-        "",
-        "has no images",
-    ]
-
-
-def test_a_column_below_blind_counts_as_zero(results: Mapping[str, list[Results]]) -> None:
-    grounded = ground(results["worse"], results["blind"], bootstrap=Bootstrap(50))
-    even = columns_of(grounded)["even"]
+def test_a_model_below_blind_counts_as_zero_and_is_no_blind_reference(
+    results: Mapping[str, list[Results]],
+) -> None:
+    gains, columns = grounded(results["worse"], results["blind"])
+    even = columns["even"]
     assert even.below_blind
     assert even.credited == 0.0
     assert even.gain.value == pytest.approx(-0.4)
-    mean = grounded.mean()
-    assert mean is not None
-    assert mean.value == 0.0
+    assert gains.mean().value == 0.0
+    _, columns = grounded(results["model"], results["worse"])
+    assert columns["even"].blind_by == CHANCE
+
+
+def test_a_further_true_text_of_the_same_words_makes_no_other_question(tmp_path: Path) -> None:
+    shown = tuple(photos(tmp_path / "p", ["photo1"]).values())
+    true, false = "right 1 cup and plate", "wrong 1 cup and plate"
+    questions = {
+        "plain": (Form.CHOOSE_TEXT, shown, (true, false)),
+        "swap": (Form.TRIPLE, shown, (true, "right 1 plate and cup", false)),
+        "other": (Form.TRIPLE, shown, (true, "right 1 mug and plate", false)),
+        "texts": (Form.TEXT_ONLY, (), (true, "right 1 plate and cup", false)),
+    }
+    benchmarks = [
+        Benchmark(name, (Case("1", form, images, texts, name),), "d")
+        for name, (form, images, texts) in questions.items()
+    ]
+    _, columns = grounded(measured(tmp_path, "m", {1}, *benchmarks))
+    assert {name: column.apart for name, column in columns.items()} == {
+        "plain": "",
+        "swap": "repeats plain plain",
+        "other": "",
+        "texts": "has no images",
+    }
 
 
 def test_blind_models_are_recognised_and_must_fit(results: Mapping[str, list[Results]]) -> None:
@@ -134,22 +133,16 @@ def test_official_items_of_others_are_known_by_name() -> None:
     assert not any(by_others(name) for name in made)
 
 
-# --- Both images right. ---
-
-
 def test_both_images_right_by_hand() -> None:
-    texts = ("a", "b")
     answers = [0, 1, 0, 1, 1]  # items 0 and 1 are a pair, and 2 and 3; item 4 has no partner
     cases = [
-        Case(f"{k}", Form.CHOOSE_TEXT, (ref(f"i{k}.jpg"),), texts, "s", truth)
+        Case(f"{k}", Form.CHOOSE_TEXT, (ref(f"i{k}.jpg"),), ("a", "b"), "s", truth)
         for k, truth in enumerate(answers)
     ]
     prefer_a = {f"i{k}.jpg": {"a": 1.0, "b": 0.0} for k in range(5)}
     items = score_items(cases, features_from({**prefer_a, "i3.jpg": {"a": 0.0, "b": 1.0}}))
-    right = items.outcomes["accuracy"].used
-    assert right.tolist() == [1, 0, 1, 1, 0]
-    pairs = items.both_images
-    assert np.array_equal(pairs, [0, np.nan, 1, np.nan, np.nan], equal_nan=True)
+    assert items.outcomes["accuracy"].used.tolist() == [1, 0, 1, 1, 0]
+    assert np.array_equal(items.both_images, [0, np.nan, 1, np.nan, np.nan], equal_nan=True)
 
 
 def test_pairs_have_chance_of_a_quarter_and_count_in_no_mean(tmp_path: Path) -> None:
@@ -158,35 +151,23 @@ def test_pairs_have_chance_of_a_quarter_and_count_in_no_mean(tmp_path: Path) -> 
         Case(name, Form.CHOOSE_TEXT, (image,), (f"right {k // 2}", f"wrong {k // 2}"), "s", k % 2)
         for k, (name, image) in enumerate(shown.items())
     )
-    options = Options(resamples=50)
-    bias = evaluate("m", Scripted("m", range(40)), [Benchmark("b", cases, "d")], tmp_path, options)
-    (pair,) = ground(bias, bootstrap=Bootstrap(50)).pairs
+    gains, columns = grounded(measured(tmp_path, "m", range(40), Benchmark("b", cases, "d")))
+    (pair,) = gains.pairs
     assert pair.part.metric == BOTH_IMAGES
     assert (pair.score, pair.blind, pair.blind_by) == (0.0, 0.25, CHANCE)  # always the same text
-    (column,) = ground(bias, bootstrap=Bootstrap(50)).columns
-    assert column.score == 0.5
-
-
-# --- The difference between two models. ---
+    assert columns["s"].score == 0.5
 
 
 def test_a_difference_of_mean_gains(results: Mapping[str, list[Results]]) -> None:
-    grounded = {
-        name: ground(each, results["blind"], Bootstrap(200)) for name, each in results.items()
-    }
-    found = gain_differences(grounded["model"], [grounded["better"], grounded["worse"]])
+    gains = {name: ground(each, results["blind"], Bootstrap(200)) for name, each in results.items()}
+    found = gain_differences(gains["model"], [gains["better"], gains["worse"]])
     up, down = found["better"], found["worse"]
     assert up.difference == pytest.approx(0.1)  # 0.4 - 0.3
     assert down.difference == pytest.approx(-0.3)  # the floor: not 0.4 - 0.9 + ...
-    assert up.p is not None
-    assert up.p_holm is not None
-    assert up.p == pytest.approx(up.p_holm)
-    assert up.verdict == "not significant"
-    assert down.verdict == "lower"
-    assert down.p is not None
-    assert down.p_holm == pytest.approx(2 * down.p)
-    apart = replace(grounded["better"], columns=())
-    assert gain_differences(grounded["model"], [apart]) == {}
+    assert (up.verdict, down.verdict) == ("not significant", "lower")
+    assert (up.p_holm, down.p_holm) == pytest.approx((up.p, 2 * down.p))
+    apart = replace(gains["better"], columns=())
+    assert gain_differences(gains["model"], [apart]) == {}
 
 
 def test_the_exchange_test_lists_all_choices_of_photos() -> None:
@@ -218,31 +199,11 @@ def test_the_exchange_test_keeps_its_level() -> None:
     assert rejected / 300 < 0.08
 
 
-# --- The same arithmetic as `shared/tools/grounded.py`. ---
-
-
-def test_the_mean_is_that_of_plain_loops(results: Mapping[str, list[Results]]) -> None:
-    for name in ("model", "better", "worse"):
-        (toy, _), (bound, _) = results[name], results["blind"]
-        gains = []
-        for part in toy.scores:
-            score, known = toy.main(part), bound.main(part)
-            blind = max(known.chance, known.value)
-            if blind <= 0.85:
-                gains.append(max(0.0, score.value - blind))
-        mean = ground([toy], [bound], bootstrap=Bootstrap(0)).mean()
-        assert mean is not None
-        assert mean.value == pytest.approx(sum(gains) / len(gains))
-
-
-# --- As tables. ---
-
-
 def test_the_table_of_several_models(results: Mapping[str, list[Results]]) -> None:
     blind = [replace(each, identity={"architecture": BLIND}) for each in results["blind"]]
     several = {name: results[name] for name in ("model", "worse", "better")}
-    grounded = ground_all(several, blind, Bootstrap(50))
-    header, _, even, mean, others, *lines = grounded.table().text().splitlines()
+    gains = ground_all(several, blind, Bootstrap(50))
+    header, _, even, mean, others, *lines = gains.table().text().splitlines()
     assert header.split() == ["grounded", "gain", *several, "blind"]
     assert even.startswith("toy even")
     assert even.endswith("60.0 (blind)")
@@ -257,7 +218,7 @@ def test_the_table_of_several_models(results: Mapping[str, list[Results]]) -> No
         "below blind, counted as 0: toy even (worse)",
     ]
     every = [each for measured in several.values() for each in measured]
-    overview = str(overview_table(every, "model", grounded=grounded))
+    overview = str(overview_table(every, "model", grounded=gains))
     assert "in no mean: toy" not in overview
     row = next(line for line in overview.splitlines() if line.startswith("mean grounded gain "))
     assert row.split("]")[0].split("[")[0].split()[-1] == "30.0"

@@ -49,21 +49,17 @@ def test_skills_gather_their_subtasks_and_others_stay_alone(models):
 
 def test_scores_are_plain_means_of_the_parts(models):
     one, two = models[0]
-    found = group_scores(models[0], skill_groups(models[0]), Bootstrap(200, 3))
+    groups = skill_groups(models[0])
+    found = group_scores(models[0], groups, Bootstrap(200, 3))
     assert found["order"] == one.scores["odd"]["accuracy"]
     means = [np.mean(list(outcomes(each, "even").values())) for each in (one, two)]
-    assert found["role"].value == pytest.approx(np.mean(means))
-    assert (found["role"].n, found["role"].photos) == (15 + 24, 12)
-    assert found["role"].chance == 0.5
-    assert found["role"].low <= found["role"].value <= found["role"].high
-    assert found == group_scores(models[0], skill_groups(models[0]), Bootstrap(200, 3))
-
-
-def test_an_interval_is_the_same_in_every_group_of_these_parts(models):
-    parts = (ScorePart("one", "even"), ScorePart("two", "even"))
-    alone = group_scores(models[0], {"x": parts}, Bootstrap(100))["x"]
-    among = group_scores(models[0], {**skill_groups(models[0]), "x": parts}, Bootstrap(100))["x"]
-    assert alone == among
+    role = found["role"]
+    assert role.value == pytest.approx(np.mean(means))
+    assert (role.n, role.photos, role.chance) == (15 + 24, 12, 0.5)
+    assert role.low <= role.value <= role.high
+    # an interval is the same in every group of these parts
+    alone = group_scores(models[0], {"x": groups["role"]}, Bootstrap(200, 3))
+    assert alone == {"x": role}
 
 
 def test_differences_are_paired_and_corrected(models):
@@ -108,11 +104,8 @@ def test_a_rule_is_the_headline(models):
 
 def test_unknown_parts_are_named(models):
     named = {each.benchmark: each for each in models[0]}
-    for part in (
-        ScorePart("one", "none"),
-        ScorePart("one", "even", "r1"),
-        ScorePart("one", "none", ""),
-    ):
+    for names in (("one", "none"), ("one", "even", "r1"), ("one", "none", "")):
+        part = ScorePart(*names)
         with pytest.raises(CompoclipError, match="evaluate again"):
             part_score(named, part)
         with pytest.raises(CompoclipError, match="evaluate again"):

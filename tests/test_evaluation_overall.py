@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
+from build.photos import plain
+from build.tables import write_zip
 from compoclip.benchmarks.case import (
     Benchmark,
     Classification,
@@ -24,7 +26,7 @@ from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.tables import overall_table
 from compoclip.report.looks import Album, ref_of_key
-from evaluation_helpers import FakeEncoder
+from evaluation_helpers import FakeEncoder, photos
 
 
 def test_a_suite_is_a_list_of_targets() -> None:
@@ -46,25 +48,21 @@ def test_a_suite_is_a_list_of_targets() -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
     """A tiny set under the name of each of the 21 and of the three retrieval sets."""
     root = tmp_path_factory.mktemp("sets")
-    refs = []
-    for k in range(6):
-        refs.append(ImageRef(root / f"{k}_{'cat' if k % 2 else 'dog'}.png"))
-        refs[-1].path.write_bytes(bytes([k]))
+    names = [f"{k}_{'cat' if k % 2 else 'dog'}" for k in range(6)]
+    refs = tuple(photos(root, names).values())
     zero = Classification(
-        tuple(refs), tuple(k % 2 for k in range(6)), ("dog", "cat"), (("a_dog",), ("a_cat",))
+        refs, tuple(k % 2 for k in range(6)), ("dog", "cat"), (("a_dog",), ("a_cat",))
     )
     benchmarks = []
     for number, spec in enumerate(SUITES["elevater"]):
         labels = tuple((k + (k < number % 3)) % 2 for k in range(6))
-        content = replace(zero, labels=labels)
+        content, name = replace(zero, labels=labels), spec.replace(":", "_")
         rules = content.rules()
-        benchmarks.append(
-            Benchmark(spec.replace(":", "_"), content, "d", aggregates=rules, headline="accuracy")
-        )
-    texts = tuple(f"{k} {'cat' if k % 2 else 'dog'}" for k in range(6))
+        benchmarks.append(Benchmark(name, content, "d", aggregates=rules, headline="accuracy"))
+    texts = tuple(name.replace("_", " ") for name in names)
     pairs = tuple((k, k) for k in range(6))
     benchmarks += [
-        Benchmark(spec.replace(":", "_"), Retrieval(tuple(refs), texts, pairs), "d")
+        Benchmark(spec.replace(":", "_"), Retrieval(refs, texts, pairs), "d")
         for spec in SUITES["retrieval_3"]
     ]
     return evaluate("m", FakeEncoder(quality=2.0), benchmarks, root / "out", Options(resamples=50))
@@ -140,32 +138,27 @@ def test_the_means_of_clip_are_the_published_ones() -> None:
 
 
 def test_pictures_inside_archives_can_be_shown(tmp_path: Path) -> None:
-    import zipfile
-
-    Image.new("RGB", (8, 8), "red").save(tmp_path / "a.png")
-    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
-        archive.write(tmp_path / "a.png", "in/a b.png")
+    archive = write_zip(tmp_path / "photos.zip", {"in/a b.png": plain("red")})
     album = Album()
-    shown = album.add(f"{tmp_path / 'photos.zip'}@in/a b.png")
-    cropped = album.add(f"{tmp_path / 'photos.zip'}@in/a b.png#0,0,4,4")
+    shown = album.add(f"{archive}@in/a b.png")
+    cropped = album.add(f"{archive}@in/a b.png#0,0,4,4")
     assert shown.uri.startswith("data:image/")
     assert cropped.uri.startswith("data:image/")
-    assert album.add(f"{tmp_path / 'photos.zip'}@gone.png").uri == ""
+    assert album.add(f"{archive}@gone.png").uri == ""
     assert album.unreadable == 1
     (tmp_path / "moved").mkdir()
-    (tmp_path / "photos.zip").rename(tmp_path / "moved" / "photos.zip")
+    archive.rename(tmp_path / "moved" / "photos.zip")
     moved = Album(root=tmp_path / "moved")
-    assert moved.add(f"{tmp_path / 'photos.zip'}@in/a b.png#0,0,4,4").uri == cropped.uri
+    assert moved.add(f"{archive}@in/a b.png#0,0,4,4").uri == cropped.uri
 
 
 @pytest.mark.parametrize("path", ["a.png", "a#1,2,3,4.png", "photos@home.png"])
 @pytest.mark.parametrize("box", [None, (0.0, 0.0, 4.0, 4.5), (-1.5, 1e-05, 1e06, 2.0)])
-@pytest.mark.parametrize("turned", [True, False])
-@pytest.mark.parametrize("mirror", [True, False])
 def test_a_key_in_results_names_its_image(
-    path: str, box: tuple[float, float, float, float] | None, turned: bool, mirror: bool
+    path: str, box: tuple[float, float, float, float] | None
 ) -> None:
-    ref = ImageRef(Path(path), box, upright=turned, mirror=mirror)
-    assert ref_of_key(image_key(ref)) == ref
-    packed = replace(ref, path=Path("a.zip"), member=path)
-    assert ref_of_key(image_key(packed)) == packed
+    for upright, mirror in product((True, False), repeat=2):
+        ref = ImageRef(Path(path), box, upright=upright, mirror=mirror)
+        packed = replace(ref, path=Path("a.zip"), member=path)
+        assert ref_of_key(image_key(ref)) == ref
+        assert ref_of_key(image_key(packed)) == packed

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.tables import overview_table
-from evaluation_helpers import Scripted, choice_benchmark
+from evaluation_helpers import choice_benchmark, measured
 
-NAMES = ("worse", "near", "base", "better")
+RIGHT = {"worse": 20, "near": 52, "base": 50, "better": 62}
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Results]:
+    """Results by model and benchmark."""
     folder = tmp_path_factory.mktemp("overview")
     toy = choice_benchmark(folder / "p", n=100)
     few = choice_benchmark(folder / "q", n=100, shared=5, name="few")
-    found: list[Results] = []
-    for name, skill in zip(NAMES, (20, 52, 50, 62)):
-        encoder = Scripted(name, range(skill))
-        found += evaluate(name, encoder, [toy, few], folder / "out", Options(resamples=100))
-    return found
+    return {
+        (name, result.benchmark): result
+        for name, number in RIGHT.items()
+        for result in measured(folder, name, range(number), toy, few)
+    }
 
 
-def test_marks_are_the_verdicts_of_compare(results: list[Results]) -> None:
-    header, _, headline, *rest = str(overview_table(results, base="base")).splitlines()
+def test_marks_are_the_verdicts_of_compare(results: dict[tuple[str, str], Results]) -> None:
+    table = str(overview_table([*results.values()], base="base"))
+    header, _, headline, *rest = table.splitlines()
     assert header.split() == ["base", "worse", "near", "better", "chance"]
     # the base, 30 points less, 2 more, and 12 more, though the intervals overlap
     assert [cell[:1] for cell in headline.split("]")[1:]] == [" ", "-", " ", "+"]
@@ -41,17 +41,20 @@ def test_marks_are_the_verdicts_of_compare(results: list[Results]) -> None:
     ]
 
 
-def test_ties_show_the_strict_and_the_fractional_value(results: list[Results]) -> None:
-    one, other = (r for r in results if r.model in ("near", "base") and r.benchmark == "toy")
-    assert "tie" not in str(overview_table([one, other], base="near"))
-    tied = replace(other.aggregates["micro"], ties=12, strict=0.45, fractional=0.512)
-    other = replace(other, aggregates={**other.aggregates, "micro": tied})
-    last = str(overview_table([one, other], base="near")).splitlines()[-1]
+def test_ties_show_the_strict_and_the_fractional_value(
+    results: dict[tuple[str, str], Results],
+) -> None:
+    near, base = results["near", "toy"], results["base", "toy"]
+    assert "tie" not in str(overview_table([near, base], base="near"))
+    tied = replace(base.aggregates["micro"], ties=12, strict=0.45, fractional=0.512)
+    base = replace(base, aggregates={**base.aggregates, "micro": tied})
+    last = str(overview_table([near, base], base="near")).splitlines()[-1]
     assert last == "  toy, base: 12 ties (strict 45.0, fractional 51.2)"
 
 
-def test_a_benchmark_one_model_lacks_is_a_dash(results: list[Results], tmp_path: Path) -> None:
-    (base,) = (r for r in results if r.model == "base" and r.benchmark == "toy")
-    (other,) = (r for r in results if r.model == "better" and r.benchmark == "few")
-    text = str(overview_table([base, other], base="base"))
-    assert next(line for line in text.splitlines() if line.startswith("few")).split()[2] == "-"
+def test_a_benchmark_that_one_model_lacks_is_a_dash(
+    results: dict[tuple[str, str], Results],
+) -> None:
+    table = overview_table([results["base", "toy"], results["better", "few"]], base="base")
+    (row,) = (line for line in str(table).splitlines() if line.startswith("few"))
+    assert row.split()[2] == "-"
