@@ -19,23 +19,20 @@ from compoclip.evaluation.results import Score
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.summary import summarise
-from evaluation_helpers import FakeEncoder, compare, ref, score_items
+from evaluation_helpers import FakeEncoder, compare, features_of, photos, ref, score_items
 from test_evaluation_curves import ap_11
 
 CLASSES = ("cat", "dog", "cow")
-
-
-def features(images: np.ndarray, texts: np.ndarray, names: tuple[str, ...]) -> EncodedFeatures:
-    rows = {ref(f"{k}.png"): k for k in range(len(images))}
-    return EncodedFeatures(
-        images, rows, texts, {n: k for k, n in enumerate(names)}, {}, frozenset()
-    )
 
 
 def near(rng: np.random.Generator, n: int) -> np.ndarray:
     """Unit features (n, 16) whose cosines differ as little as those of real models."""
     rows = np.ones((1, 16)) / 4 + 0.05 * rng.normal(size=(n, 16))
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def numbered(n: int) -> tuple[ImageRef, ...]:
+    return tuple(ref(f"{k}.png") for k in range(n))
 
 
 def tagged(n: int, seed: int = 0) -> tuple[Classification, EncodedFeatures]:
@@ -45,15 +42,9 @@ def tagged(n: int, seed: int = 0) -> tuple[Classification, EncodedFeatures]:
         tuple(sorted(rng.choice(3, size=int(rng.integers(1, 3)), replace=False).tolist()))
         for _ in range(n)
     )
-    content = Classification(
-        images=tuple(ref(f"{k}.png") for k in range(n)),
-        labels=(),
-        classes=CLASSES,
-        prompts=tuple((name,) for name in CLASSES),
-        metric="map11",
-        tags=tags,
-    )
-    return content, features(near(rng, n), near(rng, 3), CLASSES)
+    prompts = tuple((name,) for name in CLASSES)
+    content = Classification(numbered(n), (), CLASSES, prompts, "map11", tags)
+    return content, features_of(content, near(rng, n), near(rng, 3))
 
 
 def softmax(row: list[float]) -> list[float]:
@@ -64,8 +55,7 @@ def softmax(row: list[float]) -> list[float]:
 def summary(
     content: Classification, known: EncodedFeatures
 ) -> tuple[dict[str, dict[str, Score]], dict[str, Score]]:
-    items = score_items(content, known)
-    return summarise(items, content.rules(), bootstrap=Bootstrap(200))
+    return summarise(score_items(content, known), content.rules(), bootstrap=Bootstrap(200))
 
 
 def test_log_odds_are_those_of_a_softmax_of_100_cosines() -> None:
@@ -123,18 +113,14 @@ def test_roc_auc_ranks_by_the_probability_of_class_1() -> None:
     rng = np.random.default_rng(1)
     labels = tuple(int(v) for v in rng.integers(0, 2, size=30))
     names = ("meme", "hatespeech meme")
-    content = Classification(
-        tuple(ref(f"{k}.png") for k in range(30)), labels, names, tuple((n,) for n in names), "auc"
-    )
-    known = features(near(rng, 30), near(rng, 2), names)
+    content = Classification(numbered(30), labels, names, tuple((n,) for n in names), "auc")
+    known = features_of(content, near(rng, 30), near(rng, 2))
     scores, aggregates = summary(content, known)
     shares = [softmax([float(i @ t) for t in known.texts])[1] for i in known.images]
-    pairs = [
-        (shares[a] > shares[b]) + 0.5 * (shares[a] == shares[b])
-        for a in range(30)
-        for b in range(30)
-        if labels[a] == 1 and labels[b] == 0
-    ]
+    hateful, harmless = (
+        [share for share, label in zip(shares, labels) if label == kind] for kind in (1, 0)
+    )
+    pairs = [(a > b) + 0.5 * (a == b) for a in hateful for b in harmless]
     assert aggregates["auc"].value == pytest.approx(sum(pairs) / len(pairs))
     assert aggregates["auc"].chance == 0.5
     right = [(share > 0.5) == (label == 1) for share, label in zip(shares, labels)]
@@ -158,30 +144,29 @@ def test_absent_images_take_their_classes_along(tmp_path: Path) -> None:
 
 
 def test_sets_of_every_metric_are_measured_and_compared(tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    photos.mkdir()
     content, _ = tagged(24, seed=2)
-    refs = tuple(ImageRef(photos / f"{k}_{CLASSES[t[0]]}.png") for k, t in enumerate(content.tags))
-    for image in refs:
-        image.path.write_bytes(image.path.name.encode())
-    several = replace(content, images=refs)
     labels = tuple(tags[0] for tags in content.tags)
-    pets = replace(several, tags=(), labels=tuple(min(1, k) for k in labels), metric="auc")
-    pets = replace(pets, classes=CLASSES[:2], prompts=pets.prompts[:2])
+    refs = photos(tmp_path / "p", [f"{k}_{CLASSES[label]}" for k, label in enumerate(labels)])
+    several = replace(content, images=tuple(refs.values()))
     one = replace(several, tags=(), labels=labels, metric="mean-per-class")
+    two = replace(one, labels=tuple(min(1, k) for k in labels), metric="auc")
+    two = replace(two, classes=CLASSES[:2], prompts=two.prompts[:2])
     benchmarks = [
         Benchmark(name, each, "d", aggregates=each.rules(), headline=each.metric)
-        for name, each in (("voc", several), ("memes", pets), ("pets", one))
+        for name, each in (("voc", several), ("memes", two), ("pets", one))
     ]
-    options = Options(resamples=100)
-    good = evaluate("good", FakeEncoder("a", quality=3.0), benchmarks, tmp_path / "out", options)
-    weak = evaluate("weak", FakeEncoder("b"), benchmarks, tmp_path / "out", options)
+    good, weak, again = (
+        evaluate(name, encoder, benchmarks, tmp_path / "out", Options(resamples=100))
+        for name, encoder in (
+            ("good", FakeEncoder("a", quality=3.0)),
+            ("weak", FakeEncoder("b")),
+            ("good", FakeEncoder("a", quality=3.0)),
+        )
+    )
     assert [each.headline for each in good] == ["map11", "auc", "mean-per-class"]
     assert set(good[0].scores) == set(CLASSES)
     assert good[0].aggregates["map11"].n == 24 * 3
-    compared = compare(weak, good, resamples=100)
-    for each, better, worse in zip(compared.headlines, good, weak):
-        assert each.base == pytest.approx(worse.aggregates[worse.headline].value)
-        assert each.other == pytest.approx(better.aggregates[better.headline].value)
-    again = evaluate("good", FakeEncoder("a", quality=3.0), benchmarks, tmp_path / "out", options)
+    for each, better, worse in zip(compare(weak, good, resamples=100).headlines, good, weak):
+        assert each.base == pytest.approx(worse.headline_score.value)
+        assert each.other == pytest.approx(better.headline_score.value)
     assert again == good

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
+from build.photos import noise
 from compoclip.benchmarks.case import Cases, ImageRef
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError
@@ -39,16 +41,13 @@ def loaded() -> LoadedModel:
 @pytest.fixture
 def refs(tmp_path: Path) -> list[ImageRef]:
     """Pictures of several sizes, crops and squashed ones among them."""
-    rng, found = np.random.default_rng(0), []
+    images = []
     for k in range(7):
         path = tmp_path / f"{k}.{'png' if k % 2 else 'jpg'}"
-        Image.fromarray(rng.integers(0, 255, (40 + k, 70 - 5 * k, 3), dtype=np.uint8)).save(path)
-        found += [
-            ImageRef(path),
-            ImageRef(path, (3.0, 4.0, 33.0, 39.0)),
-            ImageRef(path, squash=True),
-        ]
-    return found
+        noise(k, (70 - 5 * k, 40 + k)).save(path)
+        box = (3.0, 4.0, 33.0, 39.0)
+        images += [ImageRef(path), ImageRef(path, box), ImageRef(path, squash=True)]
+    return images
 
 
 @pytest.fixture
@@ -78,11 +77,8 @@ def test_full_float32_changes_no_other_switch_and_is_undone(
     before = precisions()
     encoder = ModelEncoder(loaded)
     with encoder.evaluating(), encoder.evaluating():
-        assert cudnn.enabled
-        assert cudnn.benchmark
-        assert cudnn.deterministic
-        assert not cudnn.allow_tf32
-        assert not torch.backends.cuda.matmul.allow_tf32
+        assert (cudnn.enabled, cudnn.benchmark, cudnn.deterministic) == (True, True, True)
+        assert (cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
         assert torch.get_float32_matmul_precision() == "highest"
         assert {"tf32", "bf16"}.isdisjoint(precisions())
         assert torch.is_inference_mode_enabled()
@@ -147,20 +143,10 @@ def test_buffers_and_features_wait_for_their_own_copies_only(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[int] = []
-    marks = iter(range(99))
-
-    class Mark:
-        def __init__(self) -> None:
-            self.number = next(marks)
-
-        def synchronize(self) -> None:
-            waited.append(self.number)
-
-    monkeypatch.setattr(encoder_module, "mark", lambda device: Mark())
+    marks = (SimpleNamespace(synchronize=partial(waited.append, n)) for n in range(99))
+    monkeypatch.setattr(encoder_module, "mark", lambda device: next(marks))
     encoder, batch = ModelEncoder(loaded), [np.zeros((32, 32, 3), dtype=np.uint8)] * 2
-    started = [
-        encoder.start_images(batch) for _ in range(4)
-    ]  # marks: upload, features, upload, ...
+    started = [encoder.start_images(batch) for _ in range(4)]  # marks: upload, features, upload...
     assert waited == [0, 2]  # the uploads before the third and the fourth
     started[0]()
     started[2]()
@@ -171,16 +157,16 @@ def of(refs: list[ImageRef], texts: int = 9) -> Cases:
     return choices(refs, tuple(f"a {'very ' * (k % 3)}red cube {k}" for k in range(texts)))
 
 
-@pytest.mark.parametrize("options", [EncodeOptions(1, 1), EncodeOptions(5, 3), EncodeOptions(99)])
 def test_any_number_at_once_gives_the_same_features(
-    loaded: LoadedModel, refs: list[ImageRef], options: EncodeOptions
+    loaded: LoadedModel, refs: list[ImageRef]
 ) -> None:
     plain = encode_contents(ModelEncoder(loaded), [of(refs)])
-    found = encode_contents(ModelEncoder(loaded), [of(refs)], options)
-    assert found.image_rows == plain.image_rows
-    assert found.text_rows == plain.text_rows
-    assert found.images == pytest.approx(plain.images, abs=1e-6)
-    assert found.texts == pytest.approx(plain.texts, abs=1e-6)
+    for options in (EncodeOptions(1, 1), EncodeOptions(5, 3), EncodeOptions(99)):
+        found = encode_contents(ModelEncoder(loaded), [of(refs)], options)
+        assert found.image_rows == plain.image_rows
+        assert found.text_rows == plain.text_rows
+        assert found.images == pytest.approx(plain.images, abs=1e-6)
+        assert found.texts == pytest.approx(plain.texts, abs=1e-6)
 
 
 def test_processes_read_what_threads_read(loaded: LoadedModel, refs: list[ImageRef]) -> None:
@@ -205,9 +191,12 @@ def test_a_run_enters_evaluation_once(
     modes: list[bool] = []
     kind = type(loaded.encoder)
     plain = kind.train
-    monkeypatch.setattr(
-        kind, "train", lambda self, mode=True: modes.append(mode) or plain(self, mode)
-    )
+
+    def train(model: Any, mode: bool = True) -> Any:
+        modes.append(mode)
+        return plain(model, mode)
+
+    monkeypatch.setattr(kind, "train", train)
     loaded.encoder.train()
     encode_contents(ModelEncoder(loaded), [of(refs)], EncodeOptions(batch_size=2))
     assert modes == [True, False, True]
@@ -216,21 +205,22 @@ def test_a_run_enters_evaluation_once(
 @pytest.mark.parametrize(
     ("options", "device", "expected"),
     [
-        (EncodeOptions(), torch.device("cpu"), (64, 64, 2)),
-        (EncodeOptions(), CUDA, (512, 1024, 16)),
-        (EncodeOptions(7, 3), torch.device("cpu"), (7, 7, 3)),
-        (EncodeOptions(7, 3), CUDA, (7, 7, 3)),
+        (EncodeOptions(), "cpu", (64, 64, 2)),
+        (EncodeOptions(), "cuda", (512, 1024, 16)),
+        (EncodeOptions(7, 3), "cpu", (7, 7, 3)),
+        (EncodeOptions(7, 3), "cuda", (7, 7, 3)),
     ],
 )
 def test_batches_and_readers_go_by_device(
     options: EncodeOptions,
-    device: torch.device,
+    device: str,
     expected: tuple[int, int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(encode, "own_cores", lambda: 16)
-    at_once = options.images_at_once(device), options.texts_at_once(device)
-    assert (*at_once, options.readers(device)) == expected
+    place = torch.device(device)
+    at_once = options.images_at_once(place), options.texts_at_once(place)
+    assert (*at_once, options.readers(place)) == expected
 
 
 @pytest.mark.parametrize(
@@ -244,20 +234,13 @@ def test_batches_and_readers_go_by_device(
     ],
 )
 def test_processes_read_many_images_for_a_gpu_where_they_may(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    device: torch.device,
-    allowed: bool,
-    least: int,
-    workers: int,
-    expected: bool,
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: torch.device, allowed: bool,
+    least: int, workers: int, expected: bool,
+) -> None:  # fmt: skip
     asked: list[bool] = []
 
-    def reading(
-        encoder: FakeEncoder, refs: list[ImageRef], at_once: int, workers: int, processes: bool
-    ) -> Any:
-        asked.append(processes)
+    def reading(encoder: FakeEncoder, refs: list[ImageRef], *sizes: int) -> Any:
+        asked.append(bool(sizes[-1]))
         return ((ref, None) for ref in refs)
 
     monkeypatch.setattr(encode, "read_images", reading)
@@ -297,11 +280,10 @@ def test_a_gpu_gets_the_next_batch_before_features_are_taken(tmp_path: Path) -> 
 def test_an_interrupted_gpu_run_keeps_the_batch_under_way(tmp_path: Path) -> None:
     content = choice_benchmark(tmp_path / "photos", n=10).content
     options = EncodeOptions(batch_size=4, cache=tmp_path / "cache")
-    first = Late()
+    first, second = Late(), FakeEncoder()
     first.stop_after = 2
     with pytest.raises(KeyboardInterrupt):
         encode_contents(first, [content], options)
-    second = FakeEncoder()
     encode_contents(second, [content], options)
     assert len(second.images_seen) == 2
 
@@ -327,16 +309,16 @@ def test_results_name_a_lower_precision_and_are_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     benchmark = choice_benchmark(tmp_path / "photos", n=6)
-    options = Options(resamples=20)
-    (first,) = evaluate("m", FakeEncoder(), [benchmark], tmp_path / "out", options)
-    assert "precision" not in first.identity
-    lower = FakeEncoder()
+    full, lower = FakeEncoder(), FakeEncoder()
     lower.precision = "bf16"
-    (second,) = evaluate("m", lower, [benchmark], tmp_path / "out", options)
-    assert second.identity == {**first.identity, "precision": "bf16"}
-    assert "already measured" not in capsys.readouterr().err
-    evaluate("m", lower, [benchmark], tmp_path / "out", options)
-    assert "already measured" in capsys.readouterr().err
+    identities, reused = [], []
+    for encoder in (full, lower, lower):
+        (result,) = evaluate("m", encoder, [benchmark], tmp_path, Options(resamples=20))
+        identities.append(result.identity)
+        reused.append("already measured" in capsys.readouterr().err)
+    assert "precision" not in identities[0]
+    assert identities[1:] == [{**identities[0], "precision": "bf16"}] * 2
+    assert reused == [False, False, True]
 
 
 def test_a_damaged_image_is_counted_once_whoever_reads(loaded: LoadedModel, tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from compoclip.errors import CompoclipError
 from compoclip.evaluation.encode import Damaged, EncodeOptions
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.cases import Comparisons
-from compoclip.evaluation.items import Items, case_clusters, cosines, linked, merge_equal
+from compoclip.evaluation.items import Items, case_clusters, cosines, linked
 from evaluation_helpers import all_forms, features_from, features_of, ref, score_items, unit
 
 FIRST = {"": TiePolicy.FIRST}
+GROUP = Case("x", Form.GROUP, (ref("i"), ref("j")), ("a", "b"), "s")
 
 
 def one(case: Case, scores: dict[str, dict[str, float]], ties=None):
@@ -49,20 +50,29 @@ def test_choose_text(scores, truth, strict, fractional, first):
     assert bool(got.tied[0]) == (0 < fractional < 1)
 
 
+def test_mixed_numbers_of_candidates():
+    cases = [Case(name, Form.CHOOSE_TEXT, (ref("i"),), tuple(name), "s") for name in ("ab", "abc")]
+    items = score_items(cases, features_from({"i": {"a": 0.5, "b": 0.1, "c": 0.9}}))
+    assert items.outcomes["accuracy"].used.tolist() == [1, 0]
+    assert items.outcomes["accuracy"].chance == pytest.approx([1 / 2, 1 / 3])
+
+
+def used(items: Items) -> dict[str, float]:
+    return {name: float(outcome.used[0]) for name, outcome in items.outcomes.items()}
+
+
 def test_choose_image_takes_the_image_with_the_best_score():
     case = Case("x", Form.CHOOSE_IMAGE, (ref("i"), ref("j")), ("a",), "s", 1)
     items = one(case, {"i": {"a": 0.1}, "j": {"a": 0.3}})
-    assert items.outcomes["accuracy"].used[0] == 1
+    assert used(items) == {"accuracy": 1}
     assert items.positive[0] == pytest.approx(0.3)
     assert items.scores[0] == pytest.approx([0.1, 0.3])
 
 
 def test_group_follows_the_winoground_definition():
-    case = Case("x", Form.GROUP, (ref("i"), ref("j")), ("a", "b"), "s")
     # each caption finds its image, but image i prefers caption b
-    items = one(case, {"i": {"a": 0.4, "b": 0.5}, "j": {"a": 0.1, "b": 0.6}})
-    got = {name: each.used[0] for name, each in items.outcomes.items()}
-    assert got == {"group": 0, "text": 0, "image": 1}
+    items = one(GROUP, {"i": {"a": 0.4, "b": 0.5}, "j": {"a": 0.1, "b": 0.6}})
+    assert used(items) == {"group": 0, "text": 0, "image": 1}
     assert items.scores[0] == pytest.approx([0.4, 0.5, 0.1, 0.6])
     assert items.positive[0] == pytest.approx(0.5)
 
@@ -77,24 +87,23 @@ def test_group_follows_the_winoground_definition():
     ],
 )
 def test_a_tie_for_the_first_helps_one_half_of_a_group(other, ties, expected):
-    case = Case("x", Form.GROUP, (ref("i"), ref("j")), ("a", "b"), "s")
-    table = {"i": {"a": 0.5, "b": 0.5}, "j": dict(zip("ab", other))}
-    found = one(case, table, ties).outcomes
-    assert tuple(found[name].used[0] for name in ("group", "text", "image")) == expected
+    items = one(GROUP, {"i": {"a": 0.5, "b": 0.5}, "j": dict(zip("ab", other))}, ties)
+    assert used(items) == dict(zip(("group", "text", "image"), expected))
 
 
-def test_triple_and_its_five_orders():
-    orders = {
-        (0.9, 0.8, 0.1): [1, 1, 1, 0, 0],  # both above
-        (0.9, 0.1, 0.5): [0, 1, 0, 1, 0],  # only first above
-        (0.1, 0.9, 0.5): [0, 0, 1, 1, 0],  # only second above
-        (0.2, 0.1, 0.5): [0, 0, 0, 0, 1],  # both below
-        (0.9, 0.5, 0.5): [0, 1, 0, 0, 0],  # a tie
-    }
-    for (p, q, n), expected in orders.items():
-        case = Case("x", Form.TRIPLE, (ref("i"),), ("p", "q", "n"), "s")
-        items = one(case, {"i": {"p": p, "q": q, "n": n}})
-        assert [each.used[0] for each in items.outcomes.values()] == expected
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ((0.9, 0.8, 0.1), [1, 1, 1, 0, 0]),  # both above
+        ((0.9, 0.1, 0.5), [0, 1, 0, 1, 0]),  # only first above
+        ((0.1, 0.9, 0.5), [0, 0, 1, 1, 0]),  # only second above
+        ((0.2, 0.1, 0.5), [0, 0, 0, 0, 1]),  # both below
+        ((0.9, 0.5, 0.5), [0, 1, 0, 0, 0]),  # a tie
+    ],
+)
+def test_triple_and_its_five_orders(scores, expected):
+    case = Case("x", Form.TRIPLE, (ref("i"),), ("p", "q", "n"), "s")
+    assert [*used(one(case, {"i": dict(zip("pqn", scores))})).values()] == expected
 
 
 def test_text_only_needs_both_comparisons():
@@ -103,8 +112,7 @@ def test_text_only_needs_both_comparisons():
     items = score_items([case], features_of([case], np.empty((0, 3)), texts))
     # s(p,q) = .8, s(p,n) = .9, s(q,n) = .72
     assert items.scores[0] == pytest.approx([0.8, 0.9, 0.72], abs=1e-6)
-    got = {name: each.used[0] for name, each in items.outcomes.items()}
-    assert got == {"augmented": 0, "original": 0, "second": 1}
+    assert used(items) == {"augmented": 0, "original": 0, "second": 1}
 
 
 @pytest.mark.parametrize(
@@ -131,22 +139,19 @@ def test_comparisons_and_their_ties(text, scores, strict, first, random, chance)
 @pytest.mark.parametrize("form", [Form.GROUP, Form.TRIPLE, Form.TEXT_ONLY])
 def test_fractional_is_the_mean_over_all_ways_to_break_ties(form):
     """Oracle: order equal scores in every possible way and average the strict outcome."""
-    width = 4 if form is Form.GROUP else 3
-    shape = (1, 2, 2) if form is Form.GROUP else (1, 3)
-    truth = np.zeros(1, dtype=np.int64)
-    never = np.zeros(1, dtype=bool)
+    width, shape = (4, (-1, 2, 2)) if form is Form.GROUP else (3, (-1, 3))
+
+    def judged(rows):
+        n = len(rows)
+        return FORMS[form].judge(rows.reshape(shape), np.zeros(n, int), np.zeros(n, bool))
+
+    orders = np.array([*itertools.permutations(range(width))], dtype=np.float32)
     for scores in itertools.product(range(width), repeat=width):
-        base = np.array(scores, dtype=np.float32)
-        got = FORMS[form].judge(base.reshape(shape), truth, never)
-        sums = dict.fromkeys(got, 0.0)
-        ways = list(itertools.permutations(range(width)))
-        for order in ways:
-            broken = base + np.array(order, dtype=np.float32) / 100
-            judged = FORMS[form].judge(broken.reshape(shape), truth, never)
-            for name, each in judged.items():
-                sums[name] += each.used[0] / len(ways)
-        for name, each in got.items():
-            assert each.fractional[0] == pytest.approx(sums[name]), (name, scores)
+        row = np.array([scores], dtype=np.float32)
+        broken = judged(row + orders / 100)
+        for name, outcome in judged(row).items():
+            expected = broken[name].used.mean()
+            assert outcome.fractional[0] == pytest.approx(expected), (name, scores)
 
 
 def test_order_of_the_cases_does_not_matter_to_the_last_bit():
@@ -168,23 +173,6 @@ def test_equal_features_give_bit_equal_scores_wherever_they_stand():
     scores = cosines(left, rows, right, np.arange(len(right)))
     assert len(np.unique(scores)) == 1
     assert scores[0] == pytest.approx(float(left[0] @ right[0]), abs=1e-6)
-
-
-def test_merge_equal_keeps_order_and_index():
-    features = np.array([[1, 0], [0, 1], [1, 0], [2, 2]], dtype=np.float32)
-    distinct, index = merge_equal(features)
-    assert np.array_equal(distinct, features[[0, 1, 3]])
-    assert index.tolist() == [0, 1, 0, 2]
-
-
-def test_mixed_numbers_of_candidates():
-    cases = [
-        Case("two", Form.CHOOSE_TEXT, (ref("i"),), ("a", "b"), "s"),
-        Case("three", Form.CHOOSE_TEXT, (ref("i"),), ("a", "b", "c"), "s"),
-    ]
-    items = score_items(cases, features_from({"i": {"a": 0.5, "b": 0.1, "c": 0.9}}))
-    assert items.outcomes["accuracy"].used.tolist() == [1, 0]
-    assert items.outcomes["accuracy"].chance == pytest.approx([1 / 2, 1 / 3])
 
 
 def test_cropped_images_share_their_photo_as_cluster():
@@ -233,11 +221,10 @@ def test_items_that_share_a_photo_are_one_cluster_wherever_it_stands():
 
 
 def test_items_of_texts_alone_share_the_texts_that_belong_together():
-    def texts(name: str, *words: str) -> Case:
-        return Case(name, Form.TEXT_ONLY, (), words, f"part {name}")
-
-    cases = [texts("1", "p", "q", "n"), texts("2", "r", "q", "m"), texts("3", "s", "t", "n")]
-    one, two, three = case_clusters(cases)
+    texts = {"1": ("p", "q", "n"), "2": ("r", "q", "m"), "3": ("s", "t", "n")}
+    one, two, three = case_clusters(
+        [Case(name, Form.TEXT_ONLY, (), words, f"part {name}") for name, words in texts.items()]
+    )
     assert one == two != three
 
 
@@ -308,8 +295,7 @@ def test_a_long_name_of_a_cluster_makes_no_other_longer():
 
 def test_damaged_photos_are_counted_one_by_one(monkeypatch):
     """Each damaged image counted all before it."""
-    refs = [ImageRef(Path(f"{number}.png")) for number in range(50)]
-    rows = {ref: row for row, ref in enumerate(refs)}
+    rows = {ref(f"{number}.png"): number for number in range(50)}
     photo, asked = ImageRef.photo, []
     monkeypatch.setattr(
         ImageRef, "photo", property(lambda ref: asked.append(ref) or photo.fget(ref))

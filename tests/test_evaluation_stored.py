@@ -69,25 +69,29 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_study(folder, photos=16, models=("base", "fsc-clip"), resamples=10)
 
 
+@pytest.fixture(scope="module")
+def good(made: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((made / "base" / "foils@world.json").read_text())
+    return content
+
+
 @pytest.fixture
 def results(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "results"))
 
 
-def verbs(results: Path, tmp_path: Path) -> list[list[str]]:
-    report = ["report", str(results), "-o", str(tmp_path / "r.html"), "--resamples", "5"]
+def refused(results: Path, capsys: Capture, *words: str) -> None:
+    """Both verbs that read results end with one line of these words."""
     models = [str(results / name) for name in ("base", "fsc-clip")]
-    return [["compare", *models, "--resamples", "5"], report]
-
-
-def refused(capsys: Capture, argv: list[str], *words: str) -> None:
-    capsys.readouterr()
-    assert main(argv) == 1
-    error = capsys.readouterr().err.strip()
-    assert error.count("\n") == 0
-    assert "not foreseen" not in error
-    for word in words:
-        assert word in error
+    page = f"--out={results / 'r.html'}"
+    for argv in (["compare", *models], ["report", str(results), page]):
+        capsys.readouterr()
+        assert main([*argv, "--resamples=5"]) == 1
+        error = capsys.readouterr().err.strip()
+        assert error.count("\n") == 0
+        assert "not foreseen" not in error
+        for word in words:
+            assert word in error
 
 
 def edited(data: Any, place: tuple[str, ...], value: Any) -> Any:
@@ -101,10 +105,9 @@ def edited(data: Any, place: tuple[str, ...], value: Any) -> Any:
 
 @pytest.mark.parametrize("place", PLACES, ids=".".join)
 def test_a_number_or_name_of_another_kind(
-    results: Path, tmp_path: Path, capsys: Capture, place: tuple[str, ...]
+    good: dict[str, Any], tmp_path: Path, place: tuple[str, ...]
 ) -> None:
-    path = results / "base" / "foils@world.json"
-    good = json.loads(path.read_text())
+    path = tmp_path / "foils@world.json"
     right = {("partial",): True, ("seconds",): -1.5, ("identity",): {"a": {"b": 1}}}
     for value in (each for each in WRONG if place not in right or each != right[place]):
         path.write_text(json.dumps(edited(good, place, value)))
@@ -112,32 +115,37 @@ def test_a_number_or_name_of_another_kind(
             load_results(path)
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
-    refused(capsys, verbs(results, tmp_path)[0], str(path), "evaluate again")
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "words"),
-    [
-        (("scores", "object", "accuracy", "n"), 7, "7 items of 16, 15 photos"),
-        (("scores", "object", "accuracy", "value"), 0.99, "the accuracy of 'object' is another"),
-        (("scores", "object", "accuracy", "photos"), 3, "the photos of 'object' are others"),
-        (("scores", "object", "accuracy", "photos"), 0, "0 photos"),
-        (("scores", "object", "accuracy", "high"), None, "an interval from"),
-        (("scores", "object", "accuracy", "chance"), 1.5, "outside of 0 to 1"),
-        (("scores", "object"), {}, "a sub-task without scores"),
-        (("extra",), 1, "extra"),
-        (("identity",), {}, "come from 2 different checkpoints"),
-        (("headline",), "none", "no aggregate 'none'"),
-        (("rules", "micro", "weighting"), "heavy", "weighting must be one of macro, micro"),
-    ],
+ACCURACY = ("scores", "object", "accuracy")
+CONTRADICTIONS: tuple[tuple[tuple[str, ...], Any, str], ...] = (
+    (("model",), True, "evaluate again"),
+    ((*ACCURACY, "n"), 7, "7 items of 16, 15 photos"),
+    ((*ACCURACY, "value"), 0.99, "the accuracy of 'object' is another"),
+    ((*ACCURACY, "photos"), 3, "the photos of 'object' are others"),
+    ((*ACCURACY, "photos"), 0, "0 photos"),
+    ((*ACCURACY, "high"), None, "an interval from"),
+    ((*ACCURACY, "chance"), 1.5, "outside of 0 to 1"),
+    (("scores", "object"), {}, "a sub-task without scores"),
+    (("extra",), 1, "extra"),
+    (("identity",), {}, "come from 2 different checkpoints"),
+    (("headline",), "none", "no aggregate 'none'"),
+    (("rules", "micro", "weighting"), "heavy", "weighting must be one of macro, micro"),
 )
+
+
+@pytest.mark.parametrize(("place", "value", "words"), CONTRADICTIONS)
 def test_contradictions(
-    results: Path, tmp_path: Path, capsys: Capture, place: tuple[str, ...], value: Any, words: str
+    good: dict[str, Any],
+    results: Path,
+    capsys: Capture,
+    place: tuple[str, ...],
+    value: Any,
+    words: str,
 ) -> None:
     path = results / "base" / "foils@world.json"
-    path.write_text(json.dumps(edited(json.loads(path.read_text()), place, value)))
-    for argv in verbs(results, tmp_path):
-        refused(capsys, argv, str(path.with_suffix("")), words, "evaluate")
+    path.write_text(json.dumps(edited(good, place, value)))
+    refused(results, capsys, str(path.with_suffix("")), words, "evaluate")
 
 
 def column(table: pa.Table, name: str, values: Any) -> pa.Table:
@@ -190,22 +198,16 @@ TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_that_are_not_those_of_the_scores(
-    results: Path, tmp_path: Path, capsys: Capture, name: str
-) -> None:
+def test_tables_that_are_not_those_of_the_scores(results: Path, capsys: Capture, name: str) -> None:
     path = results / "fsc-clip" / "foils@world.parquet"
     change, words = TABLES[name]
     pq.write_table(change(pq.read_table(path)), path)
-    for argv in verbs(results, tmp_path):
-        refused(capsys, argv, str(path), words, "evaluate")
+    refused(results, capsys, str(path), words, "evaluate")
 
 
-def test_complete_results_of_other_items_are_refused(
-    results: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_complete_results_of_other_items_are_refused(results: Path, capsys: Capture) -> None:
     path = results / "fsc-clip" / "foils@world.parquet"
     table = pq.read_table(path)
-    names = table["item"].to_pylist()
-    pq.write_table(column(table, "item", pa.array(["renamed", *names[1:]])), path)
-    for argv in verbs(results, tmp_path):
-        refused(capsys, argv, str(path), "both complete", "evaluate base and fsc-clip again")
+    names = ["renamed", *table["item"].to_pylist()[1:]]
+    pq.write_table(column(table, "item", pa.array(names)), path)
+    refused(results, capsys, str(path), "both complete", "evaluate base and fsc-clip again")

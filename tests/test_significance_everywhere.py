@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from compoclip.evaluation.closing import closing_sentences
 from compoclip.evaluation.results import Results
-from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import Bootstrap
 from compoclip.evaluation.tables import comparison_table, overview_table
 from compoclip.report.findings import skill_rows
 from compoclip.report.study import read_study
-from evaluation_helpers import Scripted, choice_benchmark, compare
+from evaluation_helpers import choice_benchmark, compare, measured
 from lab.columns import Column, differences
 
 SIGNS = {"higher": "+", "lower": "-"}
@@ -49,51 +48,41 @@ SHAPES = {
 }
 
 
-def measured(folder: Path, shape: Shape) -> tuple[list[Results], list[Results]]:
+def both_measured(folder: Path, shape: Shape) -> tuple[list[Results], list[Results]]:
     """The results of both models on one benchmark of one sub-task, which tests binding."""
-    benchmark = choice_benchmark(
+    toy = choice_benchmark(
         folder / "p", n=2 * shape.items, shared=2 * shape.photos, skills={"even": "binding"}
     )
-    cases = [case for case in benchmark.content.cases if case.subtask == "even"]
-    benchmark = choice_benchmark(
-        folder / "p", content=type(benchmark.content)(cases), skills={"even": "binding"}
-    )
+    cases = [case for case in toy.content.cases if case.subtask == "even"]
+    toy = replace(toy, content=type(toy.content)(cases))
     base, other = (
-        evaluate(
-            name,
-            Scripted(name, {2 * k for k in right}),
-            [benchmark],
-            folder / "out",
-            Options(resamples=200),
-        )
+        measured(folder, name, (2 * k for k in right), toy)
         for name, right in (("base", shape.base), ("other", shape.other))
     )
     return base, other
 
 
+def row_of(table: object) -> str:
+    return next(line for line in str(table).splitlines() if "toy" in line)
+
+
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 def test_every_place_says_the_same_of_a_difference(tmp_path: Path, shape: Shape) -> None:
-    base, other = measured(tmp_path, shape)
+    base, other = both_measured(tmp_path, shape)
     comparison = compare(base, other)
     verdict = comparison.headlines[0].verdict
     assert verdict == shape.verdict
-    significant = verdict in SIGNS
+    assert row_of(comparison_table(comparison)).rstrip().endswith(verdict)
 
-    row = next(line for line in str(comparison_table(comparison)).splitlines() if "toy" in line)
-    assert row.rstrip().endswith(verdict)
-
-    row = next(
-        line for line in str(overview_table([*base, *other], "base")).splitlines() if "toy" in line
-    )
-    assert re.findall(r"(?<=[]0-9])[+-](?=\s)", row) == ([SIGNS[verdict]] if significant else [])
+    signs = [SIGNS[verdict]] if verdict in SIGNS else []
+    row = row_of(overview_table([*base, *other], "base"))
+    assert re.findall(r"(?<=[]0-9])[+-](?=\s)", row) == signs
 
     said = " ".join(closing_sentences([*base, *other], "base", bootstrap=Bootstrap(200)))
-    assert ("significant)" in said.replace("not significant)", "")) == significant
+    assert ("significant)" in said.replace("not significant)", "")) == bool(signs)
 
-    study = read_study([tmp_path / "out"], "base", Bootstrap(200))
-    (skill,) = skill_rows(study)
-    changes = [change for change in skill.changes if change is not None]
-    assert [change.verdict for change in changes] == [verdict]
+    (skill,) = skill_rows(read_study([tmp_path / "out"], "base", Bootstrap(200)))
+    assert [change.verdict for change in skill.changes if change is not None] == [verdict]
 
     column = Column("binding", ("binding",), "accuracy")
     difference = differences([base], [other, other], trained=False, columns=(column,))["binding"]
